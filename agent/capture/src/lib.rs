@@ -1,0 +1,1 @@
+//! Steers a workload's traffic into its proxy: eBPF, nftables or iptables.

@@ -1,0 +1,1 @@
+//! The YAML documents that Leno takes, parsed and checked.

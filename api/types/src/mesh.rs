@@ -1,0 +1,124 @@
+//! What the control plane tells a proxy: services with their endpoints, workloads, server policy.
+//!
+//! The index makes these values, `wire` carries them, discovery hands them to the planes as
+//! [`Resolution`]s. They are immutable: an update is a new value behind a new `Arc`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::{Identity, InstanceName, MtlsMode, Protocol, ServiceName};
+
+/// What stands behind one IP address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resolution {
+    /// The control plane has not answered yet.
+    #[default]
+    Pending,
+    /// The address is the VIP of a service.
+    Service(Arc<Service>),
+    /// The address is a workload's own.
+    Workload(Arc<Workload>),
+    /// The mesh does not know the address.
+    Unknown,
+}
+
+/// A service as its clients need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its name.
+    pub name: ServiceName,
+    /// Its virtual addresses; empty for a headless service.
+    pub vips: Vec<IpAddr>,
+    /// Its ports, by ascending number.
+    pub ports: Vec<ServicePort>,
+}
+
+/// One port of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// The number that clients dial.
+    pub port: u16,
+    /// Its name, empty when it has none.
+    pub name: Arc<str>,
+    /// What it carries, when declared.
+    pub protocol: Protocol,
+    /// Where it can be served, ready endpoints only.
+    pub endpoints: Arc<[Endpoint]>,
+}
+
+/// One place that serves a service's port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// The workload instance, when known.
+    pub workload: Option<InstanceName>,
+    /// Its addresses, at most one of each family, IPv4 first.
+    pub addresses: Vec<IpAddr>,
+    /// The port on the workload.
+    pub port: u16,
+    /// Whom to expect over mTLS; none means plaintext (unmeshed, or mTLS disabled).
+    pub identity: Option<Identity>,
+}
+
+/// One workload instance, for clients that dial its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name.
+    pub name: InstanceName,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whom to expect over mTLS; none means plaintext.
+    pub identity: Option<Identity>,
+    /// What its ports carry, where declared.
+    pub ports: Vec<PortProtocol>,
+}
+
+/// What a proxy enforces for its own workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerPolicy {
+    /// The workload it is for.
+    pub workload: InstanceName,
+    /// Whether plaintext is served.
+    pub mtls: MtlsMode,
+    /// What the workload's ports carry, where declared.
+    pub ports: Vec<PortProtocol>,
+}
+
+/// A port number and what it carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortProtocol {
+    /// The port on the workload.
+    pub port: u16,
+    /// What it carries.
+    pub protocol: Protocol,
+}
+
+impl Service {
+    /// The port that clients dial as `port`.
+    #[must_use]
+    pub fn port(&self, port: u16) -> Option<&ServicePort> {
+        self.ports.iter().find(|candidate| candidate.port == port)
+    }
+}
+
+impl Endpoint {
+    /// The socket address to dial: of the family of `like` where the endpoint has one, else any.
+    #[must_use]
+    pub fn address(&self, like: IpAddr) -> Option<SocketAddr> {
+        let same_family = |ip: &&IpAddr| ip.is_ipv4() == like.is_ipv4();
+        let ip = self
+            .addresses
+            .iter()
+            .find(same_family)
+            .or(self.addresses.first())?;
+        Some(SocketAddr::new(*ip, self.port))
+    }
+}
+
+/// What is declared for `port`, [`Protocol::Detect`] when nothing is.
+#[must_use]
+pub fn declared(ports: &[PortProtocol], port: u16) -> Protocol {
+    ports
+        .iter()
+        .find(|p| p.port == port)
+        .map_or(Protocol::Detect, |p| p.protocol)
+}

@@ -1,0 +1,53 @@
+//! Whether a workload takes plaintext.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What a workload's inbound side does with connections that carry no mesh identity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MtlsMode {
+    /// Refuses them: only mTLS with an identity of the trust bundle gets through.
+    Strict,
+    /// Serves both; mTLS is used where both ends are meshed.
+    #[default]
+    Permissive,
+    /// Uses no mTLS at all, not even between meshed workloads.
+    Disabled,
+}
+
+/// A text that names no [`MtlsMode`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an mTLS mode: use strict, permissive or disabled")]
+pub struct UnknownMtlsMode(String);
+
+impl MtlsMode {
+    /// The name used in YAML, on the wire and in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Permissive => "permissive",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
+impl fmt::Display for MtlsMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for MtlsMode {
+    type Err = UnknownMtlsMode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Strict, Self::Permissive, Self::Disabled]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or_else(|| UnknownMtlsMode(text.to_owned()))
+    }
+}

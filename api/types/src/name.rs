@@ -1,0 +1,123 @@
+//! Names of services and workload instances.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Longest DNS label, in bytes (RFC 1035 section 2.3.4).
+const MAX_LABEL: usize = 63;
+
+/// A service: the named front that clients call, `<namespace>/<name>`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceName {
+    /// The namespace, a DNS label.
+    pub namespace: Arc<str>,
+    /// The name within it, a DNS label.
+    pub name: Arc<str>,
+}
+
+/// One running instance of a workload, `<namespace>/<name>`: `shop/web-0`, or a pod's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceName {
+    /// The namespace, a DNS label.
+    pub namespace: Arc<str>,
+    /// The name within it.
+    pub name: Arc<str>,
+}
+
+/// Why a text is not a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Not a DNS label.
+    #[error("{text:?} is not a {what}: use 1 to 63 of a-z, 0-9 and '-', with no '-' at either end")]
+    Label {
+        /// What the text should have named.
+        what: &'static str,
+        /// The text.
+        text: String,
+    },
+    /// Not of the form `<namespace>/<name>`.
+    #[error("{0:?} is not of the form <namespace>/<name>")]
+    Form(String),
+}
+
+/// Checks that `text` is a DNS label (RFC 1123 section 2.1), as Kubernetes asks of names.
+///
+/// # Errors
+/// [`NameError::Label`], naming `what` it should have been.
+pub fn check_label(what: &'static str, text: &str) -> Result<(), NameError> {
+    let allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let good = !text.is_empty()
+        && text.len() <= MAX_LABEL
+        && text.bytes().all(allowed)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if good {
+        Ok(())
+    } else {
+        Err(NameError::Label {
+            what,
+            text: text.to_owned(),
+        })
+    }
+}
+
+macro_rules! namespaced {
+    ($name:ident, $what:literal) => {
+        impl $name {
+            /// Checks both parts.
+            ///
+            /// # Errors
+            /// [`NameError::Label`] where a part is not a DNS label.
+            pub fn new(namespace: &str, name: &str) -> Result<Self, NameError> {
+                check_label("namespace", namespace)?;
+                check_label($what, name)?;
+                Ok(Self {
+                    namespace: namespace.into(),
+                    name: name.into(),
+                })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}/{}", self.namespace, self.name)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let form = || NameError::Form(text.to_owned());
+                let (namespace, name) = text.split_once('/').ok_or_else(form)?;
+                Self::new(namespace, name)
+            }
+        }
+    };
+}
+
+namespaced!(ServiceName, "service name");
+namespaced!(InstanceName, "workload name");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_name_survives_its_text() {
+        let name: ServiceName = "shop/web".parse().unwrap();
+        assert_eq!((&*name.namespace, &*name.name), ("shop", "web"));
+        assert_eq!(name.to_string(), "shop/web");
+    }
+
+    #[test]
+    fn a_label_has_bounds() {
+        assert!(check_label("name", &"a".repeat(63)).is_ok());
+        for text in ["", "-a", "a-", "A", "a.b", "a/b", "ä", &"a".repeat(64)] {
+            assert!(check_label("name", text).is_err(), "{text}");
+        }
+        assert!("web".parse::<ServiceName>().is_err());
+        assert!("shop/web/extra".parse::<ServiceName>().is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! Discovery and identity on the wire: the only crate that sees protobuf.

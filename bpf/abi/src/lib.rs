@@ -1,0 +1,1 @@
+//! Structures shared between the kernel programs and user space.

@@ -1,0 +1,1 @@
+//! Loads, attaches, pins and updates the kernel programs.

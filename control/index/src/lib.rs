@@ -1,0 +1,1 @@
+//! Objects in, snapshots out; no I/O.

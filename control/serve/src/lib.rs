@@ -1,0 +1,1 @@
+//! Serves discovery and identity to proxies.

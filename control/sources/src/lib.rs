@@ -1,0 +1,1 @@
+//! Where the control plane's objects come from: files, later Kubernetes.

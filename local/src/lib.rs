@@ -1,0 +1,1 @@
+//! leno up: workloads as processes in network namespaces.

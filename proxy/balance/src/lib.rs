@@ -1,0 +1,1 @@
+//! Peak-EWMA balancing over power of two choices.

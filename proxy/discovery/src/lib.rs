@@ -1,0 +1,1 @@
+//! The proxy's side of discovery and identity.

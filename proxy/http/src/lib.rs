@@ -1,0 +1,1 @@
+//! The HTTP engine of the data plane.

@@ -1,0 +1,1 @@
+//! What a proxy does with connections that its workload opens.

@@ -1,0 +1,1 @@
+//! mTLS between proxies.

@@ -1,0 +1,1 @@
+//! Sockets of the data plane: listeners, original destination, buffers, opaque relay.

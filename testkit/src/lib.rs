@@ -1,0 +1,1 @@
+//! Network lab, load generator and scripted peers for tests.
