@@ -1,0 +1,35 @@
+# Every target works as the first command on a fresh machine: `deps` installs what is missing, or
+# says what to type. `make` alone prints this list.
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint build release bench-http clean deps
+
+help: ## print the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: release ## a small shop, meshed, under load, for 20 s (needs root)
+	@scripts/as-root.sh $(TARGET)/release/leno demo
+
+test: deps ## every test; the ones that need root or the kernel run when this is root
+	@scripts/test.sh
+
+lint: deps ## formatting, clippy, file sizes, dependency direction
+	@scripts/lint.sh
+
+build: deps ## all binaries, debug
+	$(CARGO) build --workspace
+
+release: deps ## all binaries, optimised, in target/release
+	$(CARGO) build --release --workspace
+
+bench-http: release ## HTTP/1.1 through one hop: CPU per request beside HAProxy and nginx
+	$(TARGET)/release/leno-bench http1 --out $(TARGET)/bench-http1.json
+
+clean: ## remove everything that was built
+	$(CARGO) clean
+
+deps:
+	@scripts/deps.sh

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs what building and testing need through apt when run as root; otherwise prints the exact
+# command to type. Prints nothing and costs milliseconds when everything is there.
+set -euo pipefail
+
+rust_min=1.95
+declare -A package_of=(
+  [cc]=gcc [clang]=clang [llvm-strip]=llvm [mold]=mold [pkg-config]=pkg-config [cmake]=cmake
+  [ip]=iproute2 [nft]=nftables [iptables-restore]=iptables [tcpdump]=tcpdump [curl]=curl
+  [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
+  [haproxy]=haproxy [wrk]=wrk [python3]=python3 [dig]=dnsutils
+)
+declare -A package_with=(
+  [/usr/include/bpf/bpf_helpers.h]=libbpf-dev [/usr/include/libelf.h]=libelf-dev
+  [/usr/include/zlib.h]=zlib1g-dev
+)
+
+PATH="$PATH:/usr/sbin:/sbin"
+missing=()
+for command in "${!package_of[@]}"; do
+  command -v "$command" >/dev/null || missing+=("${package_of[$command]}")
+done
+for file in "${!package_with[@]}"; do
+  [ -e "$file" ] || missing+=("${package_with[$file]}")
+done
+
+if [ ${#missing[@]} -gt 0 ]; then
+  install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing: ${missing[*]}"
+    # Package scripts must not start servers: the tests run their own.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+      printf '#!/bin/sh\nexit 101\n' > "$policy"; chmod +x "$policy"
+      trap 'rm -f "$policy"' EXIT
+    fi
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  else
+    printf 'Some programs are missing. Type:\n\n  sudo sh -c "%s"\n\n' "$install" >&2
+    exit 1
+  fi
+fi
+
+have=$(cargo --version 2>/dev/null | awk '{print $2}') || true
+if [ -z "$have" ] || [ "$(printf '%s\n' "$rust_min" "$have" | sort -V | head -1)" != "$rust_min" ]; then
+  cat >&2 <<EOF
+Rust $rust_min or newer is needed (found: ${have:-none}). Install it as rustup.rs says, or type:
+
+  rustup update stable
+
+EOF
+  exit 1
+fi

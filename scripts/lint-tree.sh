@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The rules over the source that no compiler checks: file sizes, and that dependencies point down.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bad=0
+fail() { echo "lint: $*" >&2; bad=1; }
+
+# Files above 800 lines are two files.
+while read -r lines file; do
+  [ "$file" = total ] && continue
+  [ "$lines" -le 800 ] || fail "$file has $lines lines: split it (800 at most)"
+done < <(git ls-files -z '*.rs' '*.c' '*.h' '*.sh' | xargs -0 wc -l)
+
+# A crate may depend on crates of a lower rank; within one rank only as named below.
+declare -A rank=(
+  [leno-types]=0 [leno-bpf-abi]=0
+  [leno-wire]=1 [leno-resources]=1
+  [leno-transport]=2 [leno-tls]=2 [leno-http]=2 [leno-balance]=2 [leno-discovery]=2
+  [leno-telemetry]=2 [leno-bpf]=2 [leno-index]=2 [leno-identity]=2 [leno-sources]=2
+  [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-serve]=3
+  [leno-local]=4
+  [leno-proxy]=5 [leno-controller]=5 [leno]=5 [leno-bench]=5 [leno-example-shop]=5
+  [leno-testkit]=6
+)
+same_rank_ok=" leno-http:leno-transport leno-tls:leno-transport leno-bpf:leno-bpf-abi "
+for manifest in $(git ls-files '*/Cargo.toml'); do
+  name=$(awk -F'"' '/^name = / {print $2; exit}' "$manifest")
+  [ -n "${rank[$name]:-}" ] || { fail "$manifest: give $name a rank in scripts/lint-tree.sh"; continue; }
+  for dependency in $(awk '/^\[/ {on = ($0 == "[dependencies]")} on && /^leno-/ {sub(/[. =].*/, ""); print}' "$manifest"); do
+    [ "${rank[$dependency]:-9}" -lt "${rank[$name]}" ] && continue
+    [[ $same_rank_ok == *" $name:$dependency "* ]] && continue
+    fail "$name must not depend on $dependency: dependencies point down (ARCHITECTURE.md)"
+  done
+done
+
+# Each concern's library stays where it belongs.
+only_in() { # what, pattern, folders...
+  local what=$1 pattern=$2; shift 2
+  local rows; rows=$(git grep -lE "$pattern" -- '*/Cargo.toml' | grep -vE "^($(IFS='|'; echo "$*"))/" || true)
+  [ -z "$rows" ] || fail "$what belongs to $*: $rows"
+}
+only_in protobuf '^(prost|tonic-prost)[. ]' api/wire
+only_in 'the kernel loader' '^libbpf' bpf/loader
+
+exit "$bad"
