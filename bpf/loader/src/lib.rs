@@ -1,1 +1,36 @@
-//! Loads, attaches, pins and updates the kernel programs.
+//! Loads, attaches, pins and updates the kernel programs of `bpf/progs`.
+//!
+//! One [`Instance`] is one load of the object, with maps of its own, for one workload: attached to
+//! the workload's cgroup, the proxy's cgroup inside it, and the network namespace. Everything is
+//! pinned under one directory, so that the programs outlive the process that attached them and any
+//! later process can find, upgrade or remove them:
+//!
+//! ```text
+//! <bpffs>/leno/<owner>/     owner, version       notes (symbolic links: bpffs has no plain files)
+//!                           map_<name>           listeners, originals, inflight, excluded, counters
+//!                           link_<program>       one for each hook
+//! ```
+//!
+//! It does not know what a mesh is, who chooses the backend, or why a workload is captured; that is
+//! `leno-capture`. Read first: [`Instance`], [`Target`], [`Options`].
+
+mod error;
+mod instance;
+mod leftover;
+pub mod mounts;
+mod netns;
+mod object;
+mod pins;
+
+pub use error::Error;
+pub use instance::{Counters, Instance, Options, Target};
+pub use leftover::{Leftover, list, prune};
+pub use leno_bpf_abi as abi;
+pub use object::probe;
+pub use pins::PinRoot;
+
+/// The compiled kernel programs.
+pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! Names for the indexes of the kernel programs' arrays.
+
+/// Declares an enum whose values are consecutive indexes, with its names.
+macro_rules! indexes {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $name {
+            /// All of them, in index order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The stable name, in lower case; `bpf/lib/abi.h` has it in upper case.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+
+            /// Where it stands in the kernel programs' array.
+            #[must_use]
+            pub fn index(self) -> u32 {
+                self as u32
+            }
+        }
+    };
+}
+
+indexes! {
+    /// What the kernel programs count for one workload.
+    Counter {
+        /// Connections steered to the proxy.
+        OutboundCaptured = "outbound_captured",
+        /// Connections of the proxy itself.
+        OutboundPassedProxy = "outbound_passed_proxy",
+        /// To loopback or link-local addresses, or from another namespace.
+        OutboundPassedLocal = "outbound_passed_local",
+        /// To an excluded prefix.
+        OutboundPassedExcluded = "outbound_passed_excluded",
+        /// Passed because no proxy listens (fail open).
+        OutboundPassedOpen = "outbound_passed_open",
+        /// Refused because no proxy listens (fail closed), or the original destination could not
+        /// be stored.
+        OutboundRefused = "outbound_refused",
+        /// Original destinations handed over before the SYN.
+        OriginalAnnounced = "original_announced",
+        /// Original destinations that arrived at the proxy's socket.
+        OriginalAccepted = "original_accepted",
+        /// Accepted by the outbound listener with no original destination: evicted, or dialled
+        /// directly.
+        OriginalMissed = "original_missed",
+        /// `SO_ORIGINAL_DST` answers.
+        OriginalAnswered = "original_answered",
+        /// The kernel had no memory to store an original destination.
+        OriginalFailed = "original_failed",
+        /// Connections handed to the inbound listener.
+        InboundCaptured = "inbound_captured",
+        /// From this workload to itself, or to a link-local address.
+        InboundPassedLocal = "inbound_passed_local",
+        /// To the admin port.
+        InboundPassedAdmin = "inbound_passed_admin",
+        /// Passed because no proxy listens (fail open).
+        InboundPassedOpen = "inbound_passed_open",
+        /// From outside to a port of the mesh.
+        InboundDroppedMeshPort = "inbound_dropped_mesh_port",
+        /// Refused because no proxy listens (fail closed).
+        InboundRefused = "inbound_refused",
+        /// The kernel refused the inbound listener.
+        InboundFailed = "inbound_failed",
+        /// Listeners of the proxy that filled a slot.
+        ListenerRegistered = "listener_registered",
+        /// Listeners of the proxy that could not.
+        ListenerFailed = "listener_failed",
+        /// MPTCP sockets refused, so that the application uses TCP.
+        MptcpRefused = "mptcp_refused",
+    }
+}
+
+indexes! {
+    /// The proxy's listeners.
+    Slot {
+        /// 0.0.0.0:15006
+        InboundIpv4 = "slot_inbound_ipv4",
+        /// [::]:15006
+        InboundIpv6 = "slot_inbound_ipv6",
+        /// 127.0.0.1:15001
+        OutboundIpv4 = "slot_outbound_ipv4",
+        /// [::1]:15001
+        OutboundIpv6 = "slot_outbound_ipv6",
+    }
+}

@@ -1,0 +1,61 @@
+//! Where each field of a shared structure stands, for comparison with BTF.
+
+use std::mem::offset_of;
+
+use crate::{CaptureConfig, PrefixKey, SocketAddress};
+
+/// One structure as Rust lays it out.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Its name in C.
+    pub name: &'static str,
+    /// In bytes.
+    pub size: usize,
+    /// In order.
+    pub fields: &'static [Field],
+}
+
+/// One field of a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name, the same in C and Rust.
+    pub name: &'static str,
+    /// In bytes from the start.
+    pub offset: usize,
+    /// In bytes.
+    pub size: usize,
+}
+
+/// The size of a field's type, taken from an accessor that is never called.
+const fn size_of_field<S, T>(_: fn(&S) -> &T) -> usize {
+    size_of::<T>()
+}
+
+macro_rules! layout {
+    ($type:ty as $name:literal { $($field:ident),* $(,)? }) => {
+        Layout {
+            name: $name,
+            size: size_of::<$type>(),
+            fields: &[$(Field {
+                name: stringify!($field),
+                offset: offset_of!($type, $field),
+                size: size_of_field(|value: &$type| &value.$field),
+            }),*],
+        }
+    };
+}
+
+/// Every structure that crosses between kernel and user space.
+pub const LAYOUTS: &[Layout] = &[
+    layout!(SocketAddress as "socket_address" { ip, port, family }),
+    layout!(CaptureConfig as "capture_config" {
+        proxy_cgroup_id,
+        netns_cookie,
+        outbound_port,
+        inbound_port,
+        admin_port,
+        fail_closed,
+        has_excluded,
+    }),
+    layout!(PrefixKey as "prefix_key" { length, ip }),
+];

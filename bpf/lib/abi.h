@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* Everything user space and the kernel programs must agree on. bpf/abi mirrors it in Rust and the
+ * loader's layout test compares the two through BTF.
+ */
+#ifndef LENO_ABI_H
+#define LENO_ABI_H
+
+#include <linux/types.h>
+
+#define LENO_AF_INET 2
+#define LENO_AF_INET6 10
+
+/* An address and port. IPv4 stands in IPv4-mapped form (::ffff:a.b.c.d), so one comparison serves
+ * both families; `family` still tells which one it is.
+ */
+struct socket_address {
+	__be32 ip[4];
+	__be16 port;
+	__u16 family;
+};
+
+/* What one workload's programs are told when they are loaded. It lives in read-only data, so the
+ * verifier drops the branches that a workload does not need.
+ */
+struct capture_config {
+	__u64 proxy_cgroup_id; /* sockets connected from here are never captured */
+	__u64 netns_cookie;    /* capture only in this namespace; 0: the kernel has no cookies */
+	__u16 outbound_port;   /* the proxy's outbound listener */
+	__u16 inbound_port;    /* the proxy's inbound listener */
+	__u16 admin_port;      /* passes inbound */
+	__u8 fail_closed;      /* with no listener: refuse (1) or pass (0) */
+	__u8 has_excluded;     /* 0: `excluded` is empty, do not look */
+};
+
+/* Key of `excluded`: a prefix over the IPv4-mapped or IPv6 address. */
+struct prefix_key {
+	__u32 length; /* in bits, 96 more than the IPv4 prefix length */
+	__be32 ip[4];
+};
+
+/* Slots of `listeners`. The kernel empties a slot when its socket closes, so a filled slot is the
+ * "proxy is listening" switch.
+ */
+enum listener_slot {
+	SLOT_INBOUND_IPV4,
+	SLOT_INBOUND_IPV6,
+	SLOT_OUTBOUND_IPV4,
+	SLOT_OUTBOUND_IPV6,
+	LISTENER_SLOTS,
+};
+
+/* Index into `counters`. */
+enum counter {
+	OUTBOUND_CAPTURED,
+	OUTBOUND_PASSED_PROXY,
+	OUTBOUND_PASSED_LOCAL,
+	OUTBOUND_PASSED_EXCLUDED,
+	OUTBOUND_PASSED_OPEN,
+	OUTBOUND_REFUSED,
+	ORIGINAL_ANNOUNCED,
+	ORIGINAL_ACCEPTED,
+	ORIGINAL_MISSED,
+	ORIGINAL_ANSWERED,
+	ORIGINAL_FAILED,
+	INBOUND_CAPTURED,
+	INBOUND_PASSED_LOCAL,
+	INBOUND_PASSED_ADMIN,
+	INBOUND_PASSED_OPEN,
+	INBOUND_DROPPED_MESH_PORT,
+	INBOUND_REFUSED,
+	INBOUND_FAILED,
+	LISTENER_REGISTERED,
+	LISTENER_FAILED,
+	MPTCP_REFUSED,
+	COUNTERS,
+};
+
+/* Original destinations between the SYN and the proxy's side of the handshake. Over loopback that
+ * is microseconds; only a full accept queue (net.core.somaxconn, 4096 by default) lets them pile
+ * up, so twice that. The oldest goes first and shows up in ORIGINAL_MISSED. About 1 MiB.
+ */
+#define MAX_INFLIGHT 8192
+
+/* Excluded prefixes of one workload: gateway, DNS, control plane and what the operator adds. */
+#define MAX_EXCLUDED 256
+
+#endif

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* The decisions, free of hooks and maps, so that they are tested with BPF_PROG_TEST_RUN. */
+#ifndef LENO_VERDICT_H
+#define LENO_VERDICT_H
+
+#include "abi.h"
+#include "address.h"
+
+enum outbound_verdict {
+	OUTBOUND_STEER,
+	OUTBOUND_LOCAL,
+};
+
+enum inbound_verdict {
+	INBOUND_STEER,
+	INBOUND_LOCAL,
+	INBOUND_ADMIN,
+	INBOUND_MESH_PORT,
+};
+
+/* May a connection to this address be captured at all? */
+static __always_inline enum outbound_verdict outbound_verdict(const struct socket_address *to)
+{
+	if (is_loopback(to) || is_link_local_ipv6(to))
+		return OUTBOUND_LOCAL;
+	return OUTBOUND_STEER;
+}
+
+/* What becomes of a connection that arrives. Loop guard: over lo the ingress interface of an
+ * address of eth0 reads as eth0's, so equal addresses are the test for "from this workload", and
+ * loopback sources for the rest.
+ */
+static __always_inline enum inbound_verdict
+inbound_verdict(const volatile struct capture_config *c, const struct socket_address *remote,
+		const struct socket_address *local, __u32 local_port)
+{
+	if (is_loopback(remote) || same_ip(remote, local))
+		return INBOUND_LOCAL;
+	if (local_port == c->inbound_port || local_port == c->outbound_port)
+		return INBOUND_MESH_PORT;
+	if (local_port == c->admin_port)
+		return INBOUND_ADMIN;
+	if (is_link_local_ipv6(local))
+		return INBOUND_LOCAL;
+	return INBOUND_STEER;
+}
+
+#endif

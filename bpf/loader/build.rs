@@ -1,0 +1,58 @@
+//! Compiles the kernel programs with clang.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// What a Debian machine lacks when a step below fails.
+const PACKAGES: &str = "apt-get install clang llvm libbpf-dev libelf-dev zlib1g-dev";
+
+fn main() -> ExitCode {
+    println!("cargo:rerun-if-changed=../lib");
+    println!("cargo:rerun-if-changed=../progs");
+    println!("cargo:rerun-if-changed=../tests");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    for (source, object) in [
+        ("../progs/capture.bpf.c", "capture.bpf.o"),
+        ("../tests/decisions.bpf.c", "decisions.bpf.o"),
+    ] {
+        if let Err(reason) = compile(Path::new(source), &out.join(object)) {
+            eprintln!("cannot compile {source}: {reason}\n\nOn Debian: {PACKAGES}\n");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// One object: BPF bytecode and BTF; the DWARF it was made from is stripped where llvm-strip is at
+/// hand, which only makes it smaller.
+fn compile(source: &Path, object: &Path) -> Result<(), String> {
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let endian = match env::var("CARGO_CFG_TARGET_ENDIAN").as_deref() {
+        Ok("big") => "bpfeb",
+        _ => "bpfel",
+    };
+    let output = Command::new(&clang)
+        .args([
+            "-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror",
+        ])
+        .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(object)
+        .output()
+        .map_err(|error| format!("{clang} does not run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "{clang}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
+    }
+    if let Err(error) = Command::new("llvm-strip").arg("-g").arg(object).status() {
+        println!("cargo:warning=llvm-strip does not run ({error}); the object keeps its DWARF");
+    }
+    Ok(())
+}

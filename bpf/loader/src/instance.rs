@@ -1,0 +1,341 @@
+//! The kernel programs of one workload, from attachment to removal.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use leno_bpf_abi::{CaptureConfig, Counter, MAX_EXCLUDED, PrefixKey, Slot};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ProgramMut};
+
+use crate::error::Error;
+use crate::{PinRoot, netns, object, pins};
+
+/// Where a program is attached.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// The workload's cgroup, which holds the proxy's.
+    Workload,
+    /// The proxy's cgroup.
+    Proxy,
+    /// The network namespace.
+    Namespace,
+}
+
+/// Every program and its place, in the order of attachment: what a captured connection will need
+/// comes before what captures. They are detached in the opposite order.
+const HOOKS: &[(&str, Place)] = &[
+    ("leno_proxy_sockops", Place::Proxy),
+    ("leno_getsockopt", Place::Proxy),
+    ("leno_app_sockops", Place::Workload),
+    ("leno_getpeername4", Place::Workload),
+    ("leno_getpeername6", Place::Workload),
+    ("leno_sock_create", Place::Workload),
+    ("leno_sk_lookup", Place::Namespace),
+    ("leno_connect4", Place::Workload),
+    ("leno_connect6", Place::Workload),
+];
+
+/// The workload that is captured.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// Its name among all captured workloads of the machine.
+    pub owner: &'a str,
+    /// Its cgroup (version 2): every process in it and below is captured.
+    pub cgroup: &'a Path,
+    /// The proxy's cgroup, below the workload's. The proxy runs in this very cgroup, not below it.
+    pub proxy_cgroup: &'a Path,
+    /// Its network namespace, as a file of `/run/netns` or `/proc/<pid>/ns/net`.
+    pub netns: &'a Path,
+}
+
+/// How a workload is captured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The proxy's outbound listener, on 127.0.0.1 and `[::1]`.
+    pub outbound_port: u16,
+    /// The proxy's inbound listener, on 0.0.0.0 and `[::]` (IPv6 only).
+    pub inbound_port: u16,
+    /// Passes inbound.
+    pub admin_port: u16,
+    /// While the proxy is not listening: refuse connections instead of passing them.
+    pub fail_closed: bool,
+    /// Destinations that are never captured: an address and a prefix length.
+    pub excluded: Vec<(IpAddr, u8)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            outbound_port: 15001,
+            inbound_port: 15006,
+            admin_port: 15020,
+            fail_closed: false,
+            excluded: Vec::new(),
+        }
+    }
+}
+
+/// What the kernel programs of a workload have counted, over all CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters(Vec<u64>);
+
+impl Counters {
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0.get(counter as usize).copied().unwrap_or_default()
+    }
+
+    /// All with their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Counter::ALL
+            .iter()
+            .map(|counter| (counter.name(), self.get(*counter)))
+    }
+}
+
+/// The pinned programs and maps of one workload. Dropping it changes nothing in the kernel.
+#[derive(Debug)]
+pub struct Instance {
+    directory: PathBuf,
+}
+
+impl Instance {
+    /// Loads, attaches and pins. What an earlier process left under the same name is removed
+    /// first. Attach before the proxy listens: its sockets are noticed when they begin to.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or a path of the target is not what it should be; nothing stays
+    /// attached then.
+    pub fn attach(root: &PinRoot, target: &Target<'_>, options: &Options) -> Result<Self, Error> {
+        let instance = Self {
+            directory: root.of(target.owner)?,
+        };
+        instance.detach()?;
+        let attached = instance.attach_new(target, options);
+        if attached.is_err()
+            && let Err(error) = instance.detach()
+        {
+            tracing::warn!(owner = target.owner, %error, "cannot undo a failed attachment");
+        }
+        attached.map(|()| instance)
+    }
+
+    /// What is pinned under this name, if anything.
+    ///
+    /// # Errors
+    /// When it is not a possible name.
+    pub fn open(root: &PinRoot, owner: &str) -> Result<Option<Self>, Error> {
+        let directory = root.of(owner)?;
+        Ok(directory.is_dir().then_some(Self { directory }))
+    }
+
+    /// Replaces the programs of the pinned links by those of this build with these options. No
+    /// connection is lost: every hook has the old or the new program at any time, and both use the
+    /// same maps.
+    ///
+    /// # Errors
+    /// When the kernel refuses, for example because the maps of the other version differ; then
+    /// each hook keeps one of the two.
+    pub fn upgrade(&self, target: &Target<'_>, options: &Options) -> Result<(), Error> {
+        let places = Places::open(target)?;
+        let object = object::load(places.config(options)?, Some(&self.directory))?;
+        exclude(&object, &options.excluded)?;
+        let known: HashSet<PathBuf> = HOOKS
+            .iter()
+            .map(|(name, _)| pins::link_path(&self.directory, name))
+            .collect();
+        for (name, place) in HOOKS {
+            let program = program(&object, name)?;
+            let path = pins::link_path(&self.directory, name);
+            if path.exists() {
+                let action = || format!("update {name}");
+                let mut link = Link::open(&path).map_err(Error::bpf(action()))?;
+                link.update_prog(&program).map_err(Error::bpf(action()))?;
+            } else {
+                places.attach(&program, name, *place, &path)?;
+            }
+        }
+        for path in pins::links(&self.directory)? {
+            if !known.contains(&path) {
+                pins::detach(&path)?;
+            }
+        }
+        pins::write_note(&self.directory, "version", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// What the programs have counted since they were attached.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn counters(&self) -> Result<Counters, Error> {
+        let action = "read the counters";
+        let map = self.map("counters", action)?;
+        let read = |counter: &Counter| {
+            let per_cpu = map
+                .lookup_percpu(&counter.index().to_ne_bytes(), MapFlags::ANY)
+                .map_err(Error::bpf(action))?;
+            Ok(per_cpu
+                .unwrap_or_default()
+                .iter()
+                .map(|value| number(value))
+                .sum())
+        };
+        Counter::ALL
+            .iter()
+            .map(read)
+            .collect::<Result<_, Error>>()
+            .map(Counters)
+    }
+
+    /// Whether the proxy listens in this slot.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn is_listening(&self, slot: Slot) -> Result<bool, Error> {
+        let action = "look for the proxy's listeners";
+        let map = self.map("listeners", action)?;
+        let cookie = map
+            .lookup(&slot.index().to_ne_bytes(), MapFlags::ANY)
+            .map_err(Error::bpf(action))?;
+        Ok(cookie.is_some())
+    }
+
+    /// Detaches and unpins everything; fine if nothing is there.
+    ///
+    /// # Errors
+    /// When a pin cannot be removed.
+    pub fn detach(&self) -> Result<(), Error> {
+        for (name, _) in HOOKS.iter().rev() {
+            pins::detach(&pins::link_path(&self.directory, name))?;
+        }
+        pins::remove_all(&self.directory)
+    }
+
+    /// The steps of `attach` that a failure undoes.
+    fn attach_new(&self, target: &Target<'_>, options: &Options) -> Result<(), Error> {
+        let places = Places::open(target)?;
+        let config = places.config(options)?;
+        pins::create_private_directory(&self.directory)?;
+        pins::write_note(&self.directory, "owner", target.owner)?;
+        pins::write_note(&self.directory, "version", env!("CARGO_PKG_VERSION"))?;
+        let object = object::load(config, Some(&self.directory))?;
+        exclude(&object, &options.excluded)?;
+        for (name, place) in HOOKS {
+            let path = pins::link_path(&self.directory, name);
+            places.attach(&program(&object, name)?, name, *place, &path)?;
+        }
+        Ok(())
+    }
+
+    /// One of the pinned maps.
+    fn map(&self, name: &str, action: &str) -> Result<MapHandle, Error> {
+        MapHandle::from_pinned_path(pins::map_path(&self.directory, name))
+            .map_err(Error::bpf(action))
+    }
+}
+
+/// A target's cgroups and namespace, opened.
+struct Places {
+    cgroup: File,
+    proxy_cgroup: File,
+    netns: File,
+}
+
+impl Places {
+    fn open(target: &Target<'_>) -> Result<Self, Error> {
+        let open =
+            |path: &Path| File::open(path).map_err(Error::io(format!("open {}", path.display())));
+        Ok(Self {
+            cgroup: open(target.cgroup)?,
+            proxy_cgroup: open(target.proxy_cgroup)?,
+            netns: open(target.netns)?,
+        })
+    }
+
+    /// What the programs are told.
+    fn config(&self, options: &Options) -> Result<CaptureConfig, Error> {
+        let proxy = self
+            .proxy_cgroup
+            .metadata()
+            .map_err(Error::io("read the proxy's cgroup"))?;
+        let cookie =
+            netns::cookie(&self.netns).map_err(Error::io("enter the network namespace"))?;
+        Ok(CaptureConfig {
+            // The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
+            proxy_cgroup_id: proxy.ino(),
+            netns_cookie: cookie,
+            outbound_port: options.outbound_port,
+            inbound_port: options.inbound_port,
+            admin_port: options.admin_port,
+            fail_closed: options.fail_closed.into(),
+            has_excluded: (!options.excluded.is_empty()).into(),
+        })
+    }
+
+    /// Attaches one program and pins the link.
+    fn attach(
+        &self,
+        program: &ProgramMut<'_>,
+        name: &str,
+        place: Place,
+        path: &Path,
+    ) -> Result<(), Error> {
+        let link = match place {
+            Place::Workload => program.attach_cgroup(self.cgroup.as_raw_fd()),
+            Place::Proxy => program.attach_cgroup(self.proxy_cgroup.as_raw_fd()),
+            Place::Namespace => program.attach_netns(self.netns.as_raw_fd()),
+        };
+        let mut link = link.map_err(Error::bpf(format!("attach {name}")))?;
+        link.pin(path)
+            .map_err(Error::bpf(format!("pin the link of {name}")))
+    }
+}
+
+/// A program of the loaded object.
+fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>, Error> {
+    object
+        .progs_mut()
+        .find(|program| program.name() == name)
+        .ok_or_else(|| missing(name))
+}
+
+/// Makes the map of excluded prefixes hold exactly these.
+fn exclude(object: &Object, prefixes: &[(IpAddr, u8)]) -> Result<(), Error> {
+    if prefixes.len() > MAX_EXCLUDED {
+        return Err(Error::TooManyExcluded(prefixes.len()));
+    }
+    let action = "exclude prefixes";
+    let key = |(ip, length): &(IpAddr, u8)| {
+        let key = PrefixKey::new(*ip, *length).ok_or(Error::Prefix(*ip, *length))?;
+        Ok(key.to_bytes().to_vec())
+    };
+    let wanted: HashSet<Vec<u8>> = prefixes.iter().map(key).collect::<Result<_, Error>>()?;
+    let map = object
+        .maps()
+        .find(|map| map.name() == "excluded")
+        .ok_or_else(|| missing("excluded"))?;
+    let surplus: Vec<Vec<u8>> = map.keys().filter(|key| !wanted.contains(key)).collect();
+    for key in surplus {
+        map.delete(&key).map_err(Error::bpf(action))?;
+    }
+    for key in wanted {
+        map.update(&key, &[1], MapFlags::ANY)
+            .map_err(Error::bpf(action))?;
+    }
+    Ok(())
+}
+
+/// The embedded object lacks something: a build that mixes versions.
+fn missing(name: &str) -> Error {
+    let error = std::io::Error::other(format!("{name} is not in the embedded object"));
+    Error::io("use the kernel programs")(error)
+}
+
+/// A counter's value on one CPU.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default()
+}

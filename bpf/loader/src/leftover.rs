@@ -1,0 +1,79 @@
+//! What earlier processes left pinned.
+
+use std::path::PathBuf;
+
+use libbpf_rs::Link;
+use libbpf_rs::query::LinkTypeInfo;
+
+use crate::error::Error;
+use crate::{PinRoot, pins};
+
+/// The pinned programs of one workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Under which name they were attached.
+    pub owner: String,
+    /// By which version of Leno.
+    pub version: String,
+    /// Whether any is still attached; links detach by themselves when the last of their cgroup
+    /// and namespace goes.
+    pub attached: bool,
+    /// Where the pins are.
+    pub directory: PathBuf,
+}
+
+/// All workloads that have something pinned, by name.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn list(root: &PinRoot) -> Result<Vec<Leftover>, Error> {
+    let mut found = Vec::new();
+    for directory in pins::entries(root.path())? {
+        let attached = pins::links(&directory)?
+            .iter()
+            .any(|path| is_attached(path));
+        let noted = pins::read_note(&directory, "owner");
+        let owner = if noted.is_empty() {
+            pins::file_name(&directory).replace(':', ".")
+        } else {
+            noted
+        };
+        let version = pins::read_note(&directory, "version");
+        found.push(Leftover {
+            owner,
+            version,
+            attached,
+            directory,
+        });
+    }
+    found.sort_by(|a, b| a.owner.cmp(&b.owner));
+    Ok(found)
+}
+
+/// Detaches and unpins what `keep` does not want; what was removed.
+///
+/// # Errors
+/// When a pin cannot be removed.
+pub fn prune(root: &PinRoot, keep: impl Fn(&Leftover) -> bool) -> Result<Vec<Leftover>, Error> {
+    let mut removed = Vec::new();
+    for leftover in list(root)? {
+        if !keep(&leftover) {
+            pins::remove_all(&leftover.directory)?;
+            removed.push(leftover);
+        }
+    }
+    Ok(removed)
+}
+
+/// Whether the kernel still runs the program of a pinned link: a link that lost its cgroup or
+/// namespace names none.
+fn is_attached(path: &std::path::Path) -> bool {
+    match Link::open(path).and_then(|link| link.info()) {
+        Ok(info) => match info.info {
+            LinkTypeInfo::Cgroup(cgroup) => cgroup.cgroup_id != 0,
+            LinkTypeInfo::NetNs(netns) => netns.ino != 0,
+            _ => true,
+        },
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,140 @@
+//! Finds a mounted pseudo file system, or mounts one at a place of our own.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+
+use crate::Error;
+
+/// Where Leno mounts what a machine does not have mounted.
+pub const PRIVATE: &str = "/run/leno";
+
+/// One line of mountinfo, as far as it is of interest (proc(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The directory of the file system that is mounted; `/` for all of it.
+    pub root: PathBuf,
+    /// Where.
+    pub at: PathBuf,
+    /// The type, for example `cgroup2`.
+    pub kind: String,
+    /// Whether this mount allows writing.
+    pub writable: bool,
+}
+
+/// What this process sees mounted.
+///
+/// # Errors
+/// When `/proc/self/mountinfo` cannot be read.
+pub fn mounts() -> io::Result<Vec<Mount>> {
+    Ok(fs::read("/proc/self/mountinfo")?
+        .split(|b| *b == b'\n')
+        .filter_map(parse)
+        .collect())
+}
+
+/// A writable mount of the whole file system of this type: the first of `preferred` that is one,
+/// else any.
+///
+/// # Errors
+/// When `/proc/self/mountinfo` cannot be read.
+pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
+    let whole = |m: &Mount| m.kind == kind && m.writable && m.root == Path::new("/");
+    let found: Vec<PathBuf> = mounts()?.into_iter().filter(whole).map(|m| m.at).collect();
+    let best = preferred
+        .iter()
+        .map(Path::new)
+        .find(|path| found.iter().any(|at| at == path));
+    Ok(best
+        .map(Path::to_path_buf)
+        .or_else(|| found.into_iter().next()))
+}
+
+/// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. Processes that do this at once
+/// take turns, since a second mount would hide the first.
+///
+/// # Errors
+/// When the directory cannot be made or the kernel refuses the mount (no such file system, no
+/// privilege).
+pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
+    let at = Path::new(PRIVATE).join(name);
+    let action = || format!("mount {kind} at {}", at.display());
+    fs::create_dir_all(&at).map_err(Error::io(action()))?;
+    let lock = File::create(Path::new(PRIVATE).join("mount.lock")).map_err(Error::io(action()))?;
+    let _turn = Flock::lock(lock, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| Error::io(action())(errno.into()))?;
+    let mounted = mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
+    if mounted.iter().any(|m| m.at == at && m.kind == kind) {
+        return Ok(at);
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some(kind), &at, Some(kind), flags, None::<&str>)
+        .map_err(|errno| Error::io(action())(errno.into()))?;
+    Ok(at)
+}
+
+/// `36 35 98:0 /root /at rw,noatime shared:1 - kind source rw`
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|b| *b == b' ').skip(3);
+    let root = unescape(fields.next()?);
+    let at = unescape(fields.next()?);
+    let writable = fields
+        .next()?
+        .split(|b| *b == b',')
+        .any(|option| option == b"rw");
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some(Mount {
+        root,
+        at,
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        writable,
+    })
+}
+
+/// Space, tab, newline and backslash are written as `\` and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                path.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                path.push(first);
+                rest = tail;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(path).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo() {
+        let line =
+            b"41 31 0:38 / /a\\040b rw,relatime shared:7 master:1 - cgroup2 none rw,nsdelegate";
+        let expected = Mount {
+            root: "/".into(),
+            at: "/a b".into(),
+            kind: "cgroup2".into(),
+            writable: true,
+        };
+        assert_eq!(parse(line), Some(expected));
+        let bare = b"41 31 0:38 /sub /x ro - bpf bpf rw";
+        let mount = parse(bare).unwrap();
+        assert_eq!((mount.kind.as_str(), mount.writable), ("bpf", false));
+        assert_eq!(parse(b""), None);
+    }
+}

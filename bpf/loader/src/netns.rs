@@ -1,0 +1,51 @@
+//! What a network namespace is called by the kernel.
+#![expect(unsafe_code, reason = "SO_NETNS_COOKIE has no safe wrapper")]
+
+use std::fs::File;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::AsRawFd;
+use std::thread;
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+/// The cookie of a network namespace; 0 where the kernel has none to give (before 5.14).
+pub(crate) fn cookie(namespace: &File) -> io::Result<u64> {
+    let ask = || {
+        setns(namespace, CloneFlags::CLONE_NEWNET)?;
+        cookie_of_this_thread()
+    };
+    // A thread of its own, which ends in the other namespace and takes nobody along.
+    thread::scope(|scope| scope.spawn(ask).join().expect("the thread does not panic"))
+}
+
+/// Asks a socket, which belongs to the namespace of the thread that makes it.
+fn cookie_of_this_thread() -> io::Result<u64> {
+    let socket = socket(
+        AddressFamily::Unix,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which is that long, and the
+    // new length to `length`; both live through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 {
+        return Ok(cookie);
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(0),
+        error => Err(error),
+    }
+}

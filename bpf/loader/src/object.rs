@@ -1,0 +1,106 @@
+//! Opens the embedded object, configures it and has the kernel verify it.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Once;
+
+use leno_bpf_abi::CaptureConfig;
+use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel, set_print};
+
+use crate::error::Error;
+use crate::{OBJECT, pins};
+
+/// The map that is the configuration: a read-only data section of that name.
+const CONFIG_SECTION: &str = ".rodata.config";
+
+/// What is kept of libbpf's words for an error message, in bytes: the end of a verifier log, where
+/// the reason stands.
+const MAX_LOG: usize = 4096;
+
+thread_local! {
+    /// What libbpf said on this thread since the last `take_log`.
+    static LOG: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The maps that outlive an upgrade, pinned by these names.
+pub(crate) const PINNED_MAPS: &[&str] =
+    &["listeners", "originals", "inflight", "excluded", "counters"];
+
+/// Has the kernel verify every program, attaching none, to tell whether it can run them.
+///
+/// # Errors
+/// What the kernel objects to.
+pub fn probe() -> Result<(), Error> {
+    // Values that leave every branch in.
+    let config = CaptureConfig {
+        proxy_cgroup_id: 1,
+        netns_cookie: 1,
+        fail_closed: 1,
+        has_excluded: 1,
+        ..CaptureConfig::default()
+    };
+    load(config, None).map(drop)
+}
+
+/// Loads the object; maps that are pinned in `directory` are used again, others are pinned there.
+pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Object, Error> {
+    let mut object = open(OBJECT)?;
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if name.ends_with(CONFIG_SECTION) {
+            map.set_initial_value(&config.to_bytes())
+                .map_err(Error::bpf("configure the kernel programs"))?;
+        } else if let Some(directory) = directory
+            && PINNED_MAPS.contains(&name.as_str())
+        {
+            map.set_pin_path(pins::map_path(directory, &name))
+                .map_err(Error::bpf(format!("pin the map {name}")))?;
+        }
+    }
+    verify(object)
+}
+
+/// Parses an object file.
+pub(crate) fn open(object: &[u8]) -> Result<OpenObject, Error> {
+    static PRINT: Once = Once::new();
+    PRINT.call_once(|| {
+        set_print(Some((PrintLevel::Info, keep)));
+    });
+    take_log();
+    ObjectBuilder::default()
+        .open_memory(object)
+        .map_err(with_log("read the kernel programs"))
+}
+
+/// Loads maps and programs into the kernel.
+pub(crate) fn verify(object: OpenObject) -> Result<Object, Error> {
+    take_log();
+    object.load().map_err(with_log("load the kernel programs"))
+}
+
+/// An error with what libbpf said about it.
+fn with_log(action: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    move |source| Error::Bpf {
+        action: action.to_owned(),
+        log: take_log(),
+        source,
+    }
+}
+
+/// libbpf's print callback.
+fn keep(level: PrintLevel, text: String) {
+    tracing::debug!(?level, "{}", text.trim_end());
+    LOG.with_borrow_mut(|log| {
+        log.push_str(&text);
+        let mut surplus = log.len().saturating_sub(MAX_LOG);
+        while !log.is_char_boundary(surplus) {
+            surplus += 1;
+        }
+        log.drain(..surplus);
+    });
+}
+
+/// What libbpf said on this thread, without the last line break.
+fn take_log() -> String {
+    LOG.with_borrow_mut(std::mem::take).trim_end().to_owned()
+}

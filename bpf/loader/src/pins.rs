@@ -1,0 +1,171 @@
+//! The directory of bpffs that holds everything pinned, and the names in it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::Link;
+
+use crate::{Error, mounts};
+
+/// Longest name of a captured workload, in bytes; a directory entry may have 255.
+const MAX_OWNER: usize = 200;
+
+/// `<bpffs>/leno`: the directories of all captured workloads.
+#[derive(Clone, Debug)]
+pub struct PinRoot {
+    directory: PathBuf,
+}
+
+impl PinRoot {
+    /// On `/sys/fs/bpf` if that is a bpffs, else on one mounted at `/run/leno/bpf`. Another bpffs
+    /// is never used: every mount of it is a file system of its own, and pins would go with it.
+    ///
+    /// # Errors
+    /// When bpffs cannot be mounted or written.
+    pub fn find() -> Result<Self, Error> {
+        let mounted = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
+        let usual = Path::new("/sys/fs/bpf");
+        if mounted
+            .iter()
+            .any(|m| m.at == usual && m.kind == "bpf" && m.writable)
+        {
+            return Self::at(usual);
+        }
+        Self::at(&mounts::mount_privately("bpf", "bpf")?)
+    }
+
+    /// On a bpffs that the caller has mounted.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn at(bpffs: &Path) -> Result<Self, Error> {
+        let directory = bpffs.join("leno");
+        create_private_directory(&directory)?;
+        Ok(Self { directory })
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The directory of one workload, whether it exists or not.
+    pub(crate) fn of(&self, owner: &str) -> Result<PathBuf, Error> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        if owner.is_empty() || owner.len() > MAX_OWNER || !owner.bytes().all(allowed) {
+            return Err(Error::Owner(owner.to_owned()));
+        }
+        // bpffs refuses dots.
+        Ok(self.directory.join(owner.replace('.', ":")))
+    }
+}
+
+/// Makes a directory that only its owner may look into; fine if it exists.
+pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Error::io(format!("make {}", path.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a note, as the target of a symbolic link, in place of an older one.
+pub(crate) fn write_note(directory: &Path, name: &str, text: &str) -> Result<(), Error> {
+    let path = directory.join(name);
+    remove(&path)?;
+    symlink(text, &path).map_err(Error::io(format!("write {}", path.display())))
+}
+
+/// Reads a note; empty if there is none.
+pub(crate) fn read_note(directory: &Path, name: &str) -> String {
+    match fs::read_link(directory.join(name)) {
+        Ok(text) => text.to_string_lossy().into_owned(),
+        Err(_) => String::new(),
+    }
+}
+
+/// Where the link of a program is pinned.
+pub(crate) fn link_path(directory: &Path, program: &str) -> PathBuf {
+    directory.join(format!("link_{program}"))
+}
+
+/// Where a map is pinned.
+pub(crate) fn map_path(directory: &Path, map: &str) -> PathBuf {
+    directory.join(format!("map_{map}"))
+}
+
+/// The pinned links that are there, in no order.
+pub(crate) fn links(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let all = entries(directory)?;
+    Ok(all
+        .into_iter()
+        .filter(|path| file_name(path).starts_with("link_"))
+        .collect())
+}
+
+/// What a directory holds; nothing if it does not exist.
+pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let action = || format!("list {}", directory.display());
+    match fs::read_dir(directory) {
+        Ok(entries) => entries
+            .map(|entry| Ok(entry.map_err(Error::io(action()))?.path()))
+            .collect::<Result<_, Error>>(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::io(action())(error)),
+    }
+}
+
+/// Detaches the program of a pinned link and removes the pin; fine if it is gone.
+pub(crate) fn detach(path: &Path) -> Result<(), Error> {
+    if !path.exists() {
+        return Ok(());
+    }
+    // Removing the pin alone would detach when the last descriptor closes. A link whose cgroup or
+    // namespace went away is detached already, and says so with an error that does not matter.
+    match Link::open(path) {
+        Ok(link) => {
+            if let Err(error) = link.detach() {
+                tracing::debug!(path = %path.display(), %error, "link was detached before");
+            }
+        }
+        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot open pinned link"),
+    }
+    remove(path)
+}
+
+/// Removes a file; fine if it is gone.
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("remove {}", path.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the directory of a workload with all that is pinned in it: links first.
+pub(crate) fn remove_all(directory: &Path) -> Result<(), Error> {
+    for link in links(directory)? {
+        detach(&link)?;
+    }
+    for entry in entries(directory)? {
+        remove(&entry)?;
+    }
+    match fs::remove_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("remove {}", directory.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The last component, as text.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}

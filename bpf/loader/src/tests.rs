@@ -1,0 +1,212 @@
+//! Layouts and names against BTF, and the decisions through `BPF_PROG_TEST_RUN`.
+
+use std::ffi::OsStr;
+
+use leno_bpf_abi::{CaptureConfig, Counter, Field, LAYOUTS, Slot, SocketAddress};
+use libbpf_rs::btf::types::{Enum, MemberAttr, Struct};
+use libbpf_rs::btf::{Btf, HasSize, TypeId};
+use libbpf_rs::{ProgramInput, ProgramMut};
+
+use crate::object;
+
+const DECISIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/decisions.bpf.o"));
+
+fn btf() -> Btf<'static> {
+    Btf::from_raw("leno", crate::OBJECT)
+        .unwrap()
+        .expect("the object has BTF")
+}
+
+fn size_of_type(btf: &Btf<'_>, id: TypeId) -> usize {
+    if let Some(array) = btf.type_by_id::<libbpf_rs::btf::types::Array<'_>>(id) {
+        return array.capacity() * size_of_type(btf, array.ty());
+    }
+    let mut plain = btf.type_by_id::<libbpf_rs::btf::BtfType<'_>>(id).unwrap();
+    plain = plain.skip_mods_and_typedefs();
+    match btf.type_by_id::<libbpf_rs::btf::types::Int<'_>>(plain.type_id()) {
+        Some(int) => usize::from(int.bits) / 8,
+        None => panic!("{plain:?} is neither an array nor an integer"),
+    }
+}
+
+#[test]
+fn structures_have_the_same_layout_in_c_and_rust() {
+    let btf = btf();
+    for layout in LAYOUTS {
+        let in_c: Struct<'_> = btf.type_by_name(layout.name).expect(layout.name);
+        assert_eq!(in_c.size(), layout.size, "{}", layout.name);
+        let names: Vec<String> = in_c
+            .iter()
+            .map(|m| m.name.unwrap().to_string_lossy().into_owned())
+            .collect();
+        let fields: Vec<Field> = in_c
+            .iter()
+            .zip(layout.fields)
+            .map(|(member, field)| {
+                let MemberAttr::Normal { offset } = member.attr else {
+                    panic!("a bit field")
+                };
+                let offset = offset as usize / 8;
+                Field {
+                    name: field.name,
+                    offset,
+                    size: size_of_type(&btf, member.ty),
+                }
+            })
+            .collect();
+        assert_eq!(
+            names,
+            layout.fields.iter().map(|f| f.name).collect::<Vec<_>>()
+        );
+        assert_eq!(fields, layout.fields, "{}", layout.name);
+    }
+}
+
+fn assert_enumerates(name: &str, end: &str, names: &[&str]) {
+    let btf = btf();
+    let in_c: Enum<'_> = btf.type_by_name(name).expect(name);
+    let mut expected: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
+    expected.push(end.to_owned());
+    let found: Vec<String> = in_c
+        .iter()
+        .map(|m| m.name.unwrap().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(found, expected);
+    for (index, member) in in_c.iter().enumerate() {
+        assert_eq!(member.value, i64::try_from(index).unwrap());
+    }
+}
+
+#[test]
+fn counters_and_slots_have_the_same_order_in_c_and_rust() {
+    let counters: Vec<&str> = Counter::ALL.iter().map(|c| c.name()).collect();
+    assert_enumerates("counter", "COUNTERS", &counters);
+    let slots: Vec<&str> = Slot::ALL.iter().map(|s| s.name()).collect();
+    assert_enumerates("listener_slot", "LISTENER_SLOTS", &slots);
+}
+
+#[test]
+fn maps_have_the_bounds_of_the_abi() {
+    let object = object::open(crate::OBJECT).unwrap();
+    let bound = |name: &str| {
+        object
+            .maps()
+            .find(|m| m.name() == OsStr::new(name))
+            .map(|m| m.max_entries())
+            .expect(name)
+    };
+    assert_eq!(bound("inflight"), leno_bpf_abi::MAX_INFLIGHT);
+    assert_eq!(bound("excluded") as usize, leno_bpf_abi::MAX_EXCLUDED);
+    assert_eq!(bound("counters") as usize, Counter::ALL.len());
+    assert_eq!(bound("listeners") as usize, Slot::ALL.len());
+    for name in object::PINNED_MAPS {
+        bound(name);
+    }
+}
+
+/// Whether the kernel can be asked; a skip is a failure where `LENO_REQUIRE` names root.
+fn has_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        assert!(
+            !std::env::var("LENO_REQUIRE").is_ok_and(|require| require.contains("root")),
+            "needs root"
+        );
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+#[test]
+fn the_kernel_verifies_every_program() {
+    if has_root() {
+        crate::probe().unwrap();
+    }
+}
+
+fn address(text: &str) -> SocketAddress {
+    let address: std::net::SocketAddr = text.parse().unwrap();
+    SocketAddress::new(address.ip(), address.port())
+}
+
+fn decide(program: &ProgramMut<'_>, remote: &str, local: &str) -> u32 {
+    let config = CaptureConfig {
+        outbound_port: 15001,
+        inbound_port: 15006,
+        admin_port: 15020,
+        ..CaptureConfig::default()
+    };
+    let mut case = config.to_bytes().to_vec();
+    case.extend(address(remote).to_bytes());
+    case.extend(address(local).to_bytes());
+    let input = ProgramInput {
+        data_in: Some(&case),
+        ..ProgramInput::default()
+    };
+    program.test_run(input).unwrap().return_value
+}
+
+#[test]
+fn inbound_decisions() {
+    if !has_root() {
+        return;
+    }
+    let object = object::verify(object::open(DECISIONS).unwrap()).unwrap();
+    let program = object
+        .progs_mut()
+        .find(|p| p.name() == "decide_inbound")
+        .unwrap();
+    const STEER: u32 = 0;
+    const LOCAL: u32 = 1;
+    const ADMIN: u32 = 2;
+    const MESH_PORT: u32 = 3;
+    for (remote, local, verdict) in [
+        ("10.89.0.2:4000", "10.89.0.3:80", STEER),
+        ("10.89.0.2:4000", "10.89.0.3:15001", MESH_PORT),
+        ("10.89.0.2:4000", "10.89.0.3:15006", MESH_PORT),
+        ("10.89.0.2:4000", "10.89.0.3:15020", ADMIN),
+        ("10.89.0.3:4000", "10.89.0.3:80", LOCAL),
+        ("10.89.0.3:4000", "10.89.0.3:15006", LOCAL),
+        ("127.0.0.1:4000", "127.0.0.1:80", LOCAL),
+        ("[fd89::2]:4000", "[fd89::3]:80", STEER),
+        ("[fd89::2]:4000", "[fd89::3]:15006", MESH_PORT),
+        ("[fd89::3]:4000", "[fd89::3]:80", LOCAL),
+        ("[::1]:4000", "[::1]:80", LOCAL),
+        ("[fe80::2]:4000", "[fe80::3]:80", LOCAL),
+        ("[fe80::2]:4000", "[fe80::3]:15001", MESH_PORT),
+    ] {
+        assert_eq!(
+            decide(&program, remote, local),
+            verdict,
+            "{remote} -> {local}"
+        );
+    }
+}
+
+#[test]
+fn outbound_decisions() {
+    if !has_root() {
+        return;
+    }
+    let object = object::verify(object::open(DECISIONS).unwrap()).unwrap();
+    let program = object
+        .progs_mut()
+        .find(|p| p.name() == "decide_outbound")
+        .unwrap();
+    for (to, local) in [
+        ("10.96.0.1:80", false),
+        ("[::ffff:10.96.0.1]:80", false),
+        ("[fd96::1]:80", false),
+        ("127.0.0.1:80", true),
+        ("127.5.5.5:80", true),
+        ("0.0.0.0:80", true),
+        ("[::]:80", true),
+        ("[::1]:80", true),
+        ("[::ffff:127.0.0.1]:80", true),
+        ("[::ffff:0.0.0.0]:80", true),
+        ("[fe80::1]:80", true),
+        ("169.254.169.254:80", false),
+    ] {
+        assert_eq!(decide(&program, to, to) == 1, local, "{to}");
+    }
+}
