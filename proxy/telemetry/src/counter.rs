@@ -1,0 +1,102 @@
+//! Counts of a whole worker, which belong to no edge.
+
+use std::cell::Cell;
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $labels:literal,)+) => {
+        /// What is counted for a worker as a whole.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Counter {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl Counter {
+            /// All of them, those of one metric side by side.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The metric's name without the suffix `_total`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+
+            /// The labels, as they stand between the braces.
+            #[must_use]
+            pub const fn labels(self) -> &'static str {
+                match self { $(Self::$variant => $labels),+ }
+            }
+
+            /// What it says, for `# HELP`.
+            #[must_use]
+            pub fn help(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+)),+ }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections by what their first bytes were taken for.
+    OutboundDetectedHttp1 = "leno_detect" r#"direction="outbound",result="http1""#,
+    /// Connections by what their first bytes were taken for.
+    OutboundDetectedOpaque = "leno_detect" r#"direction="outbound",result="opaque""#,
+    /// Connections by what their first bytes were taken for.
+    OutboundDetectedServerFirst = "leno_detect" r#"direction="outbound",result="server_first""#,
+    /// Connections by what their first bytes were taken for.
+    InboundDetectedHttp1 = "leno_detect" r#"direction="inbound",result="http1""#,
+    /// Connections by what their first bytes were taken for.
+    InboundDetectedOpaque = "leno_detect" r#"direction="inbound",result="opaque""#,
+    /// Connections by what their first bytes were taken for.
+    InboundDetectedServerFirst = "leno_detect" r#"direction="inbound",result="server_first""#,
+    /// Connections by what their first bytes were taken for.
+    InboundDetectedMesh = "leno_detect" r#"direction="inbound",result="mesh""#,
+    /// Connections whose original destination could not be found.
+    OutboundDestinationMissing = "leno_original_destination_missing" r#"direction="outbound""#,
+    /// Connections whose original destination could not be found.
+    InboundDestinationMissing = "leno_original_destination_missing" r#"direction="inbound""#,
+    /// Connections refused because the bound on connections was reached.
+    OutboundConnectionLimit = "leno_connections_refused" r#"direction="outbound",reason="limit""#,
+    /// Connections refused because the bound on connections was reached.
+    InboundConnectionLimit = "leno_connections_refused" r#"direction="inbound",reason="limit""#,
+    /// Connections that carry no mesh identity, refused under strict mTLS.
+    InboundPlaintextRefused = "leno_plaintext_refused" r#"direction="inbound""#,
+    /// TLS handshakes between proxies that failed.
+    OutboundHandshakeFailed = "leno_tls_handshake_failures" r#"direction="outbound""#,
+    /// TLS handshakes between proxies that failed.
+    InboundHandshakeFailed = "leno_tls_handshake_failures" r#"direction="inbound""#,
+    /// TLS handshakes between proxies that succeeded.
+    OutboundHandshake = "leno_tls_handshakes" r#"direction="outbound""#,
+    /// TLS handshakes between proxies that succeeded.
+    InboundHandshake = "leno_tls_handshakes" r#"direction="inbound""#,
+    /// Requests by whether their connection to the server had been used before.
+    OutboundPoolReused = "leno_pool_requests" r#"direction="outbound",connection="reused""#,
+    /// Requests by whether their connection to the server had been used before.
+    OutboundPoolOpened = "leno_pool_requests" r#"direction="outbound",connection="new""#,
+    /// Requests by whether their connection to the server had been used before.
+    InboundPoolReused = "leno_pool_requests" r#"direction="inbound",connection="reused""#,
+    /// Requests by whether their connection to the server had been used before.
+    InboundPoolOpened = "leno_pool_requests" r#"direction="inbound",connection="new""#,
+    /// Edges counted as `other` because the bound on edges was reached.
+    EdgesOverBudget = "leno_series_over_budget" "",
+    /// Lines of the access log that were dropped because it could not be written fast enough.
+    AccessLogDropped = "leno_access_log_dropped" "",
+}
+
+/// One cell for each [`Counter`].
+#[derive(Debug)]
+pub(crate) struct Counters(Box<[Cell<u64>]>);
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self(Counter::ALL.iter().map(|_| Cell::new(0)).collect())
+    }
+
+    pub(crate) fn add(&self, counter: Counter, count: u64) {
+        let cell = &self.0[counter as usize];
+        cell.set(cell.get() + count);
+    }
+
+    pub(crate) fn values(&self) -> Vec<u64> {
+        self.0.iter().map(Cell::get).collect()
+    }
+}

@@ -1,0 +1,87 @@
+//! Histograms of durations with fixed buckets.
+
+use std::time::Duration;
+
+/// Upper bounds of the buckets, in seconds: six a decade from 0.1 ms to 10 s, so that a quantile
+/// read from them is off by less than a third of its value.
+pub const BUCKET_BOUNDS_S: [f64; 31] = [
+    0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007,
+    0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0,
+    7.0, 10.0,
+];
+
+const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
+
+/// Counts by duration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// Observations in each bucket, not cumulated; the last is over every bound.
+    counts: [u64; BUCKETS],
+    sum_us: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], sum_us: 0 }
+    }
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn observe(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        let bucket = BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds);
+        self.counts[bucket] += 1;
+        self.sum_us =
+            self.sum_us.saturating_add(duration.as_micros().try_into().unwrap_or(u64::MAX));
+    }
+
+    /// Adds the counts of another.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+    }
+
+    /// Upper bound and cumulated count of each bucket; the last bound is infinite.
+    pub fn cumulated(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let bounds = BUCKET_BOUNDS_S.into_iter().chain([f64::INFINITY]);
+        bounds.zip(self.counts.iter().scan(0, |total, count| {
+            *total += count;
+            Some(*total)
+        }))
+    }
+
+    /// How many were observed.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their sum, in seconds.
+    #[must_use]
+    pub fn sum_s(&self) -> f64 {
+        Duration::from_micros(self.sum_us).as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_lands_in_the_bucket_that_bounds_it() {
+        let mut histogram = Histogram::default();
+        for us in [1, 100, 101, 10_000_000, 10_000_001] {
+            histogram.observe(Duration::from_micros(us));
+        }
+        let cumulated: Vec<(f64, u64)> = histogram.cumulated().collect();
+        assert_eq!(cumulated[0], (0.0001, 2));
+        assert_eq!(cumulated[1], (0.00015, 3));
+        assert_eq!(cumulated[30], (10.0, 4));
+        assert_eq!(cumulated[31], (f64::INFINITY, 5));
+        assert_eq!(histogram.count(), 5);
+        assert!((histogram.sum_s() - 20.000_203).abs() < 1e-9);
+    }
+}

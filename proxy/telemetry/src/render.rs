@@ -1,0 +1,183 @@
+//! Snapshots as Prometheus text or OpenMetrics.
+
+use std::fmt::{self, Write};
+
+use crate::counter::Counter;
+use crate::edge::EdgeLabels;
+use crate::snapshot::{EdgeCounts, Snapshot};
+
+/// A value that is measured when asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gauge {
+    /// The metric's name.
+    pub name: &'static str,
+    /// What it says.
+    pub help: &'static str,
+    /// The value.
+    pub value: f64,
+}
+
+/// Renders in the Prometheus text format, version 0.0.4, or as OpenMetrics 1.0.0 when `open`.
+#[must_use]
+pub fn render(snapshot: &Snapshot, gauges: &[Gauge], open: bool) -> String {
+    let mut page = Page { text: String::with_capacity(16 * 1024), open };
+    requests(&mut page, snapshot);
+    connections(&mut page, snapshot);
+    page.counter("leno_errors", "Requests and connections that the mesh itself failed, by cause.");
+    for (labels, counts) in &snapshot.edges {
+        for (cause, count) in &counts.errors {
+            let cause = format_args!(",cause=\"{cause}\"");
+            page.sample("leno_errors_total", labels, cause, count);
+        }
+    }
+    worker_counters(&mut page, snapshot);
+    for gauge in gauges {
+        page.family(gauge.name, "gauge", gauge.help);
+        page.line(format_args!("{} {}", gauge.name, gauge.value));
+    }
+    if open {
+        page.line(format_args!("# EOF"));
+    }
+    page.text
+}
+
+fn requests(page: &mut Page, snapshot: &Snapshot) {
+    page.counter("leno_requests", "Requests answered, by status.");
+    for (labels, counts) in &snapshot.edges {
+        for (status, count) in &counts.statuses {
+            let status = format_args!(",status=\"{status}\"");
+            page.sample("leno_requests_total", labels, status, count);
+        }
+    }
+    page.family(
+        "leno_request_duration_seconds",
+        "histogram",
+        "Time from a request's head to the end of its response.",
+    );
+    for (labels, counts) in &snapshot.edges {
+        let histogram = &counts.durations;
+        if histogram.count() == 0 {
+            continue;
+        }
+        let name = "leno_request_duration_seconds";
+        for (bound, count) in histogram.cumulated() {
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+            let le = format_args!(",le=\"{bound}\"");
+            page.sample("leno_request_duration_seconds_bucket", labels, le, count);
+        }
+        page.line(format_args!("{name}_sum{{{}}} {}", Labels(labels), histogram.sum_s()));
+        page.line(format_args!("{name}_count{{{}}} {}", Labels(labels), histogram.count()));
+    }
+}
+
+fn connections(page: &mut Page, snapshot: &Snapshot) {
+    type Read = fn(&EdgeCounts) -> u64;
+    let families: [(&str, &str, Read); 6] = [
+        ("leno_tcp_open", "Opaque connections opened.", |edge| edge.tcp_opened),
+        ("leno_tcp_close", "Opaque connections ended.", |edge| edge.tcp_closed),
+        ("leno_tcp_read_bytes", "Bytes from the client towards the server.", |edge| {
+            edge.read_bytes
+        }),
+        ("leno_tcp_written_bytes", "Bytes from the server towards the client.", |edge| {
+            edge.written_bytes
+        }),
+        ("leno_connect_failures", "Connections to a server that could not be made.", |edge| {
+            edge.connect_failures
+        }),
+        ("leno_retries", "Requests and connections tried again.", |edge| edge.retries),
+    ];
+    for (name, help, read) in families {
+        page.counter(name, help);
+        for (labels, counts) in &snapshot.edges {
+            let count = read(counts);
+            if count > 0 {
+                page.line(format_args!("{name}_total{{{}}} {count}", Labels(labels)));
+            }
+        }
+    }
+    page.family("leno_tcp_open_connections", "gauge", "Opaque connections open now.");
+    for (labels, counts) in &snapshot.edges {
+        if counts.tcp_opened > 0 {
+            let open = counts.tcp_opened - counts.tcp_closed;
+            page.line(format_args!("leno_tcp_open_connections{{{}}} {open}", Labels(labels)));
+        }
+    }
+}
+
+fn worker_counters(page: &mut Page, snapshot: &Snapshot) {
+    let mut family = "";
+    for counter in Counter::ALL {
+        if counter.name() != family {
+            family = counter.name();
+            page.counter(family, counter.help().trim());
+        }
+        let count = snapshot.counter(*counter);
+        match counter.labels() {
+            "" => page.line(format_args!("{family}_total {count}")),
+            labels => page.line(format_args!("{family}_total{{{labels}}} {count}")),
+        }
+    }
+}
+
+struct Page {
+    text: String,
+    open: bool,
+}
+
+impl Page {
+    /// OpenMetrics names a counter's family without the suffix of its samples.
+    fn counter(&mut self, name: &str, help: &str) {
+        if self.open {
+            self.family(name, "counter", help);
+        } else {
+            self.family(&format!("{name}_total"), "counter", help);
+        }
+    }
+
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}"));
+        self.line(format_args!("# TYPE {name} {kind}"));
+    }
+
+    fn sample(
+        &mut self,
+        name: &str,
+        labels: &EdgeLabels,
+        more: fmt::Arguments<'_>,
+        value: impl fmt::Display,
+    ) {
+        self.line(format_args!("{name}{{{}{more}}} {value}", Labels(labels)));
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        writeln!(self.text, "{line}").expect("a string takes every write");
+    }
+}
+
+/// Labels between the braces. Their values are names and identities, which hold no quote,
+/// backslash or line end.
+struct Labels<'a>(&'a EdgeLabels);
+
+impl fmt::Display for Labels<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EdgeLabels {
+            direction,
+            client,
+            client_namespace,
+            server,
+            server_namespace,
+            service,
+            mtls,
+        } = self.0;
+        write!(
+            f,
+            "direction=\"{}\",client=\"{client}\",client_namespace=\"{client_namespace}\",\
+             server=\"{server}\",server_namespace=\"{server_namespace}\",service=\"{service}\",\
+             mtls=\"{mtls}\"",
+            direction.as_str()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::*;
+use crate::{Direction, MAX_EDGES, Registry};
+
+fn labels(server: &str) -> EdgeLabels {
+    EdgeLabels {
+        direction: Direction::Outbound,
+        client: "web-0".into(),
+        client_namespace: "shop".into(),
+        server: server.into(),
+        server_namespace: "shop".into(),
+        service: "cart".into(),
+        mtls: true,
+    }
+}
+
+fn counted() -> Snapshot {
+    let registry = Registry::new();
+    let edge = registry.edge(&labels("cart-0"));
+    edge.request(200, Duration::from_micros(1200));
+    edge.request(503, Duration::from_micros(90));
+    edge.error("connect");
+    edge.tcp_opened();
+    edge.bytes(10, 20);
+    registry.count(Counter::OutboundHandshake);
+    registry.snapshot()
+}
+
+#[test]
+fn an_edge_is_rendered_with_its_labels() {
+    let mut sum = Snapshot::default();
+    sum.add(counted());
+    sum.add(counted());
+    let gauge = Gauge { name: "leno_up", help: "One.", value: 1.0 };
+    let text = render(&sum, &[gauge], false);
+    let edge = "direction=\"outbound\",client=\"web-0\",client_namespace=\"shop\",\
+                server=\"cart-0\",server_namespace=\"shop\",service=\"cart\",mtls=\"true\"";
+    for line in [
+        format!("leno_requests_total{{{edge},status=\"200\"}} 2"),
+        format!("leno_requests_total{{{edge},status=\"503\"}} 2"),
+        format!("leno_request_duration_seconds_bucket{{{edge},le=\"0.0001\"}} 2"),
+        format!("leno_request_duration_seconds_bucket{{{edge},le=\"+Inf\"}} 4"),
+        format!("leno_request_duration_seconds_count{{{edge}}} 4"),
+        format!("leno_errors_total{{{edge},cause=\"connect\"}} 2"),
+        format!("leno_tcp_open_connections{{{edge}}} 2"),
+        format!("leno_tcp_written_bytes_total{{{edge}}} 40"),
+        "leno_tls_handshakes_total{direction=\"outbound\"} 2".to_owned(),
+        "leno_up 1".to_owned(),
+        "# TYPE leno_requests_total counter".to_owned(),
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\nis not in\n{text}");
+    }
+}
+
+#[test]
+fn every_line_can_be_read_back_and_no_series_stands_twice() {
+    for open in [false, true] {
+        let text = render(&counted(), &[], open);
+        let mut seen = HashSet::new();
+        let mut families = HashSet::new();
+        for line in text.lines() {
+            if let Some(comment) = line.strip_prefix("# TYPE ") {
+                assert!(families.insert(comment.to_owned()), "{line}");
+            } else if !line.starts_with('#') {
+                let (series, value) = line.rsplit_once(' ').unwrap();
+                value.parse::<f64>().unwrap();
+                assert!(seen.insert(series.to_owned()), "{line}");
+            }
+        }
+        assert_eq!(text.ends_with("# EOF\n"), open);
+        let counter = if open { "leno_requests counter" } else { "leno_requests_total counter" };
+        assert!(families.contains(counter));
+    }
+}
+
+#[test]
+fn edges_over_the_bound_are_counted_as_other() {
+    let registry = Registry::new();
+    let held: Vec<_> =
+        (0..MAX_EDGES + 5).map(|i| registry.edge(&labels(&format!("w-{i}")))).collect();
+    for edge in &held {
+        edge.request(200, Duration::ZERO);
+    }
+    let text = render(&registry.snapshot(), &[], false);
+    let other = text
+        .lines()
+        .find(|line| line.starts_with("leno_requests_total") && line.contains("server=\"other\""));
+    assert!(other.unwrap().ends_with(" 5"));
+    assert!(text.contains("leno_series_over_budget_total 5"));
+}

@@ -1,0 +1,83 @@
+//! What a worker has counted, as a value that can cross threads and be added up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use crate::counter::Counter;
+use crate::edge::{Edge, EdgeLabels};
+use crate::histogram::Histogram;
+
+/// The counts of one worker, or the sum of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    pub(crate) counters: Vec<u64>,
+    pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
+}
+
+/// The counts of one edge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EdgeCounts {
+    pub(crate) statuses: BTreeMap<u16, u64>,
+    pub(crate) errors: BTreeMap<&'static str, u64>,
+    pub(crate) durations: Histogram,
+    pub(crate) tcp_opened: u64,
+    pub(crate) tcp_closed: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) connect_failures: u64,
+    pub(crate) retries: u64,
+}
+
+impl Snapshot {
+    pub(crate) fn of(counters: Vec<u64>, edges: &HashMap<EdgeLabels, Rc<Edge>>) -> Self {
+        let edges = edges.iter().map(|(labels, edge)| (labels.clone(), EdgeCounts::of(edge)));
+        Self { counters, edges: edges.collect() }
+    }
+
+    /// Adds the counts of another worker.
+    pub fn add(&mut self, other: Self) {
+        self.counters.resize(Counter::ALL.len(), 0);
+        for (count, more) in self.counters.iter_mut().zip(other.counters) {
+            *count += more;
+        }
+        for (labels, counts) in other.edges {
+            self.edges.entry(labels).or_default().add(&counts);
+        }
+    }
+
+    pub(crate) fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(counter as usize).copied().unwrap_or(0)
+    }
+}
+
+impl EdgeCounts {
+    fn of(edge: &Edge) -> Self {
+        Self {
+            statuses: edge.statuses.borrow().iter().copied().collect(),
+            errors: edge.errors.borrow().iter().copied().collect(),
+            durations: edge.durations.borrow().clone(),
+            tcp_opened: edge.tcp_opened.get(),
+            tcp_closed: edge.tcp_closed.get(),
+            read_bytes: edge.read_bytes.get(),
+            written_bytes: edge.written_bytes.get(),
+            connect_failures: edge.connect_failures.get(),
+            retries: edge.retries.get(),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        for (cause, count) in &other.errors {
+            *self.errors.entry(cause).or_default() += count;
+        }
+        self.durations.add(&other.durations);
+        self.tcp_opened += other.tcp_opened;
+        self.tcp_closed += other.tcp_closed;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.connect_failures += other.connect_failures;
+        self.retries += other.retries;
+    }
+}
