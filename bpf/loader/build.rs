@@ -35,9 +35,7 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
         _ => "bpfel",
     };
     let output = Command::new(&clang)
-        .args([
-            "-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror",
-        ])
+        .args(["-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror"])
         .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
         .arg("-c")
         .arg(source)
@@ -46,10 +44,7 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
         .output()
         .map_err(|error| format!("{clang} does not run: {error}"))?;
     if !output.status.success() {
-        return Err(format!(
-            "{clang}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        ));
+        return Err(format!("{clang}: {}", String::from_utf8_lossy(&output.stderr)));
     }
     if let Err(error) = Command::new("llvm-strip").arg("-g").arg(object).status() {
         println!("cargo:warning=llvm-strip does not run ({error}); the object keeps its DWARF");

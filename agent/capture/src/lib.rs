@@ -1,1 +1,39 @@
-//! Steers a workload's traffic into its proxy: eBPF, nftables or iptables.
+//! Steers a workload's traffic into its proxy, by eBPF, nftables or iptables.
+//!
+//! A [`Workload`] is a network namespace and a cgroup with its proxy's cgroup inside. [`capture`]
+//! makes every TCP connection from and to it pass its proxy, and [`Captured::release`] undoes
+//! that. What holds under every [`Backend`]:
+//!
+//! - Outbound connections arrive at the proxy's 127.0.0.1:15001 or `[::1]:15001`, inbound ones at
+//!   0.0.0.0:15006 or `[::]:15006`. The original destination is the accepted socket's local
+//!   address where its port is not the listener's, else the answer to `SO_ORIGINAL_DST`.
+//! - The proxy's own sockets, loopback, link-local IPv6, excluded prefixes, UDP and the admin port
+//!   (inbound) are left alone; 15001 and 15006 cannot be reached from outside.
+//! - While the proxy is not listening, connections are refused (fail closed) or pass unchanged
+//!   (fail open).
+//!
+//! | | eBPF | nftables, iptables |
+//! |---|---|---|
+//! | original destination, inbound | local address | `SO_ORIGINAL_DST` |
+//! | the proxy is told by | its cgroup | its user id |
+//! | "the proxy is listening" | known to the kernel | told by [`Captured::set_listening`] |
+//! | cost | none per packet | connection tracking |
+//!
+//! Which backend a machine can use is found by loading, never by version: [`Report::probe`].
+//! Nothing here starts processes of the mesh or knows what a service is.
+
+mod backend;
+mod captured;
+mod cgroup;
+mod command;
+mod ebpf;
+mod error;
+mod iptables;
+mod nftables;
+mod probe;
+
+pub use backend::{Backend, Choice, UnknownBackend};
+pub use captured::{Captured, Counters, Workload, capture, prune};
+pub use cgroup::cgroup2_root;
+pub use error::Error;
+pub use probe::{BackendReport, Capability, Report};

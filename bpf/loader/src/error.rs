@@ -46,19 +46,11 @@ impl Error {
     /// Wraps an error of libbpf with what was tried.
     pub(crate) fn bpf(action: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Self {
         let action = action.into();
-        move |source| Self::Bpf {
-            action,
-            log: String::new(),
-            source,
-        }
+        move |source| Self::Bpf { action, log: String::new(), source }
     }
 }
 
 /// Nothing, or a colon and the text on lines of its own.
 fn after_colon(log: &str) -> String {
-    if log.is_empty() {
-        String::new()
-    } else {
-        format!(":\n{log}")
-    }
+    if log.is_empty() { String::new() } else { format!(":\n{log}") }
 }

@@ -66,18 +66,6 @@ pub struct Options {
     pub excluded: Vec<(IpAddr, u8)>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            outbound_port: 15001,
-            inbound_port: 15006,
-            admin_port: 15020,
-            fail_closed: false,
-            excluded: Vec::new(),
-        }
-    }
-}
-
 /// What the kernel programs of a workload have counted, over all CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(Vec<u64>);
@@ -91,9 +79,7 @@ impl Counters {
 
     /// All with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Counter::ALL
-            .iter()
-            .map(|counter| (counter.name(), self.get(*counter)))
+        Counter::ALL.iter().map(|counter| (counter.name(), self.get(*counter)))
     }
 }
 
@@ -111,9 +97,7 @@ impl Instance {
     /// When the kernel refuses, or a path of the target is not what it should be; nothing stays
     /// attached then.
     pub fn attach(root: &PinRoot, target: &Target<'_>, options: &Options) -> Result<Self, Error> {
-        let instance = Self {
-            directory: root.of(target.owner)?,
-        };
+        let instance = Self { directory: root.of(target.owner)? };
         instance.detach()?;
         let attached = instance.attach_new(target, options);
         if attached.is_err()
@@ -144,10 +128,8 @@ impl Instance {
         let places = Places::open(target)?;
         let object = object::load(places.config(options)?, Some(&self.directory))?;
         exclude(&object, &options.excluded)?;
-        let known: HashSet<PathBuf> = HOOKS
-            .iter()
-            .map(|(name, _)| pins::link_path(&self.directory, name))
-            .collect();
+        let known: HashSet<PathBuf> =
+            HOOKS.iter().map(|(name, _)| pins::link_path(&self.directory, name)).collect();
         for (name, place) in HOOKS {
             let program = program(&object, name)?;
             let path = pins::link_path(&self.directory, name);
@@ -178,17 +160,9 @@ impl Instance {
             let per_cpu = map
                 .lookup_percpu(&counter.index().to_ne_bytes(), MapFlags::ANY)
                 .map_err(Error::bpf(action))?;
-            Ok(per_cpu
-                .unwrap_or_default()
-                .iter()
-                .map(|value| number(value))
-                .sum())
+            Ok(per_cpu.unwrap_or_default().iter().map(|value| number(value)).sum())
         };
-        Counter::ALL
-            .iter()
-            .map(read)
-            .collect::<Result<_, Error>>()
-            .map(Counters)
+        Counter::ALL.iter().map(read).collect::<Result<_, Error>>().map(Counters)
     }
 
     /// Whether the proxy listens in this slot.
@@ -198,9 +172,8 @@ impl Instance {
     pub fn is_listening(&self, slot: Slot) -> Result<bool, Error> {
         let action = "look for the proxy's listeners";
         let map = self.map("listeners", action)?;
-        let cookie = map
-            .lookup(&slot.index().to_ne_bytes(), MapFlags::ANY)
-            .map_err(Error::bpf(action))?;
+        let cookie =
+            map.lookup(&slot.index().to_ne_bytes(), MapFlags::ANY).map_err(Error::bpf(action))?;
         Ok(cookie.is_some())
     }
 
@@ -258,10 +231,7 @@ impl Places {
 
     /// What the programs are told.
     fn config(&self, options: &Options) -> Result<CaptureConfig, Error> {
-        let proxy = self
-            .proxy_cgroup
-            .metadata()
-            .map_err(Error::io("read the proxy's cgroup"))?;
+        let proxy = self.proxy_cgroup.metadata().map_err(Error::io("read the proxy's cgroup"))?;
         let cookie =
             netns::cookie(&self.netns).map_err(Error::io("enter the network namespace"))?;
         Ok(CaptureConfig {
@@ -290,17 +260,13 @@ impl Places {
             Place::Namespace => program.attach_netns(self.netns.as_raw_fd()),
         };
         let mut link = link.map_err(Error::bpf(format!("attach {name}")))?;
-        link.pin(path)
-            .map_err(Error::bpf(format!("pin the link of {name}")))
+        link.pin(path).map_err(Error::bpf(format!("pin the link of {name}")))
     }
 }
 
 /// A program of the loaded object.
 fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>, Error> {
-    object
-        .progs_mut()
-        .find(|program| program.name() == name)
-        .ok_or_else(|| missing(name))
+    object.progs_mut().find(|program| program.name() == name).ok_or_else(|| missing(name))
 }
 
 /// Makes the map of excluded prefixes hold exactly these.
@@ -314,17 +280,14 @@ fn exclude(object: &Object, prefixes: &[(IpAddr, u8)]) -> Result<(), Error> {
         Ok(key.to_bytes().to_vec())
     };
     let wanted: HashSet<Vec<u8>> = prefixes.iter().map(key).collect::<Result<_, Error>>()?;
-    let map = object
-        .maps()
-        .find(|map| map.name() == "excluded")
-        .ok_or_else(|| missing("excluded"))?;
+    let map =
+        object.maps().find(|map| map.name() == "excluded").ok_or_else(|| missing("excluded"))?;
     let surplus: Vec<Vec<u8>> = map.keys().filter(|key| !wanted.contains(key)).collect();
     for key in surplus {
         map.delete(&key).map_err(Error::bpf(action))?;
     }
     for key in wanted {
-        map.update(&key, &[1], MapFlags::ANY)
-            .map_err(Error::bpf(action))?;
+        map.update(&key, &[1], MapFlags::ANY).map_err(Error::bpf(action))?;
     }
     Ok(())
 }

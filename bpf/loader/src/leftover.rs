@@ -29,22 +29,12 @@ pub struct Leftover {
 pub fn list(root: &PinRoot) -> Result<Vec<Leftover>, Error> {
     let mut found = Vec::new();
     for directory in pins::entries(root.path())? {
-        let attached = pins::links(&directory)?
-            .iter()
-            .any(|path| is_attached(path));
+        let attached = pins::links(&directory)?.iter().any(|path| is_attached(path));
         let noted = pins::read_note(&directory, "owner");
-        let owner = if noted.is_empty() {
-            pins::file_name(&directory).replace(':', ".")
-        } else {
-            noted
-        };
+        let owner =
+            if noted.is_empty() { pins::file_name(&directory).replace(':', ".") } else { noted };
         let version = pins::read_note(&directory, "version");
-        found.push(Leftover {
-            owner,
-            version,
-            attached,
-            directory,
-        });
+        found.push(Leftover { owner, version, attached, directory });
     }
     found.sort_by(|a, b| a.owner.cmp(&b.owner));
     Ok(found)

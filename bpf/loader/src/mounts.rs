@@ -31,10 +31,7 @@ pub struct Mount {
 /// # Errors
 /// When `/proc/self/mountinfo` cannot be read.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(fs::read("/proc/self/mountinfo")?
-        .split(|b| *b == b'\n')
-        .filter_map(parse)
-        .collect())
+    Ok(fs::read("/proc/self/mountinfo")?.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
 /// A writable mount of the whole file system of this type: the first of `preferred` that is one,
@@ -45,13 +42,8 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
 pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
     let whole = |m: &Mount| m.kind == kind && m.writable && m.root == Path::new("/");
     let found: Vec<PathBuf> = mounts()?.into_iter().filter(whole).map(|m| m.at).collect();
-    let best = preferred
-        .iter()
-        .map(Path::new)
-        .find(|path| found.iter().any(|at| at == path));
-    Ok(best
-        .map(Path::to_path_buf)
-        .or_else(|| found.into_iter().next()))
+    let best = preferred.iter().map(Path::new).find(|path| found.iter().any(|at| at == path));
+    Ok(best.map(Path::to_path_buf).or_else(|| found.into_iter().next()))
 }
 
 /// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. Processes that do this at once
@@ -82,17 +74,9 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ').skip(3);
     let root = unescape(fields.next()?);
     let at = unescape(fields.next()?);
-    let writable = fields
-        .next()?
-        .split(|b| *b == b',')
-        .any(|option| option == b"rw");
+    let writable = fields.next()?.split(|b| *b == b',').any(|option| option == b"rw");
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(Mount {
-        root,
-        at,
-        kind: String::from_utf8_lossy(kind).into_owned(),
-        writable,
-    })
+    Some(Mount { root, at, kind: String::from_utf8_lossy(kind).into_owned(), writable })
 }
 
 /// Space, tab, newline and backslash are written as `\` and three octal digits.
@@ -100,9 +84,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) if first == b'\\' => {
                 path.push(byte);
@@ -125,12 +107,8 @@ mod tests {
     fn a_line_of_mountinfo() {
         let line =
             b"41 31 0:38 / /a\\040b rw,relatime shared:7 master:1 - cgroup2 none rw,nsdelegate";
-        let expected = Mount {
-            root: "/".into(),
-            at: "/a b".into(),
-            kind: "cgroup2".into(),
-            writable: true,
-        };
+        let expected =
+            Mount { root: "/".into(), at: "/a b".into(), kind: "cgroup2".into(), writable: true };
         assert_eq!(parse(line), Some(expected));
         let bare = b"41 31 0:38 /sub /x ro - bpf bpf rw";
         let mount = parse(bare).unwrap();

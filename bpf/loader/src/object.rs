@@ -67,9 +67,7 @@ pub(crate) fn open(object: &[u8]) -> Result<OpenObject, Error> {
         set_print(Some((PrintLevel::Info, keep)));
     });
     take_log();
-    ObjectBuilder::default()
-        .open_memory(object)
-        .map_err(with_log("read the kernel programs"))
+    ObjectBuilder::default().open_memory(object).map_err(with_log("read the kernel programs"))
 }
 
 /// Loads maps and programs into the kernel.
@@ -80,11 +78,7 @@ pub(crate) fn verify(object: OpenObject) -> Result<Object, Error> {
 
 /// An error with what libbpf said about it.
 fn with_log(action: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
-    move |source| Error::Bpf {
-        action: action.to_owned(),
-        log: take_log(),
-        source,
-    }
+    move |source| Error::Bpf { action: action.to_owned(), log: take_log(), source }
 }
 
 /// libbpf's print callback.

@@ -27,10 +27,7 @@ impl PinRoot {
     pub fn find() -> Result<Self, Error> {
         let mounted = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
         let usual = Path::new("/sys/fs/bpf");
-        if mounted
-            .iter()
-            .any(|m| m.at == usual && m.kind == "bpf" && m.writable)
-        {
+        if mounted.iter().any(|m| m.at == usual && m.kind == "bpf" && m.writable) {
             return Self::at(usual);
         }
         Self::at(&mounts::mount_privately("bpf", "bpf")?)
@@ -101,10 +98,7 @@ pub(crate) fn map_path(directory: &Path, map: &str) -> PathBuf {
 /// The pinned links that are there, in no order.
 pub(crate) fn links(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let all = entries(directory)?;
-    Ok(all
-        .into_iter()
-        .filter(|path| file_name(path).starts_with("link_"))
-        .collect())
+    Ok(all.into_iter().filter(|path| file_name(path).starts_with("link_")).collect())
 }
 
 /// What a directory holds; nothing if it does not exist.
@@ -165,7 +159,5 @@ pub(crate) fn remove_all(directory: &Path) -> Result<(), Error> {
 
 /// The last component, as text.
 pub(crate) fn file_name(path: &Path) -> String {
-    path.file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -12,9 +12,7 @@ use crate::object;
 const DECISIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/decisions.bpf.o"));
 
 fn btf() -> Btf<'static> {
-    Btf::from_raw("leno", crate::OBJECT)
-        .unwrap()
-        .expect("the object has BTF")
+    Btf::from_raw("leno", crate::OBJECT).unwrap().expect("the object has BTF")
 }
 
 fn size_of_type(btf: &Btf<'_>, id: TypeId) -> usize {
@@ -35,29 +33,18 @@ fn structures_have_the_same_layout_in_c_and_rust() {
     for layout in LAYOUTS {
         let in_c: Struct<'_> = btf.type_by_name(layout.name).expect(layout.name);
         assert_eq!(in_c.size(), layout.size, "{}", layout.name);
-        let names: Vec<String> = in_c
-            .iter()
-            .map(|m| m.name.unwrap().to_string_lossy().into_owned())
-            .collect();
+        let names: Vec<String> =
+            in_c.iter().map(|m| m.name.unwrap().to_string_lossy().into_owned()).collect();
         let fields: Vec<Field> = in_c
             .iter()
             .zip(layout.fields)
             .map(|(member, field)| {
-                let MemberAttr::Normal { offset } = member.attr else {
-                    panic!("a bit field")
-                };
+                let MemberAttr::Normal { offset } = member.attr else { panic!("a bit field") };
                 let offset = offset as usize / 8;
-                Field {
-                    name: field.name,
-                    offset,
-                    size: size_of_type(&btf, member.ty),
-                }
+                Field { name: field.name, offset, size: size_of_type(&btf, member.ty) }
             })
             .collect();
-        assert_eq!(
-            names,
-            layout.fields.iter().map(|f| f.name).collect::<Vec<_>>()
-        );
+        assert_eq!(names, layout.fields.iter().map(|f| f.name).collect::<Vec<_>>());
         assert_eq!(fields, layout.fields, "{}", layout.name);
     }
 }
@@ -67,10 +54,8 @@ fn assert_enumerates(name: &str, end: &str, names: &[&str]) {
     let in_c: Enum<'_> = btf.type_by_name(name).expect(name);
     let mut expected: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
     expected.push(end.to_owned());
-    let found: Vec<String> = in_c
-        .iter()
-        .map(|m| m.name.unwrap().to_string_lossy().into_owned())
-        .collect();
+    let found: Vec<String> =
+        in_c.iter().map(|m| m.name.unwrap().to_string_lossy().into_owned()).collect();
     assert_eq!(found, expected);
     for (index, member) in in_c.iter().enumerate() {
         assert_eq!(member.value, i64::try_from(index).unwrap());
@@ -89,11 +74,7 @@ fn counters_and_slots_have_the_same_order_in_c_and_rust() {
 fn maps_have_the_bounds_of_the_abi() {
     let object = object::open(crate::OBJECT).unwrap();
     let bound = |name: &str| {
-        object
-            .maps()
-            .find(|m| m.name() == OsStr::new(name))
-            .map(|m| m.max_entries())
-            .expect(name)
+        object.maps().find(|m| m.name() == OsStr::new(name)).map(|m| m.max_entries()).expect(name)
     };
     assert_eq!(bound("inflight"), leno_bpf_abi::MAX_INFLIGHT);
     assert_eq!(bound("excluded") as usize, leno_bpf_abi::MAX_EXCLUDED);
@@ -139,10 +120,7 @@ fn decide(program: &ProgramMut<'_>, remote: &str, local: &str) -> u32 {
     let mut case = config.to_bytes().to_vec();
     case.extend(address(remote).to_bytes());
     case.extend(address(local).to_bytes());
-    let input = ProgramInput {
-        data_in: Some(&case),
-        ..ProgramInput::default()
-    };
+    let input = ProgramInput { data_in: Some(&case), ..ProgramInput::default() };
     program.test_run(input).unwrap().return_value
 }
 
@@ -152,10 +130,7 @@ fn inbound_decisions() {
         return;
     }
     let object = object::verify(object::open(DECISIONS).unwrap()).unwrap();
-    let program = object
-        .progs_mut()
-        .find(|p| p.name() == "decide_inbound")
-        .unwrap();
+    let program = object.progs_mut().find(|p| p.name() == "decide_inbound").unwrap();
     const STEER: u32 = 0;
     const LOCAL: u32 = 1;
     const ADMIN: u32 = 2;
@@ -175,11 +150,7 @@ fn inbound_decisions() {
         ("[fe80::2]:4000", "[fe80::3]:80", LOCAL),
         ("[fe80::2]:4000", "[fe80::3]:15001", MESH_PORT),
     ] {
-        assert_eq!(
-            decide(&program, remote, local),
-            verdict,
-            "{remote} -> {local}"
-        );
+        assert_eq!(decide(&program, remote, local), verdict, "{remote} -> {local}");
     }
 }
 
@@ -189,10 +160,7 @@ fn outbound_decisions() {
         return;
     }
     let object = object::verify(object::open(DECISIONS).unwrap()).unwrap();
-    let program = object
-        .progs_mut()
-        .find(|p| p.name() == "decide_outbound")
-        .unwrap();
+    let program = object.progs_mut().find(|p| p.name() == "decide_outbound").unwrap();
     for (to, local) in [
         ("10.96.0.1:80", false),
         ("[::ffff:10.96.0.1]:80", false),

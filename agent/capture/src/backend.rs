@@ -1,0 +1,93 @@
+//! The ways to capture, and what an operator may ask for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+/// A way to steer traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// Kernel programs on the workload's cgroup and namespace.
+    Ebpf,
+    /// One nftables table in the workload's namespace.
+    Nftables,
+    /// Chains of iptables and ip6tables in the workload's namespace.
+    Iptables,
+}
+
+/// The value of `leno.dev/capture`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The first that works, in the order of [`Backend::ALL`].
+    #[default]
+    Auto,
+    /// This one or an error.
+    Only(Backend),
+}
+
+/// A text that names neither a backend nor `auto`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no way to capture: use auto, ebpf, nftables or iptables")]
+pub struct UnknownBackend(String);
+
+impl Backend {
+    /// All, best first.
+    pub const ALL: [Self; 3] = [Self::Ebpf, Self::Nftables, Self::Iptables];
+
+    /// The name in documents and flags.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ebpf => "ebpf",
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Backend {
+    type Err = UnknownBackend;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|backend| backend.name() == text);
+        found.ok_or_else(|| UnknownBackend(text.to_owned()))
+    }
+}
+
+impl FromStr for Choice {
+    type Err = UnknownBackend;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Only) }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Only(backend) => backend.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for text in ["auto", "ebpf", "nftables", "iptables"] {
+            assert_eq!(text.parse::<Choice>().unwrap().to_string(), text);
+        }
+        assert!("tproxy".parse::<Choice>().is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! A captured workload, from capture to release.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use leno_bpf::{Instance, PinRoot};
+
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::{command, ebpf, iptables, nftables};
+
+/// Connections by what became of them, named as `leno_bpf::abi::Counter` names them. Netfilter
+/// counts fewer kinds than eBPF, and from zero each time its rules are installed.
+pub type Counters = BTreeMap<&'static str, u64>;
+
+/// What is to be captured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name among all captured workloads of the machine: letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// Its network namespace, as a file of `/run/netns` or `/proc/<pid>/ns/net`.
+    pub netns: PathBuf,
+    /// Its cgroup (version 2), for eBPF: what runs in it and below is captured.
+    pub cgroup: PathBuf,
+    /// The cgroup, below the other, in which the proxy alone runs.
+    pub proxy_cgroup: PathBuf,
+    /// While the proxy is not listening: refuse connections instead of passing them.
+    pub fail_closed: bool,
+    /// Destinations that are never captured: an address and a prefix length.
+    pub excluded: Vec<(IpAddr, u8)>,
+    /// The user the proxy runs as, by which netfilter tells its connections from the workload's.
+    pub proxy_uid: u32,
+}
+
+/// A captured workload. Dropping it leaves the capture in place, as the end of the process does:
+/// only [`Captured::release`] (or [`prune`], or the end of the namespace) undoes it.
+#[derive(Debug)]
+#[must_use = "a captured workload stays captured until it is released"]
+pub struct Captured {
+    workload: Workload,
+    state: State,
+}
+
+/// What a backend has to remember.
+#[derive(Debug)]
+enum State {
+    Ebpf(Instance),
+    Netfilter { rules: Rules, installed: bool },
+    Released(Backend),
+}
+
+/// The two kinds of netfilter rules, which differ only in how they are written.
+#[derive(Clone, Copy, Debug)]
+enum Rules {
+    Nftables,
+    Iptables,
+}
+
+/// Captures a workload. Do this before its proxy listens: eBPF notices a listener when it begins
+/// to. What an earlier process left under the same name is replaced.
+///
+/// # Errors
+/// When the backend does not work here, or a path of the workload is not what it should be;
+/// nothing is captured then.
+pub fn capture(backend: Backend, workload: &Workload) -> Result<Captured, Error> {
+    let rules = match backend {
+        Backend::Ebpf => {
+            let state = State::Ebpf(ebpf::capture(workload)?);
+            return Ok(Captured { workload: workload.clone(), state });
+        }
+        Backend::Nftables => Rules::Nftables,
+        Backend::Iptables => Rules::Iptables,
+    };
+    let mut captured = Captured {
+        workload: workload.clone(),
+        // Not known yet, so that installing or removing what is wanted is not skipped.
+        state: State::Netfilter { rules, installed: !workload.fail_closed },
+    };
+    captured.install(workload.fail_closed)?;
+    Ok(captured)
+}
+
+/// Releases the workloads that eBPF captures and `keep` does not want, by name; those released.
+/// Netfilter rules need none of this: they end with the namespace they are in.
+///
+/// # Errors
+/// When a pin cannot be removed.
+pub fn prune(keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
+    let removed = leno_bpf::prune(&PinRoot::find()?, |leftover| keep(&leftover.owner))?;
+    Ok(removed.into_iter().map(|leftover| leftover.owner).collect())
+}
+
+impl Captured {
+    /// By what it is captured.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        match &self.state {
+            State::Ebpf(_) => Backend::Ebpf,
+            State::Netfilter { rules: Rules::Nftables, .. } => Backend::Nftables,
+            State::Netfilter { rules: Rules::Iptables, .. } => Backend::Iptables,
+            State::Released(backend) => *backend,
+        }
+    }
+
+    /// What is captured.
+    #[must_use]
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// Says whether the proxy listens. Under netfilter a workload that fails open is steered only
+    /// after `set_listening(true)`, which is for whoever supervises the proxy to call; between the
+    /// death of a proxy and `set_listening(false)` connections are refused. A workload that fails
+    /// closed is always steered, to a port that refuses while nobody listens. Under eBPF the
+    /// kernel knows by itself and this does nothing.
+    ///
+    /// # Errors
+    /// When the rules cannot be changed.
+    pub fn set_listening(&mut self, listening: bool) -> Result<(), Error> {
+        self.install(listening || self.workload.fail_closed)
+    }
+
+    /// What became of connections so far; empty where nothing is installed.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn counters(&self) -> Result<Counters, Error> {
+        match &self.state {
+            State::Ebpf(instance) => ebpf::counters(instance),
+            State::Netfilter { installed: false, .. } | State::Released(_) => Ok(Counters::new()),
+            State::Netfilter { rules, .. } => {
+                command::inside(&self.workload.netns, || match rules {
+                    Rules::Nftables => nftables::counters(),
+                    Rules::Iptables => iptables::counters(),
+                })
+            }
+        }
+    }
+
+    /// Puts this build's programs or rules, with new settings, in place of the old ones. Under
+    /// eBPF no connection notices; name, namespace and cgroups must be the same.
+    ///
+    /// # Errors
+    /// When the backend refuses; the old or the new ones are in place then.
+    pub fn upgrade(&mut self, workload: &Workload) -> Result<(), Error> {
+        self.workload = workload.clone();
+        match &mut self.state {
+            State::Ebpf(instance) => ebpf::upgrade(instance, workload),
+            State::Netfilter { installed, .. } => {
+                let wanted = std::mem::take(installed) || workload.fail_closed;
+                self.install(wanted)
+            }
+            State::Released(_) => Ok(()),
+        }
+    }
+
+    /// Undoes the capture; fine if it is undone or the namespace is gone. Connections that were
+    /// steered before stay with the proxy.
+    ///
+    /// # Errors
+    /// When something cannot be removed; calling again tries again.
+    pub fn release(&mut self) -> Result<(), Error> {
+        match &self.state {
+            State::Ebpf(instance) => instance.detach()?,
+            State::Netfilter { .. } if self.workload.netns.exists() => self.install(false)?,
+            State::Netfilter { .. } | State::Released(_) => {}
+        }
+        self.state = State::Released(self.backend());
+        Ok(())
+    }
+
+    /// Makes netfilter's rules be there or not.
+    fn install(&mut self, wanted: bool) -> Result<(), Error> {
+        let State::Netfilter { rules, installed } = &mut self.state else { return Ok(()) };
+        if *installed == wanted {
+            return Ok(());
+        }
+        command::inside(&self.workload.netns, || match (*rules, wanted) {
+            (Rules::Nftables, true) => nftables::install(&self.workload),
+            (Rules::Nftables, false) => nftables::remove(),
+            (Rules::Iptables, true) => iptables::install(&self.workload),
+            (Rules::Iptables, false) => iptables::remove(),
+        })?;
+        *installed = wanted;
+        Ok(())
+    }
+}

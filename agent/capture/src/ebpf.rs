@@ -1,0 +1,42 @@
+//! Capture by kernel programs.
+
+use leno_bpf::{Instance, Options, PinRoot, Target};
+use leno_types::ports;
+
+use crate::captured::{Counters, Workload};
+use crate::error::Error;
+
+/// Attaches the programs.
+pub(crate) fn capture(workload: &Workload) -> Result<Instance, Error> {
+    let root = PinRoot::find()?;
+    Ok(Instance::attach(&root, &target(workload), &options(workload))?)
+}
+
+/// Replaces the attached programs by those of this build, configured anew.
+pub(crate) fn upgrade(instance: &Instance, workload: &Workload) -> Result<(), Error> {
+    Ok(instance.upgrade(&target(workload), &options(workload))?)
+}
+
+/// What the programs counted.
+pub(crate) fn counters(instance: &Instance) -> Result<Counters, Error> {
+    Ok(instance.counters()?.iter().collect())
+}
+
+fn target(workload: &Workload) -> Target<'_> {
+    Target {
+        owner: &workload.name,
+        cgroup: &workload.cgroup,
+        proxy_cgroup: &workload.proxy_cgroup,
+        netns: &workload.netns,
+    }
+}
+
+fn options(workload: &Workload) -> Options {
+    Options {
+        outbound_port: ports::OUTBOUND,
+        inbound_port: ports::INBOUND,
+        admin_port: ports::ADMIN,
+        fail_closed: workload.fail_closed,
+        excluded: workload.excluded.clone(),
+    }
+}

@@ -1,0 +1,218 @@
+//! Capture by chains of iptables and ip6tables, in the namespace of the calling thread.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use leno_bpf::abi::Counter;
+use leno_types::ports;
+
+use crate::captured::{Counters, Workload};
+use crate::command::run;
+use crate::error::Error;
+
+/// How long to wait for another user of the tables, in seconds.
+const LOCK_WAIT: &str = "--wait=10";
+
+/// Starts the name of every chain of ours.
+const PREFIX: &str = "LENO_";
+
+/// Starts the comment of every rule that counts.
+const COMMENT: &str = "leno:";
+
+/// The tables with chains of ours.
+const TABLES: [&str; 2] = ["raw", "nat"];
+
+/// One of the two programs, which share their options and their format.
+#[derive(Clone, Copy)]
+enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    const BOTH: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+
+    fn restore(self, script: &str) -> Result<(), Error> {
+        let program = match self {
+            Self::Ipv4 => "iptables-restore",
+            Self::Ipv6 => "ip6tables-restore",
+        };
+        run(program, &[LOCK_WAIT, "--noflush"], script).map(drop)
+    }
+
+    fn save(self, table: &str) -> Result<String, Error> {
+        let program = match self {
+            Self::Ipv4 => "iptables-save",
+            Self::Ipv6 => "ip6tables-save",
+        };
+        run(program, &["--counters", "--table", table], "")
+    }
+
+    /// Loopback and what means nothing without its interface.
+    fn local(self) -> &'static [&'static str] {
+        match self {
+            Self::Ipv4 => &["127.0.0.0/8"],
+            Self::Ipv6 => &["::1/128", "fe80::/10"],
+        }
+    }
+}
+
+/// Installs the rules, in place of older ones; none if one family fails.
+pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
+    let all = Family::BOTH.iter().try_for_each(|family| {
+        let mut script = String::new();
+        for table in TABLES {
+            let rules = match table {
+                "raw" => raw_rules(),
+                _ => nat_rules(*family, workload)?,
+            };
+            let saved = family.save(table)?;
+            write!(script, "*{table}\n{}{rules}COMMIT\n", removal(&saved)).expect("takes all");
+        }
+        family.restore(&script)
+    });
+    if all.is_err()
+        && let Err(error) = remove()
+    {
+        tracing::warn!(%error, "cannot undo failed iptables rules");
+    }
+    all
+}
+
+/// Removes the rules and chains; fine if there are none.
+pub(crate) fn remove() -> Result<(), Error> {
+    for family in Family::BOTH {
+        for table in TABLES {
+            let removal = removal(&family.save(table)?);
+            if !removal.is_empty() {
+                family.restore(&format!("*{table}\n{removal}COMMIT\n"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads the counters of the rules with our comments, both families added up.
+pub(crate) fn counters() -> Result<Counters, Error> {
+    let mut counters = Counters::new();
+    for family in Family::BOTH {
+        for table in TABLES {
+            add_counters(&mut counters, &family.save(table)?);
+        }
+    }
+    Ok(counters)
+}
+
+/// Nobody outside reaches the proxy's listeners.
+fn raw_rules() -> String {
+    let mut rules = ":LENO_GUARD - [0:0]\n-A PREROUTING -p tcp -j LENO_GUARD\n".to_owned();
+    for port in [ports::OUTBOUND, ports::INBOUND] {
+        let condition = format!("! -i lo -p tcp --dport {port}");
+        rules.push_str(&rule("GUARD", &condition, Counter::InboundDroppedMeshPort, "DROP"));
+    }
+    rules
+}
+
+/// Redirects what comes in and what goes out.
+fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
+    let mut rules = ":LENO_INBOUND - [0:0]\n:LENO_OUTBOUND - [0:0]\n\
+                     -A PREROUTING -p tcp -j LENO_INBOUND\n-A OUTPUT -p tcp -j LENO_OUTBOUND\n"
+        .to_owned();
+    let mut add = |chain: &str, condition: &str, counter: Counter, target: &str| {
+        rules.push_str(&rule(chain, condition, counter, target));
+    };
+    add("INBOUND", "-i lo", Counter::InboundPassedLocal, "RETURN");
+    if matches!(family, Family::Ipv6) {
+        add("INBOUND", "-d fe80::/10", Counter::InboundPassedLocal, "RETURN");
+    }
+    let admin = format!("-p tcp --dport {}", ports::ADMIN);
+    add("INBOUND", &admin, Counter::InboundPassedAdmin, "RETURN");
+    let target = format!("REDIRECT --to-ports {}", ports::INBOUND);
+    add("INBOUND", "-p tcp", Counter::InboundCaptured, &target);
+
+    for local in family.local() {
+        add("OUTBOUND", &format!("-d {local}"), Counter::OutboundPassedLocal, "RETURN");
+    }
+    let proxy = format!("-m owner --uid-owner {}", workload.proxy_uid);
+    add("OUTBOUND", &proxy, Counter::OutboundPassedProxy, "RETURN");
+    for (ip, length) in &workload.excluded {
+        let (same_family, most) = match ip {
+            IpAddr::V4(_) => (matches!(family, Family::Ipv4), 32),
+            IpAddr::V6(_) => (matches!(family, Family::Ipv6), 128),
+        };
+        if *length > most {
+            return Err(Error::Prefix(*ip, *length));
+        }
+        if same_family {
+            let condition = format!("-d {ip}/{length}");
+            add("OUTBOUND", &condition, Counter::OutboundPassedExcluded, "RETURN");
+        }
+    }
+    let target = format!("REDIRECT --to-ports {}", ports::OUTBOUND);
+    add("OUTBOUND", "-p tcp", Counter::OutboundCaptured, &target);
+    Ok(rules)
+}
+
+/// One line of a restore script.
+fn rule(chain: &str, condition: &str, counter: Counter, target: &str) -> String {
+    let name = counter.name();
+    format!("-A {PREFIX}{chain} {condition} -m comment --comment {COMMENT}{name} -j {target}\n")
+}
+
+/// The lines that take our chains, and the jumps to them, out of a saved table.
+fn removal(saved: &str) -> String {
+    let (mut jumps, mut flushes, mut chains) = (String::new(), String::new(), String::new());
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) {
+            if name.starts_with(PREFIX) {
+                flushes.push_str(&format!("-F {name}\n"));
+                chains.push_str(&format!("-X {name}\n"));
+            }
+        } else if let Some((_, added)) = line.split_once("-A ")
+            && !added.starts_with(PREFIX)
+            && added.contains(&format!("-j {PREFIX}"))
+        {
+            jumps.push_str(&format!("-D {added}\n"));
+        }
+    }
+    jumps + &flushes + &chains
+}
+
+/// `[packets:bytes] -A CHAIN ... --comment "leno:NAME" ...`
+fn add_counters(counters: &mut Counters, saved: &str) {
+    for line in saved.lines() {
+        let packets = line.strip_prefix('[').and_then(|rest| rest.split(':').next());
+        let Some(Ok(packets)) = packets.map(str::parse::<u64>) else { continue };
+        let named = |counter: &&Counter| {
+            line.split([' ', '"']).any(|word| word.strip_prefix(COMMENT) == Some(counter.name()))
+        };
+        if let Some(counter) = Counter::ALL.iter().find(named) {
+            *counters.entry(counter.name()).or_default() += packets;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAVED: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:LENO_INBOUND - [0:0]\n\
+        [7:420] -A PREROUTING -p tcp -j LENO_INBOUND\n\
+        [2:120] -A LENO_INBOUND -p tcp -m comment --comment \"leno:inbound_captured\" -j REDIRECT\n\
+        [1:60] -A PREROUTING -p tcp -j OTHER\nCOMMIT\n";
+
+    #[test]
+    fn only_our_chains_are_removed() {
+        let expected = "-D PREROUTING -p tcp -j LENO_INBOUND\n-F LENO_INBOUND\n-X LENO_INBOUND\n";
+        assert_eq!(removal(SAVED), expected);
+        assert_eq!(removal("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"), "");
+    }
+
+    #[test]
+    fn counters_are_read_from_comments() {
+        let mut counters = Counters::new();
+        add_counters(&mut counters, SAVED);
+        add_counters(&mut counters, SAVED);
+        assert_eq!(counters, Counters::from([("inbound_captured", 4)]));
+    }
+}

@@ -1,0 +1,234 @@
+//! What this machine can do, found by trying.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use leno_bpf::mounts;
+use serde::Serialize;
+
+use crate::backend::{Backend, Choice};
+use crate::captured::Workload;
+use crate::error::Error;
+use crate::{cgroup, command, iptables, nftables};
+
+/// Capabilities that capture needs, with their numbers (capability.h).
+const CAPABILITIES: &[(&str, u32)] =
+    &[("CAP_NET_ADMIN", 12), ("CAP_SYS_ADMIN", 21), ("CAP_PERFMON", 38), ("CAP_BPF", 39)];
+
+/// What was found; `leno check` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The kernel's release.
+    pub kernel: String,
+    /// Whether the kernel describes its types (BTF), which the kernel programs are fitted to.
+    pub btf: bool,
+    /// Where cgroup2 is mounted, or what would be done.
+    pub cgroup2: String,
+    /// Where bpffs is mounted, or what would be done.
+    pub bpffs: String,
+    /// What this process may do.
+    pub capabilities: Vec<Capability>,
+    /// Every backend, best first.
+    pub backends: Vec<BackendReport>,
+    /// What `auto` means here.
+    pub chosen: Option<Backend>,
+    /// Why.
+    pub why: String,
+}
+
+/// Whether this process has a capability.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Capability {
+    /// As capabilities(7) names it.
+    pub name: &'static str,
+    /// In the effective set.
+    pub held: bool,
+}
+
+/// Whether a backend works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BackendReport {
+    /// Which.
+    pub backend: Backend,
+    /// Whether it works here, for this process.
+    pub usable: bool,
+    /// What was tried, or why it does not work.
+    pub reason: String,
+}
+
+impl Report {
+    /// Tries every backend: loads the kernel programs without attaching them, installs the rules in
+    /// a network namespace of their own. Nothing stays behind.
+    #[must_use]
+    pub fn probe() -> Self {
+        let backends: Vec<BackendReport> = Backend::ALL.into_iter().map(try_backend).collect();
+        let chosen = backends.iter().find(|report| report.usable);
+        let why = match chosen {
+            Some(report) if report.backend == Backend::Ebpf => {
+                "the kernel accepts the programs; it costs nothing per packet".to_owned()
+            }
+            Some(_) => format!("the first that works; {}", refusals(&backends)),
+            None => format!("no backend works; {}", refusals(&backends)),
+        };
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease"),
+            btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            cgroup2: place("cgroup2", cgroup::mounted()),
+            bpffs: place("bpf", bpffs()),
+            capabilities: capabilities(&read("/proc/self/status")),
+            chosen: chosen.map(|report| report.backend),
+            backends,
+            why,
+        }
+    }
+
+    /// The backend for a workload that asks for this.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] with the reason when it does not work here.
+    pub fn choose(&self, choice: Choice) -> Result<Backend, Error> {
+        match choice {
+            Choice::Auto => self.chosen.ok_or_else(|| Error::Unusable(self.why.clone())),
+            Choice::Only(wanted) => {
+                let report = self.backends.iter().find(|report| report.backend == wanted);
+                match report {
+                    Some(report) if report.usable => Ok(wanted),
+                    Some(report) => {
+                        Err(Error::Unusable(format!("{wanted} does not work: {}", report.reason)))
+                    }
+                    None => Err(Error::Unusable(format!("{wanted} was not tried"))),
+                }
+            }
+        }
+    }
+}
+
+/// Why the backends that do not work do not.
+fn refusals(backends: &[BackendReport]) -> String {
+    let lines: Vec<String> = backends
+        .iter()
+        .filter(|report| !report.usable)
+        .map(|report| format!("{}: {}", report.backend, report.reason))
+        .collect();
+    lines.join("; ")
+}
+
+/// Tries one backend.
+fn try_backend(backend: Backend) -> BackendReport {
+    let tried = match backend {
+        Backend::Ebpf => try_ebpf().map(|()| "the kernel verified every program"),
+        Backend::Nftables => command::inside_new(|| nftables::install(&nobody()))
+            .map(|()| "the rules were accepted in a namespace of their own"),
+        Backend::Iptables => command::inside_new(|| iptables::install(&nobody()))
+            .map(|()| "the rules were accepted in a namespace of their own"),
+    };
+    match tried {
+        Ok(reason) => BackendReport { backend, usable: true, reason: reason.to_owned() },
+        Err(error) => BackendReport { backend, usable: false, reason: error.chain() },
+    }
+}
+
+/// Whether the programs load, and there is a place to attach and to pin them.
+fn try_ebpf() -> Result<(), Error> {
+    leno_bpf::probe()?;
+    for (kind, mounted) in [("cgroup2", cgroup::mounted()?), ("bpf", bpffs()?)] {
+        if mounted.is_none() && !is_known(kind) {
+            return Err(Error::Unusable(format!("the kernel has no file system {kind}")));
+        }
+    }
+    Ok(())
+}
+
+/// A workload that makes every rule appear.
+fn nobody() -> Workload {
+    Workload {
+        name: "probe".to_owned(),
+        netns: PathBuf::new(),
+        cgroup: PathBuf::new(),
+        proxy_cgroup: PathBuf::new(),
+        fail_closed: true,
+        excluded: vec![(Ipv4Addr::new(192, 0, 2, 0).into(), 24)],
+        proxy_uid: leno_types::ports::PROXY_UID,
+    }
+}
+
+/// Where bpffs is mounted, among the places that are used.
+fn bpffs() -> Result<Option<PathBuf>, Error> {
+    let found = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
+    let usual = ["/sys/fs/bpf", "/run/leno/bpf"].map(Path::new);
+    let used = |m: &mounts::Mount| m.kind == "bpf" && m.writable && usual.contains(&m.at.as_path());
+    Ok(found.into_iter().find(used).map(|m| m.at))
+}
+
+/// A mount in words.
+fn place(kind: &str, mounted: Result<Option<PathBuf>, Error>) -> String {
+    match mounted {
+        Ok(Some(at)) => format!("mounted at {}", at.display()),
+        Ok(None) if is_known(kind) => {
+            format!("not mounted; will be, below {}", mounts::PRIVATE)
+        }
+        Ok(None) => "the kernel has none".to_owned(),
+        Err(error) => error.chain(),
+    }
+}
+
+/// Whether the kernel has this file system.
+fn is_known(kind: &str) -> bool {
+    read("/proc/filesystems").lines().any(|line| line.split_whitespace().last() == Some(kind))
+}
+
+/// The effective set, from the text of `/proc/self/status`.
+fn capabilities(status: &str) -> Vec<Capability> {
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or_default();
+    CAPABILITIES
+        .iter()
+        .map(|(name, bit)| Capability { name, held: set & (1 << bit) != 0 })
+        .collect()
+}
+
+/// A file of the kernel, or nothing where it cannot be read.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).map(|text| text.trim_end().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_effective_set_is_read() {
+        let held = |status: &str| -> Vec<&str> {
+            capabilities(status).iter().filter(|c| c.held).map(|c| c.name).collect()
+        };
+        assert_eq!(
+            held("CapPrm:\tffff\nCapEff:\t0000008000001000\n"),
+            ["CAP_NET_ADMIN", "CAP_BPF"]
+        );
+        assert_eq!(held(""), [""; 0]);
+    }
+
+    #[test]
+    fn a_choice_that_does_not_work_says_why() {
+        let report = Report {
+            kernel: String::new(),
+            btf: false,
+            cgroup2: String::new(),
+            bpffs: String::new(),
+            capabilities: Vec::new(),
+            backends: vec![
+                BackendReport { backend: Backend::Ebpf, usable: false, reason: "no".into() },
+                BackendReport { backend: Backend::Nftables, usable: true, reason: "yes".into() },
+            ],
+            chosen: Some(Backend::Nftables),
+            why: String::new(),
+        };
+        assert_eq!(report.choose(Choice::Auto).unwrap(), Backend::Nftables);
+        let error = report.choose(Choice::Only(Backend::Ebpf)).unwrap_err().to_string();
+        assert!(error.ends_with("ebpf does not work: no"), "{error}");
+    }
+}

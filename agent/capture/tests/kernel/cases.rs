@@ -1,0 +1,269 @@
+//! What must hold under every backend.
+
+use std::net::SocketAddr;
+
+use leno_capture::{Backend, capture};
+
+use crate::lab::{self, Lab, OUTSIDE, POD, VIP, Wish};
+
+/// Enough to meet a race that strikes once in some hundred connections.
+const STORM: usize = 2000;
+
+fn default() -> Wish {
+    Wish::default()
+}
+
+fn closed() -> Wish {
+    Wish { fail_closed: true, ..Wish::default() }
+}
+
+fn outbound(backend: Backend, to: &str, original: &str) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let seen = lab.app().dial(to);
+    seen.assert_captured(original);
+    assert_eq!(seen.get("peer"), to, "the application sees the address it dialled");
+    assert_eq!(lab.count("outbound_captured"), 1);
+}
+
+pub fn outbound_ipv4_keeps_the_original_destination(backend: Backend) {
+    outbound(backend, &format!("{}:8080", VIP[0]), "10.96.0.10:8080");
+}
+
+pub fn outbound_ipv6_keeps_the_original_destination(backend: Backend) {
+    outbound(backend, &format!("{}:8080", VIP[1]), "[fd96::10]:8080");
+}
+
+pub fn outbound_ipv4_mapped_keeps_the_original_destination(backend: Backend) {
+    outbound(backend, "[::ffff:10.96.0.10]:8080", "10.96.0.10:8080");
+}
+
+pub fn the_proxys_own_connections_pass(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, default());
+    let mut outside = lab.outside();
+    for ip in OUTSIDE {
+        let server = outside.serve_at(ip);
+        proxy.dial(&server).assert_direct();
+    }
+    assert_eq!(lab.count("outbound_captured"), 0);
+    assert_eq!(lab.count("outbound_passed_proxy"), 2);
+}
+
+pub fn loopback_is_left_alone(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let mut app = lab.app();
+    for ip in ["127.0.0.1", "127.8.8.8", "[::1]"] {
+        let server = app.serve_at(ip);
+        app.dial(&server).assert_direct();
+    }
+    let server: SocketAddr = app.serve_at("0.0.0.0").parse().unwrap();
+    app.dial(&format!("0.0.0.0:{}", server.port())).assert_direct();
+    app.dial(&format!("[::ffff:127.0.0.1]:{}", server.port())).assert_direct();
+    let server: SocketAddr = app.serve_at("[::]").parse().unwrap();
+    app.dial(&format!("[::]:{}", server.port())).assert_direct();
+    assert_eq!(lab.count("outbound_captured"), 0);
+}
+
+pub fn udp_is_left_alone(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, closed());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for ip in OUTSIDE {
+        let any = if ip.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+        let server = outside.ask(&format!("udp-listen {ip}:0"));
+        assert_eq!(app.ask(&format!("udp-dial {any} {server}")), format!("peer={server} bytes=4"));
+    }
+}
+
+pub fn excluded_prefixes_pass(backend: Backend) {
+    let excluded = vec![("10.77.0.1".parse().unwrap(), 32), ("fd77::".parse().unwrap(), 64)];
+    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true });
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for ip in OUTSIDE {
+        let server = outside.serve_at(ip);
+        app.dial(&server).assert_direct();
+    }
+    let server: SocketAddr = outside.serve_at("0.0.0.0").parse().unwrap();
+    app.dial(&format!("[::ffff:10.77.0.1]:{}", server.port())).assert_direct();
+    assert_eq!(lab.count("outbound_passed_excluded"), 3);
+    for vip in VIP {
+        app.dial(&format!("{vip}:80")).assert_captured(&format!("{vip}:80"));
+    }
+}
+
+pub fn inbound_keeps_port_and_client_address(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let mut outside = lab.outside();
+    for (pod, client) in POD.into_iter().zip(OUTSIDE) {
+        let to = format!("{pod}:8080");
+        let seen = outside.dial(&to);
+        seen.assert_captured(&to);
+        assert_eq!(seen.get("client"), seen.get("own"));
+        assert!(seen.get("client").starts_with(client), "{seen:?}");
+        if backend == Backend::Ebpf {
+            assert_eq!(seen.get("local"), to, "the local address is the original destination");
+        }
+    }
+    assert_eq!(lab.count("inbound_captured"), 2);
+}
+
+pub fn an_application_on_loopback_is_reached(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, default());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for (loopback, pod) in ["127.0.0.1", "[::1]"].into_iter().zip(POD) {
+        let server: SocketAddr = app.serve_at(loopback).parse().unwrap();
+        let to = format!("{pod}:{}", server.port());
+        outside.dial(&to).assert_captured(&to);
+        proxy.dial(&server.to_string()).assert_direct();
+    }
+}
+
+pub fn a_workload_that_calls_itself_does_not_loop(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, default());
+    let mut app = lab.app();
+    for pod in POD {
+        let server = app.serve_at(pod);
+        app.dial(&server).assert_captured(&server);
+        proxy.dial(&server).assert_direct();
+    }
+    assert_eq!(lab.count("inbound_captured"), 0);
+}
+
+pub fn mesh_ports_cannot_be_reached_from_outside(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let mut outside = lab.outside();
+    for pod in POD {
+        for port in [15001, 15006] {
+            let seen = outside.dial(&format!("{pod}:{port}"));
+            assert!(seen.0.starts_with("error "), "{seen:?}");
+        }
+    }
+    assert_eq!(lab.count("inbound_captured"), 0);
+    assert!(lab.count("inbound_dropped_mesh_port") >= 4);
+}
+
+pub fn the_admin_port_passes_inbound(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, closed());
+    let mut outside = lab.outside();
+    for (any, pod) in ["0.0.0.0", "[::]"].into_iter().zip(POD) {
+        proxy.ask(&format!("listen server {any}:15020"));
+        outside.dial(&format!("{pod}:15020")).assert_direct();
+    }
+    assert_eq!(lab.count("inbound_passed_admin"), 2);
+}
+
+pub fn fail_open_passes_while_no_proxy_listens(backend: Backend) {
+    let mut lab = Lab::new(backend, default());
+    let (mut app, mut outside, mut proxy) = (lab.app(), lab.outside(), lab.proxy());
+    let ends = [0, 1].map(|i| (app.serve_at(POD[i]), outside.serve_at(OUTSIDE[i])));
+    for round in 0..2 {
+        for (inner, outer) in &ends {
+            app.dial(outer).assert_direct();
+            outside.dial(inner).assert_direct();
+        }
+        proxy.listen_as_proxy();
+        lab.captured.set_listening(true).unwrap();
+        for (inner, outer) in &ends {
+            app.dial(outer).assert_captured(outer);
+            outside.dial(inner).assert_captured(inner);
+        }
+        proxy.close_proxy();
+        lab.captured.set_listening(false).unwrap();
+        if backend == Backend::Ebpf {
+            assert_eq!(lab.count("outbound_passed_open"), 2 * (round + 1));
+            assert_eq!(lab.count("inbound_passed_open"), 2 * (round + 1));
+        }
+    }
+}
+
+pub fn fail_closed_refuses_while_no_proxy_listens(backend: Backend) {
+    let mut lab = Lab::new(backend, closed());
+    let (mut app, mut outside, mut proxy) = (lab.app(), lab.outside(), lab.proxy());
+    let ends = [0, 1].map(|i| (app.serve_at(POD[i]), outside.serve_at(OUTSIDE[i])));
+    for _ in 0..2 {
+        for (inner, outer) in &ends {
+            app.dial(outer).assert_refused();
+            outside.dial(inner).assert_refused();
+        }
+        proxy.listen_as_proxy();
+        lab.captured.set_listening(true).unwrap();
+        for (inner, outer) in &ends {
+            app.dial(outer).assert_captured(outer);
+            outside.dial(inner).assert_captured(inner);
+        }
+        proxy.close_proxy();
+        lab.captured.set_listening(false).unwrap();
+    }
+}
+
+pub fn a_killed_proxy_is_replaced(backend: Backend) {
+    let (lab, proxy) = Lab::with_proxy(backend, closed());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    let (outbound, inbound) = (format!("{}:80", VIP[0]), format!("{}:80", POD[0]));
+    app.dial(&outbound).assert_captured(&outbound);
+    drop(proxy);
+    app.dial(&outbound).assert_refused();
+    outside.dial(&inbound).assert_refused();
+    let mut proxy = lab.proxy();
+    proxy.listen_as_proxy();
+    app.dial(&outbound).assert_captured(&outbound);
+    outside.dial(&inbound).assert_captured(&inbound);
+}
+
+pub fn capturing_again_replaces_what_was_left(backend: Backend) {
+    let (mut lab, proxy) = Lab::with_proxy(backend, default());
+    drop(proxy);
+    let mut outside = lab.outside();
+    let server = outside.serve_at(OUTSIDE[0]);
+    // As after a crash: nobody released the first capture.
+    lab.captured = capture(backend, &lab.workload).unwrap();
+    lab.app().dial(&server).assert_direct();
+    lab.captured = capture(backend, &lab.workload).unwrap();
+    let mut proxy = lab.proxy();
+    proxy.listen_as_proxy();
+    lab.captured.set_listening(true).unwrap();
+    lab.app().dial(&server).assert_captured(&server);
+    lab.captured.release().unwrap();
+    lab.app().dial(&server).assert_direct();
+}
+
+pub fn release_leaves_nothing(backend: Backend) {
+    let (mut lab, _proxy) = Lab::with_proxy(backend, closed());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    let (inner, outer) = (app.serve_at(POD[0]), outside.serve_at(OUTSIDE[0]));
+    app.dial(&outer).assert_captured(&outer);
+    lab.captured.release().unwrap();
+    lab.captured.release().unwrap();
+    app.dial(&outer).assert_direct();
+    outside.dial(&inner).assert_direct();
+    let pins = leno_bpf::list(&leno_bpf::PinRoot::find().unwrap()).unwrap();
+    assert!(pins.iter().all(|pin| pin.owner != lab.workload.name));
+    for command in ["nft list ruleset", "iptables-save", "ip6tables-save"] {
+        let rules = lab::inside(&lab.workload.netns, command).to_lowercase();
+        assert!(!rules.contains("leno"), "{command}: {rules}");
+    }
+}
+
+pub fn no_original_destination_is_lost_in_a_race(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let mut app = lab.app();
+    for vip in VIP {
+        let result = app.ask(&format!("storm {STORM} {vip} 1000"));
+        assert_eq!(result, format!("good={STORM} "));
+    }
+    assert_eq!(lab.count("outbound_captured"), 2 * STORM as u64);
+    if backend == Backend::Ebpf {
+        assert_eq!(lab.count("original_accepted"), 2 * STORM as u64);
+        assert_eq!(lab.count("original_missed"), 0);
+    }
+}
+
+pub fn an_upgrade_under_traffic_loses_nothing(backend: Backend) {
+    let (mut lab, _proxy) = Lab::with_proxy(backend, closed());
+    let mut app = lab.app();
+    app.send(&format!("storm {STORM} {} 1000", VIP[0]));
+    let mut wanted = lab.workload.clone();
+    for round in 0..5 {
+        wanted.excluded = vec![("192.0.2.0".parse().unwrap(), 24 + round)];
+        lab.captured.upgrade(&wanted).unwrap();
+    }
+    assert_eq!(app.answer(), format!("good={STORM} "));
+}

@@ -1,0 +1,79 @@
+//! What only eBPF does.
+
+use leno_bpf::PinRoot;
+use leno_capture::{Backend, capture, prune};
+
+use crate::lab::{Lab, OUTSIDE, VIP, Wish, has_root};
+
+fn lab() -> Option<Lab> {
+    has_root().then(|| Lab::new(Backend::Ebpf, Wish::default()))
+}
+
+#[test]
+fn an_mptcp_socket_is_refused_so_that_applications_use_tcp() {
+    let Some(lab) = lab() else { return };
+    let answer = lab.app().ask("mptcp");
+    assert!(answer.contains("not supported"), "{answer}");
+    assert_eq!(lab.count("mptcp_refused"), 1);
+}
+
+#[test]
+fn another_namespace_of_the_workload_is_left_alone() {
+    if !has_root() {
+        return;
+    }
+    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let mut stray = lab.stray();
+    let server = stray.serve_at(OUTSIDE[0]);
+    stray.dial(&server).assert_direct();
+    assert_eq!(lab.count("outbound_captured"), 0);
+}
+
+#[test]
+fn only_the_proxys_cgroup_can_become_the_proxy() {
+    let Some(lab) = lab() else { return };
+    let mut app = lab.app();
+    app.listen_as_proxy();
+    assert_eq!(lab.count("listener_registered"), 0);
+    let mut outside = lab.outside();
+    let server = outside.serve_at(OUTSIDE[1]);
+    app.dial(&server).assert_direct();
+}
+
+#[test]
+fn what_a_dead_process_left_is_pruned() {
+    let Some(mut lab) = lab() else { return };
+    let name = lab.workload.name.clone();
+    let root = PinRoot::find().unwrap();
+    let left = || leno_bpf::list(&root).unwrap().into_iter().find(|left| left.owner == name);
+    let found = left().unwrap();
+    assert!(found.attached);
+    assert_eq!(found.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(prune(|owner| owner != name).unwrap(), [name.as_str()]);
+    assert_eq!(left(), None);
+    lab.captured.release().unwrap();
+}
+
+#[test]
+fn a_failed_capture_leaves_nothing() {
+    let Some(lab) = lab() else { return };
+    let mut broken = lab.workload.clone();
+    broken.name.push_str("-broken");
+    broken.excluded = vec![(OUTSIDE[0].parse().unwrap(), 33)];
+    capture(Backend::Ebpf, &broken).unwrap_err();
+    let left = leno_bpf::list(&PinRoot::find().unwrap()).unwrap();
+    assert!(left.iter().all(|left| left.owner != broken.name));
+}
+
+#[test]
+fn a_connection_straight_to_the_listener_has_no_original_destination() {
+    if !has_root() {
+        return;
+    }
+    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let to = format!("{}:80", VIP[0]);
+    lab.app().dial(&to).assert_captured(&to);
+    let seen = lab.app().dial("127.0.0.1:15001");
+    assert!(seen.get("original").starts_with("error:"), "{seen:?}");
+    assert_eq!(lab.count("original_missed"), 1);
+}

@@ -1,0 +1,271 @@
+//! Two joined network namespaces, a cgroup, and processes in them; all gone when dropped.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leno_capture::{Backend, Captured, Workload, capture, cgroup2_root};
+use nix::sched::{CloneFlags, setns};
+
+use crate::worker::ANSWER;
+
+/// The workload's addresses.
+pub const POD: [&str; 2] = ["10.77.0.2", "[fd77::2]"];
+/// The addresses of the machine outside.
+pub const OUTSIDE: [&str; 2] = ["10.77.0.1", "[fd77::1]"];
+/// Service addresses, which nobody has.
+pub const VIP: [&str; 2] = ["10.96.0.10", "[fd96::10]"];
+/// The proxy's listeners.
+pub const PROXY: [&str; 4] = ["127.0.0.1:15001", "[::1]:15001", "0.0.0.0:15006", "[::]:15006"];
+
+/// Whether this process may do it all; a skip is a failure where `LENO_REQUIRE` names root.
+pub fn has_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("root"));
+        assert!(!required, "needs root");
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+/// What a test wants besides the defaults.
+#[derive(Clone, Default)]
+pub struct Wish {
+    pub fail_closed: bool,
+    pub excluded: Vec<(IpAddr, u8)>,
+}
+
+pub struct Lab {
+    pub workload: Workload,
+    pub captured: Captured,
+    outside: PathBuf,
+}
+
+impl Lab {
+    /// Makes the namespaces and the cgroup, and captures the workload.
+    pub fn new(backend: Backend, wish: Wish) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("leno-test-{}-{number}", std::process::id());
+        let cgroup = cgroup2_root().unwrap().join(&name);
+        let workload = Workload {
+            netns: Path::new("/run/netns").join(format!("{name}-in")),
+            proxy_cgroup: cgroup.join("proxy"),
+            cgroup,
+            fail_closed: wish.fail_closed,
+            excluded: wish.excluded,
+            proxy_uid: 2102,
+            name: name.clone(),
+        };
+        make_network(&format!("{name}-in"), &format!("{name}-out"));
+        fs::create_dir(&workload.cgroup).unwrap();
+        fs::create_dir(workload.cgroup.join("app")).unwrap();
+        fs::create_dir(&workload.proxy_cgroup).unwrap();
+        let captured = capture(backend, &workload).unwrap();
+        Self { workload, captured, outside: format!("/run/netns/{name}-out").into() }
+    }
+
+    /// The same with a proxy that listens, which the backend has been told.
+    pub fn with_proxy(backend: Backend, wish: Wish) -> (Self, Worker) {
+        let mut lab = Self::new(backend, wish);
+        let mut proxy = lab.proxy();
+        proxy.listen_as_proxy();
+        lab.captured.set_listening(true).unwrap();
+        (lab, proxy)
+    }
+
+    /// A process of the workload.
+    pub fn app(&self) -> Worker {
+        let cgroup = self.workload.cgroup.join("app");
+        Worker::start(&self.workload.netns, &format!("{} -", cgroup.display()))
+    }
+
+    /// A process in the proxy's place.
+    pub fn proxy(&self) -> Worker {
+        let place = format!("{} 2102", self.workload.proxy_cgroup.display());
+        Worker::start(&self.workload.netns, &place)
+    }
+
+    /// A process on the machine outside.
+    pub fn outside(&self) -> Worker {
+        Worker::start(&self.outside, "- -")
+    }
+
+    /// A process of the workload that went to the namespace outside.
+    pub fn stray(&self) -> Worker {
+        let cgroup = self.workload.cgroup.join("app");
+        Worker::start(&self.outside, &format!("{} -", cgroup.display()))
+    }
+
+    pub fn count(&self, counter: &str) -> u64 {
+        self.captured.counters().unwrap().get(counter).copied().unwrap_or_default()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Err(error) = self.captured.release() {
+            eprintln!("release: {error}");
+        }
+        for namespace in [&self.workload.netns, &self.outside] {
+            let name = namespace.file_name().unwrap().to_str().unwrap();
+            ip(&["netns", "delete", name]);
+        }
+        let cgroup = &self.workload.cgroup;
+        for directory in [&self.workload.proxy_cgroup, &cgroup.join("app"), cgroup] {
+            if let Err(error) = fs::remove_dir(directory) {
+                eprintln!("rmdir {}: {error}", directory.display());
+            }
+        }
+    }
+}
+
+/// Two namespaces with one cable and an IPv4 and an IPv6 address each; the inner one sends all it
+/// does not know to the outer one.
+fn make_network(inner: &str, outer: &str) {
+    ip(&["netns", "add", inner]);
+    ip(&["netns", "add", outer]);
+    ip(&[
+        "-n", inner, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", outer,
+    ]);
+    for (namespace, ends) in [(inner, POD), (outer, OUTSIDE)] {
+        let [ipv4, ipv6] = ends.map(|ip| ip.trim_matches(['[', ']']));
+        ip(&["-n", namespace, "address", "add", &format!("{ipv4}/24"), "dev", "eth0"]);
+        ip(&["-n", namespace, "address", "add", &format!("{ipv6}/64"), "dev", "eth0", "nodad"]);
+        ip(&["-n", namespace, "link", "set", "lo", "up"]);
+        ip(&["-n", namespace, "link", "set", "eth0", "up"]);
+    }
+    ip(&["-n", inner, "route", "add", "default", "via", "10.77.0.1"]);
+    ip(&["-n", inner, "-6", "route", "add", "default", "via", "fd77::1"]);
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    if !output.status.success() && !std::thread::panicking() {
+        panic!("ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Runs a command in a namespace; its standard output.
+pub fn inside(netns: &Path, command: &str) -> String {
+    let mut words = command.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).stdout(Stdio::piped());
+    let output = spawn_inside(netns, &mut command).wait_with_output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A child has the namespace of the thread that starts it.
+fn spawn_inside(netns: &Path, command: &mut Command) -> Child {
+    let namespace = File::open(netns).unwrap();
+    std::thread::scope(|scope| {
+        let start = || {
+            setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            command.spawn().unwrap()
+        };
+        scope.spawn(start).join().unwrap()
+    })
+}
+
+/// A process that does as it is told (`worker.rs`), killed when dropped.
+pub struct Worker {
+    child: Child,
+    stdin: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    fn start(netns: &Path, place: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
+            .env("LENO_TEST_WORKER", place)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = spawn_inside(netns, &mut command);
+        let stdin = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut worker = Self { child, stdin, answers };
+        assert_eq!(worker.answer(), "ready");
+        worker
+    }
+
+    /// Sends a command; its answer.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.send(command);
+        self.answer()
+    }
+
+    pub fn send(&mut self, command: &str) {
+        writeln!(self.stdin, "{command}").unwrap();
+    }
+
+    pub fn answer(&mut self) -> String {
+        loop {
+            let line = self.answers.next().expect("the worker died").unwrap();
+            if let Some((_, answer)) = line.split_once(ANSWER) {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    pub fn listen_as_proxy(&mut self) {
+        for at in PROXY {
+            assert_eq!(self.ask(&format!("listen proxy {at}")), at);
+        }
+    }
+
+    pub fn close_proxy(&mut self) {
+        for at in PROXY {
+            assert_eq!(self.ask(&format!("close {at}")), "closed");
+        }
+    }
+
+    /// Serves at a free port of this address; where.
+    pub fn serve_at(&mut self, ip: &str) -> String {
+        self.ask(&format!("listen server {ip}:0"))
+    }
+
+    /// Connects; what the other side and this one saw.
+    pub fn dial(&mut self, to: &str) -> Seen {
+        Seen(self.ask(&format!("dial {to}")))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// The answer to a `dial`: `name=value` words.
+#[derive(Debug)]
+pub struct Seen(pub String);
+
+impl Seen {
+    /// One of the values; empty if it is not there.
+    pub fn get(&self, name: &str) -> &str {
+        let mut words = self.0.split(' ').filter_map(|word| word.split_once('='));
+        words.find(|(found, _)| *found == name).map(|(_, value)| value).unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub fn assert_captured(&self, original: &str) {
+        assert_eq!((self.get("who"), self.get("original")), ("proxy", original), "{self:?}");
+    }
+
+    #[track_caller]
+    pub fn assert_direct(&self) {
+        assert_eq!(self.get("who"), "server", "{self:?}");
+    }
+
+    #[track_caller]
+    pub fn assert_refused(&self) {
+        assert_eq!(self.0, "error ConnectionRefused");
+    }
+}

@@ -1,0 +1,56 @@
+//! One list of tests for every backend, on the kernel: a workload and a machine outside it, each in
+//! a network namespace, a scripted proxy in its cgroup. Needs root; skips say so, and fail where
+//! `LENO_REQUIRE` names root.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+#![expect(unreachable_pub, reason = "nobody else can reach a test's modules")]
+
+mod cases;
+mod ebpf;
+mod lab;
+mod worker;
+
+use leno_capture::Backend;
+
+/// The other end of [`lab::Worker`]: does nothing unless it was started as one.
+#[test]
+fn worker() {
+    worker::serve();
+}
+
+macro_rules! under_every_backend {
+    ($($case:ident,)*) => {
+        mod under_ebpf { $(#[test] fn $case() { super::run(super::Backend::Ebpf, super::cases::$case); })* }
+        mod under_nftables { $(#[test] fn $case() { super::run(super::Backend::Nftables, super::cases::$case); })* }
+        mod under_iptables { $(#[test] fn $case() { super::run(super::Backend::Iptables, super::cases::$case); })* }
+    };
+}
+
+under_every_backend! {
+    outbound_ipv4_keeps_the_original_destination,
+    outbound_ipv6_keeps_the_original_destination,
+    outbound_ipv4_mapped_keeps_the_original_destination,
+    the_proxys_own_connections_pass,
+    loopback_is_left_alone,
+    udp_is_left_alone,
+    excluded_prefixes_pass,
+    inbound_keeps_port_and_client_address,
+    an_application_on_loopback_is_reached,
+    a_workload_that_calls_itself_does_not_loop,
+    mesh_ports_cannot_be_reached_from_outside,
+    the_admin_port_passes_inbound,
+    fail_open_passes_while_no_proxy_listens,
+    fail_closed_refuses_while_no_proxy_listens,
+    a_killed_proxy_is_replaced,
+    capturing_again_replaces_what_was_left,
+    release_leaves_nothing,
+    no_original_destination_is_lost_in_a_race,
+    an_upgrade_under_traffic_loses_nothing,
+}
+
+/// Runs a case unless this process may not.
+fn run(backend: Backend, case: fn(Backend)) {
+    if lab::has_root() {
+        case(backend);
+    }
+}

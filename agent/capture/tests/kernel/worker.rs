@@ -1,0 +1,195 @@
+//! A process at a chosen place that does socket calls as it is told, one line a command.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::unistd::{Gid, Uid, setresgid, setresuid};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// Longer than any connection inside this machine takes; reached only where packets are dropped.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// For an answer that is already under way.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What a storm runs in.
+const STORM_THREADS: usize = 16;
+
+/// Answers start so, to tell them from what the test runner prints.
+pub const ANSWER: &str = "> ";
+
+/// Reads commands until standard input ends.
+pub fn serve() {
+    let Ok(place) = std::env::var("LENO_TEST_WORKER") else { return };
+    take_place(&place);
+    let mut listeners = HashMap::new();
+    for line in io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = obey(&words, &mut listeners).unwrap_or_else(|error| format!("error {error}"));
+        println!("{ANSWER}{answer}");
+    }
+    // Not by way of the test runner, whose output nobody reads any more.
+    std::process::exit(0);
+}
+
+/// `CGROUP USER`, either may be `-`: joins the cgroup before any socket is made.
+fn take_place(place: &str) {
+    let (cgroup, uid) = place.split_once(' ').unwrap();
+    if cgroup != "-" {
+        std::fs::write(format!("{cgroup}/cgroup.procs"), "0").unwrap();
+    }
+    if let Ok(uid) = uid.parse() {
+        let gid = Gid::from_raw(uid);
+        setresgid(gid, gid, gid).unwrap();
+        let uid = Uid::from_raw(uid);
+        setresuid(uid, uid, uid).unwrap();
+    }
+    println!("{ANSWER}ready");
+}
+
+type Listeners = HashMap<SocketAddr, (Arc<TcpListener>, JoinHandle<()>)>;
+
+fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
+    let address = |text: &str| text.parse::<SocketAddr>().map_err(io::Error::other);
+    match words {
+        ["listen", who, at] => {
+            let listener = Arc::new(listen(address(at)?)?);
+            let at = listener.local_addr()?;
+            let (accepting, who) = (Arc::clone(&listener), (*who).to_owned());
+            let thread = thread::spawn(move || accept(&accepting, &who));
+            listeners.insert(at, (listener, thread));
+            Ok(format!("{at}"))
+        }
+        ["close", at] => {
+            if let Some((listener, thread)) = listeners.remove(&address(at)?) {
+                SockRef::from(&*listener).shutdown(Shutdown::Both)?;
+                thread.join().unwrap();
+            }
+            Ok("closed".to_owned())
+        }
+        ["dial", to] => dial(address(to)?),
+        ["storm", count, ip, first] => {
+            let first: u16 = first.parse().map_err(io::Error::other)?;
+            storm(count.parse().map_err(io::Error::other)?, address(&format!("{ip}:{first}"))?)
+        }
+        ["mptcp"] => {
+            let protocol = Some(Protocol::from(262));
+            Socket::new(Domain::IPV4, Type::STREAM, protocol).map(|_| "made".to_owned())
+        }
+        ["udp-listen", at] => {
+            let socket = UdpSocket::bind(address(at)?)?;
+            let at = socket.local_addr()?;
+            thread::spawn(move || {
+                let mut buffer = [0; 64];
+                while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                    socket.send_to(&buffer[..length], from).unwrap();
+                }
+            });
+            Ok(format!("{at}"))
+        }
+        ["udp-dial", from, to] => {
+            let socket = UdpSocket::bind(address(from)?)?;
+            socket.connect(address(to)?)?;
+            socket.set_read_timeout(Some(READ_TIMEOUT))?;
+            socket.send(b"echo")?;
+            let length = socket.recv(&mut [0; 64])?;
+            Ok(format!("peer={} bytes={length}", socket.peer_addr()?))
+        }
+        _ => Err(io::Error::other(format!("what is {words:?}"))),
+    }
+}
+
+/// IPv6 listeners take IPv6 only, as the proxy's do.
+fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if at.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&at.into())?;
+    socket.listen(4096)?;
+    Ok(socket.into())
+}
+
+/// Tells every client what this side sees of the connection.
+fn accept(listener: &TcpListener, who: &str) {
+    let own_port = listener.local_addr().unwrap().port();
+    while let Ok((mut stream, peer)) = listener.accept() {
+        let local = stream.local_addr().unwrap();
+        let original = original_destination(&stream, own_port)
+            .map_or_else(|error| format!("error:{}", name_of(&error)), |o| o.to_string());
+        let line = format!("who={who} original={original} local={local} client={peer}");
+        // The client may be gone: a storm that was told to stop.
+        let _ = stream.write_all(line.as_bytes());
+    }
+}
+
+/// The rule of the proxy: the local address if its port is not the listener's, else what the
+/// kernel answers.
+fn original_destination(stream: &TcpStream, own_port: u16) -> io::Result<SocketAddr> {
+    let local = stream.local_addr()?;
+    if local.port() != own_port {
+        return Ok(local);
+    }
+    let socket = SockRef::from(stream);
+    let answer =
+        if local.is_ipv4() { socket.original_dst_v4()? } else { socket.original_dst_v6()? };
+    answer.as_socket().ok_or_else(|| io::Error::other("not an internet address"))
+}
+
+fn dial(to: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT)
+        .map_err(|error| io::Error::other(name_of(&error)))?;
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(format!("peer={peer} own={local} {said}"))
+}
+
+/// Many connections at once, each to a port of its own; how many were told the right original
+/// destination, and the first that was not.
+fn storm(count: usize, first: SocketAddr) -> io::Result<String> {
+    let next = AtomicUsize::new(0);
+    let attempt = |index: usize| {
+        let mut to = first;
+        to.set_port(first.port() + u16::try_from(index).map_err(io::Error::other)?);
+        let answer = dial(to)?;
+        match answer.contains(&format!(" who=proxy original={to} ")) {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("{to}: {answer}"))),
+        }
+    };
+    let work = || {
+        let mut good = 0usize;
+        let mut complaint = None;
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return (good, complaint);
+            }
+            match attempt(index) {
+                Ok(()) => good += 1,
+                Err(error) => complaint = Some(error.to_string()),
+            }
+        }
+    };
+    let results: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..STORM_THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let good: usize = results.iter().map(|(good, _)| good).sum();
+    let complaint = results.into_iter().find_map(|(_, complaint)| complaint).unwrap_or_default();
+    Ok(format!("good={good} {complaint}"))
+}
+
+/// An error as one word.
+fn name_of(error: &io::Error) -> String {
+    format!("{:?}", error.kind())
+}
