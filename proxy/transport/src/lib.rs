@@ -1,1 +1,37 @@
-//! Sockets of the data plane: listeners, original destination, buffers, opaque relay.
+//! Sockets of the data plane: listeners, original destination, detection, opaque relay.
+//!
+//! Everything here belongs to one worker thread with a current-thread runtime; nothing is shared
+//! between workers but what the kernel shares. It knows no policy: it is told where to connect and
+//! what to relay, and says what happened.
+//!
+//! Read first: [`Listener`] (where connections come from), [`original_destination`] (where they
+//! were meant to go), [`detect`] (what their first bytes are) and [`relay`] (bytes both ways, with
+//! the ends of each side passed on exactly).
+//!
+//! ```text
+//! Listener -> original_destination -> read_first -> detect -> Prefixed -> relay <- connect
+//! ```
+//!
+//! [`Stream`] is what the relay needs of a connection; TLS streams implement it too.
+
+mod buffer;
+mod connect;
+mod detect;
+mod first;
+mod listen;
+mod local;
+mod orig_dst;
+mod prefixed;
+mod relay;
+mod stream;
+
+pub use buffer::{Buffer, RELAY_BUFFER};
+pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
+pub use detect::{DETECT_TIMEOUT, Detected, MAX_DETECT, detect};
+pub use first::{MAX_FIRST, read_first};
+pub use listen::{BACKLOG, Family, Listener};
+pub use local::LocalAddresses;
+pub use orig_dst::original_destination;
+pub use prefixed::Prefixed;
+pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay};
+pub use stream::Stream;

@@ -1,0 +1,103 @@
+//! Connections that the proxy opens.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+/// How long a connection may take to be made: one lost SYN is sent again after one second, a second
+/// loss means that another endpoint is the better choice.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why no connection was made. Nothing reached the other side, so another endpoint can be tried.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens there.
+    #[error("connection to {0} refused")]
+    Refused(SocketAddr),
+    /// No answer in time.
+    #[error("no answer from {0} within {1:?}")]
+    Timeout(SocketAddr, Duration),
+    /// No route, or a router said so.
+    #[error("{0} cannot be reached")]
+    Unreachable(SocketAddr, #[source] io::Error),
+    /// Anything else, for example no descriptor left.
+    #[error("connecting to {0}")]
+    Other(SocketAddr, #[source] io::Error),
+}
+
+impl ConnectError {
+    /// The label in metrics and logs.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Timeout(..) => "timeout",
+            Self::Unreachable(..) => "unreachable",
+            Self::Other(..) => "other",
+        }
+    }
+
+    fn of(address: SocketAddr, timeout: Duration, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
+                Self::Refused(address)
+            }
+            io::ErrorKind::TimedOut => Self::Timeout(address, timeout),
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                Self::Unreachable(address, error)
+            }
+            _ => Self::Other(address, error),
+        }
+    }
+}
+
+/// Connects with `TCP_NODELAY`, within `timeout`.
+///
+/// # Errors
+/// [`ConnectError`]; nothing has reached an application then.
+pub async fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, ConnectError> {
+    let connected = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
+    match connected {
+        Ok(Ok(tcp)) => match tcp.set_nodelay(true) {
+            Ok(()) => Ok(tcp),
+            Err(error) => Err(ConnectError::Other(address, error)),
+        },
+        Ok(Err(error)) => Err(ConnectError::of(address, timeout, error)),
+        Err(_) => Err(ConnectError::Timeout(address, timeout)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Listener;
+
+    #[tokio::test]
+    async fn a_listener_is_reached_and_its_absence_named() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.address();
+        let tcp = connect(address, CONNECT_TIMEOUT).await.unwrap();
+        assert!(tcp.nodelay().unwrap());
+        drop((tcp, listener));
+        let error = connect(address, CONNECT_TIMEOUT).await.unwrap_err();
+        assert_eq!(error.reason(), "refused", "{error}");
+    }
+
+    #[test]
+    fn kernel_errors_have_a_reason() {
+        use nix::libc;
+        let address = "192.0.2.1:80".parse().unwrap();
+        for (errno, reason) in [
+            (libc::ECONNREFUSED, "refused"),
+            (libc::ETIMEDOUT, "timeout"),
+            (libc::EHOSTUNREACH, "unreachable"),
+            (libc::ENETUNREACH, "unreachable"),
+            (libc::EADDRNOTAVAIL, "other"),
+        ] {
+            let error = io::Error::from_raw_os_error(errno);
+            assert_eq!(ConnectError::of(address, CONNECT_TIMEOUT, error).reason(), reason);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Listening sockets, one set for each worker.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Connections that the kernel completes before they are accepted. As large as a burst that one
+/// worker accepts within some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
+pub const BACKLOG: i32 = 4096;
+
+/// How often one [`Listener::accept`] tries again before it reports. With the doubling waits below
+/// that is about two seconds, long enough to outlive a burst of descriptors, short enough for the
+/// operator to read why nothing is accepted.
+const MAX_ACCEPT_RETRIES: u32 = 10;
+
+/// The first wait after a failure for lack of resources; doubled up to [`MAX_ACCEPT_WAIT`].
+const FIRST_ACCEPT_WAIT: Duration = Duration::from_millis(2);
+
+/// The longest wait between two tries.
+const MAX_ACCEPT_WAIT: Duration = Duration::from_millis(500);
+
+/// The address families, in the order of the capture's slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6 only; IPv4-mapped addresses go to the IPv4 listener.
+    V6,
+}
+
+/// A listening socket of this worker.
+///
+/// It shares its port with the same listener of the other workers (`SO_REUSEPORT`); the kernel
+/// spreads connections over them.
+#[derive(Debug)]
+pub struct Listener {
+    inner: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds `address` and listens. Port 0 picks a free port, see [`Listener::address`].
+    ///
+    /// # Errors
+    /// What the kernel says: the port belongs to another user, the family is switched off, ...
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        // Accepted sockets inherit it, which saves a system call for each of them.
+        socket.set_tcp_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let inner = TcpListener::from_std(socket.into())?;
+        let address = inner.local_addr()?;
+        Ok(Self { inner, address })
+    }
+
+    /// The address it is bound to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its address family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        if self.address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// The next connection and the address of its client; `TCP_NODELAY` is set.
+    ///
+    /// A connection that its client gave up is skipped. For lack of descriptors or memory it waits
+    /// and tries again, a bound number of times. Cancelling it loses no connection.
+    ///
+    /// # Errors
+    /// The last error when the tries are used up; the listener can be asked again.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let mut wait = FIRST_ACCEPT_WAIT;
+        for _ in 0..MAX_ACCEPT_RETRIES {
+            match self.inner.accept().await {
+                Ok(accepted) => return Ok(accepted),
+                Err(error) if is_of_connection(&error) => {}
+                Err(error) if is_of_resources(&error) => {
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(MAX_ACCEPT_WAIT);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.inner.accept().await
+    }
+}
+
+/// Errors of the one connection that was about to be accepted (accept(2), "Error handling").
+fn is_of_connection(error: &io::Error) -> bool {
+    use nix::libc;
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::EPERM
+                | libc::EPROTO
+                | libc::ENETDOWN
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::EOPNOTSUPP
+                | libc::ENETUNREACH
+        )
+    )
+}
+
+/// Errors that pass when others close their descriptors or free memory.
+fn is_of_resources(error: &io::Error) -> bool {
+    use nix::libc;
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn workers_share_a_port_and_families_do_not_mix() {
+        let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let second = Listener::bind(first.address()).unwrap();
+        assert_eq!(first.address(), second.address());
+        assert_eq!(first.family(), Family::V4);
+        let v6 =
+            Listener::bind(SocketAddr::new("::".parse().unwrap(), first.address().port())).unwrap();
+        assert_eq!(v6.family(), Family::V6);
+    }
+
+    #[tokio::test]
+    async fn accepted_sockets_send_without_delay() {
+        let listener = Listener::bind("[::1]:0".parse().unwrap()).unwrap();
+        let client = TcpStream::connect(listener.address()).await.unwrap();
+        let (accepted, from) = listener.accept().await.unwrap();
+        assert_eq!(from, client.local_addr().unwrap());
+        assert!(accepted.nodelay().unwrap());
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        use nix::libc;
+        let of = io::Error::from_raw_os_error;
+        assert!(is_of_resources(&of(libc::EMFILE)) && !is_of_connection(&of(libc::EMFILE)));
+        assert!(is_of_connection(&of(libc::ECONNABORTED)));
+        assert!(!is_of_resources(&of(libc::EBADF)) && !is_of_connection(&of(libc::EBADF)));
+    }
+}

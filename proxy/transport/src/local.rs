@@ -1,0 +1,78 @@
+//! The addresses of this network namespace.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use leno_types::canonical;
+
+/// How old the list may get. Addresses of a workload are set before its proxy starts; a later one is
+/// seen after this long, until then the inbound hop's loop guard covers it.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// The most addresses kept; a workload's namespace has about four.
+const MAX_ADDRESSES: usize = 256;
+
+/// The addresses of this namespace, asked of the kernel at most once every five seconds.
+#[derive(Debug, Default)]
+pub struct LocalAddresses {
+    addresses: RefCell<Vec<IpAddr>>,
+    read_at: Cell<Option<Instant>>,
+}
+
+impl LocalAddresses {
+    /// An empty list that reads the kernel's on first use.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a connection to `ip` would stay in this namespace: loopback, the unspecified address
+    /// or an address of an interface. A list that cannot be read again stays as it was.
+    #[must_use]
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        let ip = canonical((ip, 0).into()).ip();
+        if ip.is_loopback() || ip.is_unspecified() {
+            return true;
+        }
+        let now = Instant::now();
+        let fresh = self.read_at.get().is_some_and(|read_at| now.duration_since(read_at) < REFRESH);
+        if !fresh {
+            self.read_at.set(Some(now));
+            if let Ok(addresses) = interface_addresses() {
+                *self.addresses.borrow_mut() = addresses;
+            }
+        }
+        self.addresses.borrow().contains(&ip)
+    }
+}
+
+fn interface_addresses() -> io::Result<Vec<IpAddr>> {
+    let interfaces = nix::ifaddrs::getifaddrs().map_err(io::Error::from)?;
+    let ip_of = |interface: nix::ifaddrs::InterfaceAddress| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    };
+    Ok(interfaces.filter_map(ip_of).take(MAX_ADDRESSES).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_and_interfaces_are_local_and_documentation_addresses_are_not() {
+        let local = LocalAddresses::new();
+        for text in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::ffff:127.0.0.1"] {
+            assert!(local.is_local(text.parse().unwrap()), "{text}");
+        }
+        for text in ["192.0.2.1", "2001:db8::1"] {
+            assert!(!local.is_local(text.parse().unwrap()), "{text}");
+        }
+        for ip in interface_addresses().unwrap() {
+            assert!(local.is_local(ip), "{ip}");
+        }
+    }
+}

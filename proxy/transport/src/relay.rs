@@ -1,0 +1,179 @@
+//! Bytes both ways between two connections, with each end passed on as what it was.
+//!
+//! ```text
+//!   a ──read──► buffer or pipe ──write──► b      one Direction
+//!   a ◄─write── buffer or pipe ◄──read─── b      the other
+//!
+//!   end read on one side     -> what is held is written, then the other side's write half is shut
+//!   error on either side     -> both sides are reset
+//!   nothing moved for long   -> both sides are reset
+//! ```
+
+mod direction;
+mod pipe;
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+use crate::Stream;
+use direction::Direction;
+
+/// After how long without a byte in either direction a relay is given up. Pools of databases keep
+/// connections for about that long.
+pub const RELAY_IDLE: Duration = Duration::from_secs(3600);
+
+/// One of the two connections of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+impl Side {
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// Is told of bytes while they move.
+pub trait Observer {
+    /// `n` bytes that came from `side` were written to the other.
+    fn moved(&mut self, side: Side, n: usize);
+}
+
+impl Observer for () {
+    fn moved(&mut self, _side: Side, _n: usize) {}
+}
+
+impl<F: FnMut(Side, usize)> Observer for F {
+    fn moved(&mut self, side: Side, n: usize) {
+        self(side, n);
+    }
+}
+
+/// What a relay has done.
+#[derive(Debug)]
+pub struct Relayed {
+    /// Bytes from the first to the second connection.
+    pub a_to_b: u64,
+    /// Bytes from the second to the first connection.
+    pub b_to_a: u64,
+    /// How it ended.
+    pub ended: Ended,
+}
+
+/// How a relay ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Both directions came to their end.
+    Closed,
+    /// A connection failed; both were reset.
+    Failed {
+        /// The connection that failed.
+        side: Side,
+        /// With what: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for cut-off TLS, ...
+        error: io::Error,
+    },
+    /// Nothing moved for the time given; both were reset.
+    Idle,
+}
+
+impl Ended {
+    /// The label in metrics and logs.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Idle => "idle",
+            Self::Failed { error, .. } => match error.kind() {
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "reset",
+                io::ErrorKind::UnexpectedEof => "truncated",
+                io::ErrorKind::TimedOut => "timeout",
+                _ => "error",
+            },
+        }
+    }
+}
+
+/// Moves bytes between `a` and `b` until both directions have ended, one has failed, or nothing has
+/// moved for `idle` (found within twice that time).
+///
+/// An idle relay holds no buffer. Between two plain sockets, a direction that has moved more than
+/// 256 KiB goes on in the kernel (`splice`). Dropping the future closes both connections.
+pub async fn relay<A, B, O>(mut a: A, mut b: B, idle: Duration, mut observer: O) -> Relayed
+where
+    A: Stream,
+    B: Stream,
+    O: Observer,
+{
+    let mut forth = Direction::default();
+    let mut back = Direction::default();
+    let mut bound = std::pin::pin!(IdleBound::new(idle));
+    let ended = poll_fn(|cx| {
+        let before = (forth.moved(), back.moved());
+        let there = forth.poll(cx, &mut a, &mut b);
+        observe(&mut observer, Side::A, forth.moved() - before.0);
+        let here = back.poll(cx, &mut b, &mut a);
+        observe(&mut observer, Side::B, back.moved() - before.1);
+        match (there, here) {
+            (Poll::Ready(Err(failed)), _) => Poll::Ready(failed.seen_from(Side::A)),
+            (_, Poll::Ready(Err(failed))) => Poll::Ready(failed.seen_from(Side::B)),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ended::Closed),
+            _ => bound.as_mut().poll(cx, forth.moved() + back.moved()),
+        }
+    })
+    .await;
+    if !matches!(ended, Ended::Closed) {
+        a.abort();
+        b.abort();
+    }
+    Relayed { a_to_b: forth.moved(), b_to_a: back.moved(), ended }
+}
+
+fn observe(observer: &mut impl Observer, side: Side, n: u64) {
+    if n > 0 {
+        observer.moved(side, usize::try_from(n).unwrap_or(usize::MAX));
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A timer that is looked at only when it fires, so that moving bytes costs it nothing.
+    struct IdleBound {
+        idle: Duration,
+        moved: u64,
+        #[pin]
+        timer: Sleep,
+    }
+}
+
+impl IdleBound {
+    fn new(idle: Duration) -> Self {
+        Self { idle, moved: 0, timer: tokio::time::sleep(idle) }
+    }
+
+    fn poll(self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>, moved: u64) -> Poll<Ended> {
+        let mut this = self.project();
+        while this.timer.as_mut().poll(cx).is_ready() {
+            if *this.moved == moved {
+                return Poll::Ready(Ended::Idle);
+            }
+            *this.moved = moved;
+            this.timer.as_mut().reset(Instant::now() + *this.idle);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! One direction of a relay.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncWrite, ReadBuf};
+
+use super::pipe::{self, Pipe};
+use super::{Ended, Side};
+use crate::{Buffer, Stream};
+
+/// After how many bytes a direction between plain sockets goes on with `splice`: a pipe costs two
+/// descriptors and two more system calls for each piece, which small streams never earn back.
+const SPLICE_AFTER: u64 = 256 * 1024;
+
+/// Reads in one poll before other tasks get their turn: 2 MiB at the most, about a millisecond.
+const MAX_READS_PER_POLL: u32 = 32;
+
+/// ```text
+/// Copy ──over SPLICE_AFTER, both plain──► Splice      (Copy again where no pipe can be had)
+///  └──────────── end read ───────────┬─────┘
+///                                    ▼
+///                                Shutdown ──► Done
+/// ```
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Copy,
+    Splice,
+    Shutdown,
+    Done,
+}
+
+/// A direction: what was read on one side and not yet written to the other, and how much was.
+#[derive(Debug, Default)]
+pub(super) struct Direction {
+    state: State,
+    held: Option<Buffer>,
+    pipe: Option<Pipe>,
+    never_splice: bool,
+    unflushed: bool,
+    moved: u64,
+}
+
+/// An error and which end of the direction raised it.
+#[derive(Debug)]
+pub(super) enum Failed {
+    Reading(io::Error),
+    Writing(io::Error),
+}
+
+impl Failed {
+    /// As the end of a relay, when the direction reads from `from`.
+    pub(super) fn seen_from(self, from: Side) -> Ended {
+        let (side, error) = match self {
+            Self::Reading(error) => (from, error),
+            Self::Writing(error) => (from.other(), error),
+        };
+        Ended::Failed { side, error }
+    }
+}
+
+impl Direction {
+    /// Bytes written so far.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Moves what can be moved now; ready when this direction has ended.
+    pub(super) fn poll<R: Stream, W: Stream>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+        to: &mut W,
+    ) -> Poll<Result<(), Failed>> {
+        loop {
+            self.state = match self.state {
+                State::Copy => ready!(self.poll_copy(cx, from, to))?,
+                State::Splice => ready!(self.poll_splice(cx, from, to))?,
+                State::Shutdown => {
+                    let shut = ready!(Pin::new(&mut *to).poll_shutdown(cx));
+                    end_of_shutdown(shut).map_err(Failed::Writing)?;
+                    State::Done
+                }
+                State::Done => return Poll::Ready(Ok(())),
+            };
+        }
+    }
+
+    fn poll_copy<R: Stream, W: Stream>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+        to: &mut W,
+    ) -> Poll<Result<State, Failed>> {
+        for _ in 0..MAX_READS_PER_POLL {
+            ready!(self.poll_write_held(cx, to))?;
+            let in_kernel = self.moved > SPLICE_AFTER && !self.never_splice;
+            if in_kernel && from.plain().is_some() && to.plain().is_some() {
+                return Poll::Ready(Ok(State::Splice));
+            }
+            let mut buffer = Buffer::take();
+            let mut space = ReadBuf::new(buffer.unfilled());
+            match Pin::new(&mut *from).poll_read(cx, &mut space) {
+                Poll::Pending => {
+                    drop(buffer);
+                    return self.poll_flush(cx, to);
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Failed::Reading(error))),
+                Poll::Ready(Ok(())) => {}
+            }
+            let n = space.filled().len();
+            if n == 0 {
+                return Poll::Ready(Ok(State::Shutdown));
+            }
+            buffer.fill(n);
+            self.held = Some(buffer);
+        }
+        again(cx)
+    }
+
+    fn poll_write_held<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut W,
+    ) -> Poll<Result<(), Failed>> {
+        while let Some(buffer) = &mut self.held {
+            let wrote = ready!(Pin::new(&mut *to).poll_write(cx, buffer.filled()));
+            let n = wrote.and_then(some).map_err(Failed::Writing)?;
+            self.moved += n as u64;
+            self.unflushed = true;
+            buffer.consume(n);
+            if buffer.filled().is_empty() {
+                self.held = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Nothing to read: what TLS holds back goes out before the wait.
+    fn poll_flush<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut W,
+    ) -> Poll<Result<State, Failed>> {
+        if self.unflushed {
+            ready!(Pin::new(&mut *to).poll_flush(cx)).map_err(Failed::Writing)?;
+            self.unflushed = false;
+        }
+        Poll::Pending
+    }
+
+    fn poll_splice<R: Stream, W: Stream>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+        to: &mut W,
+    ) -> Poll<Result<State, Failed>> {
+        let (Some(from), Some(to)) = (from.plain(), to.plain()) else {
+            self.never_splice = true;
+            return Poll::Ready(Ok(State::Copy));
+        };
+        for _ in 0..MAX_READS_PER_POLL {
+            let mut pipe = match self.pipe.take().map_or_else(Pipe::take, Ok) {
+                Ok(pipe) => pipe,
+                Err(_no_pipe) => {
+                    self.never_splice = true;
+                    return Poll::Ready(Ok(State::Copy));
+                }
+            };
+            while !pipe.is_empty() {
+                match pipe.poll_drain(cx, to) {
+                    Poll::Pending => {
+                        self.pipe = Some(pipe);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(wrote) => {
+                        self.moved += wrote.and_then(some).map_err(Failed::Writing)? as u64;
+                    }
+                }
+            }
+            match ready!(pipe.poll_fill(cx, from)) {
+                Err(error) if pipe::is_unsupported(&error) => {
+                    self.never_splice = true;
+                    return Poll::Ready(Ok(State::Copy));
+                }
+                Err(error) => return Poll::Ready(Err(Failed::Reading(error))),
+                Ok(0) => return Poll::Ready(Ok(State::Shutdown)),
+                Ok(_) => self.pipe = Some(pipe),
+            }
+        }
+        again(cx)
+    }
+}
+
+fn some(n: usize) -> io::Result<usize> {
+    if n == 0 {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    Ok(n)
+}
+
+/// Asks to be polled again at once, after the other tasks.
+fn again<T>(cx: &Context<'_>) -> Poll<T> {
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// The other side may be gone by the time its end is announced, after it has ended its own
+/// direction; that is no failure, nothing is lost by it.
+fn end_of_shutdown(shut: io::Result<()>) -> io::Result<()> {
+    match shut {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,133 @@
+//! Pipes for `splice`, pooled: a relay holds one only while it has bytes in it.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
+use nix::libc;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// The size of a pipe; bulk relays measured best with it.
+const PIPE_BYTES: usize = 256 * 1024;
+
+/// The most free pipes a worker keeps: 16 descriptors.
+const MAX_FREE: usize = 8;
+
+thread_local! {
+    static FREE: RefCell<Vec<Ends>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Debug)]
+struct Ends {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+/// A pipe and how many bytes are in it; back to the pool when it is dropped empty.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    ends: Option<Ends>,
+    held: usize,
+}
+
+impl Pipe {
+    /// Takes one of the pool, or a new one.
+    ///
+    /// # Errors
+    /// No descriptor is left, or the user's share of pipe memory (`pipe-user-pages-soft`).
+    pub(super) fn take() -> io::Result<Self> {
+        let ends = match FREE.with_borrow_mut(Vec::pop) {
+            Some(ends) => ends,
+            None => Ends::new()?,
+        };
+        Ok(Self { ends: Some(ends), held: 0 })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Takes bytes from the socket into the pipe, which must be empty so that "would block" can
+    /// only mean that the socket has none. 0 is the end of the stream.
+    pub(super) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+    ) -> Poll<io::Result<usize>> {
+        debug_assert!(self.is_empty());
+        loop {
+            ready!(from.poll_read_ready(cx))?;
+            let ends = self.ends();
+            match from.try_io(Interest::READABLE, || moved(from, &ends.write, PIPE_BYTES)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(n) => {
+                    self.held = n;
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Moves bytes from the pipe to the socket.
+    pub(super) fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &TcpStream,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(to.poll_write_ready(cx))?;
+            let ends = self.ends();
+            match to.try_io(Interest::WRITABLE, || moved(&ends.read, to, self.held)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(n) => {
+                    self.held -= n;
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn ends(&self) -> &Ends {
+        self.ends.as_ref().expect("taken only on drop")
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        if self.held > 0 {
+            return;
+        }
+        // At the end of the thread the pool is gone already, and the pipe goes with it.
+        let ends = self.ends.take();
+        let _ended = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < MAX_FREE {
+                free.extend(ends);
+            }
+        });
+    }
+}
+
+impl Ends {
+    fn new() -> io::Result<Self> {
+        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let bytes = libc::c_int::try_from(PIPE_BYTES).expect("256 KiB fit");
+        fcntl(&write, FcntlArg::F_SETPIPE_SZ(bytes))?;
+        Ok(Self { read, write })
+    }
+}
+
+fn moved(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
+    let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
+    splice(from, None, to, None, most, flags).map_err(io::Error::from)
+}
+
+/// The socket cannot be spliced from, as one in a sockmap.
+pub(super) fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
+}
