@@ -1,1 +1,46 @@
-//! The HTTP engine of the data plane.
+//! The HTTP/1 engine of the data plane: heads parsed once in place, forwarded with edits; bodies
+//! passed on as they come.
+//!
+//! A worker reads a request from a client's [`Conn`], decides where it goes from its
+//! [`RequestView`], and hands both connections to [`exchange`], which relays the request and the
+//! response at the same time and says how it went and what each connection is still good for.
+//!
+//! ```text
+//!            read_request                     exchange
+//! client ──► Conn ──► RequestHead ──► (route, pool) ──► Conn ──► server
+//!              ◄────────────── Exchange ◄──────────────
+//! ```
+//!
+//! The engine knows HTTP and nothing of routes, policies, pools or TLS: a stream is whatever
+//! implements [`Io`]. Both sides are taken strictly by RFC 9112; what two parsers could
+//! understand differently is refused, and no byte behind a message's end goes out with it.
+//!
+//! An idle connection holds no buffer, a busy one a pooled buffer a direction, and an exchange in
+//! steady state makes four system calls on data and no allocation. Read first: [`Conn`],
+//! [`exchange`], [`BodyWalker`], whose events HTTP/2 shares.
+
+mod alarm;
+mod answer;
+mod body;
+mod conn;
+mod edit;
+mod exchange;
+mod failure;
+mod head;
+mod io;
+mod limits;
+mod pool;
+mod received;
+mod reuse;
+
+pub use answer::Answer;
+pub use body::{BodyError, BodyWalker, Event};
+pub use conn::Conn;
+pub use edit::{Edits, HeaderLine, InvalidHeader};
+pub use exchange::{Exchange, Judge, Judgement, Order, exchange};
+pub use failure::{Cause, Failure, Place};
+pub use head::{Framing, HeadError, RequestHead, RequestView, ResponseHead, ResponseView, Version};
+pub use io::Io;
+pub use limits::{Limits, MAX_HEAD_BYTES};
+pub use pool::{PoolStats, pool_stats, trim_pool};
+pub use reuse::{CONN_IDLE, ConnPool, MAX_IDLE_CONNS, is_idempotent};

@@ -1,0 +1,276 @@
+//! One HTTP/1 connection, on either side.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::AsyncWrite;
+use tokio::time::Instant;
+
+use crate::alarm::Alarm;
+use crate::answer::Answer;
+use crate::body::BodyWalker;
+use crate::failure::{Cause, Failure, Place};
+use crate::head::RequestHead;
+use crate::io::Io;
+use crate::limits::Limits;
+use crate::pool::Buffer;
+use crate::received::Received;
+
+/// A connection to a client or to a server. Holds a buffer only while there are bytes in it.
+#[derive(Debug)]
+pub struct Conn<S> {
+    pub(crate) io: S,
+    pub(crate) received: Received,
+    pub(crate) alarm: Alarm,
+    /// The other side has said that it sends no more.
+    pub(crate) read_closed: bool,
+    /// Bytes of an unfinished message were used up: what follows cannot be read as a message.
+    pub(crate) lost: bool,
+    /// Exchanges completed.
+    pub(crate) exchanges: u64,
+}
+
+impl<S: Io> Conn<S> {
+    /// A connection on which nothing was read yet.
+    pub fn new(io: S) -> Self {
+        Self::with_received(io, &[])
+    }
+
+    /// A connection of which `bytes` (256 KiB at most) were read already, to detect its protocol.
+    pub fn with_received(io: S, bytes: &[u8]) -> Self {
+        Self {
+            io,
+            received: Received::with_bytes(bytes),
+            alarm: Alarm::default(),
+            read_closed: false,
+            lost: false,
+            exchanges: 0,
+        }
+    }
+
+    /// The stream below.
+    pub fn io(&self) -> &S {
+        &self.io
+    }
+
+    /// Bytes received and not yet used up; a request's head stands at their start until its
+    /// exchange begins.
+    pub fn received(&self) -> &[u8] {
+        self.received.bytes()
+    }
+
+    /// Exchanges completed on this connection.
+    pub fn exchanges(&self) -> u64 {
+        self.exchanges
+    }
+
+    /// Waits for the next request. `None`: the client is done, or idle for too long.
+    pub async fn read_request(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Failure> {
+        let mut head = RequestHead::default();
+        let mut wait = HeadWait::default();
+        poll_fn(|cx| self.poll_request(&mut head, &mut wait, limits, cx))
+            .await
+            .map(|found| found.then_some(head))
+    }
+
+    fn poll_request(
+        &mut self,
+        head: &mut RequestHead,
+        wait: &mut HeadWait,
+        limits: &Limits,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, Failure>> {
+        let refused = |error| Failure::new(Place::Client, Cause::Head(error));
+        loop {
+            if !wait.begun && !self.skip_empty_line(wait) {
+                wait.begun = true;
+            }
+            if wait.begun && head.parse(self.received.bytes(), limits).map_err(refused)? {
+                return Poll::Ready(Ok(true));
+            }
+            if self.read_closed {
+                return Poll::Ready(self.end_of_requests());
+            }
+            match self.received.poll_fill(&mut self.io, cx) {
+                Poll::Ready(Ok(0)) => self.read_closed = true,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) if self.received.is_empty() => return Poll::Ready(Ok(false)),
+                Poll::Ready(Err(error)) => {
+                    return Poll::Ready(Err(Failure::new(Place::Client, Cause::Broken(error))));
+                }
+                Poll::Pending => {
+                    ready!(self.alarm.poll_at(wait.deadline(limits), cx));
+                    return Poll::Ready(if wait.begun {
+                        Err(Failure::new(Place::Client, Cause::HeadTimeout))
+                    } else {
+                        Ok(false)
+                    });
+                }
+            }
+        }
+    }
+
+    /// Some clients end a body with a CRLF too many: one empty line before a request is skipped
+    /// (RFC 9112 section 2.2). Whether what is there may still be that line, or nothing.
+    fn skip_empty_line(&mut self, wait: &mut HeadWait) -> bool {
+        if !wait.skipped && self.received.bytes().starts_with(b"\r\n") {
+            self.received.consume(2);
+            wait.skipped = true;
+        }
+        match self.received.bytes() {
+            [] => true,
+            [b'\r'] => !wait.skipped,
+            _ => false,
+        }
+    }
+
+    fn end_of_requests(&self) -> Result<bool, Failure> {
+        match self.received.bytes() {
+            [] | [b'\r'] => Ok(false),
+            _ => Err(Failure::new(Place::Client, Cause::Closed)),
+        }
+    }
+
+    /// Sends a response of our own, to `request` or to bytes that are none. Whether the
+    /// connection can be used further; the response says so too.
+    pub async fn respond(
+        &mut self,
+        request: Option<&RequestHead>,
+        answer: &Answer<'_>,
+    ) -> io::Result<bool> {
+        let rest = request.filter(|request| request.keep_alive() && !self.lost);
+        let used = rest.and_then(|request| self.whole_request(request));
+        let to_head = request.is_some_and(|request| self.is_head(request));
+        let (buffer, length, rest) = answer.render(used.is_some(), to_head);
+        self.write_all(&buffer[..length]).await?;
+        self.write_all(rest).await?;
+        poll_fn(|cx| Pin::new(&mut self.io).poll_flush(cx)).await?;
+        if let Some(used) = used {
+            self.received.consume(used);
+            self.received.settle();
+            self.exchanges += 1;
+        }
+        Ok(used.is_some())
+    }
+
+    /// Length of the request with its body, if all of it is here.
+    fn whole_request(&self, request: &RequestHead) -> Option<usize> {
+        let mut walker = BodyWalker::new(request.framing());
+        let body = self.received.bytes().get(request.len()..)?;
+        let length = walker.walk(body).ok()?;
+        walker.is_done().then_some(request.len() + length)
+    }
+
+    pub(crate) fn is_head(&self, request: &RequestHead) -> bool {
+        let head = self.received.bytes().get(..request.len());
+        !self.lost && head.is_some_and(|head| request.method.of(head) == b"HEAD")
+    }
+
+    /// Writes bytes as they are, for a protocol of the caller's own.
+    pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let count = poll_fn(|cx| Pin::new(&mut self.io).poll_write(cx, bytes)).await?;
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = &bytes[count..];
+        }
+        Ok(())
+    }
+
+    /// Whether a pooled connection to a server may take another request: nothing came while it
+    /// was idle, neither bytes nor its end. Costs no system call unless something came.
+    pub fn is_quiet(&mut self) -> bool {
+        self.poll_unquiet(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    /// Ready when a pooled connection is of no more use, as told by [`Self::is_quiet`].
+    pub fn poll_unquiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.received.is_empty() || self.read_closed || self.lost {
+            return Poll::Ready(());
+        }
+        self.received.poll_fill(&mut self.io, cx).map(|outcome| {
+            self.read_closed |= !matches!(outcome, Ok(count) if count > 0);
+        })
+    }
+
+    /// Ends the connection: says that nothing more comes, then reads what the client still sends
+    /// until it has seen that, or a bound is reached. Closing at once would make the kernel
+    /// answer with a reset, which can destroy a response that the client has not read yet.
+    pub async fn close(mut self, limits: &Limits) {
+        let deadline = Instant::now() + limits.linger;
+        let mut left = limits.linger_bytes;
+        let mut shut = false;
+        poll_fn(|cx| {
+            if !shut {
+                match Pin::new(&mut self.io).poll_shutdown(cx) {
+                    Poll::Ready(Ok(())) => shut = true,
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => {}
+                }
+            }
+            loop {
+                let held = self.received.bytes().len();
+                self.received.consume(held);
+                match self.received.poll_fill(&mut self.io, cx) {
+                    Poll::Ready(Ok(count)) if count > 0 && count <= left => left -= count,
+                    Poll::Ready(_) if shut => return Poll::Ready(()),
+                    Poll::Ready(_) | Poll::Pending => break,
+                }
+            }
+            self.alarm.poll_at(deadline, cx)
+        })
+        .await;
+    }
+
+    /// Ends the connection with a reset where the stream can, so that a cut response is not taken
+    /// for a complete one.
+    pub fn abort(mut self) {
+        self.io.reset_on_drop();
+    }
+
+    /// The stream and the bytes that were received and not used.
+    pub fn into_parts(mut self) -> (S, Vec<u8>) {
+        let received = self.received.bytes().to_vec();
+        self.received = Received::new(Buffer::default());
+        (self.io, received)
+    }
+}
+
+/// Where the wait for a head has got to.
+#[derive(Debug, Default)]
+struct HeadWait {
+    /// The first byte of a head is here.
+    begun: bool,
+    skipped: bool,
+    idle_until: Option<Instant>,
+    head_until: Option<Instant>,
+}
+
+impl HeadWait {
+    fn deadline(&mut self, limits: &Limits) -> Instant {
+        if self.begun {
+            *self.head_until.get_or_insert_with(|| Instant::now() + limits.head)
+        } else {
+            *self.idle_until.get_or_insert_with(|| Instant::now() + limits.idle)
+        }
+    }
+}
+
+/// Writing as a future's step: `WriteZero` where the stream takes nothing.
+pub(crate) fn poll_write_some<S: AsyncWrite + Unpin>(
+    io: &mut S,
+    slices: &[io::IoSlice<'_>],
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    let written = match slices {
+        [only] => ready!(Pin::new(io).poll_write(cx, only)),
+        _ => ready!(Pin::new(io).poll_write_vectored(cx, slices)),
+    };
+    match written {
+        Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        other => Poll::Ready(other),
+    }
+}

@@ -1,0 +1,273 @@
+//! Heads are forwarded as received but for the edits planned here: what HTTP demands of a hop,
+//! and what the caller asks for.
+
+use smallvec::SmallVec;
+
+use crate::head::{
+    Connection, Header, Headers, Known, Meaning, RequestHead, ResponseHead, TOKEN, Transfer,
+    Version, is_text, tokens, trim,
+};
+
+/// A whole header line, made once and sent many times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderLine {
+    line: Box<[u8]>,
+    name_length: usize,
+}
+
+/// Headers that say where a message or a connection ends, which no edit may change.
+const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
+
+/// The header cannot be set: a byte that it cannot hold, or a name that the engine itself sets.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the header `{name}` cannot be set: it frames messages, or holds a forbidden character")]
+pub struct InvalidHeader {
+    name: String,
+}
+
+impl HeaderLine {
+    /// `name: value` with its line end.
+    pub fn new(name: &str, value: &[u8]) -> Result<Self, InvalidHeader> {
+        let value = trim(value);
+        let name_fits = !name.is_empty() && name.bytes().all(|byte| TOKEN[byte as usize]);
+        let framing = FRAMING.iter().any(|other| name.eq_ignore_ascii_case(other));
+        if !name_fits || framing || !value.iter().all(|byte| is_text(*byte)) {
+            return Err(InvalidHeader { name: name.to_owned() });
+        }
+        let line = [name.as_bytes(), b": ", value, b"\r\n"].concat().into_boxed_slice();
+        Ok(Self { line, name_length: name.len() })
+    }
+
+    /// The name as given.
+    pub fn name(&self) -> &str {
+        std::str::from_utf8(&self.line[..self.name_length]).unwrap_or_default()
+    }
+
+    /// The whole line, with CRLF.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.line
+    }
+}
+
+/// Changes to one head. The default changes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Edits<'a> {
+    /// Names of headers to leave out, in any case.
+    pub remove: &'a [&'a str],
+    /// Headers to add, in place of all of the same name.
+    pub set: &'a [HeaderLine],
+    /// Headers to add to those of the same name.
+    pub add: &'a [HeaderLine],
+    /// A target in place of the request's. Must hold no space and no control character.
+    pub target: Option<&'a [u8]>,
+}
+
+impl Edits<'_> {
+    fn is_empty(&self) -> bool {
+        self.remove.is_empty()
+            && self.set.is_empty()
+            && self.add.is_empty()
+            && self.target.is_none()
+    }
+
+    fn removes(&self, name: &[u8]) -> bool {
+        self.remove.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
+            || self.set.iter().any(|line| name.eq_ignore_ascii_case(line.name().as_bytes()))
+    }
+}
+
+/// A piece of an edited head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Piece<'a> {
+    /// As received, from the message's start.
+    Received(u16, u16),
+    Given(&'a [u8]),
+}
+
+/// How a head goes out: the pieces, then the received bytes from `resume` on, which run on into
+/// the body. The plan of an unchanged head is empty and resumes at 0.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Plan<'a> {
+    pub(crate) pieces: SmallVec<[Piece<'a>; 8]>,
+    pub(crate) resume: usize,
+}
+
+impl<'a> Plan<'a> {
+    /// For a server with whom the connection is to stay open, whatever the client does after.
+    pub(crate) fn request(head: &RequestHead, bytes: &[u8], edits: &Edits<'a>) -> Self {
+        let upgrade = head.upgrade();
+        let wanted = Connection {
+            keep_alive: head.version == Version::Http10,
+            upgrade,
+            te: head.meaning.connection.te && trailers_wanted(&head.headers, bytes),
+            ..Connection::default()
+        };
+        let hop = Hop::new(&head.meaning, wanted, upgrade);
+        if edits.is_empty() && !hop.changes_anything() {
+            return Self::default();
+        }
+        let mut planner = Planner::new(bytes);
+        if let Some(target) = edits.target {
+            planner.replace(head.target.start as usize, head.target.end as usize, target);
+        }
+        planner.headers(&head.headers, &hop, edits);
+        planner.finish(head.len(), &hop, edits)
+    }
+
+    /// For a client whose connection stays open if `keep`; `to_version` is the client's.
+    pub(crate) fn response(
+        head: &ResponseHead,
+        bytes: &[u8],
+        edits: &Edits<'a>,
+        (keep, to_version): (bool, Version),
+    ) -> Self {
+        let wanted = Connection {
+            close: !keep,
+            keep_alive: keep && head.version.min(to_version) == Version::Http10,
+            upgrade: head.meaning.connection.upgrade,
+            ..Connection::default()
+        };
+        let hop = Hop::new(&head.meaning, wanted, true);
+        if edits.is_empty() && !hop.changes_anything() {
+            return Self::default();
+        }
+        let mut planner = Planner::new(bytes);
+        planner.headers(&head.headers, &hop, edits);
+        planner.finish(head.len(), &hop, edits)
+    }
+}
+
+/// What the hop itself demands (RFC 9110 section 7.6.1).
+struct Hop<'m> {
+    meaning: &'m Meaning,
+    /// The `Connection` line to send in place of those received.
+    line: Option<&'static [u8]>,
+    keep_lines: bool,
+    keep_upgrade: bool,
+}
+
+impl<'m> Hop<'m> {
+    fn new(meaning: &'m Meaning, wanted: Connection, keep_upgrade: bool) -> Self {
+        let given = meaning.connection;
+        // `keep-alive` says nothing in HTTP/1.1, so it may stay where it stands.
+        let may_stay = given.close == wanted.close
+            && given.upgrade == wanted.upgrade
+            && given.te == wanted.te
+            && !given.others
+            && (given.keep_alive || !wanted.keep_alive)
+            && !(given.keep_alive && wanted.close);
+        let keep_lines = may_stay && given.lines > 0;
+        let line = if may_stay { None } else { connection_line(wanted) };
+        Self { meaning, line, keep_lines, keep_upgrade }
+    }
+
+    fn changes_anything(&self) -> bool {
+        let meaning = self.meaning;
+        self.line.is_some()
+            || meaning.connection.lines > 0 && !self.keep_lines
+            || meaning.hop_by_hop
+            || meaning.length_repeated
+            || meaning.transfer != Transfer::Absent && meaning.length.is_some()
+            || meaning.upgrade != Default::default() && !self.keep_upgrade
+    }
+}
+
+fn connection_line(wanted: Connection) -> Option<&'static [u8]> {
+    Some(match wanted {
+        Connection { close: true, upgrade: true, .. } => b"Connection: close, upgrade\r\n",
+        Connection { close: true, .. } => b"Connection: close\r\n",
+        Connection { upgrade: true, te: true, .. } => b"Connection: upgrade, TE\r\n",
+        Connection { upgrade: true, .. } => b"Connection: upgrade\r\n",
+        Connection { te: true, .. } => b"Connection: TE\r\n",
+        Connection { keep_alive: true, .. } => b"Connection: keep-alive\r\n",
+        _ => return None,
+    })
+}
+
+fn trailers_wanted(headers: &Headers, bytes: &[u8]) -> bool {
+    headers.iter().any(|header| header.known == Known::Te && is_trailers(header, bytes))
+}
+
+fn is_trailers(header: &Header, bytes: &[u8]) -> bool {
+    header.value.of(bytes).eq_ignore_ascii_case(b"trailers")
+}
+
+struct Planner<'a, 'b> {
+    bytes: &'b [u8],
+    pieces: SmallVec<[Piece<'a>; 8]>,
+    /// Everything received before this is planned.
+    done: usize,
+}
+
+impl<'a, 'b> Planner<'a, 'b> {
+    fn new(bytes: &'b [u8]) -> Self {
+        Self { bytes, pieces: SmallVec::new(), done: 0 }
+    }
+
+    fn keep_to(&mut self, end: usize) {
+        if end > self.done {
+            self.pieces.push(Piece::Received(self.done as u16, end as u16));
+            self.done = end;
+        }
+    }
+
+    fn drop_range(&mut self, start: usize, end: usize) {
+        self.keep_to(start);
+        self.done = end;
+    }
+
+    fn replace(&mut self, start: usize, end: usize, with: &'a [u8]) {
+        self.drop_range(start, end);
+        self.pieces.push(Piece::Given(with));
+    }
+
+    fn headers(&mut self, headers: &Headers, hop: &Hop<'_>, edits: &Edits<'a>) {
+        let mut length_seen = false;
+        for header in headers {
+            let stays = match header.known {
+                Known::Connection => hop.keep_lines,
+                Known::KeepAlive | Known::ProxyConnection | Known::Http2Settings => false,
+                Known::Te => is_trailers(header, self.bytes),
+                Known::Upgrade => hop.keep_upgrade,
+                Known::ContentLength => {
+                    let first = !std::mem::replace(&mut length_seen, true);
+                    first && hop.meaning.transfer == Transfer::Absent
+                }
+                Known::TransferEncoding | Known::Host | Known::Expect => true,
+                Known::Other => {
+                    !hop.meaning.connection.others || !named(headers, header, self.bytes)
+                }
+            };
+            // The framing is not the caller's to remove.
+            let framing = matches!(header.known, Known::ContentLength | Known::TransferEncoding);
+            if !stays || !framing && edits.removes(header.name.of(self.bytes)) {
+                self.drop_range(header.name.start as usize, header.end as usize);
+            }
+        }
+    }
+
+    /// Adds what comes after the last header.
+    fn finish(mut self, head_length: usize, hop: &Hop<'_>, edits: &Edits<'a>) -> Plan<'a> {
+        let end_of_headers = head_length - 2;
+        let added = edits.set.iter().chain(edits.add);
+        let lines = hop.line.into_iter().chain(added.map(HeaderLine::as_bytes));
+        for line in lines {
+            self.keep_to(end_of_headers);
+            self.pieces.push(Piece::Given(line));
+        }
+        Plan { pieces: self.pieces, resume: self.done }
+    }
+}
+
+/// Whether a `Connection` header names `header`.
+fn named(headers: &Headers, header: &Header, bytes: &[u8]) -> bool {
+    let name = header.name.of(bytes);
+    headers
+        .iter()
+        .filter(|other| other.known == Known::Connection)
+        .flat_map(|connection| tokens(connection.value.of(bytes)))
+        .any(|option| option.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! One request and its response, relayed between two connections in both directions at once.
+
+mod pump;
+mod relay;
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::conn::Conn;
+use crate::edit::Edits;
+use crate::failure::Failure;
+use crate::head::{RequestHead, ResponseView};
+use crate::io::Io;
+use crate::limits::Limits;
+
+/// What the caller wants of an exchange.
+#[derive(Debug)]
+pub struct Order<'a, J = ()> {
+    /// Changes to the request's head.
+    pub request: Edits<'a>,
+    /// Changes to the final response's head.
+    pub response: Edits<'a>,
+    /// When the exchange must be over.
+    pub deadline: Option<Instant>,
+    /// Close the client's connection after this response, because we are draining.
+    pub close_client: bool,
+    /// Bounds for both sides.
+    pub limits: &'a Limits,
+    /// Sees the response before it is forwarded.
+    pub judge: J,
+}
+
+impl<'a> Order<'a> {
+    /// Forward everything.
+    pub fn new(limits: &'a Limits) -> Self {
+        Self {
+            request: Edits::default(),
+            response: Edits::default(),
+            deadline: None,
+            close_client: false,
+            limits,
+            judge: (),
+        }
+    }
+}
+
+impl<'a, J> Order<'a, J> {
+    /// With another judge.
+    pub fn judged_by<K>(self, judge: K) -> Order<'a, K> {
+        Order {
+            request: self.request,
+            response: self.response,
+            deadline: self.deadline,
+            close_client: self.close_client,
+            limits: self.limits,
+            judge,
+        }
+    }
+}
+
+/// Decides on a final response when its head is here and nothing of it was forwarded.
+pub trait Judge {
+    /// `replayable`: the request is still held whole, so that after a refusal it can be sent to
+    /// another server.
+    fn judge(&mut self, response: ResponseView<'_>, replayable: bool) -> Judgement;
+}
+
+/// What a [`Judge`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    /// The response goes to the client.
+    Forward,
+    /// It does not: the exchange fails with [`Cause::Refused`](crate::Cause::Refused).
+    Refuse,
+}
+
+/// Forwards everything.
+impl Judge for () {
+    fn judge(&mut self, _response: ResponseView<'_>, _replayable: bool) -> Judgement {
+        Judgement::Forward
+    }
+}
+
+impl<F: FnMut(ResponseView<'_>, bool) -> Judgement> Judge for F {
+    fn judge(&mut self, response: ResponseView<'_>, replayable: bool) -> Judgement {
+        self(response, replayable)
+    }
+}
+
+/// How an exchange went.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The status of the final response, or 101, once its head was here.
+    pub status: Option<u16>,
+    /// When the exchange began.
+    pub started: Instant,
+    /// When the first byte of a response came.
+    pub first_byte: Option<Instant>,
+    /// Bytes of the request as received, head and framing included. After an upgrade also what
+    /// followed.
+    pub request_bytes: u64,
+    /// The same of the final response.
+    pub response_bytes: u64,
+    /// Something was written to the client: no answer of our own can be sent any more.
+    pub response_started: bool,
+    /// The client's connection stands at the start of the next request.
+    pub client_reusable: bool,
+    /// The server's connection can take another request.
+    pub server_reusable: bool,
+    /// How long the server says it keeps an idle connection (`Keep-Alive: timeout=`).
+    pub server_idle: Option<Duration>,
+    /// Another protocol took over.
+    pub upgraded: bool,
+    /// Why it ended early.
+    pub failure: Option<Failure>,
+}
+
+/// Relays `request`, which [`Conn::read_request`] has just found on `client`, to `server` and the
+/// response back. After a retryable failure the same request can be relayed to another server.
+pub async fn exchange<C: Io, S: Io, J: Judge>(
+    client: &mut Conn<C>,
+    request: &RequestHead,
+    server: &mut Conn<S>,
+    order: &mut Order<'_, J>,
+) -> Exchange {
+    let mut relay = relay::Relay::new(client, request, server, order);
+    let outcome = poll_fn(|cx| relay.poll(cx)).await;
+    relay.conclude(outcome)
+}

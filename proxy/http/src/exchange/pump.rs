@@ -1,0 +1,157 @@
+//! One direction of an exchange: what may be forwarded of a message, and what was.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use crate::body::{BodyError, BodyWalker};
+use crate::conn::poll_write_some;
+use crate::edit::{Piece, Plan};
+use crate::head::Framing;
+use crate::io::Io;
+use crate::received::Received;
+
+/// Slices of one vectored write. A head with more edits takes a second write.
+const SLICES: usize = 16;
+
+/// Positions count from the first byte that the source still holds.
+///
+/// ```text
+/// source:  | written | approved, to be written | not looked at, or of the next message |
+///          0       written                  approved
+/// ```
+#[derive(Debug)]
+pub(super) struct Pump<'a> {
+    pub(super) walker: BodyWalker,
+    plan: Plan<'a>,
+    /// Pieces of the plan written, and bytes of the next one.
+    pieces_written: usize,
+    piece_at: usize,
+    written: usize,
+    approved: usize,
+    /// Bytes of the message approved so far.
+    pub(super) total: u64,
+    /// Bytes of the message were used up, so that it cannot be sent again.
+    pub(super) used: bool,
+    unflushed: bool,
+}
+
+impl<'a> Pump<'a> {
+    /// For a message whose head takes up the first `head` bytes.
+    pub(super) fn new(head: usize, plan: Plan<'a>, framing: Framing) -> Self {
+        Self {
+            walker: BodyWalker::new(framing),
+            written: plan.resume,
+            plan,
+            pieces_written: 0,
+            piece_at: 0,
+            approved: head,
+            total: head as u64,
+            used: false,
+            unflushed: false,
+        }
+    }
+
+    /// Looks at bytes that came in. Those behind the message's end stay where they are.
+    pub(super) fn approve(&mut self, received: &Received) -> Result<(), BodyError> {
+        let count = self.walker.walk(&received.bytes()[self.approved..])?;
+        self.approved += count;
+        self.total += count as u64;
+        Ok(())
+    }
+
+    /// Whether nothing of the source is held but this message.
+    pub(super) fn is_last(&self, received: &Received) -> bool {
+        self.approved == received.bytes().len()
+    }
+
+    /// Takes everything approved as written.
+    pub(super) fn discard(&mut self) {
+        self.pieces_written = self.plan.pieces.len();
+        self.written = self.approved;
+        self.unflushed = false;
+    }
+
+    /// Uses up what was written.
+    pub(super) fn release(&mut self, received: &mut Received) {
+        if self.written > 0 && self.pieces_written == self.plan.pieces.len() {
+            received.consume(self.written);
+            self.approved -= self.written;
+            self.written = 0;
+            self.used = true;
+        }
+    }
+
+    /// Writes all that is approved. Ready when it is written and flushed, with whether anything
+    /// had to be.
+    pub(super) fn poll_write<S: Io>(
+        &mut self,
+        received: &Received,
+        io: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
+        let bytes = received.bytes();
+        let mut moved = false;
+        loop {
+            let count = if self.pieces_written < self.plan.pieces.len() {
+                ready!(self.poll_write_pieces(bytes, io, cx))?
+            } else if self.written < self.approved {
+                let rest = IoSlice::new(&bytes[self.written..self.approved]);
+                ready!(poll_write_some(io, &[rest], cx))?
+            } else {
+                break;
+            };
+            self.account(count, bytes);
+            self.unflushed = true;
+            moved = true;
+        }
+        if self.unflushed {
+            ready!(Pin::new(io).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(moved))
+    }
+
+    fn poll_write_pieces<S: Io>(
+        &self,
+        bytes: &[u8],
+        io: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let left = &self.plan.pieces[self.pieces_written..];
+        for (slice, piece) in slices.iter_mut().zip(left) {
+            *slice = IoSlice::new(piece.of(bytes));
+        }
+        slices[0].advance(self.piece_at);
+        let mut count = left.len().min(SLICES);
+        if count < SLICES && self.written < self.approved {
+            slices[count] = IoSlice::new(&bytes[self.written..self.approved]);
+            count += 1;
+        }
+        poll_write_some(io, &slices[..count], cx)
+    }
+
+    fn account(&mut self, mut count: usize, bytes: &[u8]) {
+        while let Some(piece) = self.plan.pieces.get(self.pieces_written) {
+            let left = piece.of(bytes).len() - self.piece_at;
+            if count < left {
+                self.piece_at += count;
+                return;
+            }
+            count -= left;
+            self.pieces_written += 1;
+            self.piece_at = 0;
+        }
+        self.written += count;
+    }
+}
+
+impl Piece<'_> {
+    fn of<'b>(&'b self, bytes: &'b [u8]) -> &'b [u8] {
+        match self {
+            Piece::Received(start, end) => &bytes[*start as usize..*end as usize],
+            Piece::Given(given) => given,
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! The two directions of an exchange, polled together.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::pump::Pump;
+use super::{Exchange, Judge, Judgement, Order};
+use crate::conn::Conn;
+use crate::edit::Plan;
+use crate::failure::{Cause, Failure, Place};
+use crate::head::{Framing, RequestHead, ResponseHead, Version};
+use crate::io::Io;
+
+/// The request's direction.
+///
+/// ```text
+/// Sending ──(all written)──────────► Done
+///    │ └──(server takes no more)──► Broken ──┐
+///    └──(server said close)──────────────────┴─(response over)─► Discarding ──► Done
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Up {
+    Sending,
+    /// Writing failed; the server may still have said why.
+    Broken,
+    /// The rest of the body is read and thrown away, to find the next request.
+    Discarding,
+    Done,
+}
+
+/// The response's direction.
+///
+/// ```text
+/// ┌──(1xx forwarded)──┐
+/// ▼                   │
+/// Head ──(1xx)──► Interim
+///  └──(final)──► Body ──► Done
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Down {
+    Head,
+    Interim,
+    Body,
+    Done,
+}
+
+/// Whether the client's half-close goes on to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    Wanted,
+    Sent,
+}
+
+pub(super) struct Relay<'r, 'a, C, S, J> {
+    client: &'r mut Conn<C>,
+    server: &'r mut Conn<S>,
+    request: &'r RequestHead,
+    order: &'r mut Order<'a, J>,
+    to_head: bool,
+    up: Pump<'a>,
+    up_state: Up,
+    down: Pump<'a>,
+    down_state: Down,
+    head: ResponseHead,
+    /// A 100 has been forwarded.
+    continued: bool,
+    /// The client was told that its connection stays open.
+    keep_client: bool,
+    /// The server means to keep its connection open.
+    keep_server: bool,
+    end_to_server: End,
+    end_to_client: End,
+    write_error: Option<std::io::Error>,
+    /// Counts every read and write, so that the stall timer sees whether there was any.
+    moves: u64,
+    moves_at_arming: u64,
+    stall_until: Instant,
+    linger_until: Option<Instant>,
+    exchange: Exchange,
+}
+
+impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
+    pub(super) fn new(
+        client: &'r mut Conn<C>,
+        request: &'r RequestHead,
+        server: &'r mut Conn<S>,
+        order: &'r mut Order<'a, J>,
+    ) -> Self {
+        let started = Instant::now();
+        let plan = Plan::request(request, client.received.bytes(), &order.request);
+        Self {
+            to_head: client.is_head(request),
+            up: Pump::new(request.len(), plan, request.framing()),
+            up_state: Up::Sending,
+            down: Pump::new(0, Plan::default(), Framing::None),
+            down_state: Down::Head,
+            head: ResponseHead::default(),
+            continued: false,
+            keep_client: false,
+            keep_server: false,
+            end_to_server: End::Open,
+            end_to_client: End::Open,
+            write_error: None,
+            moves: 0,
+            moves_at_arming: 0,
+            stall_until: started + order.limits.stall,
+            linger_until: None,
+            exchange: Exchange {
+                status: None,
+                started,
+                first_byte: None,
+                request_bytes: 0,
+                response_bytes: 0,
+                response_started: false,
+                client_reusable: false,
+                server_reusable: false,
+                server_idle: None,
+                upgraded: false,
+                failure: None,
+            },
+            client,
+            server,
+            request,
+            order,
+        }
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if self.moves == 0 && self.up_state == Up::Sending {
+            self.approve_up()?;
+        }
+        loop {
+            self.poll_up(cx)?;
+            let upgraded = self.exchange.upgraded;
+            self.poll_down(cx)?;
+            if upgraded != self.exchange.upgraded {
+                continue;
+            }
+            if self.down_state != Down::Done {
+                break;
+            }
+            match self.after_response() {
+                After::Over => return Poll::Ready(Ok(())),
+                After::Again => {}
+                After::Wait => break,
+            }
+        }
+        self.watch_client(cx)?;
+        self.poll_ends(cx);
+        self.poll_bounds(cx)
+    }
+
+    /// Draws the conclusions for both connections.
+    pub(super) fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
+        let request_over = self.up_state == Up::Done && self.up.walker.is_done();
+        let mut exchange = self.exchange;
+        exchange.request_bytes = self.up.total;
+        exchange.response_bytes = self.down.total;
+        exchange.failure = outcome.err();
+        if exchange.failure.is_some() {
+            self.client.lost |= self.up.used;
+            self.server.lost = true;
+            return exchange;
+        }
+        self.up.discard();
+        self.up.release(&mut self.client.received);
+        self.down.release(&mut self.server.received);
+        self.client.received.settle();
+        self.server.received.settle();
+        self.client.exchanges += 1;
+        self.server.exchanges += 1;
+        exchange.client_reusable = self.keep_client && request_over && !exchange.upgraded;
+        exchange.server_reusable = self.keep_server
+            && request_over
+            && self.write_error.is_none()
+            && self.end_to_server == End::Open
+            && self.server.received.is_empty()
+            && !exchange.upgraded;
+        self.client.lost |= !exchange.client_reusable;
+        self.server.lost |= !exchange.server_reusable;
+        exchange
+    }
+
+    // ── the request's direction ─────────────────────────────────────────────────────────────
+
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        loop {
+            match self.up_state {
+                Up::Done | Up::Broken => return Ok(()),
+                Up::Discarding => self.up.discard(),
+                Up::Sending => {
+                    let received = &self.client.received;
+                    match self.up.poll_write(received, &mut self.server.io, cx) {
+                        Poll::Pending => return Ok(()),
+                        Poll::Ready(Ok(moved)) => self.moves += u64::from(moved),
+                        Poll::Ready(Err(error)) => {
+                            self.write_error = Some(error);
+                            self.up_state = Up::Broken;
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            if self.up.walker.is_done() {
+                self.up_state = Up::Done;
+                return Ok(());
+            }
+            // What was written is held for a retry as long as that costs no larger buffer.
+            if self.down_state != Down::Head || !self.client.received.has_room() {
+                self.up.release(&mut self.client.received);
+            }
+            match self.client.received.poll_fill(&mut self.client.io, cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => {
+                    self.client.read_closed = true;
+                    if !self.up.walker.finish() {
+                        return Err(Failure::new(Place::Client, Cause::Closed));
+                    }
+                    self.end_to_server = End::Wanted;
+                }
+                Poll::Ready(Ok(_)) => {
+                    self.moves += 1;
+                    self.approve_up()?;
+                }
+                Poll::Ready(Err(error)) => {
+                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
+                }
+            }
+        }
+    }
+
+    fn approve_up(&mut self) -> Result<(), Failure> {
+        let refused = |error| Failure::new(Place::Client, Cause::Body(error));
+        self.up.approve(&self.client.received).map_err(refused)
+    }
+
+    // ── the response's direction ────────────────────────────────────────────────────────────
+
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        loop {
+            if self.down_state == Down::Done {
+                return Ok(());
+            }
+            if self.down_state != Down::Head {
+                let received = &self.server.received;
+                match self.down.poll_write(received, &mut self.client.io, cx) {
+                    Poll::Pending => {
+                        // Some of it may have been written.
+                        self.exchange.response_started = true;
+                        return Ok(());
+                    }
+                    Poll::Ready(Ok(moved)) => {
+                        self.exchange.response_started |= moved && self.down_state == Down::Body;
+                        self.moves += u64::from(moved);
+                    }
+                    Poll::Ready(Err(error)) => {
+                        self.exchange.response_started = true;
+                        return Err(Failure::new(Place::Client, Cause::Broken(error)));
+                    }
+                }
+                self.down.release(&mut self.server.received);
+            }
+            match self.down_state {
+                Down::Interim => {
+                    self.down_state = Down::Head;
+                    self.head = ResponseHead::default();
+                }
+                Down::Body if self.down.walker.is_done() => {
+                    self.down_state = Down::Done;
+                    return Ok(());
+                }
+                _ => {}
+            }
+            if self.down_state == Down::Head && self.parse_head()? {
+                continue;
+            }
+            match self.server.received.poll_fill(&mut self.server.io, cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => self.server_ended(Cause::Closed)?,
+                Poll::Ready(Err(error)) => self.server_ended(Cause::Broken(error))?,
+                Poll::Ready(Ok(_)) => {
+                    self.moves += 1;
+                    self.exchange.first_byte.get_or_insert_with(Instant::now);
+                    if self.down_state == Down::Body {
+                        self.approve_down()?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn approve_down(&mut self) -> Result<(), Failure> {
+        let refused = |error| Failure::new(Place::Server, Cause::Body(error));
+        self.down.approve(&self.server.received).map_err(refused)
+    }
+
+    fn server_ended(&mut self, cause: Cause) -> Result<(), Failure> {
+        self.server.read_closed = true;
+        if self.down_state == Down::Body
+            && matches!(cause, Cause::Closed)
+            && self.down.walker.finish()
+        {
+            if self.exchange.upgraded {
+                self.end_to_client = End::Wanted;
+            }
+            return Ok(());
+        }
+        let cause = match self.write_error.take() {
+            Some(error) => Cause::Broken(error),
+            None => cause,
+        };
+        let retryable = self.exchange.first_byte.is_none() && !self.up.used;
+        Err(Failure { retryable, ..Failure::new(Place::Server, cause) })
+    }
+
+    /// Whether a head was there, and the direction's state has moved on.
+    fn parse_head(&mut self) -> Result<bool, Failure> {
+        let refused = |error| Failure::new(Place::Server, Cause::Head(error));
+        let bytes = self.server.received.bytes();
+        if bytes.is_empty() || !self.head.parse(bytes, self.order.limits).map_err(refused)? {
+            return Ok(false);
+        }
+        if self.head.status() == 101 {
+            self.begin_upgrade()?;
+        } else if self.head.is_interim() {
+            self.begin_interim();
+        } else {
+            self.begin_response()?;
+        }
+        Ok(true)
+    }
+
+    fn begin_interim(&mut self) {
+        self.continued |= self.head.status() == 100;
+        self.down = Pump::new(self.head.len(), Plan::default(), Framing::None);
+        if self.request.version() == Version::Http10 {
+            // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+            self.down.discard();
+        }
+        self.down_state = Down::Interim;
+    }
+
+    fn begin_response(&mut self) -> Result<(), Failure> {
+        let replayable = !self.up.used && !self.exchange.response_started;
+        if self.head.status() == 408 && self.server.exchanges > 0 && !self.head.keep_alive() {
+            let retryable = replayable && self.up.walker.is_done();
+            return Err(Failure { retryable, ..Failure::new(Place::Server, Cause::Stale) });
+        }
+        let bytes = self.server.received.bytes();
+        let view = self.head.view(bytes);
+        if self.order.judge.judge(view, replayable) == Judgement::Refuse {
+            let failure = Failure::new(Place::Server, Cause::Refused);
+            return Err(Failure { retryable: replayable, ..failure });
+        }
+        self.exchange.status = Some(self.head.status());
+        self.exchange.server_idle =
+            self.head.meaning.keep_alive_timeout.map(|timeout| Duration::from_secs(timeout.into()));
+        let framing = self.head.framing(self.to_head);
+        self.keep_server = self.head.keep_alive() && framing != Framing::UntilClose;
+        // Whether the body will come after all, nobody can know.
+        let withheld = self.request.expect_continue() && !self.continued && !self.body_begun();
+        self.keep_client = self.request.keep_alive()
+            && !self.order.close_client
+            && framing != Framing::UntilClose
+            && !withheld;
+        if withheld {
+            self.up_state = Up::Broken;
+        }
+        let to = (self.keep_client, self.request.version());
+        let plan = Plan::response(&self.head, bytes, &self.order.response, to);
+        self.down = Pump::new(self.head.len(), plan, framing);
+        self.down_state = Down::Body;
+        if self.up_state == Up::Done {
+            self.up.release(&mut self.client.received);
+        }
+        self.approve_down()
+    }
+
+    fn body_begun(&self) -> bool {
+        self.up.total > self.request.len() as u64
+    }
+
+    fn begin_upgrade(&mut self) -> Result<(), Failure> {
+        if !self.request.upgrade() || self.up_state != Up::Done {
+            return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
+        }
+        self.exchange.status = Some(101);
+        self.exchange.upgraded = true;
+        self.up.release(&mut self.client.received);
+        self.up.walker = crate::BodyWalker::new(Framing::UntilClose);
+        self.up_state = Up::Sending;
+        self.approve_up()?;
+        if self.client.read_closed {
+            self.up.walker.finish();
+            self.end_to_server = End::Wanted;
+        }
+        let bytes = self.server.received.bytes();
+        let to = (true, Version::Http11);
+        let plan = Plan::response(&self.head, bytes, &self.order.response, to);
+        self.down = Pump::new(self.head.len(), plan, Framing::UntilClose);
+        self.down_state = Down::Body;
+        self.approve_down()
+    }
+
+    // ── around both ─────────────────────────────────────────────────────────────────────────
+
+    /// The response is over; the request may not be.
+    fn after_response(&mut self) -> After {
+        if self.up_state == Up::Done || self.exchange.upgraded && self.up_state == Up::Broken {
+            return if self.end_to_client == End::Wanted { After::Wait } else { After::Over };
+        }
+        if self.exchange.upgraded {
+            return After::Wait;
+        }
+        self.linger_until.get_or_insert_with(|| Instant::now() + self.order.limits.linger);
+        match self.up_state {
+            Up::Broken if !self.keep_client => After::Over,
+            Up::Broken => {
+                self.up_state = Up::Discarding;
+                After::Again
+            }
+            Up::Sending | Up::Discarding | Up::Done => After::Wait,
+        }
+    }
+
+    /// While a response is awaited or under way: takes up early requests as far as there is room,
+    /// and passes the client's half-close on, so that the server sees what it would see without
+    /// us.
+    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        if self.up_state != Up::Done || self.exchange.upgraded {
+            return Ok(());
+        }
+        while !self.client.read_closed && self.client.received.has_room() {
+            match self.client.received.poll_fill(&mut self.client.io, cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(count)) => self.client.read_closed = count == 0,
+                Poll::Ready(Err(error)) => {
+                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
+                }
+            }
+        }
+        let more_requests = !self.up.is_last(&self.client.received);
+        if self.client.read_closed && !more_requests && self.end_to_server == End::Open {
+            self.end_to_server = End::Wanted;
+        }
+        Ok(())
+    }
+
+    fn poll_ends(&mut self, cx: &mut Context<'_>) {
+        // A failure to say that nothing more comes shows when the other direction is read.
+        if self.end_to_server == End::Wanted
+            && self.up_state == Up::Done
+            && Pin::new(&mut self.server.io).poll_shutdown(cx).is_ready()
+        {
+            self.end_to_server = End::Sent;
+        }
+        if self.end_to_client == End::Wanted
+            && self.down_state == Down::Done
+            && Pin::new(&mut self.client.io).poll_shutdown(cx).is_ready()
+        {
+            self.end_to_client = End::Sent;
+        }
+    }
+
+    fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if self.end_to_client == End::Sent && self.up_state != Up::Sending {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            let mut until = self.stall_until;
+            for other in [self.order.deadline, self.linger_until].into_iter().flatten() {
+                until = until.min(other);
+            }
+            if self.client.alarm.poll_at(until, cx).is_pending() {
+                return Poll::Pending;
+            }
+            if self.linger_until == Some(until) {
+                return Poll::Ready(Ok(()));
+            }
+            let at_server = self.exchange.first_byte.is_none();
+            if self.order.deadline == Some(until) {
+                let place = if at_server { Place::Server } else { Place::Us };
+                return Poll::Ready(Err(Failure::new(place, Cause::Deadline)));
+            }
+            if self.moves == self.moves_at_arming {
+                return Poll::Ready(Err(Failure::new(Place::Us, Cause::Stalled)));
+            }
+            self.moves_at_arming = self.moves;
+            self.stall_until = Instant::now() + self.order.limits.stall;
+        }
+    }
+}
+
+/// What is left to do after the response.
+enum After {
+    Over,
+    /// The request's direction has something to do at once.
+    Again,
+    Wait,
+}

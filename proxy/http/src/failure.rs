@@ -1,0 +1,115 @@
+//! What went wrong in an exchange: where, what, and whether to try again.
+
+use std::io;
+
+use crate::body::BodyError;
+use crate::head::HeadError;
+
+/// Where a failure arose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The client broke the protocol, or off.
+    Client,
+    /// The server did.
+    Server,
+    /// A bound of ours was reached.
+    Us,
+}
+
+impl Place {
+    /// A name for metrics and logs.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+            Self::Us => "us",
+        }
+    }
+}
+
+/// What failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// A head was refused.
+    #[error("refused the head: {0}")]
+    Head(HeadError),
+    /// The framing of a body was refused.
+    #[error("refused the body: {0}")]
+    Body(BodyError),
+    /// The connection ended before the message did.
+    #[error("the connection ended before the message did")]
+    Closed,
+    /// Reading or writing failed, mostly because the connection was reset.
+    #[error("the connection broke")]
+    Broken(#[source] io::Error),
+    /// A head took longer than [`Limits::head`](crate::Limits::head).
+    #[error("the head took too long")]
+    HeadTimeout,
+    /// The exchange's deadline passed.
+    #[error("the deadline passed")]
+    Deadline,
+    /// No byte moved for [`Limits::stall`](crate::Limits::stall).
+    #[error("nothing moved for too long")]
+    Stalled,
+    /// A reused connection was given up by the server, with 408, before it saw the request.
+    #[error("the server had given up the idle connection")]
+    Stale,
+    /// `101 Switching Protocols` without an `Upgrade` in the request.
+    #[error("switched protocols without having been asked")]
+    UnaskedUpgrade,
+    /// The caller's [`Judge`](crate::Judge) refused the response.
+    #[error("the response was refused")]
+    Refused,
+}
+
+impl Cause {
+    /// A name for metrics and the `leno-error` header.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Head(error) => error.label(),
+            Self::Body(error) => error.label(),
+            Self::Closed => "closed",
+            Self::Broken(_) => "broken",
+            Self::HeadTimeout => "head-timeout",
+            Self::Deadline => "deadline",
+            Self::Stalled => "stalled",
+            Self::Stale => "stale",
+            Self::UnaskedUpgrade => "unasked-upgrade",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A failed exchange. Which policy was involved is the caller's to add.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {cause}", place.label())]
+pub struct Failure {
+    /// Who is to blame.
+    pub place: Place,
+    /// What happened.
+    #[source]
+    pub cause: Cause,
+    /// No byte of a response was seen and the whole request as received so far is still held,
+    /// so that the same request can be tried on another connection (if the method is idempotent
+    /// or the server is known not to have acted).
+    pub retryable: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(place: Place, cause: Cause) -> Self {
+        Self { place, cause, retryable: false }
+    }
+
+    /// The status that tells the client, if it is still there to be told.
+    pub fn status(&self) -> Option<u16> {
+        match (self.place, &self.cause) {
+            (Place::Client, Cause::Head(error)) => Some(error.status()),
+            (Place::Client, Cause::Body(_)) => Some(400),
+            (Place::Client, Cause::HeadTimeout) => Some(408),
+            (Place::Client, _) => None,
+            (_, Cause::Deadline | Cause::Stalled | Cause::HeadTimeout) => Some(504),
+            (_, Cause::Stale) => Some(503),
+            _ => Some(502),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Heads of messages: spans into the received bytes, and what their headers mean for the
+//! connection.
+
+mod fields;
+mod request;
+mod response;
+mod text;
+
+use smallvec::SmallVec;
+
+pub use request::{RequestHead, RequestView};
+pub use response::{ResponseHead, ResponseView};
+
+pub(crate) use fields::{Connection, Meaning, Transfer};
+pub(crate) use text::{TOKEN, is_text, tokens, trim};
+
+use crate::limits::Limits;
+
+/// The protocol version of one message. Only these two are spoken on HTTP/1 connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Version {
+    /// HTTP/1.0: closes after each response unless both sides say `keep-alive`.
+    Http10,
+    /// HTTP/1.1: stays open unless one side says `close`.
+    #[default]
+    Http11,
+}
+
+/// How the end of a body is found (RFC 9112 section 6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Framing {
+    /// There is no body.
+    #[default]
+    None,
+    /// So many bytes follow.
+    Length(u64),
+    /// Chunks follow, then trailers.
+    Chunked,
+    /// The body ends with the connection. Only of responses, and of both directions after an
+    /// upgrade.
+    UntilClose,
+}
+
+/// A place in a head, counted from the head's first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Span {
+    pub(crate) start: u16,
+    pub(crate) end: u16,
+}
+
+impl Span {
+    pub(crate) fn new(start: usize, end: usize) -> Self {
+        debug_assert!(start <= end && end <= crate::MAX_HEAD_BYTES);
+        Self { start: start as u16, end: end as u16 }
+    }
+
+    pub(crate) fn of(self, head: &[u8]) -> &[u8] {
+        &head[self.start as usize..self.end as usize]
+    }
+}
+
+/// One header line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) name: Span,
+    pub(crate) value: Span,
+    /// After the line's CRLF.
+    pub(crate) end: u16,
+    pub(crate) known: Known,
+}
+
+/// Headers the engine itself acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    Other,
+    Connection,
+    ContentLength,
+    Expect,
+    Host,
+    Http2Settings,
+    KeepAlive,
+    ProxyConnection,
+    Te,
+    TransferEncoding,
+    Upgrade,
+}
+
+/// Most heads fit without an allocation.
+pub(crate) type Headers = SmallVec<[Header; 24]>;
+
+/// Why a head was refused. The same for every way of cutting the bytes into reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its variant means")]
+pub enum HeadError {
+    #[error("the request line is not `METHOD target HTTP/1.x`")]
+    RequestLine,
+    #[error("the request line is too long")]
+    RequestLineTooLong,
+    #[error("the status line is not `HTTP/1.x status reason`")]
+    StatusLine,
+    #[error("neither HTTP/1.0 nor HTTP/1.1")]
+    Version,
+    #[error("the head is too large")]
+    TooLarge,
+    #[error("too many headers")]
+    TooManyHeaders,
+    #[error("a line ends with LF alone")]
+    BareLf,
+    #[error("a CR is not followed by LF")]
+    BareCr,
+    #[error("a header continues on a second line")]
+    Folded,
+    #[error("a header's name is empty or holds a byte that names cannot hold")]
+    Name,
+    #[error("white space between a header's name and the colon")]
+    SpaceBeforeColon,
+    #[error("a control character in a header's value")]
+    Control,
+    #[error("the target is not one the method may have")]
+    Target,
+    #[error("HTTP/1.1 without a Host header")]
+    HostMissing,
+    #[error("more than one Host header")]
+    HostRepeated,
+    #[error("the Host header names no host")]
+    HostMalformed,
+    #[error("the Host header contradicts the target")]
+    HostConflict,
+    #[error("Content-Length is not one decimal number")]
+    LengthMalformed,
+    #[error("Content-Length is given twice with different values")]
+    LengthConflict,
+    #[error("both Content-Length and Transfer-Encoding")]
+    LengthAndTransferEncoding,
+    #[error("Transfer-Encoding does not end in one `chunked`")]
+    TransferEncoding,
+    #[error("a transfer coding other than `chunked`")]
+    TransferCoding,
+    #[error("Transfer-Encoding in HTTP/1.0")]
+    TransferEncodingIn10,
+    #[error("Connection names a header that it may not remove")]
+    ConnectionOption,
+    #[error("CONNECT is not served here")]
+    Connect,
+}
+
+impl HeadError {
+    /// The status that answers a request head refused for this.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::RequestLineTooLong => 414,
+            Self::TooLarge | Self::TooManyHeaders => 431,
+            Self::Version => 505,
+            Self::TransferCoding | Self::Connect => 501,
+            _ => 400,
+        }
+    }
+
+    /// A name for metrics and the `leno-error` header.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::RequestLine => "request-line",
+            Self::RequestLineTooLong => "request-line-too-long",
+            Self::StatusLine => "status-line",
+            Self::Version => "version",
+            Self::TooLarge => "head-too-large",
+            Self::TooManyHeaders => "too-many-headers",
+            Self::BareLf => "bare-lf",
+            Self::BareCr => "bare-cr",
+            Self::Folded => "folded-header",
+            Self::Name => "header-name",
+            Self::SpaceBeforeColon => "space-before-colon",
+            Self::Control => "header-value",
+            Self::Target => "target",
+            Self::HostMissing => "host-missing",
+            Self::HostRepeated => "host-repeated",
+            Self::HostMalformed => "host-malformed",
+            Self::HostConflict => "host-conflict",
+            Self::LengthMalformed => "content-length",
+            Self::LengthConflict => "content-length-conflict",
+            Self::LengthAndTransferEncoding => "content-length-and-transfer-encoding",
+            Self::TransferEncoding => "transfer-encoding",
+            Self::TransferCoding => "transfer-coding",
+            Self::TransferEncodingIn10 => "transfer-encoding-in-http-1.0",
+            Self::ConnectionOption => "connection-option",
+            Self::Connect => "connect",
+        }
+    }
+}
+
+/// Where parsing a head has got to. Lines are parsed once, however the bytes arrive, so that a
+/// head that comes byte by byte costs no more than its length.
+///
+/// ```text
+/// first line ──► headers ──(empty line)──► done
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Progress {
+    /// Start of the first line that is not yet parsed.
+    pub(crate) at: usize,
+    /// Bytes in which no further end of a line was found.
+    seen: usize,
+    pub(crate) first_line_done: bool,
+}
+
+impl Progress {
+    /// Whether new bytes can have changed anything since the last attempt.
+    fn worth_a_look(&mut self, bytes: &[u8], limit: usize) -> bool {
+        let fresh = bytes.get(self.seen..).unwrap_or_default();
+        let look = self.seen == 0 || bytes.len() >= limit || fresh.contains(&b'\n');
+        self.seen = bytes.len();
+        look
+    }
+}
+
+/// The part of a head that requests and responses share: its header lines.
+fn parse_headers(
+    progress: &mut Progress,
+    headers: &mut Headers,
+    meaning: &mut Meaning,
+    bytes: &[u8],
+    limits: &Limits,
+) -> Result<bool, HeadError> {
+    let limit = head_limit(limits);
+    let window = &bytes[..bytes.len().min(limit)];
+    loop {
+        match fields::parse_line(window, progress.at)? {
+            fields::Line::Unfinished if window.len() == limit => return Err(HeadError::TooLarge),
+            fields::Line::Unfinished => return Ok(false),
+            fields::Line::Empty => {
+                progress.at += 2;
+                return Ok(true);
+            }
+            fields::Line::Header(header) => {
+                if headers.len() == limits.headers {
+                    return Err(HeadError::TooManyHeaders);
+                }
+                progress.at = header.end as usize;
+                meaning.note(header, window)?;
+                headers.push(header);
+            }
+        }
+    }
+}
+
+fn head_limit(limits: &Limits) -> usize {
+    limits.head_bytes.min(crate::MAX_HEAD_BYTES)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! Heads of requests.
+
+use super::fields::Upgrade;
+use super::{
+    Framing, HeadError, Headers, Meaning, Progress, Span, TOKEN, Version, head_limit, parse_headers,
+};
+use crate::limits::Limits;
+
+/// A request's head: where its parts are in the bytes of the connection it came on. Readable
+/// together with those bytes, as [`RequestView`], until the exchange begins.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RequestHead {
+    pub(super) progress: Progress,
+    pub(crate) method: Span,
+    pub(crate) target: Span,
+    pub(crate) version: Version,
+    pub(crate) headers: Headers,
+    pub(crate) meaning: Meaning,
+    pub(crate) framing: Framing,
+}
+
+impl RequestHead {
+    /// Takes the bytes received so far, beginning with the head, and says whether the head is
+    /// complete. To be called with more bytes until it is.
+    pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
+        let limit = if self.progress.first_line_done {
+            head_limit(limits)
+        } else {
+            head_limit(limits).min(limits.request_line_bytes)
+        };
+        if !self.progress.worth_a_look(bytes, limit) {
+            return Ok(false);
+        }
+        if !self.progress.first_line_done && !self.parse_request_line(bytes, limits)? {
+            return Ok(false);
+        }
+        let complete =
+            parse_headers(&mut self.progress, &mut self.headers, &mut self.meaning, bytes, limits)?;
+        if complete {
+            self.check(bytes)?;
+        }
+        Ok(complete)
+    }
+
+    /// Bytes of the head, with the empty line that ends it.
+    pub fn len(&self) -> usize {
+        self.progress.at
+    }
+
+    /// Never: a head has at least a request line.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How the end of the request's body is found.
+    pub fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// The version of the request.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Whether the client means to send more requests on its connection.
+    pub fn keep_alive(&self) -> bool {
+        self.meaning.keeps_alive(self.version)
+    }
+
+    /// Whether the client waits for a `100 Continue` before it sends the body.
+    pub fn expect_continue(&self) -> bool {
+        self.meaning.expect_continue
+            && self.version == Version::Http11
+            && self.framing != Framing::None
+    }
+
+    /// Whether the client asks for another protocol that may be granted.
+    pub fn upgrade(&self) -> bool {
+        self.meaning.upgrade == Upgrade::Other
+            && self.meaning.connection.upgrade
+            && self.version == Version::Http11
+    }
+
+    /// The head's parts as bytes; `bytes` are those it was parsed from.
+    pub fn view<'a>(&'a self, bytes: &'a [u8]) -> RequestView<'a> {
+        RequestView { head: self, bytes: &bytes[..self.len()] }
+    }
+
+    fn parse_request_line(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
+        let limit = limits.request_line_bytes.min(head_limit(limits));
+        let window = &bytes[..bytes.len().min(limit)];
+        let unfinished =
+            if window.len() == limit { Err(HeadError::RequestLineTooLong) } else { Ok(false) };
+        let Some(method) = window.iter().position(|byte| !TOKEN[*byte as usize]) else {
+            return unfinished;
+        };
+        if method == 0 || window[method] != b' ' {
+            return Err(HeadError::RequestLine);
+        }
+        let target = method + 1;
+        let Some(target_length) = window[target..].iter().position(|byte| !in_target(*byte)) else {
+            return unfinished;
+        };
+        let version = target + target_length + 1;
+        if target_length == 0 || window[version - 1] != b' ' {
+            return Err(HeadError::RequestLine);
+        }
+        let rest = &window[version..];
+        let Some(line_end) = rest.get(..10) else {
+            return if rest.contains(&b'\n') { Err(HeadError::RequestLine) } else { unfinished };
+        };
+        self.version = match line_end {
+            b"HTTP/1.1\r\n" => Version::Http11,
+            b"HTTP/1.0\r\n" => Version::Http10,
+            [b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r', b'\n']
+                if major.is_ascii_digit() && minor.is_ascii_digit() =>
+            {
+                return Err(HeadError::Version);
+            }
+            _ => return Err(HeadError::RequestLine),
+        };
+        self.method = Span::new(0, method);
+        self.target = Span::new(target, version - 1);
+        self.progress.at = version + 10;
+        self.progress.first_line_done = true;
+        Ok(true)
+    }
+
+    /// What can be said only of the whole head.
+    fn check(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
+        if self.method.of(bytes) == b"CONNECT" {
+            return Err(HeadError::Connect);
+        }
+        self.framing = self.meaning.request_framing(self.version)?;
+        let host = match self.meaning.host {
+            Some(host) => Some(host.of(bytes)),
+            None if self.version == Version::Http11 => return Err(HeadError::HostMissing),
+            None => None,
+        };
+        if !host.is_none_or(is_authority) {
+            return Err(HeadError::HostMalformed);
+        }
+        let target = self.target.of(bytes);
+        match target {
+            [b'/', ..] => Ok(()),
+            b"*" if self.method.of(bytes) == b"OPTIONS" => Ok(()),
+            _ => {
+                let (scheme, authority, _) = absolute(target).ok_or(HeadError::Target)?;
+                let same = |host| {
+                    without_port(host, scheme).eq_ignore_ascii_case(without_port(authority, scheme))
+                };
+                if authority.is_empty() || !is_authority(authority) {
+                    Err(HeadError::Target)
+                } else if host.is_none_or(same) {
+                    Ok(())
+                } else {
+                    Err(HeadError::HostConflict)
+                }
+            }
+        }
+    }
+}
+
+/// A request's head with its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestView<'a> {
+    pub(crate) head: &'a RequestHead,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> RequestView<'a> {
+    /// The method, for example `GET`.
+    pub fn method(&self) -> &'a str {
+        text(self.head.method.of(self.bytes))
+    }
+
+    /// The target as sent: a path with its query, a whole URI, or `*`. May hold bytes above 0x7f.
+    pub fn target(&self) -> &'a [u8] {
+        self.head.target.of(self.bytes)
+    }
+
+    /// The target's path, without its query and as sent (nothing is decoded). `*` stays `*`.
+    pub fn path(&self) -> &'a [u8] {
+        self.path_and_query().0
+    }
+
+    /// What follows the first `?` of the target.
+    pub fn query(&self) -> Option<&'a [u8]> {
+        self.path_and_query().1
+    }
+
+    /// Whom the request is for, `host` or `host:port`: the target's authority, else the Host
+    /// header (RFC 9112 section 3.2.2). Empty when the client gave none.
+    pub fn authority(&self) -> &'a str {
+        let authority = match absolute(self.target()) {
+            Some((_, authority, _)) => authority,
+            None => self.head.meaning.host.map_or(&b""[..], |host| host.of(self.bytes)),
+        };
+        text(authority)
+    }
+
+    /// The version of the request.
+    pub fn version(&self) -> Version {
+        self.head.version
+    }
+
+    /// The first header of this name, whatever its case, without white space around its value.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// All headers in the order sent.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let bytes = self.bytes;
+        self.head
+            .headers
+            .iter()
+            .map(move |header| (text(header.name.of(bytes)), header.value.of(bytes)))
+    }
+
+    fn path_and_query(&self) -> (&'a [u8], Option<&'a [u8]>) {
+        let target = self.target();
+        let rest = match absolute(target) {
+            Some((_, _, rest)) => rest,
+            None => target,
+        };
+        let (path, query) = match rest.iter().position(|byte| *byte == b'?') {
+            Some(mark) => (&rest[..mark], Some(&rest[mark + 1..])),
+            None => (rest, None),
+        };
+        (if path.is_empty() { b"/" } else { path }, query)
+    }
+}
+
+/// Bytes that were checked to be ASCII as text.
+pub(super) fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Visible characters, and what is above ASCII because many clients send it and all servers
+/// take it; but no fragment, which servers cut at different places.
+fn in_target(byte: u8) -> bool {
+    byte > 0x20 && byte != 0x7f && byte != b'#'
+}
+
+/// `http://host:port/path?query` as scheme, authority and the rest.
+fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    if target.first() == Some(&b'/') {
+        return None;
+    }
+    let colon = target.iter().position(|byte| !byte.is_ascii_alphanumeric())?;
+    let rest = target[colon..].strip_prefix(b"://")?;
+    let scheme = &target[..colon];
+    if !scheme.first()?.is_ascii_alphabetic() {
+        return None;
+    }
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    Some((scheme, &rest[..end], &rest[end..]))
+}
+
+/// The characters of a host and a port (RFC 3986 section 3.2), no user name. May be empty.
+fn is_authority(host: &[u8]) -> bool {
+    host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte))
+}
+
+/// Without the port that the scheme stands for.
+fn without_port<'a>(authority: &'a [u8], scheme: &[u8]) -> &'a [u8] {
+    let port: &[u8] = if scheme.eq_ignore_ascii_case(b"https") { b":443" } else { b":80" };
+    authority.strip_suffix(port).unwrap_or(authority)
+}

@@ -1,0 +1,155 @@
+//! Heads of responses.
+
+use super::request::text;
+use super::{
+    Framing, HeadError, Headers, Meaning, Progress, Span, Transfer, Version, head_limit, is_text,
+    parse_headers,
+};
+use crate::limits::Limits;
+
+/// A response's head: where its parts are in the bytes of the connection it came on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResponseHead {
+    pub(super) progress: Progress,
+    pub(crate) status: u16,
+    reason: Span,
+    pub(crate) version: Version,
+    pub(crate) headers: Headers,
+    pub(crate) meaning: Meaning,
+}
+
+impl ResponseHead {
+    /// As [`RequestHead::parse`](crate::RequestHead::parse).
+    pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
+        if !self.progress.worth_a_look(bytes, head_limit(limits)) {
+            return Ok(false);
+        }
+        if !self.progress.first_line_done && !self.parse_status_line(bytes, limits)? {
+            return Ok(false);
+        }
+        let complete =
+            parse_headers(&mut self.progress, &mut self.headers, &mut self.meaning, bytes, limits)?;
+        Ok(complete)
+    }
+
+    /// Bytes of the head, with the empty line that ends it.
+    pub fn len(&self) -> usize {
+        self.progress.at
+    }
+
+    /// Never: a head has at least a status line.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The status code, 100 to 999.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether another response to the same request follows.
+    pub fn is_interim(&self) -> bool {
+        self.status < 200
+    }
+
+    /// Whether the server means to take more requests on its connection.
+    pub fn keep_alive(&self) -> bool {
+        self.meaning.keeps_alive(self.version)
+    }
+
+    /// How the end of the body is found (RFC 9112 section 6.3); `to_head` when the request's
+    /// method was HEAD. Where both are given, Transfer-Encoding wins over Content-Length.
+    pub fn framing(&self, to_head: bool) -> Framing {
+        if to_head || self.is_interim() || matches!(self.status, 204 | 304) {
+            return Framing::None;
+        }
+        match (self.meaning.transfer, self.meaning.length) {
+            (Transfer::Chunked | Transfer::CodedChunked, _) => Framing::Chunked,
+            (Transfer::Malformed, _) | (Transfer::Absent, None) => Framing::UntilClose,
+            (Transfer::Absent, Some(0)) => Framing::None,
+            (Transfer::Absent, Some(length)) => Framing::Length(length),
+        }
+    }
+
+    /// The head's parts as bytes; `bytes` are those it was parsed from.
+    pub fn view<'a>(&'a self, bytes: &'a [u8]) -> ResponseView<'a> {
+        ResponseView { head: self, bytes: &bytes[..self.len()] }
+    }
+
+    fn parse_status_line(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
+        let limit = head_limit(limits);
+        let window = &bytes[..bytes.len().min(limit)];
+        let unfinished = if window.len() == limit { Err(HeadError::TooLarge) } else { Ok(false) };
+        let Some(start) = window.get(..12) else {
+            return if window.contains(&b'\n') { Err(HeadError::StatusLine) } else { unfinished };
+        };
+        self.version = match &start[..9] {
+            b"HTTP/1.1 " => Version::Http11,
+            b"HTTP/1.0 " => Version::Http10,
+            _ => return Err(HeadError::StatusLine),
+        };
+        let digits = &start[9..];
+        if !digits.iter().all(u8::is_ascii_digit) || digits[0] == b'0' {
+            return Err(HeadError::StatusLine);
+        }
+        self.status = digits.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+        // Many servers leave out the space before an empty reason.
+        let reason = match window.get(12) {
+            None => return unfinished,
+            Some(b' ') => 13,
+            Some(_) => 12,
+        };
+        let length = window[reason..].iter().position(|byte| !is_text(*byte));
+        let Some(end) = length.map(|length| reason + length) else {
+            return unfinished;
+        };
+        match window[end..] {
+            [b'\r'] => return unfinished,
+            [b'\r', b'\n', ..] if reason == 13 || end == reason => {}
+            [b'\n', ..] => return Err(HeadError::BareLf),
+            _ => return Err(HeadError::StatusLine),
+        }
+        self.reason = Span::new(reason, end);
+        self.progress.at = end + 2;
+        self.progress.first_line_done = true;
+        Ok(true)
+    }
+}
+
+/// A response's head with its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponseView<'a> {
+    pub(crate) head: &'a ResponseHead,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> ResponseView<'a> {
+    /// The status code, 100 to 999.
+    pub fn status(&self) -> u16 {
+        self.head.status
+    }
+
+    /// The reason phrase as sent.
+    pub fn reason(&self) -> &'a [u8] {
+        self.head.reason.of(self.bytes)
+    }
+
+    /// The version of the response.
+    pub fn version(&self) -> Version {
+        self.head.version
+    }
+
+    /// The first header of this name, whatever its case, without white space around its value.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// All headers in the order sent.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let bytes = self.bytes;
+        self.head
+            .headers
+            .iter()
+            .map(move |header| (text(header.name.of(bytes)), header.value.of(bytes)))
+    }
+}

@@ -1,0 +1,81 @@
+//! Classes of bytes in heads (RFC 9110 section 5.6) and lists of tokens.
+
+/// Bytes of tokens: names of headers, methods, options.
+pub(crate) static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = matches!(byte as u8,
+            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'!' | b'#' | b'$' | b'%' | b'&' | b'\''
+            | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~');
+        byte += 1;
+    }
+    table
+};
+
+/// Whether `byte` may be in the value of a header: no control character but the tab.
+pub(crate) fn is_text(byte: u8) -> bool {
+    byte >= 0x20 && byte != 0x7f || byte == b'\t'
+}
+
+/// The first position from `at` on whose byte cannot be in a header's value, or the end.
+pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
+    const ONES: u64 = u64::MAX / 0xff;
+    let mut at = at;
+    // Eight bytes at once: whether one is below 0x20 or is 0x7f.
+    while let Some(eight) = bytes.get(at..at + 8) {
+        let word = u64::from_le_bytes(eight.try_into().expect("the slice has eight bytes"));
+        let below = word.wrapping_sub(ONES * 0x20) & !word;
+        let delete = word ^ (ONES * 0x7f);
+        let delete = delete.wrapping_sub(ONES) & !delete;
+        if (below | delete) & (ONES * 0x80) != 0 {
+            break;
+        }
+        at += 8;
+    }
+    while bytes.get(at).is_some_and(|byte| is_text(*byte)) {
+        at += 1;
+    }
+    at
+}
+
+/// Without the spaces and tabs at both ends.
+pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// The members of a comma-separated list that are not empty.
+pub(crate) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(trim).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_ends_at_the_first_control_character_whatever_the_alignment() {
+        for length in 0..20 {
+            for bad in [0u8, 0x1f, 0x7f, b'\r', b'\n'] {
+                let mut bytes = vec![b'a'; length];
+                bytes.extend([0x80, 0xff, b' ', b'\t', bad, b'b']);
+                for at in 0..length {
+                    assert_eq!(text_end(&bytes, at), length + 4);
+                }
+            }
+        }
+        assert_eq!(text_end(b"abc", 0), 3);
+    }
+
+    #[test]
+    fn lists_skip_what_is_empty() {
+        let list: Vec<_> = tokens(b" , close ,,\tx\t").collect();
+        assert_eq!(list, [&b"close"[..], b"x"]);
+    }
+}

@@ -1,0 +1,52 @@
+//! What the engine needs of a byte stream beyond reading and writing it.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::net::{TcpStream, UnixStream};
+
+/// A byte stream that can say when a read is worth a buffer.
+pub trait Io: AsyncRead + AsyncWrite + Unpin {
+    /// Ready when a read may find bytes, the end or an error. May be ready too early, never too
+    /// late: a stream that cannot know is always ready, and the read itself registers the waker.
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Asks that the connection ends with a reset when it is dropped, so that the other end does
+    /// not take a cut stream for a complete one. Does nothing where the stream has no such end.
+    fn reset_on_drop(&mut self) {}
+}
+
+impl Io for TcpStream {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        TcpStream::poll_read_ready(self, cx)
+    }
+
+    fn reset_on_drop(&mut self) {
+        // Fails only on a socket that is already gone.
+        let _ = self.set_zero_linger();
+    }
+}
+
+impl Io for UnixStream {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        UnixStream::poll_read_ready(self, cx)
+    }
+}
+
+/// The in-memory pipe of tests.
+impl Io for DuplexStream {
+    fn poll_read_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: Io + ?Sized> Io for Box<T> {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (**self).poll_read_ready(cx)
+    }
+
+    fn reset_on_drop(&mut self) {
+        (**self).reset_on_drop();
+    }
+}

@@ -1,0 +1,161 @@
+//! The bytes a connection has received and not yet used up.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::ReadBuf;
+
+use crate::io::Io;
+use crate::pool::{Buffer, Class};
+
+/// A buffer that is there only while it holds bytes. It grows with the stream and shrinks again:
+/// a read that fills it makes the next one larger, a read that uses an eighth makes it smaller.
+#[derive(Debug)]
+pub(crate) struct Received {
+    buffer: Buffer,
+    start: usize,
+    end: usize,
+    /// The size of the next buffer.
+    next: Class,
+}
+
+impl Received {
+    pub(crate) const fn new(buffer: Buffer) -> Self {
+        Self { buffer, start: 0, end: 0, next: Class::SMALLEST }
+    }
+
+    /// Bytes that were read before the connection was known to speak HTTP.
+    pub(crate) fn with_bytes(bytes: &[u8]) -> Self {
+        let mut class = Class::SMALLEST;
+        while class.size() < bytes.len() && class.larger() != class {
+            class = class.larger();
+        }
+        let mut received = Self::new(Buffer::default());
+        if !bytes.is_empty() {
+            assert!(bytes.len() <= class.size(), "more was read ahead than the largest buffer");
+            received.buffer = Buffer::take(class);
+            received.buffer[..bytes.len()].copy_from_slice(bytes);
+            received.end = bytes.len();
+        }
+        received
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Whether more can be read without a larger buffer.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_empty() || self.end - self.start < self.buffer.len()
+    }
+
+    /// Uses up the first `count` bytes; gives the buffer back when none is left.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end);
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            self.buffer = Buffer::default();
+        }
+    }
+
+    /// Ends a message: the next one starts with a modest buffer again.
+    pub(crate) fn settle(&mut self) {
+        self.next = self.next.min(Class::LARGEST_AT_START);
+    }
+
+    /// Reads once. Takes a buffer only when there is something to read and holds none while
+    /// pending. `Ok(0)` is the end of the stream.
+    pub(crate) fn poll_fill<S: Io>(
+        &mut self,
+        io: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        ready!(io.poll_read_ready(cx))?;
+        self.make_room();
+        let room = self.buffer.len() - self.end;
+        let mut unfilled = ReadBuf::new(&mut self.buffer[self.end..]);
+        let outcome = Pin::new(io).poll_read(cx, &mut unfilled);
+        let count = unfilled.filled().len();
+        self.end += count;
+        if count == room {
+            self.next = self.buffer.class().larger();
+        } else if count > 0 && count < self.buffer.len() / 8 {
+            self.next = self.buffer.class().smaller();
+        }
+        if self.is_empty() {
+            self.buffer = Buffer::default();
+        }
+        outcome.map_ok(|()| count)
+    }
+
+    fn make_room(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = Buffer::take(self.next);
+        } else if self.end == self.buffer.len() {
+            let held = self.end - self.start;
+            if held == self.buffer.len() {
+                let mut larger = Buffer::take(self.buffer.class().larger());
+                assert!(larger.len() > held, "the parser refuses before the largest is full");
+                larger[..held].copy_from_slice(self.bytes());
+                self.buffer = larger;
+            } else {
+                self.buffer.copy_within(self.start..self.end, 0);
+            }
+            self.start = 0;
+            self.end = held;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+
+    async fn fill(received: &mut Received, io: &mut tokio::io::DuplexStream) -> usize {
+        poll_fn(|cx| received.poll_fill(io, cx)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn grows_while_held_and_shrinks_when_little_comes() {
+        let (mut near, mut far) = tokio::io::duplex(1 << 20);
+        let mut received = Received::new(Buffer::default());
+        far.write_all(&[7; 40_000]).await.unwrap();
+        assert_eq!(fill(&mut received, &mut near).await, 4096);
+        assert_eq!(fill(&mut received, &mut near).await, 16384 - 4096);
+        assert!(!received.has_room());
+        received.consume(100);
+        assert_eq!(fill(&mut received, &mut near).await, 100);
+        assert!(received.bytes().iter().all(|byte| *byte == 7));
+        received.consume(16384);
+        assert_eq!(fill(&mut received, &mut near).await, 40_000 - 16_484);
+        received.consume(40_000 - 16_484);
+        for expected in [65536, 65536, 16384, 4096] {
+            far.write_all(b"x").await.unwrap();
+            fill(&mut received, &mut near).await;
+            assert!(received.buffer.len() <= expected);
+            received.consume(1);
+        }
+        assert_eq!(crate::pool_stats().used, [0; 4]);
+    }
+
+    #[tokio::test]
+    async fn pending_holds_no_buffer() {
+        let (mut near, _far) = tokio::io::duplex(64);
+        let mut received = Received::new(Buffer::default());
+        poll_fn(|cx| {
+            assert!(received.poll_fill(&mut near, cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(crate::pool_stats().used, [0; 4]);
+    }
+}

@@ -1,0 +1,135 @@
+//! Connections to a server that wait for another request.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::conn::Conn;
+use crate::io::Io;
+
+/// Most connections kept to one server. HTTP/1 needs one for each request at a time; more than
+/// this at once are opened and closed again.
+pub const MAX_IDLE_CONNS: usize = 256;
+/// How long a connection waits for its next request. Servers commonly close after 60 s or more
+/// (Node.js after 5 s, which it announces in `Keep-Alive: timeout`); to close first avoids the race.
+pub const CONN_IDLE: Duration = Duration::from_secs(50);
+/// How much earlier than a server has announced its connection is given up.
+const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
+
+/// The idle connections of one worker to one server.
+#[derive(Debug)]
+pub struct ConnPool<S> {
+    idle: RefCell<Vec<Idle<S>>>,
+}
+
+#[derive(Debug)]
+struct Idle<S> {
+    conn: Conn<S>,
+    until: Instant,
+}
+
+impl<S> Default for ConnPool<S> {
+    fn default() -> Self {
+        Self { idle: RefCell::default() }
+    }
+}
+
+impl<S: Io> ConnPool<S> {
+    /// The connection used last that is still good, so that those not needed grow old.
+    pub fn take(&self) -> Option<Conn<S>> {
+        let now = Instant::now();
+        let mut idle = self.idle.borrow_mut();
+        while let Some(mut last) = idle.pop() {
+            if now < last.until && last.conn.is_quiet() {
+                return Some(last.conn);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection that stands between two exchanges; `announced` is how long the server
+    /// says that it keeps it.
+    pub fn put(&self, conn: Conn<S>, announced: Option<Duration>) {
+        let keep = announced.map_or(CONN_IDLE, |announced| {
+            announced.saturating_sub(ANNOUNCED_MARGIN).min(CONN_IDLE)
+        });
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < MAX_IDLE_CONNS && !keep.is_zero() {
+            idle.push(Idle { conn, until: Instant::now() + keep });
+        }
+    }
+
+    /// Closes what is too old or was closed by the server. To be called every few seconds.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        self.idle.borrow_mut().retain_mut(|idle| now < idle.until && idle.conn.is_quiet());
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.idle.borrow().len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.idle.borrow().is_empty()
+    }
+}
+
+/// Whether a request with this method may be sent again although a server may have seen it
+/// (RFC 9110 section 9.2.2).
+#[must_use]
+pub fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn pooled() -> (ConnPool<tokio::net::UnixStream>, tokio::net::UnixStream) {
+        let pool = ConnPool::default();
+        let (near, far) = tokio::net::UnixStream::pair().unwrap();
+        pool.put(Conn::new(near), None);
+        (pool, far)
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_the_server_closed_is_not_handed_out() {
+        let (pool, far) = pooled();
+        assert_eq!(pool.len(), 1);
+        drop(far);
+        tokio::task::yield_now().await;
+        let mut waited = 0;
+        while !pool.is_empty() && waited < 1000 {
+            pool.sweep();
+            tokio::task::yield_now().await;
+            waited += 1;
+        }
+        assert!(pool.take().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_unasked_bytes_is_not_handed_out() {
+        let pool: ConnPool<DuplexStream> = ConnPool::default();
+        let (near, mut far) = duplex(64);
+        pool.put(Conn::new(near), None);
+        far.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
+        assert!(pool.take().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_announced_time_is_kept() {
+        let pool: ConnPool<DuplexStream> = ConnPool::default();
+        let (near, _far) = duplex(64);
+        pool.put(Conn::new(near), Some(Duration::from_secs(5)));
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert!(pool.take().is_none());
+        let (near, _far) = duplex(64);
+        pool.put(Conn::new(near), Some(Duration::from_millis(300)));
+        assert!(pool.is_empty(), "too short to be worth keeping");
+    }
+}

@@ -1,0 +1,569 @@
+//! Exchanges as wire transcripts.
+
+mod support;
+
+use leno_http::{Cause, HeaderLine, Limits, Place, pool_stats};
+use support::{Lab, Settings};
+use tokio::time::Duration;
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const CLOSES: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+
+fn lab() -> Lab {
+    Lab::new(Settings::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_follow_each_other_on_both_connections() {
+    let mut lab = lab();
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    for round in 0..3 {
+        if round > 0 {
+            lab.client.send(GET).await;
+        }
+        server.expect(GET).await;
+        server.send(OK).await;
+        lab.client.expect(OK).await;
+        let done = lab.outcome().await;
+        assert!(done.client_reusable && done.server_reusable && done.failure.is_none());
+        assert_eq!((done.request_bytes, done.response_bytes), (GET.len() as u64, OK.len() as u64));
+        assert_eq!(done.status, Some(200));
+        assert_eq!(pool_stats().used, [0; 4], "an idle connection holds no buffer");
+    }
+    lab.client.finish().await;
+    lab.expect_no_server().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pipelined_requests_are_answered_in_order_and_sent_one_by_one() {
+    let mut lab = lab();
+    let second = "POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+    let third = "GET /3 HTTP/1.1\r\nHost: a\r\n\r\n";
+    lab.client.send([GET, second, third].concat()).await;
+    lab.client.finish().await;
+    let mut server = lab.server().await;
+    for request in [GET, second, third] {
+        server.expect(request).await;
+        assert!(lab.done.try_recv().is_err());
+        server.send(OK).await;
+        lab.client.expect(OK).await;
+        assert_eq!(lab.outcome().await.request_bytes, request.len() as u64);
+    }
+    server.expect_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn responses_without_a_body() {
+    let mut lab = lab();
+    let cases = [
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"),
+        ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ("HEAD", "HTTP/1.1 200 OK\r\n\r\n"),
+        ("GET", "HTTP/1.1 204 No Content\r\n\r\n"),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1000\r\n\r\n"),
+        ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+    ];
+    let request = |method| format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n");
+    lab.client.send(request("HEAD")).await;
+    let mut server = lab.server().await;
+    for (index, (method, response)) in cases.into_iter().enumerate() {
+        if index > 0 {
+            lab.client.send(request(method)).await;
+        }
+        server.expect(request(method)).await;
+        server.send(response).await;
+        lab.client.expect(response).await;
+        assert!(lab.outcome().await.server_reusable);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_and_trailers_pass_as_they_are() {
+    let mut lab = lab();
+    let body = "5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n";
+    let request = format!(
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\nTE: trailers\r\n\r\n{body}"
+    );
+    let response = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
+    lab.client.send(&request).await;
+    let mut server = lab.server().await;
+    server.expect(&request).await;
+    server.send(&response).await;
+    lab.client.expect(&response).await;
+    assert!(lab.outcome().await.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clients_close_is_not_the_servers() {
+    let mut lab = lab();
+    lab.client.send("GET / HTTP/1.1\r\nConnection: close\r\nHost: a\r\n\r\n").await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send(OK).await;
+    lab.client.expect("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").await;
+    lab.client.expect_end().await;
+    let done = lab.outcome().await;
+    assert!(!done.client_reusable && done.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_close_is_not_the_clients() {
+    let mut lab = lab();
+    for _ in 0..2 {
+        lab.client.send(GET).await;
+        let mut server = lab.server().await;
+        server.expect(GET).await;
+        server.send(CLOSES).await;
+        lab.client.expect(OK).await;
+        let done = lab.outcome().await;
+        assert!(done.client_reusable && !done.server_reusable);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_proxy_says_close() {
+    let mut lab = Lab::new(Settings { draining: true, ..Settings::default() });
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send(OK).await;
+    lab.client.expect(CLOSES).await;
+    lab.client.expect_end().await;
+    assert!(lab.outcome().await.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_ends_with_the_connection() {
+    let mut lab = lab();
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send("HTTP/1.1 200 OK\r\n\r\nabc").await;
+    lab.client.expect("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc").await;
+    server.send("def").await;
+    lab.client.expect("def").await;
+    drop(server);
+    lab.client.expect_end().await;
+    let done = lab.outcome().await;
+    assert!(done.failure.is_none() && !done.client_reusable && !done.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_1_0_stays_http_1_0() {
+    let mut lab = lab();
+    lab.client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
+    let mut server = lab.server().await;
+    server.expect("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
+    server.send("HTTP/1.0 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nok").await;
+    lab.client
+        .expect("HTTP/1.0 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nok")
+        .await;
+    assert!(lab.outcome().await.server_reusable);
+    lab.client.send("GET / HTTP/1.0\r\n\r\n").await;
+    server.expect("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
+    server.send("HTTP/1.0 200 OK\r\n\r\nok").await;
+    server.finish().await;
+    lab.client.expect("HTTP/1.0 200 OK\r\nConnection: close\r\n\r\nok").await;
+    lab.client.expect_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_100_lets_the_body_go() {
+    let mut lab = lab();
+    let head = "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+    lab.client.send(head).await;
+    let mut server = lab.server().await;
+    server.expect(head).await;
+    server.send("HTTP/1.1 100 Continue\r\n\r\n").await;
+    lab.client.expect("HTTP/1.1 100 Continue\r\n\r\n").await;
+    lab.client.send("abc").await;
+    server.expect("abc").await;
+    server.send(["HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", OK].concat()).await;
+    lab.client.expect(["HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", OK].concat()).await;
+    let done = lab.outcome().await;
+    assert!(done.client_reusable && done.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_expectation_ends_both_connections() {
+    let mut lab = lab();
+    let head = "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+    lab.client.send(head).await;
+    let mut server = lab.server().await;
+    server.expect(head).await;
+    server.send("HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n").await;
+    lab.client.expect("HTTP/1.1 417 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+    lab.client.expect_end().await;
+    server.expect_end().await;
+    let done = lab.outcome().await;
+    assert!(done.failure.is_none() && !done.client_reusable && !done.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_1_0_clients_see_no_interim_response() {
+    let mut lab = lab();
+    lab.client.send("GET / HTTP/1.0\r\n\r\n").await;
+    let mut server = lab.server().await;
+    server.send(["HTTP/1.1 102 Processing\r\n\r\n", OK].concat()).await;
+    lab.client.expect(CLOSES).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_response_and_the_rest_of_the_body_cross() {
+    let mut lab = lab();
+    lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
+    let mut server = lab.server().await;
+    server.expect("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    lab.client.send("def").await;
+    server.expect("def").await;
+    let done = lab.outcome().await;
+    assert!(done.client_reusable && done.server_reusable && done.failure.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_response_from_a_server_that_closes_spares_the_client() {
+    let mut lab = lab();
+    lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
+    let mut server = lab.server().await;
+    server.expect("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
+    server.send("HTTP/1.1 413 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+    drop(server);
+    lab.client.expect("HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n").await;
+    lab.client.send(["def", GET].concat()).await;
+    let done = lab.outcome().await;
+    assert!(done.client_reusable && !done.server_reusable);
+    lab.server().await.expect(GET).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_body_is_not_awaited_for_ever() {
+    let mut lab = lab();
+    lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
+    let mut server = lab.server().await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    let done = lab.outcome().await;
+    assert!(done.failure.is_none() && !done.client_reusable && !done.server_reusable);
+    lab.client.expect_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_is_opaque_in_both_directions_until_both_ends() {
+    let mut lab = lab();
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    lab.client.send(request).await;
+    let mut server = lab.server().await;
+    server.expect(request).await;
+    let response =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    server.send([response, "\0first"].concat()).await;
+    lab.client.expect([response, "\0first"].concat()).await;
+    lab.client.send("GET /not-http HTTP/1.1\r\n").await;
+    server.expect("GET /not-http HTTP/1.1\r\n").await;
+    lab.client.finish().await;
+    server.expect_end().await;
+    server.send("last").await;
+    drop(server);
+    lab.client.expect("last").await;
+    lab.client.expect_end().await;
+    let done = lab.outcome().await;
+    assert!(done.upgraded && done.status == Some(101) && done.failure.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_ended_by_the_server_first() {
+    let mut lab = lab();
+    lab.client
+        .send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nearly")
+        .await;
+    let mut server = lab.server().await;
+    server.send("HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").await;
+    lab.client.expect("HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").await;
+    server.finish().await;
+    lab.client.expect_end().await;
+    lab.client.send("more").await;
+    lab.client.finish().await;
+    assert!(server.rest().await.ends_with("\r\n\r\nearlymore"));
+    assert!(lab.outcome().await.failure.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_upgraded_unasked() {
+    let mut lab = lab();
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.send("HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").await;
+    lab.client.expect("HTTP/1.1 502 Bad Gateway\r\nleno-error: unasked-upgrade\r\n").await;
+    assert!(!lab.outcome().await.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_mebibytes_both_ways_through_small_pipes() {
+    let mut lab = Lab::new(Settings { pipe: 1000, ..Settings::default() });
+    let size = 10 << 20;
+    let body: Vec<u8> = (0..size).map(|at: usize| (at % 251) as u8).collect();
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n");
+    let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n");
+    let request = [head.as_bytes(), &body].concat();
+    let response = [reply.as_bytes(), &body].concat();
+    let Lab { client, servers, done, .. } = &mut lab;
+    let (mut from_client, mut to_client) = tokio::io::split(&mut client.0);
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let upload = to_client.write_all(&request);
+    let download = async {
+        let mut got = vec![0; response.len()];
+        from_client.read_exact(&mut got).await.unwrap();
+        assert!(got == response);
+    };
+    // An echo that begins while the upload is still going on.
+    let server = async {
+        let mut server = servers.recv().await.unwrap();
+        let (mut reader, mut writer) = tokio::io::split(&mut server);
+        let mut head_bytes = vec![0; head.len()];
+        reader.read_exact(&mut head_bytes).await.unwrap();
+        writer.write_all(reply.as_bytes()).await.unwrap();
+        let mut left = size;
+        let mut piece = vec![0; 3000];
+        while left > 0 {
+            let count = reader.read(&mut piece).await.unwrap();
+            writer.write_all(&piece[..count]).await.unwrap();
+            left -= count;
+        }
+        server
+    };
+    let (uploaded, (), _server) = tokio::join!(upload, download, server);
+    uploaded.unwrap();
+    let done = done.recv().await.unwrap();
+    assert!(done.client_reusable && done.server_reusable);
+    assert_eq!(done.request_bytes, request.len() as u64);
+    assert_eq!(done.response_bytes, response.len() as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_more_is_read_than_can_be_written() {
+    let mut lab = Lab::new(Settings { pipe: 256 * 1024, ..Settings::default() });
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send("HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n").await;
+    // The client reads nothing: its pipe fills, one buffer fills, the server's pipe fills.
+    let mut taken = 0;
+    let piece = [7; 4096];
+    use tokio::io::AsyncWriteExt;
+    while let Ok(count) =
+        tokio::time::timeout(Duration::from_millis(1), server.0.write(&piece)).await
+    {
+        taken += count.unwrap();
+    }
+    assert!(taken <= 3 * 256 * 1024, "{taken}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_gone_is_replaced_before_anything_is_lost() {
+    let mut lab = lab();
+    let request = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    assert!(lab.outcome().await.server_reusable);
+    lab.client.send(request).await;
+    server.expect(request).await;
+    drop(server);
+    let failure = lab.outcome().await.failure.unwrap();
+    assert!(failure.retryable && failure.place == Place::Server);
+    let mut server = lab.server().await;
+    server.expect(request).await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    assert!(lab.outcome().await.failure.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_pooled_connection_is_not_used() {
+    let mut lab = lab();
+    for last_words in ["", "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"] {
+        lab.client.send(GET).await;
+        let mut server = lab.server().await;
+        server.expect(GET).await;
+        server.send(OK).await;
+        lab.client.expect(OK).await;
+        server.send(last_words).await;
+        drop(server);
+        let done = lab.outcome().await;
+        assert!(done.server_reusable && done.failure.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_408_that_crossed_with_the_request_is_not_the_answer() {
+    let mut lab = lab();
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    lab.outcome().await;
+    lab.client.send(GET).await;
+    server.expect(GET).await;
+    server.send("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n").await;
+    let failure = lab.outcome().await.failure.unwrap();
+    assert!(failure.retryable && matches!(failure.cause, Cause::Stale));
+    let mut server = lab.server().await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_body_cannot_be_sent_twice() {
+    let mut lab = lab();
+    let head = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n";
+    lab.client.send(head).await;
+    lab.client.send("x".repeat(30_000)).await;
+    let mut server = lab.server().await;
+    server.expect([head, &"x".repeat(20_000)].concat()).await;
+    drop(server);
+    let failure = lab.outcome().await.failure.unwrap();
+    assert!(!failure.retryable);
+    lab.client.expect_error(502, "closed").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_judge_can_send_a_request_elsewhere() {
+    let mut lab = Lab::new(Settings { retry_on: Some(503), ..Settings::default() });
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n").await;
+    assert!(matches!(lab.outcome().await.failure.unwrap().cause, Cause::Refused));
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    assert!(lab.outcome().await.client_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_response_is_no_response() {
+    for (part, started) in [
+        ("HTTP/1.1 200 OK\r\nContent-Le", false),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", true),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", true),
+    ] {
+        let mut lab = lab();
+        lab.client.send(GET).await;
+        let mut server = lab.server().await;
+        server.expect(GET).await;
+        server.send(part).await;
+        if started {
+            lab.client.expect(part).await;
+        }
+        drop(server);
+        let done = lab.outcome().await;
+        let failure = done.failure.unwrap();
+        assert!(!failure.retryable && matches!(failure.cause, Cause::Closed));
+        assert_eq!((failure.place, done.response_started), (Place::Server, started));
+        if started {
+            lab.client.expect_end().await;
+        } else {
+            let rest = lab.client.rest().await;
+            assert!(rest.starts_with("HTTP/1.1 502 Bad Gateway\r\nleno-error: closed\r\n"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_closed_client_still_gets_its_response() {
+    let mut lab = lab();
+    lab.client.send(GET).await;
+    lab.client.finish().await;
+    let mut server = lab.server().await;
+    server.expect(GET).await;
+    server.expect_end().await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    lab.client.expect_end().await;
+    assert!(!lab.outcome().await.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_while_sending_takes_only_its_own_request_along() {
+    let mut lab = lab();
+    lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
+    let mut server = lab.server().await;
+    server.expect("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
+    lab.client.finish().await;
+    server.expect_end().await;
+    let failure = lab.outcome().await.failure.unwrap();
+    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Closed));
+    assert_eq!(failure.status(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_behind_a_response_end_the_servers_connection() {
+    let mut lab = lab();
+    for _ in 0..2 {
+        lab.client.send(GET).await;
+        let mut server = lab.server().await;
+        server.expect(GET).await;
+        server.send([OK, "HTTP/1.1 200 OK\r\n\r\nstray"].concat()).await;
+        lab.client.expect(OK).await;
+        let done = lab.outcome().await;
+        assert!(done.client_reusable && !done.server_reusable);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_are_set_in_passing() {
+    let set = vec![HeaderLine::new("leno-client", b"spiffe://x").unwrap()];
+    let mut lab = Lab::new(Settings { set, ..Settings::default() });
+    let request =
+        "POST / HTTP/1.1\r\nHost: a\r\nLENO-CLIENT: forged\r\nContent-Length: 3\r\n\r\nabc";
+    lab.client.send(request).await;
+    let mut server = lab.server().await;
+    server
+        .expect(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nleno-client: spiffe://x\r\n\r\nabc",
+        )
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bounds_in_time() {
+    // Idle.
+    let mut lab = lab();
+    lab.client.expect_end().await;
+    // A head that never ends, although bytes keep coming.
+    let mut lab = Lab::new(Settings::default());
+    let begun = tokio::time::Instant::now();
+    lab.client.send("GET / HTTP/1.1\r\nHost: a\r\n").await;
+    tokio::task::yield_now().await;
+    for _ in 0..59 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        lab.client.send("A: b\r\n").await;
+    }
+    lab.client.expect_error(408, "head-timeout").await;
+    assert_eq!(begun.elapsed().as_secs(), Limits::default().head.as_secs());
+    // A server that never answers.
+    let deadline = Some(Duration::from_secs(5));
+    let mut lab = Lab::new(Settings { deadline, ..Settings::default() });
+    lab.client.send(GET).await;
+    let _server = lab.server().await;
+    let begun = tokio::time::Instant::now();
+    let rest = lab.outcome().await;
+    assert_eq!(begun.elapsed().as_secs(), 5);
+    assert_eq!(rest.failure.unwrap().status(), Some(504));
+    lab.client.expect("HTTP/1.1 504 Gateway Timeout\r\nleno-error: deadline\r\n").await;
+    // Nothing moves.
+    let mut lab = Lab::new(Settings::default());
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    server.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc").await;
+    let failure = lab.outcome().await.failure.unwrap();
+    assert!(failure.place == Place::Us && matches!(failure.cause, Cause::Stalled));
+}
