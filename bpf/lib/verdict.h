@@ -26,15 +26,17 @@ static __always_inline enum outbound_verdict outbound_verdict(const struct socke
 	return OUTBOUND_STEER;
 }
 
-/* What becomes of a connection that arrives. Loop guard: over lo the ingress interface of an
- * address of eth0 reads as eth0's, so equal addresses are the test for "from this workload", and
- * loopback sources for the rest.
+/* What becomes of a connection that arrives. What this workload sends to itself passes, or the proxy
+ * would be handed its own connections without end: a loopback address on either side (the kernel
+ * takes those from lo only; the other side may be an address of eth0 that the application bound),
+ * or the same address on both. The ingress interface does not tell: for an address of eth0 it reads
+ * as eth0's even over lo.
  */
 static __always_inline enum inbound_verdict
 inbound_verdict(const volatile struct capture_config *c, const struct socket_address *remote,
 		const struct socket_address *local, __u32 local_port)
 {
-	if (is_loopback(remote) || same_ip(remote, local))
+	if (is_loopback(remote) || is_loopback(local) || same_ip(remote, local))
 		return INBOUND_LOCAL;
 	if (local_port == c->inbound_port || local_port == c->outbound_port)
 		return INBOUND_MESH_PORT;

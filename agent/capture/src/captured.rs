@@ -92,6 +92,18 @@ pub fn prune(keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
 }
 
 impl Captured {
+    /// Takes over what an earlier process captured by eBPF under the same name, as it is; `None`
+    /// if there is nothing. The proxy's listeners stay known, and [`Captured::upgrade`] brings the
+    /// programs up to date. Netfilter rules need no taking over: [`capture`] replaces them.
+    ///
+    /// # Errors
+    /// When bpffs cannot be read.
+    pub fn adopt(workload: &Workload) -> Result<Option<Self>, Error> {
+        let found = Instance::open(&PinRoot::find()?, &workload.name)?;
+        let captured = |instance| Self { workload: workload.clone(), state: State::Ebpf(instance) };
+        Ok(found.map(captured))
+    }
+
     /// By what it is captured.
     #[must_use]
     pub fn backend(&self) -> Backend {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::path::Path;
 
 use leno_bpf::abi::Counter;
 use leno_types::ports;
@@ -30,7 +31,14 @@ enum Family {
 }
 
 impl Family {
-    const BOTH: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+    /// Both, or IPv4 alone on a kernel started without IPv6, where ip6tables fails.
+    fn all() -> &'static [Self] {
+        if Path::new("/proc/sys/net/ipv6").exists() {
+            &[Self::Ipv4, Self::Ipv6]
+        } else {
+            &[Self::Ipv4]
+        }
+    }
 
     fn restore(self, script: &str) -> Result<(), Error> {
         let program = match self {
@@ -59,7 +67,7 @@ impl Family {
 
 /// Installs the rules, in place of older ones; none if one family fails.
 pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
-    let all = Family::BOTH.iter().try_for_each(|family| {
+    let all = Family::all().iter().try_for_each(|family| {
         let mut script = String::new();
         for table in TABLES {
             let rules = match table {
@@ -81,7 +89,7 @@ pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
 
 /// Removes the rules and chains; fine if there are none.
 pub(crate) fn remove() -> Result<(), Error> {
-    for family in Family::BOTH {
+    for family in Family::all() {
         for table in TABLES {
             let removal = removal(&family.save(table)?);
             if !removal.is_empty() {
@@ -95,7 +103,7 @@ pub(crate) fn remove() -> Result<(), Error> {
 /// Reads the counters of the rules with our comments, both families added up.
 pub(crate) fn counters() -> Result<Counters, Error> {
     let mut counters = Counters::new();
-    for family in Family::BOTH {
+    for family in Family::all() {
         for table in TABLES {
             add_counters(&mut counters, &family.save(table)?);
         }

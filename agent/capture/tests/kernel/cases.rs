@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use leno_capture::{Backend, capture};
 
-use crate::lab::{self, Lab, OUTSIDE, POD, VIP, Wish};
+use crate::lab::{self, Lab, OUTSIDE, POD, Seen, VIP, Wish};
 
 /// Enough to meet a race that strikes once in some hundred connections.
 const STORM: usize = 2000;
@@ -35,6 +35,34 @@ pub fn outbound_ipv6_keeps_the_original_destination(backend: Backend) {
 
 pub fn outbound_ipv4_mapped_keeps_the_original_destination(backend: Backend) {
     outbound(backend, "[::ffff:10.96.0.10]:8080", "10.96.0.10:8080");
+}
+
+pub fn a_source_address_that_the_application_chose_is_kept(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let mut app = lab.app();
+    for (pod, vip) in POD.into_iter().zip(VIP) {
+        let to = format!("{vip}:80");
+        let seen = Seen(app.ask(&format!("dial-from {pod}:0 {to}")));
+        seen.assert_captured(&to);
+        assert_eq!((seen.get("peer"), seen.get("client")), (to.as_str(), seen.get("own")));
+        assert!(seen.get("own").starts_with(pod), "{seen:?}");
+    }
+}
+
+pub fn listeners_that_share_a_port_share_the_connections(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, default());
+    proxy.listen_as("second");
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for i in [0, 1] {
+        let (outbound, inbound) = (format!("{}:80", VIP[i]), format!("{}:80", POD[i]));
+        for (client, to) in [(&mut app, &outbound), (&mut outside, &inbound)] {
+            let seen: Vec<Seen> = (0..64).map(|_| client.dial(to)).collect();
+            assert!(seen.iter().all(|seen| seen.get("original") == to), "{seen:?}");
+            for who in ["proxy", "second"] {
+                assert!(seen.iter().any(|seen| seen.get("who") == who), "{who} got none of {to}");
+            }
+        }
+    }
 }
 
 pub fn the_proxys_own_connections_pass(backend: Backend) {
@@ -249,8 +277,11 @@ pub fn no_original_destination_is_lost_in_a_race(backend: Backend) {
         let result = app.ask(&format!("storm {STORM} {vip} 1000"));
         assert_eq!(result, format!("good={STORM} "));
     }
-    assert_eq!(lab.count("outbound_captured"), 2 * STORM as u64);
+    // Netfilter sees a connection twice when connection tracking drops its SYN because another one
+    // took the same tuple at the same moment.
+    assert!(lab.count("outbound_captured") >= 2 * STORM as u64);
     if backend == Backend::Ebpf {
+        assert_eq!(lab.count("outbound_captured"), 2 * STORM as u64);
         assert_eq!(lab.count("original_accepted"), 2 * STORM as u64);
         assert_eq!(lab.count("original_missed"), 0);
     }

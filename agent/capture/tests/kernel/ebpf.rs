@@ -1,9 +1,9 @@
 //! What only eBPF does.
 
 use leno_bpf::PinRoot;
-use leno_capture::{Backend, capture, prune};
+use leno_capture::{Backend, Captured, capture, prune};
 
-use crate::lab::{Lab, OUTSIDE, VIP, Wish, has_root};
+use crate::lab::{Lab, OUTSIDE, Seen, VIP, Wish, has_root};
 
 fn lab() -> Option<Lab> {
     has_root().then(|| Lab::new(Backend::Ebpf, Wish::default()))
@@ -71,9 +71,38 @@ fn a_connection_straight_to_the_listener_has_no_original_destination() {
         return;
     }
     let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let mut app = lab.app();
+    let mut from = |from: &str, to: &str| Seen(app.ask(&format!("dial-from {from} {to}")));
     let to = format!("{}:80", VIP[0]);
-    lab.app().dial(&to).assert_captured(&to);
-    let seen = lab.app().dial("127.0.0.1:15001");
+    let seen = from("127.0.0.1:0", &to);
+    seen.assert_captured(&to);
+    // From the very port that a captured connection came from before.
+    let seen = from(seen.get("own"), "127.0.0.1:15001");
     assert!(seen.get("original").starts_with("error:"), "{seen:?}");
     assert_eq!(lab.count("original_missed"), 1);
+}
+
+#[test]
+fn an_adopted_capture_keeps_the_proxy_and_is_upgraded() {
+    if !has_root() {
+        return;
+    }
+    let (mut lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let mut app = lab.app();
+    let to = format!("{}:80", VIP[0]);
+    // As another process finds it after the first one died.
+    lab.captured = Captured::adopt(&lab.workload).unwrap().unwrap();
+    app.dial(&to).assert_captured(&to);
+    let mut workload = lab.workload.clone();
+    workload.excluded = vec![(OUTSIDE[0].parse().unwrap(), 32)];
+    lab.captured.upgrade(&workload).unwrap();
+    app.dial(&to).assert_captured(&to);
+    let server = lab.outside().serve_at(OUTSIDE[0]);
+    app.dial(&server).assert_refused();
+    let mut outside = lab.outside();
+    let server = outside.serve_at(OUTSIDE[0]);
+    app.dial(&server).assert_direct();
+    assert_eq!(lab.count("outbound_captured"), 2, "the counters are the old ones");
+    lab.captured.release().unwrap();
+    assert!(Captured::adopt(&lab.workload).unwrap().is_none());
 }

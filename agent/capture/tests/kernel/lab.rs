@@ -214,8 +214,13 @@ impl Worker {
     }
 
     pub fn listen_as_proxy(&mut self) {
+        self.listen_as("proxy");
+    }
+
+    /// Listens where a proxy does and calls itself so.
+    pub fn listen_as(&mut self, who: &str) {
         for at in PROXY {
-            assert_eq!(self.ask(&format!("listen proxy {at}")), at);
+            assert_eq!(self.ask(&format!("listen {who} {at}")), at);
         }
     }
 

@@ -8,6 +8,7 @@
 mod cases;
 mod ebpf;
 mod lab;
+mod probe;
 mod worker;
 
 use leno_capture::Backend;
@@ -30,6 +31,8 @@ under_every_backend! {
     outbound_ipv4_keeps_the_original_destination,
     outbound_ipv6_keeps_the_original_destination,
     outbound_ipv4_mapped_keeps_the_original_destination,
+    a_source_address_that_the_application_chose_is_kept,
+    listeners_that_share_a_port_share_the_connections,
     the_proxys_own_connections_pass,
     loopback_is_left_alone,
     udp_is_left_alone,

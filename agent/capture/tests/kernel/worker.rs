@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use leno_capture::Report;
 use nix::unistd::{Gid, Uid, setresgid, setresuid};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -53,7 +54,8 @@ fn take_place(place: &str) {
     println!("{ANSWER}ready");
 }
 
-type Listeners = HashMap<SocketAddr, (Arc<TcpListener>, JoinHandle<()>)>;
+/// By address; several may share one.
+type Listeners = HashMap<SocketAddr, Vec<(Arc<TcpListener>, JoinHandle<()>)>>;
 
 fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
     let address = |text: &str| text.parse::<SocketAddr>().map_err(io::Error::other);
@@ -63,17 +65,19 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             let at = listener.local_addr()?;
             let (accepting, who) = (Arc::clone(&listener), (*who).to_owned());
             let thread = thread::spawn(move || accept(&accepting, &who));
-            listeners.insert(at, (listener, thread));
+            listeners.entry(at).or_default().push((listener, thread));
             Ok(format!("{at}"))
         }
         ["close", at] => {
-            if let Some((listener, thread)) = listeners.remove(&address(at)?) {
+            for (listener, thread) in listeners.remove(&address(at)?).unwrap_or_default() {
                 SockRef::from(&*listener).shutdown(Shutdown::Both)?;
                 thread.join().unwrap();
             }
             Ok("closed".to_owned())
         }
         ["dial", to] => dial(address(to)?),
+        ["dial-from", from, to] => dial_from(address(from)?, address(to)?),
+        ["probe"] => serde_json::to_string(&Report::probe()).map_err(io::Error::other),
         ["storm", count, ip, first] => {
             let first: u16 = first.parse().map_err(io::Error::other)?;
             storm(count.parse().map_err(io::Error::other)?, address(&format!("{ip}:{first}"))?)
@@ -105,10 +109,11 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
     }
 }
 
-/// IPv6 listeners take IPv6 only, as the proxy's do.
+/// As the proxy's workers do: IPv6 listeners take IPv6 only, and several may share a port.
 fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
     if at.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -144,8 +149,25 @@ fn original_destination(stream: &TcpStream, own_port: u16) -> io::Result<SocketA
 }
 
 fn dial(to: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT)
+    let stream = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT)
         .map_err(|error| io::Error::other(name_of(&error)))?;
+    hear(stream)
+}
+
+/// From an address of the caller's choice; the port is free again at once.
+fn dial_from(from: SocketAddr, to: SocketAddr) -> io::Result<String> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.bind(&from.into())?;
+    socket
+        .connect_timeout(&to.into(), CONNECT_TIMEOUT)
+        .map_err(|error| io::Error::other(name_of(&error)))?;
+    hear(socket.into())
+}
+
+/// What the other side says, and what this one sees.
+fn hear(mut stream: TcpStream) -> io::Result<String> {
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
     let mut said = String::new();
