@@ -1,0 +1,232 @@
+//! The balancer and its picks.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::load::{Load, PENALTY, Standing};
+use crate::rng::Rng;
+
+/// Chooses among the endpoints of one service, for one worker.
+#[derive(Debug)]
+pub struct Balancer<T> {
+    slots: Vec<Rc<Slot<T>>>,
+    rng: Rng,
+}
+
+/// An endpoint that was chosen. It counts as in flight until it is dropped.
+#[derive(Debug)]
+pub struct Pick<T> {
+    slot: Rc<Slot<T>>,
+    at: Instant,
+}
+
+/// Why there is no endpoint to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPick {
+    /// The service has no ready endpoint.
+    #[error("no ready endpoint")]
+    Empty,
+    /// The caller excluded all of them.
+    #[error("every endpoint has been tried")]
+    Excluded,
+    /// All have failed within the last moments; see [`crate::LAST_RESORT`].
+    #[error("no endpoint can be connected to")]
+    Failfast,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    endpoint: T,
+    load: Load,
+}
+
+/// A slot that is found by its endpoint.
+struct Keyed<T>(Rc<Slot<T>>);
+
+impl<T> Borrow<T> for Keyed<T> {
+    fn borrow(&self) -> &T {
+        &self.0.endpoint
+    }
+}
+
+impl<T: Hash> Hash for Keyed<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.endpoint.hash(state);
+    }
+}
+
+impl<T: Eq> PartialEq for Keyed<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.endpoint == other.0.endpoint
+    }
+}
+
+impl<T: Eq> Eq for Keyed<T> {}
+
+impl<T> Default for Balancer<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), rng: Rng::random() }
+    }
+}
+
+impl<T: Eq + Hash> Balancer<T> {
+    /// A balancer with no endpoint yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same, with choices that a test can repeat.
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
+        Self { slots: Vec::new(), rng: Rng::seeded(seed) }
+    }
+
+    /// Replaces the endpoints. One that stays keeps its estimate, its ejection and what is in flight
+    /// on it; picks of one that goes stay valid until they are dropped. Duplicates count once.
+    pub fn update(&mut self, endpoints: impl IntoIterator<Item = T>) {
+        let mut old: HashSet<Keyed<T>> = self.slots.drain(..).map(Keyed).collect();
+        let mut new: HashSet<Keyed<T>> = HashSet::with_capacity(old.len());
+        for endpoint in endpoints {
+            if new.contains(&endpoint) {
+                continue;
+            }
+            let slot = match old.take(&endpoint) {
+                Some(Keyed(survivor)) => survivor,
+                None => Rc::new(Slot { endpoint, load: Load::default() }),
+            };
+            self.slots.push(Rc::clone(&slot));
+            new.insert(Keyed(slot));
+        }
+    }
+
+    /// How many endpoints there are, ejected ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// How many endpoints are ejected.
+    #[must_use]
+    pub fn ejected(&self, now: Instant) -> usize {
+        let out = |slot: &&Rc<Slot<T>>| slot.load.standing(now) != Standing::Good;
+        self.slots.iter().filter(out).count()
+    }
+
+    /// The endpoints with what is in flight on each, for `/config`.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&T, u32)> {
+        let shown = |slot: &Rc<Slot<T>>| slot.load.in_flight();
+        self.slots.iter().map(move |slot| (&slot.endpoint, shown(slot)))
+    }
+
+    /// Chooses an endpoint that `excluded` does not hold for (those a retry has tried already).
+    ///
+    /// # Errors
+    /// [`NoPick`], at once.
+    pub fn pick(&mut self, now: Instant, excluded: impl Fn(&T) -> bool) -> Result<Pick<T>, NoPick> {
+        let good =
+            |slot: &Slot<T>| slot.load.standing(now) == Standing::Good && !excluded(&slot.endpoint);
+        let chosen = match self.draw_two(good).or_else(|| self.search(good)) {
+            Some((a, b)) => self.lower(a, b, now),
+            None => self.last_resort(now, excluded)?,
+        };
+        let slot = Rc::clone(&self.slots[chosen]);
+        slot.load.enter(now);
+        Ok(Pick { slot, at: now })
+    }
+
+    /// Two random endpoints, if both are good: the usual case costs no walk.
+    fn draw_two(&mut self, good: impl Fn(&Slot<T>) -> bool) -> Option<(usize, usize)> {
+        let n = self.slots.len();
+        if n < 2 {
+            return None;
+        }
+        let a = self.rng.below(n);
+        let b = (a + 1 + self.rng.below(n - 1)) % n;
+        (good(&self.slots[a]) && good(&self.slots[b])).then_some((a, b))
+    }
+
+    /// Two random ones of all good endpoints, the same one twice when there is only one.
+    fn search(&mut self, good: impl Fn(&Slot<T>) -> bool) -> Option<(usize, usize)> {
+        let is_good = |(at, slot): (usize, &Rc<Slot<T>>)| good(slot).then_some(at);
+        let all: Vec<usize> = self.slots.iter().enumerate().filter_map(is_good).collect();
+        match all.len() {
+            0 => None,
+            1 => Some((all[0], all[0])),
+            n => {
+                let a = self.rng.below(n);
+                let b = (a + 1 + self.rng.below(n - 1)) % n;
+                Some((all[a], all[b]))
+            }
+        }
+    }
+
+    fn lower(&self, a: usize, b: usize, now: Instant) -> usize {
+        if self.slots[b].load.is_below(&self.slots[a].load, now) { b } else { a }
+    }
+
+    fn last_resort(
+        &mut self,
+        now: Instant,
+        excluded: impl Fn(&T) -> bool,
+    ) -> Result<usize, NoPick> {
+        if self.slots.is_empty() {
+            return Err(NoPick::Empty);
+        }
+        if self.slots.iter().all(|slot| excluded(&slot.endpoint)) {
+            return Err(NoPick::Excluded);
+        }
+        let may_try = |slot: &Slot<T>| {
+            slot.load.standing(now) == Standing::LastResort && !excluded(&slot.endpoint)
+        };
+        let (a, b) = self.search(may_try).ok_or(NoPick::Failfast)?;
+        Ok(self.lower(a, b, now))
+    }
+}
+
+impl<T> Pick<T> {
+    /// The endpoint.
+    #[must_use]
+    pub fn endpoint(&self) -> &T {
+        &self.slot.endpoint
+    }
+
+    /// A connection to it was made: its ejection, if any, ends.
+    pub fn connected(&self) {
+        self.slot.load.connected();
+    }
+
+    /// No connection could be made: it is ejected for a while.
+    pub fn connect_failed(&self, now: Instant) {
+        self.slot.load.connect_failed(self.at, now);
+    }
+
+    /// It answered after `latency`, so it is alive as well.
+    pub fn observe(&self, latency: Duration, now: Instant) {
+        self.slot.load.connected();
+        self.slot.load.observe(latency, now);
+    }
+
+    /// It failed after the connection was made: counts as a slow answer.
+    pub fn penalise(&self, now: Instant) {
+        self.slot.load.observe(PENALTY, now);
+    }
+}
+
+impl<T> Drop for Pick<T> {
+    fn drop(&mut self) {
+        self.slot.load.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests;
