@@ -1,9 +1,7 @@
 //! Exchanges as wire transcripts.
 
-mod support;
-
+use crate::support::{Lab, Settings};
 use leno_http::{Cause, HeaderLine, Limits, Place, pool_stats};
-use support::{Lab, Settings};
 use tokio::time::Duration;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -159,11 +159,17 @@ impl Proxy {
     ) -> bool {
         loop {
             pool.retain_mut(Conn::is_quiet);
-            let mut server = pool.pop().unwrap_or_else(|| {
-                let (near, far) = duplex(self.settings.pipe);
-                let _ = self.connect.send(far);
-                Conn::new(near)
-            });
+            let mut server = match pool.pop() {
+                Some(server) => server,
+                None => {
+                    let (near, far) = duplex(self.settings.pipe);
+                    if self.connect.send(far).is_err() {
+                        // The test is over.
+                        return false;
+                    }
+                    Conn::new(near)
+                }
+            };
             let retry_on = self.settings.retry_on;
             let mut order = Order {
                 request: Edits { set: &self.settings.set, ..Edits::default() },

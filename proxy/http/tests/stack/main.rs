@@ -1,0 +1,7 @@
+//! The engine between scripted peers.
+
+mod abuse;
+mod exchange;
+mod properties;
+mod support;
+mod tcp;

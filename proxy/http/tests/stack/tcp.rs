@@ -1,0 +1,128 @@
+//! What in-memory pipes cannot show: resets, and buffers of idle sockets.
+
+use leno_http::{Cause, Conn, Limits, Order, Place, exchange, pool_stats};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// The far end in the hands of the test, the near end in those of the engine.
+async fn pair() -> (TcpStream, Conn<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (near, _) = listener.accept().await.unwrap();
+    (far, Conn::new(near))
+}
+
+#[tokio::test]
+async fn a_keep_alive_exchange_and_a_quiet_pool() {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    let (mut application, mut server) = pair().await;
+    for _ in 0..3 {
+        assert!(server.is_quiet());
+        let proxy = async {
+            let request = client.read_request(&limits).await.unwrap().unwrap();
+            exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await
+        };
+        let peers = async {
+            user.write_all(GET).await.unwrap();
+            let mut request = [0; GET.len()];
+            application.read_exact(&mut request).await.unwrap();
+            assert_eq!(&request, GET);
+            application.write_all(OK).await.unwrap();
+            let mut response = [0; OK.len()];
+            user.read_exact(&mut response).await.unwrap();
+            assert_eq!(&response, OK);
+        };
+        let (done, ()) = tokio::join!(proxy, peers);
+        assert!(done.client_reusable && done.server_reusable);
+        assert_eq!(pool_stats().used, [0; 4]);
+    }
+    drop(application);
+    std::future::poll_fn(|cx| server.poll_unquiet(cx)).await;
+    assert!(!server.is_quiet());
+}
+
+#[tokio::test]
+async fn a_reset_by_the_server_is_retryable_before_any_response() {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    user.write_all(GET).await.unwrap();
+    let request = client.read_request(&limits).await.unwrap().unwrap();
+    let (application, mut server) = pair().await;
+    application.set_zero_linger().unwrap();
+    drop(application);
+    let done = exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
+    let failure = done.failure.unwrap();
+    assert!(failure.retryable && failure.place == Place::Server);
+    // The same request on another connection.
+    let (mut application, mut server) = pair().await;
+    application.write_all(OK).await.unwrap();
+    let done = exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
+    assert!(done.failure.is_none() && done.client_reusable);
+    let mut seen = [0; GET.len()];
+    application.read_exact(&mut seen).await.unwrap();
+    assert_eq!(&seen, GET);
+}
+
+#[tokio::test]
+async fn a_reset_by_the_client_ends_the_wait_for_a_response() {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    user.write_all(GET).await.unwrap();
+    let request = client.read_request(&limits).await.unwrap().unwrap();
+    let (mut application, mut server) = pair().await;
+    let mut order = Order::new(&limits);
+    let proxy = exchange(&mut client, &request, &mut server, &mut order);
+    let peers = async {
+        let mut seen = [0; GET.len()];
+        application.read_exact(&mut seen).await.unwrap();
+        user.set_zero_linger().unwrap();
+        drop(user);
+    };
+    let (done, ()) = tokio::join!(proxy, peers);
+    let failure = done.failure.unwrap();
+    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Broken(_)));
+    drop(server);
+    assert_eq!(application.read(&mut [0; 1]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_cut_response_ends_with_a_reset() {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    user.write_all(GET).await.unwrap();
+    let request = client.read_request(&limits).await.unwrap().unwrap();
+    let (mut application, mut server) = pair().await;
+    application.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab").await.unwrap();
+    drop(application);
+    let done = exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
+    assert!(done.response_started && done.failure.is_some());
+    client.abort();
+    let error = user.read_to_end(&mut vec![]).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_refusal_is_read_although_the_client_had_more_to_say() {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    user.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    user.write_all(&[b'x'; 200_000]).await.unwrap();
+    let failure = client.read_request(&limits).await.unwrap_err();
+    let answer = leno_http::Answer::error(failure.status().unwrap(), failure.cause.label());
+    assert!(!client.respond(None, &answer).await.unwrap());
+    let reading = async {
+        let mut answer = String::new();
+        user.read_to_string(&mut answer).await.unwrap();
+        drop(user);
+        answer
+    };
+    let (answer, ()) = tokio::join!(reading, client.close(&limits));
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ")
+            && answer.ends_with("leno: Bad Request: host-missing\n")
+    );
+}
