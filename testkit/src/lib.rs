@@ -1,1 +1,30 @@
-//! Network lab, load generator and scripted peers for tests.
+//! What the tests and benches of Leno stand on: load, scripted peers, a network lab, and eyes.
+//!
+//! Everything here looks at the mesh from outside, with its own small HTTP/1.1 reader and packet
+//! parser, so that a bug of the mesh cannot hide behind the same bug in its test. It knows no
+//! type of the data plane and no wire format of the control plane.
+//!
+//! - [`load`]: an open-loop load generator (`leno-load`); latency counts from the moment a
+//!   request was due, so a stalled server cannot slow the clock that measures it.
+//! - [`usage`]: CPU, memory and descriptors of a process or a cgroup, from /proc.
+//! - [`peer`]: servers and clients that follow a script (`leno-peer` makes workloads of them).
+//! - [`lab`]: drives the real `leno up` and cleans up after it.
+//! - [`sniff`]: what crossed the bridge, by tcpdump, classified by our own reader of pcap files.
+//!
+//! ```text
+//!   test ── Lab ── leno up ── namespaces ── nginx, redis, leno-peer ...
+//!     │                │
+//!     │                └── bridge ── Sniffer: TLS only?
+//!     └── load::run ── open-loop requests ── Report
+//! ```
+//! Start with [`lab::Lab`], [`load::Plan`] and [`peer::Step`].
+
+pub mod binaries;
+pub mod http1;
+pub mod lab;
+pub mod load;
+pub mod netns;
+pub mod peer;
+pub mod sniff;
+pub mod usage;
+pub mod wait;

@@ -1,0 +1,166 @@
+//! Tables from records.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::record::Record;
+
+/// Whose figures the ratios are against.
+const REFERENCE: &str = "haproxy";
+
+/// One record as a line of progress.
+pub(crate) fn line(r: &Record) -> String {
+    let latency = r.latency_us.as_ref().map_or(String::new(), |l| format!("  p99 {} us", l.p99));
+    format!(
+        "round {}  {:<14} {:<10} {:<8} {:>8.0}/s  {:>5.1} + {:>5.1} us  errors {}{latency}{}",
+        r.round,
+        r.scenario,
+        r.pace,
+        r.proxy,
+        r.requests_per_s,
+        r.cpu_user_us_per_request,
+        r.cpu_system_us_per_request,
+        r.errors,
+        if r.generator_limited { "  (load could not keep its schedule)" } else { "" }
+    )
+}
+
+/// All tables that the records allow, as Markdown.
+pub(crate) fn tables(records: &[Record]) -> String {
+    let mut groups: BTreeMap<(&str, &str), Vec<&Record>> = BTreeMap::new();
+    for r in records.iter().filter(|r| r.bench == "http1") {
+        groups.entry((&r.scenario, &r.pace)).or_default().push(r);
+    }
+    let mut out = String::new();
+    for ((scenario, pace), group) in groups {
+        http1_table(&mut out, &format!("{scenario}, {pace}"), &group);
+    }
+    let memory: Vec<_> = records.iter().filter(|r| r.bench == "memory").collect();
+    if !memory.is_empty() {
+        memory_table(&mut out, &memory);
+    }
+    out
+}
+
+fn http1_table(out: &mut String, title: &str, group: &[&Record]) {
+    let mut proxies: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+    for r in group {
+        proxies.entry(&r.proxy).or_default().push(r);
+    }
+    let mut add = |text: String| out.push_str(&text);
+    add(format!(
+        "\n**{title}**\n\n| proxy | CPU us/request: median (min..max) | user + system | \
+         CPU / {REFERENCE}: median (min..max) | requests/s | p50 us | p99 us | CPU share | errors |\n\
+         |---|---|---|---|---|---|---|---|---|\n"
+    ));
+    for (name, records) in &proxies {
+        let latency = |pick: fn(&leno_testkit::load::Latency) -> u64| {
+            let values: Vec<f64> =
+                records.iter().filter_map(|r| Some(pick(r.latency_us.as_ref()?) as f64)).collect();
+            if values.is_empty() { "-".into() } else { format!("{:.0}", Spread::of(values).median) }
+        };
+        let of = |pick: fn(&Record) -> f64| Spread::of(records.iter().map(|r| pick(r)).collect());
+        let cpu = if *name == "none" { "-".into() } else { of(Record::cpu_us_per_request).text(1) };
+        add(format!(
+            "| {name} | {cpu} | {:.1} + {:.1} | {} | {:.0} | {} | {} | {:.2} | {} |\n",
+            of(|r| r.cpu_user_us_per_request).median,
+            of(|r| r.cpu_system_us_per_request).median,
+            ratio(records, proxies.get(REFERENCE)),
+            of(|r| r.requests_per_s).median,
+            latency(|l| l.p50),
+            latency(|l| l.p99),
+            of(|r| r.cpu_share).median,
+            records.iter().map(|r| r.errors).sum::<u64>(),
+        ));
+    }
+}
+
+/// CPU against the reference, round by round: what disturbs a round disturbs both.
+fn ratio(records: &[&Record], reference: Option<&Vec<&Record>>) -> String {
+    let ratios: Vec<f64> = records
+        .iter()
+        .filter_map(|r| {
+            let other = reference?.iter().find(|other| other.round == r.round)?;
+            let ratio = r.cpu_us_per_request() / other.cpu_us_per_request();
+            (ratio.is_finite() && ratio > 0.0).then_some(ratio)
+        })
+        .collect();
+    if ratios.is_empty() { "-".into() } else { Spread::of(ratios).text(2) }
+}
+
+fn memory_table(out: &mut String, records: &[&Record]) {
+    out.push_str(
+        "\n**Resident memory, KiB**\n\n| proxy | idle | connections open | after they closed | \
+         connections |\n|---|---|---|---|---|\n",
+    );
+    for r in records {
+        let m = r.rss_kib;
+        writeln!(
+            out,
+            "| {} | {} | {} | {} | {} |",
+            r.proxy, m.idle, m.connections_open, m.connections_closed, r.connections
+        )
+        .expect("writing to a string cannot fail");
+    }
+}
+
+/// Median and extremes.
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let (first, last) = (values.first().copied(), values.last().copied());
+        let middle = values.len() / 2;
+        let median = match values.len() {
+            0 => 0.0,
+            n if n % 2 == 1 => values[middle],
+            _ => f64::midpoint(values[middle - 1], values[middle]),
+        };
+        Spread { median, min: first.unwrap_or_default(), max: last.unwrap_or_default() }
+    }
+
+    fn text(&self, digits: usize) -> String {
+        format!("{:.digits$} ({:.digits$}..{:.digits$})", self.median, self.min, self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(proxy: &str, round: u32, cpu: f64) -> Record {
+        Record {
+            bench: "http1".into(),
+            scenario: "s".into(),
+            pace: "rate".into(),
+            proxy: proxy.into(),
+            round,
+            cpu_user_us_per_request: cpu,
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn ratios_are_made_round_by_round() {
+        let records = [
+            record("haproxy", 0, 20.0),
+            record("leno", 0, 10.0),
+            record("haproxy", 1, 40.0),
+            record("leno", 1, 30.0),
+            record("leno", 2, 999.0),
+        ];
+        let text = tables(&records);
+        assert!(text.contains("| 0.62 (0.50..0.75) |"), "{text}");
+        assert!(text.contains("| 1.00 (1.00..1.00) |"), "{text}");
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_middle_two() {
+        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]).text(1), "2.5 (1.0..4.0)");
+    }
+}

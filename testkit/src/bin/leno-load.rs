@@ -1,0 +1,139 @@
+//! `leno-load`: constant-rate HTTP/1.1 load with latencies from the moment each request was due.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use leno_testkit::load::{self, Pace, Plan, Report};
+
+/// Send HTTP/1.1 requests at a constant rate and report latency without coordinated omission.
+///
+/// Exits 1 when a request failed, 2 when the load could not be made.
+#[derive(Parser)]
+#[command(name = "leno-load", version)]
+struct Args {
+    /// Where to, http://host[:port]/path
+    #[arg(long)]
+    url: String,
+    /// Requests a second; "max" sends as fast as the responses come (closed loop)
+    #[arg(long, default_value = "100")]
+    rate: String,
+    /// Connections at most
+    #[arg(long, default_value_t = 16)]
+    connections: usize,
+    /// How long to measure, such as 10s, 500ms, 2m
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    duration: Duration,
+    /// Load before that, not measured
+    #[arg(long, default_value = "0s", value_parser = duration)]
+    warm_up: Duration,
+    /// How long one request may take
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    timeout: Duration,
+    /// Method of the request
+    #[arg(long, default_value = "GET")]
+    method: String,
+    /// Bytes of request body
+    #[arg(long, default_value_t = 0)]
+    body_size: usize,
+    /// A new connection for each request
+    #[arg(long)]
+    new_connection: bool,
+    /// Another header field, "name: value"
+    #[arg(long = "header")]
+    headers: Vec<String>,
+    /// Threads that make the load
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// How to print the report
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+fn main() {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(report) => std::process::exit(i32::from(report.errors > 0)),
+        Err(error) => {
+            eprintln!("leno-load: {error:#}");
+            std::process::exit(2);
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<Report> {
+    let report = load::run(&plan(args)?)?;
+    match args.output {
+        Output::Json => println!("{}", serde_json::to_string(&report)?),
+        Output::Table => print_table(&report),
+    }
+    Ok(report)
+}
+
+fn plan(args: &Args) -> Result<Plan> {
+    let pace = match args.rate.as_str() {
+        "max" => Pace::Saturate,
+        rate => Pace::Rate(rate.parse().with_context(|| format!("{rate:?} is no rate"))?),
+    };
+    let headers = args
+        .headers
+        .iter()
+        .map(|field| {
+            let (name, value) = field.split_once(':').context("a header is \"name: value\"")?;
+            Ok((name.trim().to_string(), value.trim().to_string()))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Plan {
+        url: args.url.clone(),
+        pace,
+        connections: args.connections,
+        new_connection: args.new_connection,
+        duration: args.duration,
+        warm_up: args.warm_up,
+        method: args.method.clone(),
+        body_size: args.body_size,
+        headers,
+        timeout: args.timeout,
+        threads: args.threads,
+    })
+}
+
+fn duration(text: &str) -> Result<Duration> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().with_context(|| format!("{text:?} is no duration"))?;
+    let seconds = match unit {
+        "ms" => number / 1000.0,
+        "s" | "" => number,
+        "m" => number * 60.0,
+        _ => bail!("{text:?}: use ms, s or m"),
+    };
+    Duration::try_from_secs_f64(seconds).with_context(|| format!("{text:?} is no duration"))
+}
+
+fn print_table(r: &Report) {
+    println!(
+        "requests   {:>10}   {:.1}/s over {:.1} s",
+        r.requests, r.requests_per_s, r.duration_s
+    );
+    println!("errors     {:>10}   {:?}", r.errors, r.errors_by_kind);
+    let l = &r.latency_us;
+    println!(
+        "latency us  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}",
+        l.p50, l.p90, l.p99, l.p99_9, l.max
+    );
+    if r.generator_limited {
+        println!(
+            "warning: the generator could not keep the schedule (its own delay: p99 {} us, busy \
+             {:.0} %); these latencies are its own",
+            r.lag_us.p99,
+            r.generator_busy * 100.0
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! `leno-peer`: the scripted peers as commands, to run as workloads or inside one.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use clap::Parser;
+use leno_testkit::peer::{self, Backend, Behaviour, Step};
+
+/// Scripted servers and clients for tests.
+#[derive(Parser)]
+#[command(name = "leno-peer", version)]
+enum Command {
+    /// Serve plain HTTP with switches in the query (see the crate's documentation)
+    Http {
+        #[command(flatten)]
+        listen: Listen,
+        /// Sent as header x-served-by; the host name without it
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Send back what comes
+    Echo {
+        #[command(flatten)]
+        listen: Listen,
+    },
+    /// Speak first, then send back what comes
+    Banner {
+        #[command(flatten)]
+        listen: Listen,
+        /// What to say
+        #[arg(long, default_value = "220 ready\r\n")]
+        greeting: String,
+    },
+    /// Do nothing until killed
+    Idle,
+    /// Connect, follow a script, print the transcript as JSON
+    Talk {
+        /// host:port
+        address: String,
+        /// JSON list of steps, such as [{"send":"hi"},"read_to_end"]
+        steps: String,
+    },
+}
+
+#[derive(clap::Args)]
+struct Listen {
+    /// Address to listen on; may be repeated
+    #[arg(long = "listen", required = true)]
+    addresses: Vec<SocketAddr>,
+}
+
+fn main() -> Result<()> {
+    match Command::parse() {
+        Command::Http { listen, name } => {
+            let name = name.unwrap_or_else(host_name);
+            serve(&listen, Backend { name }.into())
+        }
+        Command::Echo { listen } => serve(&listen, Behaviour::Echo),
+        Command::Banner { listen, greeting } => serve(&listen, Behaviour::Banner(greeting)),
+        Command::Idle => loop {
+            std::thread::park();
+        },
+        Command::Talk { address, steps } => {
+            let steps: Vec<Step> = serde_json::from_str(&steps)?;
+            println!("{}", serde_json::to_string(&peer::talk(&address, &steps)?)?);
+            Ok(())
+        }
+    }
+}
+
+fn serve(listen: &Listen, behaviour: Behaviour) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(peer::serve(&listen.addresses, behaviour))
+}
+
+fn host_name() -> String {
+    nix::unistd::gethostname().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}

@@ -1,0 +1,38 @@
+//! Where the binaries under test are.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+/// The directory that cargo puts the workspace's binaries into: that of the running executable,
+/// or its parent when that is a test in `deps/`.
+pub fn directory() -> Result<PathBuf> {
+    let exe = std::env::current_exe().context("cannot tell where this executable is")?;
+    let dir = exe.parent().context("this executable has no directory")?;
+    let dir = if dir.ends_with("deps") { dir.parent().unwrap_or(dir) } else { dir };
+    Ok(dir.to_path_buf())
+}
+
+/// The workspace's binary `name`, from [`directory`].
+pub fn ours(name: &str) -> Result<PathBuf> {
+    let path = directory()?.join(name);
+    if !path.is_file() {
+        bail!("{} is missing: build it first with cargo build --workspace", path.display());
+    }
+    Ok(path)
+}
+
+/// A program of the system, from PATH and the directories that root's PATH may lack.
+#[must_use]
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Like [`find`], with the Debian package to install in the error.
+pub fn require(name: &str, package: &str) -> Result<PathBuf> {
+    find(name).with_context(|| format!("{name} is missing: apt-get install -y {package}"))
+}

@@ -1,0 +1,181 @@
+//! What was measured, and the record made of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::{Pace, Plan};
+use crate::usage::Cpu;
+
+/// Longest latency told apart; longer ones count as this.
+const MAX_LATENCY_US: u64 = 120_000_000;
+/// The generator's own delay, at the 99th percentile, above which it was the bottleneck: half of
+/// what the best proxies add.
+const MAX_LAG_US: u64 = 500;
+/// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
+const MAX_BUSY: f64 = 0.95;
+
+/// What one thread counted.
+pub(super) struct Tally {
+    pub(super) latency: Histogram<u64>,
+    pub(super) lag: Histogram<u64>,
+    pub(super) requests: u64,
+    pub(super) errors: BTreeMap<&'static str, u64>,
+    pub(super) body_bytes: u64,
+    pub(super) opened: u64,
+    pub(super) backlog_max: usize,
+    pub(super) measured: Duration,
+    pub(super) busy: f64,
+}
+
+impl Tally {
+    pub(super) fn new() -> Self {
+        let histogram =
+            || Histogram::new_with_bounds(1, MAX_LATENCY_US, 3).expect("the bounds are in order");
+        Tally {
+            latency: histogram(),
+            lag: histogram(),
+            requests: 0,
+            errors: BTreeMap::new(),
+            body_bytes: 0,
+            opened: 0,
+            backlog_max: 0,
+            measured: Duration::ZERO,
+            busy: 0.0,
+        }
+    }
+
+    pub(super) fn error(&mut self, label: &'static str) {
+        *self.errors.entry(label).or_default() += 1;
+    }
+
+    pub(super) fn merge(tallies: Vec<Tally>) -> Tally {
+        let mut sum = Tally::new();
+        for t in tallies {
+            sum.latency.add(&t.latency).expect("the same bounds");
+            sum.lag.add(&t.lag).expect("the same bounds");
+            sum.requests += t.requests;
+            for (label, count) in t.errors {
+                *sum.errors.entry(label).or_default() += count;
+            }
+            sum.body_bytes += t.body_bytes;
+            sum.opened += t.opened;
+            sum.backlog_max += t.backlog_max;
+            sum.busy = sum.busy.max(t.busy);
+            sum.measured = sum.measured.max(t.measured);
+        }
+        sum
+    }
+}
+
+/// Percentiles in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: u64,
+    /// 75th percentile.
+    pub p75: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 95th percentile.
+    pub p95: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p99_9: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+impl Latency {
+    fn of(h: &Histogram<u64>) -> Self {
+        Latency {
+            mean: (h.mean() * 10.0).round() / 10.0,
+            p50: h.value_at_quantile(0.50),
+            p75: h.value_at_quantile(0.75),
+            p90: h.value_at_quantile(0.90),
+            p95: h.value_at_quantile(0.95),
+            p99: h.value_at_quantile(0.99),
+            p99_9: h.value_at_quantile(0.999),
+            max: h.max(),
+        }
+    }
+}
+
+/// The record of one run of load.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Where the load went.
+    pub url: String,
+    /// Rate asked for; absent when the loop was closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
+    /// Connections used.
+    pub connections: usize,
+    /// Whether each request had its own connection.
+    pub new_connection: bool,
+    /// Measured seconds, without warm-up.
+    pub duration_s: f64,
+    /// Requests that ended, well or not.
+    pub requests: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Failed requests by kind.
+    pub errors_by_kind: BTreeMap<String, u64>,
+    /// Requests that ended, a second.
+    pub requests_per_s: f64,
+    /// From the moment a request was due to the end of its response, successes only.
+    pub latency_us: Latency,
+    /// The generator's own delay in sending; large when it was the bottleneck.
+    pub lag_us: Latency,
+    /// Whether the generator could not keep the schedule: then latencies are its own.
+    pub generator_limited: bool,
+    /// The share of its time that the busiest thread of load was on a CPU, 0 to 1.
+    pub generator_busy: f64,
+    /// Most requests that were due and found no free connection.
+    pub backlog_max: usize,
+    /// Body bytes received.
+    pub body_bytes: u64,
+    /// Connections opened.
+    pub connections_opened: u64,
+    /// CPU of the generator's whole process, warm-up included, user.
+    pub generator_cpu_user_us: u64,
+    /// CPU of the generator's whole process, warm-up included, system.
+    pub generator_cpu_system_us: u64,
+}
+
+impl Report {
+    pub(super) fn new(plan: &Plan, tally: &Tally, cpu: Cpu) -> Self {
+        let rate_per_s = match plan.pace {
+            Pace::Rate(rate) => Some(rate),
+            Pace::Saturate => None,
+        };
+        let duration_s = tally.measured.as_secs_f64();
+        let lag_us = Latency::of(&tally.lag);
+        Report {
+            url: plan.url.clone(),
+            rate_per_s,
+            connections: plan.connections,
+            new_connection: plan.new_connection,
+            duration_s: (duration_s * 1000.0).round() / 1000.0,
+            requests: tally.requests,
+            errors: tally.errors.values().sum(),
+            errors_by_kind: tally.errors.iter().map(|(k, v)| ((*k).to_string(), *v)).collect(),
+            requests_per_s: (tally.requests as f64 / duration_s * 10.0).round() / 10.0,
+            latency_us: Latency::of(&tally.latency),
+            generator_limited: rate_per_s.is_some()
+                && (lag_us.p99 > MAX_LAG_US || tally.busy > MAX_BUSY),
+            generator_busy: (tally.busy * 1000.0).round() / 1000.0,
+            lag_us,
+            backlog_max: tally.backlog_max,
+            body_bytes: tally.body_bytes,
+            connections_opened: tally.opened,
+            generator_cpu_user_us: cpu.user_us,
+            generator_cpu_system_us: cpu.system_us,
+        }
+    }
+}

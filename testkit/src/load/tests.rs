@@ -1,0 +1,72 @@
+//! The generator against servers that behave and servers that do not.
+
+use super::*;
+use crate::peer::{Backend, Server};
+
+#[test]
+fn every_request_of_the_schedule_is_sent_and_counted() {
+    let server = Server::start(Backend::default()).unwrap();
+    let mut plan = Plan::new(server.url("/?size=1024"), 500.0, Duration::from_millis(400));
+    for new_connection in [false, true] {
+        plan.new_connection = new_connection;
+        let report = run(&plan).unwrap();
+        assert_eq!((report.requests, report.errors), (200, 0), "{report:?}");
+        assert_eq!(report.body_bytes, 200 * 1024);
+        assert_eq!(report.connections_opened, if new_connection { 200 } else { 16 });
+        assert!(report.latency_us.p50 > 0 && report.latency_us.p50 <= report.latency_us.max);
+    }
+}
+
+#[test]
+fn warm_up_is_not_counted_and_threads_share_the_rate() {
+    let server = Server::start(Backend::default()).unwrap();
+    let mut plan = Plan::new(server.url("/"), 1000.0, Duration::from_millis(200));
+    plan.warm_up = Duration::from_millis(100);
+    plan.threads = 2;
+    let report = run(&plan).unwrap();
+    assert_eq!((report.requests, report.errors), (200, 0), "{report:?}");
+}
+
+#[test]
+fn a_stalled_server_shows_in_all_requests_that_were_due_meanwhile() {
+    let server = Server::start(Backend::default()).unwrap();
+    // One connection, 100 ms a response, 100 requests a second: the queue grows to the end.
+    let mut plan = Plan::new(server.url("/?delay_ms=100"), 100.0, Duration::from_millis(500));
+    plan.connections = 1;
+    let report = run(&plan).unwrap();
+    assert!(report.latency_us.p50 >= 900_000, "{report:?}");
+    assert!(report.errors > 0 && report.errors_by_kind.contains_key("unsent"), "{report:?}");
+}
+
+#[test]
+fn failures_are_told_apart() {
+    let server = Server::start(Backend::default()).unwrap();
+    let kinds =
+        [("/?status=503", "status_5xx"), ("/?reset=1", "reset"), ("/?close=half", "closed_early")];
+    for (path, kind) in kinds {
+        let plan = Plan::new(server.url(path), 100.0, Duration::from_millis(100));
+        let report = run(&plan).unwrap();
+        assert_eq!(report.errors_by_kind.get(kind), Some(&10), "{path}: {report:?}");
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let plan = Plan::new(format!("http://{free}/"), 100.0, Duration::from_millis(50));
+    assert_eq!(run(&plan).unwrap().errors_by_kind.get("connect"), Some(&5));
+}
+
+#[test]
+fn a_closed_loop_runs_as_fast_as_it_can() {
+    let server = Server::start(Backend::default()).unwrap();
+    let mut plan = Plan::new(server.url("/"), 1.0, Duration::from_millis(200));
+    plan.pace = Pace::Saturate;
+    let report = run(&plan).unwrap();
+    assert!(report.requests > 16 && report.errors == 0, "{report:?}");
+    assert_eq!(report.rate_per_s, None);
+}
+
+#[test]
+fn plans_that_cannot_run_say_why() {
+    for url in ["https://a/", "a", "http://"] {
+        assert!(run(&Plan::new(url, 1.0, Duration::from_millis(1))).is_err(), "{url}");
+    }
+    assert!(run(&Plan::new("http://127.0.0.1:1/", 0.0, Duration::from_millis(1))).is_err());
+}

@@ -1,0 +1,246 @@
+//! One thread of load: a schedule, a backlog and the connections that serve it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use nix::time::{ClockId, clock_gettime};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use super::clock::Clock;
+use super::connection::Connection;
+use super::record::Tally;
+use super::{Pace, Plan, Target};
+
+/// Requests due and not sent, a thread: a minute at twice what one proxy can do. What is over is
+/// counted as an error.
+const MAX_BACKLOG: usize = 2_000_000;
+/// How long after the end a backlog is still served; what is left then is an error.
+const BACKLOG_GRACE: Duration = Duration::from_secs(2);
+/// How long to wait for connections to be opened before the first request.
+const OPEN_LIMIT: Duration = Duration::from_secs(2);
+
+/// One thread's part of a plan.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    interval: Option<Duration>,
+    phase: Duration,
+    connections: usize,
+    first_connection: usize,
+    warm_up: Duration,
+    duration: Duration,
+    not_before: Instant,
+}
+
+impl Share {
+    /// Part `nth` of `threads`; the schedules of all parts interleave.
+    pub(super) fn of(plan: &Plan, nth: usize, threads: usize, not_before: Instant) -> Self {
+        let whole = match plan.pace {
+            Pace::Rate(rate) => Some(Duration::from_secs_f64(1.0 / rate)),
+            Pace::Saturate => None,
+        };
+        let connections =
+            plan.connections / threads + usize::from(nth < plan.connections % threads);
+        Share {
+            interval: whole.map(|i| i * u32::try_from(threads).unwrap_or(u32::MAX)),
+            phase: whole.unwrap_or_default() * u32::try_from(nth).unwrap_or(u32::MAX),
+            connections,
+            first_connection: plan.connections / threads * nth,
+            warm_up: plan.warm_up,
+            duration: plan.duration,
+            not_before,
+        }
+    }
+}
+
+/// What the schedule and the connections of one thread share.
+struct Desk {
+    backlog: RefCell<VecDeque<Instant>>,
+    /// Connections with nothing to do.
+    free: RefCell<Vec<usize>>,
+    /// The next request of a connection, by the moment it was due.
+    jobs: RefCell<Vec<Option<Instant>>>,
+    bells: Vec<Notify>,
+    ended: Cell<bool>,
+    measure_from: Cell<Instant>,
+    measure_to: Cell<Instant>,
+    closed_loop: bool,
+    tally: RefCell<Tally>,
+}
+
+impl Desk {
+    /// A request is due: to a free connection at once, else into the backlog.
+    fn due(&self, when: Instant) {
+        let mut tally = self.tally.borrow_mut();
+        if let Some(connection) = self.free.borrow_mut().pop() {
+            tally.lag.saturating_record(micros(when.elapsed()));
+            self.jobs.borrow_mut()[connection] = Some(when);
+            self.bells[connection].notify_one();
+            return;
+        }
+        let mut backlog = self.backlog.borrow_mut();
+        if backlog.len() >= MAX_BACKLOG {
+            tally.requests += 1;
+            tally.error("backlog_full");
+            return;
+        }
+        backlog.push_back(when);
+        tally.backlog_max = tally.backlog_max.max(backlog.len());
+    }
+
+    /// The next request for `connection`; none when the run has ended.
+    async fn next(&self, connection: usize) -> Option<Instant> {
+        if self.closed_loop {
+            let now = Instant::now();
+            return (now < self.measure_to.get()).then_some(now);
+        }
+        loop {
+            if let Some(due) = self.jobs.borrow_mut()[connection].take() {
+                return Some(due);
+            }
+            if let Some(due) = self.backlog.borrow_mut().pop_front() {
+                return Some(due);
+            }
+            if self.ended.get() {
+                return None;
+            }
+            self.free.borrow_mut().push(connection);
+            self.bells[connection].notified().await;
+        }
+    }
+
+    fn measured(&self, due: Instant) -> bool {
+        due >= self.measure_from.get() && due < self.measure_to.get()
+    }
+
+    fn end(&self) {
+        self.ended.set(true);
+        self.bells.iter().for_each(Notify::notify_one);
+    }
+
+    /// Drops what was due and never sent, as errors.
+    fn give_up_backlog(&self) {
+        let mut tally = self.tally.borrow_mut();
+        for due in self.backlog.borrow_mut().drain(..).filter(|due| self.measured(*due)) {
+            debug_assert!(due < self.measure_to.get());
+            tally.requests += 1;
+            tally.error("unsent");
+        }
+    }
+}
+
+/// Runs one share to its end.
+pub(super) fn run(target: &Target, share: Share) -> Result<Tally> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Tasks of a LocalSet outlive no borrow, so they own what they use.
+    let target: Rc<Target> = Rc::new(target.clone());
+    LocalSet::new().block_on(&runtime, drive(target, share))
+}
+
+async fn drive(target: Rc<Target>, share: Share) -> Result<Tally> {
+    let now = Instant::now();
+    let desk = Rc::new(Desk {
+        backlog: RefCell::default(),
+        free: RefCell::default(),
+        jobs: RefCell::new(vec![None; share.connections]),
+        bells: (0..share.connections).map(|_| Notify::new()).collect(),
+        ended: Cell::new(false),
+        measure_from: Cell::new(now),
+        measure_to: Cell::new(now),
+        closed_loop: share.interval.is_none(),
+        tally: RefCell::new(Tally::new()),
+    });
+    let mut open = Vec::new();
+    for i in 0..share.connections {
+        let mut connection = Connection::new(Rc::clone(&target), share.first_connection + i);
+        connection.open(OPEN_LIMIT).await;
+        open.push(connection);
+    }
+    let start = Instant::now().max(share.not_before) + share.phase;
+    desk.measure_from.set(start + share.warm_up);
+    desk.measure_to.set(start + share.warm_up + share.duration);
+    let cpu_start = thread_cpu()?;
+    let tasks: Vec<_> = open
+        .into_iter()
+        .enumerate()
+        .map(|(i, connection)| tokio::task::spawn_local(serve(Rc::clone(&desk), connection, i)))
+        .collect();
+    if let Some(interval) = share.interval {
+        schedule(&desk, start, interval).await?;
+        desk.tally.borrow_mut().busy = busy(cpu_start, start)?;
+        wait_for_backlog(&desk).await;
+    }
+    desk.end();
+    for task in tasks {
+        task.await?;
+    }
+    let mut tally = desk.tally.replace(Tally::new());
+    tally.measured = if share.interval.is_some() {
+        share.duration
+    } else {
+        desk.measure_from.get().elapsed().min(share.duration)
+    };
+    Ok(tally)
+}
+
+/// Hands out requests as they fall due.
+async fn schedule(desk: &Desk, start: Instant, interval: Duration) -> Result<()> {
+    let clock = Clock::new()?;
+    for nth in 0_u32.. {
+        let due = start + interval.saturating_mul(nth);
+        if due >= desk.measure_to.get() {
+            break;
+        }
+        if due > Instant::now() {
+            clock.until(due).await?;
+        } else if nth.is_multiple_of(64) {
+            // Behind: let the connections work between bursts.
+            tokio::task::yield_now().await;
+        }
+        desk.due(due);
+    }
+    Ok(())
+}
+
+async fn wait_for_backlog(desk: &Desk) {
+    let end = tokio::time::Instant::now() + BACKLOG_GRACE;
+    while !desk.backlog.borrow().is_empty() && tokio::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    desk.give_up_backlog();
+}
+
+/// The life of one connection; ends when the desk has no more work.
+async fn serve(desk: Rc<Desk>, mut connection: Connection, nth: usize) {
+    while let Some(due) = desk.next(nth).await {
+        let outcome = connection.request().await;
+        if !desk.measured(due) {
+            continue;
+        }
+        let mut tally = desk.tally.borrow_mut();
+        tally.requests += 1;
+        tally.body_bytes += outcome.body_bytes;
+        match outcome.result {
+            Ok(()) => tally.latency.saturating_record(micros(due.elapsed())),
+            Err(failure) => tally.error(failure.label()),
+        }
+    }
+    desk.tally.borrow_mut().opened += connection.opened;
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
+}
+
+fn thread_cpu() -> Result<Duration> {
+    Ok(Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?))
+}
+
+/// The part of the time since `start` that this thread was on a CPU.
+fn busy(cpu_start: Duration, start: Instant) -> Result<f64> {
+    let wall = start.elapsed().as_secs_f64().max(1e-6);
+    Ok((thread_cpu()?.saturating_sub(cpu_start).as_secs_f64() / wall).min(1.0))
+}

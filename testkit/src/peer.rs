@@ -1,0 +1,12 @@
+//! Scripted peers: a plain HTTP backend with switches, raw servers, and clients that follow steps.
+//!
+//! `leno-peer` makes commands of them, so that a workload of the lab can be one.
+
+mod backend;
+mod http;
+mod script;
+mod server;
+
+pub use backend::Backend;
+pub use script::{Event, Step, Transcript, checksum, follow, talk};
+pub use server::{Behaviour, Server, serve};

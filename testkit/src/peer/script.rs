@@ -1,0 +1,286 @@
+//! One connection as a list of steps, and the transcript of what came back.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::linger;
+use nix::sys::socket::{setsockopt, sockopt};
+use serde::{Deserialize, Serialize};
+
+use crate::http1::ResponseReader;
+use crate::wait;
+
+/// How long any step waits for the other side; far above what a loaded machine needs.
+const STEP_LIMIT: Duration = Duration::from_secs(20);
+/// Most bytes read by one step.
+const MAX_READ: usize = 64 * 1024 * 1024;
+/// Bytes of what was read that a transcript quotes.
+const MAX_QUOTE: usize = 16 * 1024;
+
+/// One thing to do on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Send this text.
+    Send(String),
+    /// Send `count` times this text, in large writes.
+    SendTimes(String, usize),
+    /// Read one HTTP response; true when the request was HEAD.
+    Response(bool),
+    /// Read exactly so many bytes.
+    Read(usize),
+    /// Read until the other side ends its direction.
+    ReadToEnd,
+    /// Read exactly this text or fail.
+    Expect(String),
+    /// End our direction, keep reading.
+    ShutdownWrite,
+    /// Abort the connection: the other side sees a reset.
+    Reset,
+    /// Make an empty file: tells another process how far this one is.
+    Touch(PathBuf),
+    /// Wait until that file is there.
+    WaitFor(PathBuf),
+}
+
+/// What a step brought.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// One HTTP response.
+    Response {
+        /// Its status code.
+        status: u16,
+        /// Interim responses before it.
+        interim: Vec<u16>,
+        /// Header fields, names in lower case.
+        headers: Vec<(String, String)>,
+        /// Trailer fields, names in lower case.
+        trailers: Vec<(String, String)>,
+        /// Bytes of body.
+        body_len: u64,
+        /// [`checksum`] of the body.
+        body_sum: u64,
+        /// The beginning of the body as text.
+        body: String,
+        /// Whether the connection may carry another request.
+        keep_alive: bool,
+    },
+    /// Bytes that were read.
+    Bytes {
+        /// How many.
+        len: u64,
+        /// Their [`checksum`].
+        sum: u64,
+        /// Their beginning as text.
+        text: String,
+    },
+    /// The other side reset the connection or ended it too soon; no step after it was done.
+    Failed(String),
+}
+
+/// What a whole script brought, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transcript {
+    /// The address dialled, as `getpeername` shows it.
+    pub remote: String,
+    /// Our own address.
+    pub local: String,
+    /// One event a step that reads.
+    pub events: Vec<Event>,
+}
+
+impl Transcript {
+    /// The status codes of all responses.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<u16> {
+        self.events
+            .iter()
+            .filter_map(|e| match e {
+                Event::Response { status, .. } => Some(*status),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Why the script ended early, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.events.iter().find_map(|e| match e {
+            Event::Failed(why) => Some(why.as_str()),
+            _ => None,
+        })
+    }
+}
+
+/// FNV-1a: enough to tell a body from any other that a bug would make of it.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Connects to `host:port` and follows `steps`. Fails only when it cannot connect.
+pub fn talk(address: &str, steps: &[Step]) -> Result<Transcript> {
+    let mut last = None;
+    for candidate in
+        address.to_socket_addrs().with_context(|| format!("cannot resolve {address}"))?
+    {
+        match TcpStream::connect_timeout(&candidate, STEP_LIMIT) {
+            Ok(stream) => return follow(stream, steps),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) => Err(error).with_context(|| format!("cannot connect to {address}")),
+        None => bail!("{address} has no address"),
+    }
+}
+
+/// Follows `steps` on a connection that is open.
+pub fn follow(stream: TcpStream, steps: &[Step]) -> Result<Transcript> {
+    stream.set_read_timeout(Some(STEP_LIMIT))?;
+    stream.set_write_timeout(Some(STEP_LIMIT))?;
+    stream.set_nodelay(true)?;
+    let mut transcript = Transcript {
+        remote: stream.peer_addr()?.to_string(),
+        local: stream.local_addr()?.to_string(),
+        events: Vec::new(),
+    };
+    let mut line = Line { stream: Some(stream), unread: Vec::new() };
+    for step in steps {
+        match line.step(step) {
+            Ok(event) => transcript.events.extend(event),
+            Err(error) => {
+                transcript.events.push(Event::Failed(format!("{error:#}")));
+                break;
+            }
+        }
+    }
+    Ok(transcript)
+}
+
+/// A connection and what was read from it and not used.
+struct Line {
+    stream: Option<TcpStream>,
+    unread: Vec<u8>,
+}
+
+impl Line {
+    fn step(&mut self, step: &Step) -> Result<Option<Event>> {
+        match step {
+            Step::Send(text) => self.send(text.as_bytes())?,
+            Step::SendTimes(text, count) => self.send_times(text, *count)?,
+            Step::Response(head) => return self.response(*head).map(Some),
+            Step::Read(count) => {
+                let bytes = self.read(*count)?;
+                return Ok(Some(quote(&bytes)));
+            }
+            Step::ReadToEnd => {
+                while self.more()? {}
+                return Ok(Some(quote(&std::mem::take(&mut self.unread))));
+            }
+            Step::Expect(text) => {
+                let bytes = self.read(text.len())?;
+                if bytes != text.as_bytes() {
+                    bail!("expected {text:?}, got {:?}", String::from_utf8_lossy(&bytes));
+                }
+            }
+            Step::ShutdownWrite => self.stream()?.shutdown(Shutdown::Write)?,
+            Step::Reset => {
+                let stream = self.stream.take().context("the connection has ended")?;
+                setsockopt(&stream, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
+            }
+            Step::Touch(path) => drop(std::fs::File::create(path)?),
+            Step::WaitFor(path) => {
+                wait::until("a file", STEP_LIMIT, || Ok(path.exists().then_some(())))?;
+            }
+        }
+        Ok(None)
+    }
+
+    fn stream(&mut self) -> Result<&mut TcpStream> {
+        self.stream.as_mut().context("the connection has ended")
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream()?.write_all(bytes).context("sending")
+    }
+
+    fn send_times(&mut self, text: &str, count: usize) -> Result<()> {
+        // Some 64 KiB at once: large uploads are to look like a program's, not like a drip.
+        let batch = (64 * 1024 / text.len().max(1)).max(1);
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(batch);
+            self.send(text.repeat(now).as_bytes())?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Reads once; false at the end of the other side's direction.
+    fn more(&mut self) -> Result<bool> {
+        if self.unread.len() > MAX_READ {
+            bail!("more than {MAX_READ} bytes in one step");
+        }
+        let mut piece = [0_u8; 64 * 1024];
+        loop {
+            match self.stream()?.read(&mut piece) {
+                Ok(n) => {
+                    self.unread.extend_from_slice(&piece[..n]);
+                    return Ok(n > 0);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => bail!("nothing came in time"),
+                Err(e) => return Err(e).context("reading"),
+            }
+        }
+    }
+
+    fn read(&mut self, count: usize) -> Result<Vec<u8>> {
+        while self.unread.len() < count {
+            if !self.more()? {
+                bail!("the connection ended after {} of {count} bytes", self.unread.len());
+            }
+        }
+        Ok(self.unread.drain(..count).collect())
+    }
+
+    fn response(&mut self, head: bool) -> Result<Event> {
+        let mut reader = ResponseReader::new(head, true);
+        let response = loop {
+            let (used, response) = reader.read(&self.unread)?;
+            self.unread.drain(..used);
+            if let Some(response) = response {
+                break response;
+            }
+            if !self.more()? {
+                break reader.finish()?.context("the connection ended before a response")?;
+            }
+        };
+        Ok(Event::Response {
+            status: response.status,
+            interim: reader.interim().to_vec(),
+            body: String::from_utf8_lossy(&response.body[..response.body.len().min(MAX_QUOTE)])
+                .into_owned(),
+            body_len: response.body_len,
+            body_sum: checksum(&response.body),
+            headers: response.headers,
+            trailers: response.trailers,
+            keep_alive: response.keep_alive,
+        })
+    }
+}
+
+fn quote(bytes: &[u8]) -> Event {
+    Event::Bytes {
+        len: bytes.len() as u64,
+        sum: checksum(bytes),
+        text: String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_QUOTE)]).into_owned(),
+    }
+}

@@ -1,0 +1,118 @@
+//! What crossed a network namespace, by tcpdump, and what it was.
+
+mod packet;
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+pub use packet::{Kind, Segment, classify, segments};
+
+use crate::{binaries, netns, wait};
+
+/// Longest capture file: what a test of some seconds can make, and no disk full.
+const MAX_FILE_MB: &str = "256";
+/// How long tcpdump may take to start or to end.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Where the last connection of a capture goes (tcpmux: nobody serves it).
+const SENTINEL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+/// A tcpdump of TCP on all interfaces of one network namespace; dropping it ends it.
+#[derive(Debug)]
+pub struct Sniffer {
+    tcpdump: Child,
+    file: PathBuf,
+    namespace: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Sniffer {
+    /// Starts to capture in the network namespace of `namespace` (see [`netns::path`]); returns
+    /// when packets are being caught.
+    pub fn start(namespace: &Path) -> Result<Self> {
+        let program = binaries::require("tcpdump", "tcpdump")?;
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("packets.pcap");
+        let mut tcpdump = netns::inside(namespace, || {
+            Command::new(program)
+                .args(["-i", "any", "-U", "-s", "0", "-n", "--immediate-mode", "-Z", "root"])
+                .args(["-C", MAX_FILE_MB, "-W", "1", "-w"])
+                .arg(&file)
+                .arg("tcp")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .context("cannot start tcpdump")
+        })?;
+        let stderr = tcpdump.stderr.take().context("tcpdump has no standard error")?;
+        let mut said = String::new();
+        let mut lines = BufReader::new(stderr);
+        while !said.contains("listening on") {
+            if lines.read_line(&mut said)? == 0 {
+                // It has ended; reap it.
+                let _ = tcpdump.wait();
+                bail!("tcpdump: {}", said.trim());
+            }
+        }
+        // Read on, so that tcpdump never waits for us; ends with it.
+        std::thread::spawn(move || lines.lines().count());
+        Ok(Sniffer { tcpdump, file, namespace: namespace.to_path_buf(), _directory: directory })
+    }
+
+    /// Ends the capture and reads it.
+    pub fn stop(mut self) -> Result<Vec<Segment>> {
+        self.catch_up()?;
+        self.interrupt()?;
+        segments(&self.read()?)
+    }
+
+    /// Waits until all that was sent so far is in the file: an interrupted tcpdump forgets what
+    /// it has not read yet. The sentinel is a connection to a port where nothing listens.
+    fn catch_up(&self) -> Result<()> {
+        netns::inside(&self.namespace, || match TcpStream::connect(SENTINEL) {
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
+            other => bail!("the sentinel connection was not refused: {other:?}"),
+        })?;
+        wait::until("tcpdump to catch up", LIMIT, || {
+            // The file may end inside a packet while tcpdump writes.
+            let found = segments(&self.read()?).unwrap_or_default();
+            Ok(found.iter().any(|s| s.to == SENTINEL).then_some(()))
+        })
+    }
+
+    fn read(&self) -> Result<Vec<u8>> {
+        // With -C and -W, tcpdump appends the number of the file.
+        let numbered = self.file.with_extension("pcap0");
+        let file = if numbered.exists() { &numbered } else { &self.file };
+        fs::read(file).with_context(|| format!("no {}", file.display()))
+    }
+
+    fn interrupt(&mut self) -> Result<()> {
+        if self.tcpdump.try_wait()?.is_none() {
+            kill(Pid::from_raw(i32::try_from(self.tcpdump.id())?), Signal::SIGINT)?;
+            wait::until("the end of tcpdump", LIMIT, || Ok(self.tcpdump.try_wait()?))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sniffer {
+    fn drop(&mut self) {
+        if self.interrupt().is_err() {
+            // It ignored the interrupt or has gone; neither may be left behind.
+            let _ = self.tcpdump.kill();
+            let _ = self.tcpdump.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! CPU, memory and descriptors of processes and cgroups, from /proc and cgroup2.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::ops::{AddAssign, Sub};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// CPU time used, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Time in user mode.
+    pub user_us: u64,
+    /// Time in the kernel on its behalf.
+    pub system_us: u64,
+}
+
+impl Cpu {
+    /// User and system together.
+    #[must_use]
+    pub fn total_us(self) -> u64 {
+        self.user_us + self.system_us
+    }
+}
+
+impl Sub for Cpu {
+    type Output = Cpu;
+
+    fn sub(self, earlier: Cpu) -> Cpu {
+        Cpu {
+            user_us: self.user_us.saturating_sub(earlier.user_us),
+            system_us: self.system_us.saturating_sub(earlier.system_us),
+        }
+    }
+}
+
+impl AddAssign for Cpu {
+    fn add_assign(&mut self, other: Cpu) {
+        self.user_us += other.user_us;
+        self.system_us += other.system_us;
+    }
+}
+
+/// What a process or a cgroup holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time since its start.
+    pub cpu: Cpu,
+    /// Resident memory in KiB, shared pages included.
+    pub rss_kib: u64,
+    /// Open file descriptors.
+    pub descriptors: u64,
+    /// How many processes were counted.
+    pub processes: u64,
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Usage) {
+        self.cpu += other.cpu;
+        self.rss_kib += other.rss_kib;
+        self.descriptors += other.descriptors;
+        self.processes += other.processes;
+    }
+}
+
+/// The usage of one process, all its threads together.
+pub fn of_process(pid: u32) -> Result<Usage> {
+    let dir = Path::new("/proc").join(pid.to_string());
+    let descriptors = fs::read_dir(dir.join("fd"))
+        .with_context(|| format!("cannot count the descriptors of process {pid}"))?
+        .count() as u64;
+    Ok(Usage { cpu: cpu_of_process(pid)?, rss_kib: rss_kib(&dir)?, descriptors, processes: 1 })
+}
+
+/// The CPU time of one process, all its threads together: the sum is exact while no thread ends,
+/// its parts have the resolution of the clock tick.
+pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("no process {pid}"))?;
+    // The name, in parentheses, may hold anything; fields are counted after its end.
+    let (_, fields) = stat.rsplit_once(')').context("malformed /proc/PID/stat")?;
+    let ticks = |nth: usize| -> Result<u64> {
+        let field = fields.split_whitespace().nth(nth).context("short /proc/PID/stat")?;
+        Ok(field.parse::<u64>()? * tick_us()?)
+    };
+    let (user_us, system_us) = (ticks(11)?, ticks(12)?);
+    Ok(Cpu { user_us, system_us: system_us.max(run_time_us(pid).saturating_sub(user_us)) })
+}
+
+/// The time that the living threads of a process were on a CPU; 0 where the kernel keeps no such
+/// account.
+fn run_time_us(pid: u32) -> u64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let run_time_ns = |thread: fs::DirEntry| -> Option<u64> {
+        let schedstat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        schedstat.split_whitespace().next()?.parse().ok()
+    };
+    threads.flatten().filter_map(run_time_ns).sum::<u64>() / 1000
+}
+
+/// The usage of a cgroup2 directory and all below it. CPU time is the kernel's own sum and
+/// counts processes that have ended; memory and descriptors are those of living processes.
+pub fn of_cgroup(dir: &Path) -> Result<Usage> {
+    let mut sum = Usage { cpu: cpu_of_cgroup(dir)?, ..Usage::default() };
+    for pid in pids_of_cgroup(dir)? {
+        // A process may end between the list and the look; then it holds nothing.
+        if let Ok(one) = of_process(pid) {
+            sum += Usage { cpu: Cpu::default(), ..one };
+        }
+    }
+    Ok(sum)
+}
+
+/// The process ids in a cgroup directory and all below it.
+pub fn pids_of_cgroup(dir: &Path) -> Result<Vec<u32>> {
+    let procs = fs::read_to_string(dir.join("cgroup.procs"))
+        .with_context(|| format!("{} is not a cgroup", dir.display()))?;
+    let mut pids: Vec<u32> = procs.lines().filter_map(|line| line.parse().ok()).collect();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            pids.extend(pids_of_cgroup(&entry.path())?);
+        }
+    }
+    Ok(pids)
+}
+
+fn cpu_of_cgroup(dir: &Path) -> Result<Cpu> {
+    let path = dir.join("cpu.stat");
+    let stat =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let value = |name: &str| -> Result<u64> {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(line.with_context(|| format!("{} has no {name}", path.display()))?.parse()?)
+    };
+    Ok(Cpu { user_us: value("user_usec")?, system_us: value("system_usec")? })
+}
+
+fn rss_kib(dir: &Path) -> Result<u64> {
+    let status = match fs::read_to_string(dir.join("status")) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
+        other => other?,
+    };
+    // A zombie has no VmRSS line.
+    let Some(rest) = status.lines().find_map(|line| line.strip_prefix("VmRSS:")) else {
+        return Ok(0);
+    };
+    Ok(rest.trim().trim_end_matches(" kB").parse()?)
+}
+
+fn tick_us() -> Result<u64> {
+    let hz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no clock tick")?;
+    Ok(1_000_000 / u64::try_from(hz)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_its_cpu_time_grows() {
+        let before = of_process(std::process::id()).unwrap();
+        assert!(before.rss_kib > 0 && before.descriptors > 2);
+        let mut spin = 0_u64;
+        while cpu_of_process(std::process::id()).unwrap().total_us() <= before.cpu.total_us() {
+            spin = spin.wrapping_add(1);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_no_cgroup_is_an_error() {
+        assert!(of_cgroup(Path::new("/proc/self")).is_err());
+    }
+}

@@ -1,0 +1,3 @@
+//! The network lab: the same list of cases under every capture backend.
+
+fn main() {}
