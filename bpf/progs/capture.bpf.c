@@ -5,6 +5,7 @@
  * proxy's cgroup, sk_lookup to the network namespace, the others to the workload's cgroup, which
  * holds the proxy's.
  */
+#include <asm/socket.h>
 #include <linux/bpf.h>
 #include <linux/errno.h>
 #include <linux/in.h>
@@ -60,6 +61,18 @@ static __always_inline bool is_exempt(struct bpf_sock_addr *ctx, const struct so
 	return false;
 }
 
+/* A socket bound to eth0 cannot reach loopback, so the binding goes; the proxy's connection takes the
+ * route that the namespace has.
+ */
+static __always_inline bool unbind_device(struct bpf_sock_addr *ctx, struct bpf_sock *sk)
+{
+	char none[1] = { 0 };
+
+	if (!sk->bound_dev_if)
+		return true;
+	return !bpf_setsockopt(ctx, SOL_SOCKET, SO_BINDTODEVICE, none, sizeof(none));
+}
+
 /* Decides one connect(); *steer tells the caller to rewrite the destination. */
 static __always_inline int outbound(struct bpf_sock_addr *ctx, struct socket_address *to,
 				    enum listener_slot slot, bool *steer)
@@ -73,7 +86,7 @@ static __always_inline int outbound(struct bpf_sock_addr *ctx, struct socket_add
 		bpf_sk_storage_delete(&originals, sk); /* of an earlier connect() */
 		return ALLOW;
 	}
-	if (is_listening(slot) && remember_original(sk, to)) {
+	if (is_listening(slot) && unbind_device(ctx, sk) && remember_original(sk, to)) {
 		count(OUTBOUND_CAPTURED);
 		*steer = true;
 		return ALLOW;

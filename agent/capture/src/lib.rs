@@ -17,6 +17,9 @@
 //! | original destination, inbound | local address | `SO_ORIGINAL_DST` |
 //! | the proxy is told by | its cgroup | its user id |
 //! | "the proxy is listening" | known to the kernel | told by [`Captured::set_listening`] |
+//! | a connection straight to the listener | `SO_ORIGINAL_DST` fails | answers the listener's own address |
+//! | a socket bound to a device (`SO_BINDTODEVICE`) | captured | cannot connect |
+//! | 15001, 15006 from outside | refused | dropped |
 //! | cost | none per packet | connection tracking |
 //!
 //! Which backend a machine can use is found by loading, never by version: [`Report::probe`].

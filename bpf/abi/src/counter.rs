@@ -84,13 +84,13 @@ indexes! {
 indexes! {
     /// The proxy's listeners.
     Slot {
-        /// 0.0.0.0:15006
+        /// `0.0.0.0:15006`
         InboundIpv4 = "slot_inbound_ipv4",
-        /// [::]:15006
+        /// `[::]:15006`
         InboundIpv6 = "slot_inbound_ipv6",
-        /// 127.0.0.1:15001
+        /// `127.0.0.1:15001`
         OutboundIpv4 = "slot_outbound_ipv4",
-        /// [::1]:15001
+        /// `[::1]:15001`
         OutboundIpv6 = "slot_outbound_ipv6",
     }
 }

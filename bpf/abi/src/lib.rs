@@ -88,10 +88,7 @@ impl PrefixKey {
             IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), u32::from(length) + 96, 32),
             IpAddr::V6(v6) => (v6.octets(), u32::from(length), 128),
         };
-        (length <= most).then(|| Self {
-            length: bits,
-            ip: words(octets),
-        })
+        (length <= most).then(|| Self { length: bits, ip: words(octets) })
     }
 
     /// The bytes as the kernel reads them.
@@ -115,11 +112,7 @@ impl SocketAddress {
             IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => (v6.octets(), 2),
             IpAddr::V6(v6) => (v6.octets(), 10),
         };
-        Self {
-            ip: words(octets),
-            port: port.to_be(),
-            family,
-        }
+        Self { ip: words(octets), port: port.to_be(), family }
     }
 
     /// The bytes as the kernel programs read them.
@@ -152,15 +145,9 @@ mod tests {
     fn an_ipv4_prefix_covers_the_mapped_address() {
         let key = PrefixKey::new("10.89.0.1".parse().unwrap(), 16).unwrap();
         assert_eq!(key.length, 112);
-        assert_eq!(
-            key.to_bytes()[4..],
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 89, 0, 1]
-        );
+        assert_eq!(key.to_bytes()[4..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 89, 0, 1]);
         assert_eq!(PrefixKey::new("10.0.0.0".parse().unwrap(), 33), None);
-        assert_eq!(
-            PrefixKey::new("fd00::".parse().unwrap(), 8).unwrap().length,
-            8
-        );
+        assert_eq!(PrefixKey::new("fd00::".parse().unwrap(), 8).unwrap().length, 8);
     }
 
     #[test]

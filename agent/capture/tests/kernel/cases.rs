@@ -49,6 +49,17 @@ pub fn a_source_address_that_the_application_chose_is_kept(backend: Backend) {
     }
 }
 
+pub fn a_connection_straight_to_a_listener_has_no_original_destination(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let mut app = lab.app();
+    for to in ["127.0.0.1:15001", "[::1]:15001", "127.0.0.1:15006", "[::1]:15006"] {
+        let seen = app.dial(to);
+        // Connection tracking answers with the address itself, the kernel programs with an error.
+        let original = seen.get("original");
+        assert!(original == to || original.starts_with("error:"), "{seen:?}");
+    }
+}
+
 pub fn listeners_that_share_a_port_share_the_connections(backend: Backend) {
     let (lab, mut proxy) = Lab::with_proxy(backend, default());
     proxy.listen_as("second");

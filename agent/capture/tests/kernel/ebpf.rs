@@ -106,3 +106,16 @@ fn an_adopted_capture_keeps_the_proxy_and_is_upgraded() {
     lab.captured.release().unwrap();
     assert!(Captured::adopt(&lab.workload).unwrap().is_none());
 }
+
+#[test]
+fn a_socket_bound_to_a_device_is_captured() {
+    if !has_root() {
+        return;
+    }
+    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let mut app = lab.app();
+    for vip in VIP {
+        let to = format!("{vip}:80");
+        Seen(app.ask(&format!("dial-device eth0 {to}"))).assert_captured(&to);
+    }
+}

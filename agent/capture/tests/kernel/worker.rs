@@ -76,6 +76,15 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             Ok("closed".to_owned())
         }
         ["dial", to] => dial(address(to)?),
+        ["dial-device", device, to] => {
+            let to = address(to)?;
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+            socket.bind_device(Some(device.as_bytes()))?;
+            socket
+                .connect_timeout(&to.into(), CONNECT_TIMEOUT)
+                .map_err(|error| io::Error::other(name_of(&error)))?;
+            hear(socket.into())
+        }
         ["dial-from", from, to] => dial_from(address(from)?, address(to)?),
         ["probe"] => serde_json::to_string(&Report::probe()).map_err(io::Error::other),
         ["storm", count, ip, first] => {
