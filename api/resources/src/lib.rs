@@ -1,1 +1,45 @@
 //! The YAML documents that Leno takes, parsed and checked.
+//!
+//! [`load`] reads files, directories and standard input; [`parse`] takes one text. Both give typed
+//! [`Object`]s with the place each came from, or every [`Problem`] found, each with file, line,
+//! column, path and reason. Nothing is dropped in silence: a field that no type knows is a problem,
+//! and a document of another API group is listed in [`Documents::ignored`].
+//!
+//! Kubernetes' own kinds are the types of `k8s-openapi`; [`Workload`] and [`Proxy`] are ours.
+//! The crate does not know what the objects mean to the mesh: that is the index's part.
+//!
+//! ```text
+//! text -> tree (every node knows its place) -> decode (typed, unknown fields) -> check (meaning)
+//! ```
+//!
+//! Read first: [`Object`], [`Located`], [`Problem`].
+
+mod check;
+mod decode;
+mod load;
+mod metadata;
+mod object;
+mod parse;
+mod problem;
+mod proxy;
+mod tree;
+mod workload;
+
+pub use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+pub use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+pub use load::{MAX_FILE_BYTES, STDIN, load};
+pub use metadata::{
+    CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION,
+    Metadata, SERVICE_NAME_LABEL, mtls_mode,
+};
+pub use object::{Kind, Object, ObjectKey, to_yaml};
+pub use parse::{Documents, Ignored, parse};
+pub use problem::{Located, Place, Problem};
+pub use proxy::{
+    InboundSpec, OutboundSpec, Proxy, ProxyIdentity, ProxySpec, ServiceReference,
+    ServiceReferenceError,
+};
+pub use workload::{
+    InstanceStatus, MAX_PORTS, MAX_REPLICAS, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
+};

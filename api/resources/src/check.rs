@@ -1,0 +1,166 @@
+//! Whether an object makes sense: what types alone cannot say.
+
+mod kubernetes;
+mod own;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_types::check_label;
+
+use crate::metadata::allowed_values;
+use crate::object::Object;
+use crate::problem::{Place, Problem};
+use crate::tree::{Node, Value};
+
+/// Longest DNS name, in bytes, as Kubernetes allows for objects that are no DNS label.
+const MAX_SUBDOMAIN: usize = 253;
+/// The prefix of annotations and labels that are Leno's own.
+const OWN_PREFIX: &str = "leno.dev/";
+
+/// Checks one object; `node` is the document it was decoded from.
+pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node) -> Vec<Problem> {
+    let mut check = Check { file, problems: Vec::new() };
+    let at = Cursor { node: Some(node), place: node.place, path: String::new() };
+    match object {
+        Object::Namespace(object) => kubernetes::namespace(&mut check, &at, object),
+        Object::Service(object) => kubernetes::service(&mut check, &at, object),
+        Object::ServiceAccount(object) => {
+            kubernetes::metadata(&mut check, &at, &object.metadata, Name::Subdomain);
+        }
+        Object::EndpointSlice(object) => kubernetes::endpoint_slice(&mut check, &at, object),
+        Object::Workload(object) => own::workload(&mut check, &at, object),
+        Object::Proxy(object) => own::proxy(&mut check, &at, object),
+    }
+    check.problems
+}
+
+/// What form a name has.
+#[derive(Clone, Copy)]
+enum Name {
+    /// One DNS label.
+    Label,
+    /// Labels joined by dots.
+    Subdomain,
+}
+
+/// Collects the problems of one document.
+struct Check<'a> {
+    file: &'a Arc<str>,
+    problems: Vec<Problem>,
+}
+
+/// A field of the document; a field that is not written stands where its parent does.
+struct Cursor<'a> {
+    node: Option<&'a Node>,
+    place: Place,
+    path: String,
+}
+
+impl<'a> Cursor<'a> {
+    fn key(&self, key: &str) -> Cursor<'a> {
+        let node = self.node.and_then(|node| node.get(key));
+        let path =
+            if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        self.child(node, path)
+    }
+
+    fn index(&self, index: usize) -> Cursor<'a> {
+        let node = self.node.and_then(|node| node.at(index));
+        self.child(node, format!("{}[{index}]", self.path))
+    }
+
+    fn child(&self, node: Option<&'a Node>, path: String) -> Cursor<'a> {
+        Cursor { node, place: node.map_or(self.place, |node| node.place), path }
+    }
+
+    /// Whether the document has something here.
+    fn written(&self) -> bool {
+        self.node.is_some_and(|node| !matches!(node.value, Value::Null))
+    }
+}
+
+impl Check<'_> {
+    fn fail(&mut self, at: &Cursor<'_>, reason: impl Into<String>) {
+        self.problems.push(Problem {
+            file: self.file.clone(),
+            place: at.place,
+            path: at.path.clone(),
+            reason: reason.into(),
+        });
+    }
+
+    fn label(&mut self, at: &Cursor<'_>, what: &'static str, text: &str) {
+        if !at.written() && text.is_empty() {
+            self.fail(at, "is missing");
+        } else if let Err(error) = check_label(what, text) {
+            self.fail(at, error.to_string());
+        }
+    }
+
+    fn name(&mut self, at: &Cursor<'_>, text: &str, form: Name) {
+        match form {
+            Name::Label => self.label(at, "name", text),
+            Name::Subdomain if text.len() > MAX_SUBDOMAIN => {
+                self.fail(at, format!("longer than {MAX_SUBDOMAIN} bytes"));
+            }
+            Name::Subdomain => {
+                let bad = text.split('.').find(|part| check_label("name", part).is_err());
+                if text.is_empty() {
+                    self.fail(at, "is missing");
+                } else if bad.is_some() {
+                    let reason = format!("{text:?} is not a name: use a-z, 0-9, '-' and '.'");
+                    self.fail(at, reason);
+                }
+            }
+        }
+    }
+
+    fn port(&mut self, at: &Cursor<'_>, number: i32) {
+        if !(1..=65535).contains(&number) {
+            self.fail(at, format!("{number} is not a port: use 1 to 65535"));
+        }
+    }
+
+    /// A port's name as Kubernetes takes it: a DNS label; unique; needed among several.
+    fn port_name(&mut self, at: &Cursor<'_>, name: &str, seen: &mut BTreeSet<String>, of: usize) {
+        if name.is_empty() {
+            if of > 1 {
+                self.fail(at, "is missing: each of several ports needs a name");
+            }
+            return;
+        }
+        self.label(at, "port name", name);
+        if !seen.insert(name.to_owned()) {
+            self.fail(at, format!("{name:?} is used by an earlier port"));
+        }
+    }
+
+    fn address(&mut self, at: &Cursor<'_>, text: &str) -> Option<IpAddr> {
+        let address: Option<IpAddr> = text.parse().ok();
+        match address {
+            None => self.fail(at, format!("{text:?} is not an IP address")),
+            Some(ip) if ip.is_unspecified() || ip.is_multicast() => {
+                self.fail(at, format!("{ip} is not the address of one machine"));
+            }
+            Some(_) => {}
+        }
+        address
+    }
+
+    /// Our own annotations and labels: known keys with known values.
+    fn own_settings(&mut self, at: &Cursor<'_>, settings: &BTreeMap<String, String>) {
+        let own = |(key, _): &(&String, &String)| key.starts_with(OWN_PREFIX);
+        for (key, value) in settings.iter().filter(own) {
+            let at = at.key(key);
+            match allowed_values(key) {
+                None => self.fail(&at, "is not a setting of Leno"),
+                Some(allowed) if !allowed.contains(&value.as_str()) => {
+                    self.fail(&at, format!("{value:?} is not one of {}", allowed.join(", ")));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}

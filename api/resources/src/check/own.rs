@@ -1,0 +1,132 @@
+//! Checks of `Workload` and `Proxy`.
+
+use std::collections::BTreeSet;
+
+use leno_types::MtlsMode;
+
+use super::{Check, Cursor, Name};
+use crate::metadata::Metadata;
+use crate::proxy::Proxy;
+use crate::workload::{MAX_PORTS, MAX_REPLICAS, Workload};
+
+/// Most worker threads of one proxy: more than any machine has cores worth using for one.
+const MAX_WORKERS: u32 = 256;
+
+pub(super) fn workload(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {
+    metadata(check, at, &workload.metadata);
+    let spec = at.key("spec");
+    let Workload { spec: wanted, .. } = workload;
+    check.name(&spec.key("serviceAccount"), &wanted.service_account, Name::Subdomain);
+    if wanted.replicas > MAX_REPLICAS {
+        let reason = format!("{} are more than {MAX_REPLICAS}", wanted.replicas);
+        check.fail(&spec.key("replicas"), reason);
+    } else if wanted.replicas > 0 {
+        let last = workload.instance_name(wanted.replicas - 1);
+        if leno_types::check_label("workload name", &last).is_err()
+            && leno_types::check_label("name", &workload.metadata.name).is_ok()
+        {
+            let reason = format!("too long: instances are named {last}, of at most 63 bytes");
+            check.fail(&at.key("metadata").key("name"), reason);
+        }
+    }
+    command(check, &spec, workload);
+    ports(check, &spec.key("ports"), workload);
+    instances(check, &at.key("status").key("instances"), workload);
+}
+
+fn command(check: &mut Check<'_>, spec: &Cursor<'_>, workload: &Workload) {
+    let command = &workload.spec.command;
+    let at = spec.key("command");
+    match command.first() {
+        None => check.fail(&at, "is empty: name the program to run"),
+        Some(program) if program.is_empty() => {
+            check.fail(&at.index(0), "is empty: name the program to run");
+        }
+        Some(_) => {}
+    }
+    for (index, word) in command.iter().enumerate() {
+        if word.contains('\0') {
+            check.fail(&at.index(index), "has a NUL byte");
+        }
+    }
+    for (name, value) in &workload.spec.env {
+        let at = spec.key("env").key(name);
+        if name.is_empty() || name.contains(['=', '\0']) {
+            check.fail(&at, format!("{name:?} is not the name of a variable"));
+        }
+        if value.contains('\0') {
+            check.fail(&at, "has a NUL byte");
+        }
+    }
+    if workload.spec.working_dir.as_deref().is_some_and(|dir| dir.is_empty() || dir.contains('\0'))
+    {
+        check.fail(&spec.key("workingDir"), "is not a directory's name");
+    }
+}
+
+fn ports(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {
+    let ports = &workload.spec.ports;
+    if ports.len() > MAX_PORTS {
+        check.fail(at, format!("{} are more than {MAX_PORTS}", ports.len()));
+    }
+    let (mut names, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    for (index, port) in ports.iter().enumerate() {
+        let at = at.index(index);
+        check.port_name(&at.key("name"), &port.name, &mut names, ports.len());
+        if !numbers.insert(port.port) {
+            let reason = format!("{} is used by an earlier port", port.port);
+            check.fail(&at.key("port"), reason);
+        }
+        let own = leno_types::ports::INBOUND == port.port || leno_types::ports::ADMIN == port.port;
+        if own || port.port == leno_types::ports::OUTBOUND {
+            let reason = format!("{} is a port of the workload's own proxy", port.port);
+            check.fail(&at.key("port"), reason);
+        }
+    }
+}
+
+fn instances(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {
+    let Some(status) = &workload.status else {
+        return;
+    };
+    let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+    for (index, instance) in status.instances.iter().enumerate() {
+        let at = at.index(index);
+        check.label(&at.key("name"), "workload name", &instance.name);
+        if !names.insert(&instance.name) {
+            let reason = format!("{:?} is used by an earlier instance", instance.name);
+            check.fail(&at.key("name"), reason);
+        }
+        for (index, address) in instance.addresses.iter().enumerate() {
+            let at = at.key("addresses").index(index);
+            check.address(&at, &address.to_string());
+            if !addresses.insert(address) {
+                check.fail(&at, format!("{address} appears twice"));
+            }
+        }
+    }
+}
+
+pub(super) fn proxy(check: &mut Check<'_>, at: &Cursor<'_>, proxy: &Proxy) {
+    metadata(check, at, &proxy.metadata);
+    let spec = at.key("spec");
+    let wanted = &proxy.spec;
+    if !(1..=MAX_WORKERS).contains(&wanted.workers) {
+        let reason = format!("{} is not from 1 to {MAX_WORKERS}", wanted.workers);
+        check.fail(&spec.key("workers"), reason);
+    }
+    if wanted.outbound.is_none() && wanted.inbound.is_none() {
+        check.fail(&spec, "has neither outbound nor inbound: the proxy would do nothing");
+    }
+    if wanted.identity.is_none() && matches!(wanted.mtls, Some(MtlsMode::Strict)) {
+        check.fail(&spec.key("mtls"), "strict needs an identity");
+    }
+}
+
+fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &Metadata) {
+    let at = at.key("metadata");
+    check.label(&at.key("name"), "name", &metadata.name);
+    check.label(&at.key("namespace"), "namespace", &metadata.namespace);
+    check.own_settings(&at.key("annotations"), &metadata.annotations);
+    check.own_settings(&at.key("labels"), &metadata.labels);
+}

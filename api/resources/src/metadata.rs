@@ -1,0 +1,60 @@
+//! Names, labels and annotations of our own documents, and the annotations that Leno reads.
+
+use std::collections::BTreeMap;
+
+use leno_types::MtlsMode;
+use serde::{Deserialize, Serialize};
+
+/// The namespace of a document that names none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+/// Whether a workload takes plaintext: `strict`, `permissive`, `disabled`. On a workload or a
+/// namespace; the workload wins.
+pub const MTLS_ANNOTATION: &str = "leno.dev/mtls";
+/// Whether a workload gets a proxy: `enabled`, `disabled`.
+pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
+/// Where its proxy runs: `sidecar`, `node`.
+pub const MODE_ANNOTATION: &str = "leno.dev/mode";
+/// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
+pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
+/// The label of an `EndpointSlice` that names its service (Kubernetes' own).
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// Name, namespace, labels and annotations of a document of our own group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metadata {
+    /// The name, a DNS label.
+    pub name: String,
+    /// The namespace, a DNS label.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    /// Labels, for selectors.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations, for settings.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// The mTLS mode that annotations ask for; none where they say nothing.
+///
+/// Values of parsed documents were checked; one that is not a mode counts as nothing said.
+#[must_use]
+pub fn mtls_mode(annotations: &BTreeMap<String, String>) -> Option<MtlsMode> {
+    annotations.get(MTLS_ANNOTATION)?.parse().ok()
+}
+
+fn default_namespace() -> String {
+    DEFAULT_NAMESPACE.to_owned()
+}
+
+/// The values that a `leno.dev/` annotation or label may have; none for a key that Leno does not
+/// know.
+pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
+    match key {
+        MTLS_ANNOTATION => Some(&["strict", "permissive", "disabled"]),
+        INJECT_ANNOTATION => Some(&["enabled", "disabled"]),
+        MODE_ANNOTATION => Some(&["sidecar", "node"]),
+        CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
+        _ => None,
+    }
+}

@@ -1,0 +1,205 @@
+//! The kinds of object that Leno takes.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+use crate::metadata::Metadata;
+use crate::proxy::{Proxy, ProxySpec};
+use crate::workload::{Workload, WorkloadSpec, WorkloadStatus};
+
+/// Any object that Leno takes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    /// A namespace, for its annotations.
+    Namespace(Box<Namespace>),
+    /// A named front.
+    Service(Box<Service>),
+    /// A service account.
+    ServiceAccount(Box<ServiceAccount>),
+    /// Where a service can be served.
+    EndpointSlice(Box<EndpointSlice>),
+    /// A local process.
+    Workload(Box<Workload>),
+    /// A static proxy.
+    Proxy(Box<Proxy>),
+}
+
+/// What sort of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `v1` `Namespace`.
+    Namespace,
+    /// `v1` `Service`.
+    Service,
+    /// `v1` `ServiceAccount`.
+    ServiceAccount,
+    /// `discovery.k8s.io/v1` `EndpointSlice`.
+    EndpointSlice,
+    /// `leno.dev/v1alpha1` `Workload`.
+    Workload,
+    /// `leno.dev/v1alpha1` `Proxy`.
+    Proxy,
+}
+
+/// Which object: unique among all that are applied.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// What sort.
+    pub kind: Kind,
+    /// Its namespace; empty for a `Namespace` itself.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::Namespace,
+        Self::Service,
+        Self::ServiceAccount,
+        Self::EndpointSlice,
+        Self::Workload,
+        Self::Proxy,
+    ];
+
+    /// `kind` in YAML.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Namespace => "Namespace",
+            Self::Service => "Service",
+            Self::ServiceAccount => "ServiceAccount",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Workload => "Workload",
+            Self::Proxy => "Proxy",
+        }
+    }
+
+    /// `apiVersion` in YAML.
+    #[must_use]
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::Namespace | Self::Service | Self::ServiceAccount => "v1",
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::Workload | Self::Proxy => "leno.dev/v1alpha1",
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.as_str())?;
+        match self.namespace.as_str() {
+            "" => write!(f, " {}", self.name),
+            namespace => write!(f, " {namespace}/{}", self.name),
+        }
+    }
+}
+
+impl Object {
+    /// Which object this is.
+    #[must_use]
+    pub fn key(&self) -> ObjectKey {
+        let of_meta = |kind, meta: &ObjectMeta| ObjectKey {
+            kind,
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        };
+        let of_own = |kind, metadata: &Metadata| ObjectKey {
+            kind,
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+        };
+        match self {
+            Self::Namespace(object) => of_meta(Kind::Namespace, &object.metadata),
+            Self::Service(object) => of_meta(Kind::Service, &object.metadata),
+            Self::ServiceAccount(object) => of_meta(Kind::ServiceAccount, &object.metadata),
+            Self::EndpointSlice(object) => of_meta(Kind::EndpointSlice, &object.metadata),
+            Self::Workload(object) => of_own(Kind::Workload, &object.metadata),
+            Self::Proxy(object) => of_own(Kind::Proxy, &object.metadata),
+        }
+    }
+}
+
+/// The object as one YAML document, which [`crate::parse`] reads back as an equal object.
+#[must_use]
+pub fn to_yaml(object: &Object) -> String {
+    let text = match object {
+        Object::Namespace(object) => serde_saphyr::to_string(object),
+        Object::Service(object) => serde_saphyr::to_string(object),
+        Object::ServiceAccount(object) => serde_saphyr::to_string(object),
+        Object::EndpointSlice(object) => serde_saphyr::to_string(object),
+        Object::Workload(object) => serde_saphyr::to_string(&Document {
+            api_version: Kind::Workload.api_version(),
+            kind: Kind::Workload.as_str(),
+            metadata: &object.metadata,
+            spec: &object.spec,
+            status: object.status.as_ref(),
+        }),
+        Object::Proxy(object) => serde_saphyr::to_string(&Document::<_, ()> {
+            api_version: Kind::Proxy.api_version(),
+            kind: Kind::Proxy.as_str(),
+            metadata: &object.metadata,
+            spec: &object.spec,
+            status: None,
+        }),
+    };
+    text.expect("these types hold texts, numbers, lists and maps with text keys only")
+}
+
+/// A document of our own group, for writing.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a, S, T> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: &'a Metadata,
+    spec: &'a S,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a T>,
+}
+
+/// The `Workload` document, for reading.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WorkloadDocument {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    metadata: Metadata,
+    spec: WorkloadSpec,
+    status: Option<WorkloadStatus>,
+}
+
+/// The `Proxy` document, for reading.
+#[derive(Deserialize)]
+pub(crate) struct ProxyDocument {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    metadata: Metadata,
+    spec: ProxySpec,
+}
+
+impl From<WorkloadDocument> for Object {
+    fn from(document: WorkloadDocument) -> Self {
+        Self::Workload(Box::new(Workload {
+            metadata: document.metadata,
+            spec: document.spec,
+            status: document.status,
+        }))
+    }
+}
+
+impl From<ProxyDocument> for Object {
+    fn from(document: ProxyDocument) -> Self {
+        Self::Proxy(Box::new(Proxy { metadata: document.metadata, spec: document.spec }))
+    }
+}

@@ -1,0 +1,220 @@
+//! From a text to checked objects.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
+
+use crate::check;
+use crate::decode::decode;
+use crate::metadata::DEFAULT_NAMESPACE;
+use crate::object::{Kind, Object, ObjectKey, ProxyDocument, WorkloadDocument};
+use crate::problem::{Located, Place, Problem};
+use crate::tree::{self, Node, Value};
+
+/// Kinds of Kubernetes' core group that say nothing about the mesh: a file written for a cluster
+/// may hold them, and they are listed as ignored rather than refused as misspelt.
+const CORE_KINDS: [&str; 9] = [
+    "ConfigMap",
+    "LimitRange",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "Pod",
+    "PodTemplate",
+    "ReplicationController",
+    "ResourceQuota",
+    "Secret",
+];
+
+/// What a text, or several files, hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Documents {
+    /// The objects, in the order of the text.
+    pub objects: Vec<Located<Object>>,
+    /// Documents that are none of Leno's.
+    pub ignored: Vec<Located<Ignored>>,
+}
+
+/// A document of an API group or kind that Leno does not read; a warning for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// Its `apiVersion`.
+    pub api_version: String,
+    /// Its `kind`.
+    pub kind: String,
+}
+
+/// Parses every document of `text`; `file` names it in places and problems.
+///
+/// # Errors
+/// Every problem found, in the order of the text; then nothing of the text may be used.
+pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
+    let nodes = tree::read(file, text).map_err(|problem| vec![problem])?;
+    let file: Arc<str> = file.into();
+    let mut documents = Documents::default();
+    let mut problems = Vec::new();
+    for node in &nodes {
+        document(&file, node, &mut documents, &mut problems);
+    }
+    duplicates(&documents.objects, &mut problems);
+    if problems.is_empty() { Ok(documents) } else { Err(problems) }
+}
+
+/// Reports objects that appear twice.
+pub(crate) fn duplicates(objects: &[Located<Object>], problems: &mut Vec<Problem>) {
+    let mut seen: HashMap<ObjectKey, &Located<Object>> = HashMap::new();
+    for object in objects {
+        let key = object.value.key();
+        match seen.get(&key) {
+            None => {
+                seen.insert(key, object);
+            }
+            Some(first) => problems.push(Problem {
+                file: object.file.clone(),
+                place: object.place,
+                path: "metadata.name".to_owned(),
+                reason: format!("{key} is already defined at {}:{}", first.file, first.place),
+            }),
+        }
+    }
+}
+
+fn document(file: &Arc<str>, node: &Node, documents: &mut Documents, problems: &mut Vec<Problem>) {
+    let located = |place, path: &str, reason: String| Problem {
+        file: file.clone(),
+        place,
+        path: path.to_owned(),
+        reason,
+    };
+    if !matches!(node.value, Value::Map(_)) {
+        let reason = "a document is a map with apiVersion, kind and metadata".to_owned();
+        problems.push(located(node.place, "", reason));
+        return;
+    }
+    let mut identifying = |field: &str| {
+        let text = node.get(field).and_then(Node::text).filter(|text| !text.is_empty());
+        if text.is_none() {
+            let place = node.get(field).map_or(node.place, |value| value.place);
+            problems.push(located(place, field, "is missing or not a text".to_owned()));
+        }
+        text
+    };
+    let (Some(api_version), Some(kind)) = (identifying("apiVersion"), identifying("kind")) else {
+        return;
+    };
+    match recognise(api_version, kind) {
+        Recognised::Ours(known) => {
+            if let Some(object) = object(known, file, node, problems) {
+                documents.objects.push(Located {
+                    value: object,
+                    file: file.clone(),
+                    place: node.place,
+                });
+            }
+        }
+        Recognised::Foreign => documents.ignored.push(Located {
+            value: Ignored { api_version: api_version.to_owned(), kind: kind.to_owned() },
+            file: file.clone(),
+            place: node.place,
+        }),
+        Recognised::Wrong(field, reason) => {
+            let place = node.get(field).map_or(node.place, |value| value.place);
+            problems.push(located(place, field, reason));
+        }
+    }
+}
+
+enum Recognised {
+    Ours(Kind),
+    Foreign,
+    /// The field at fault and why.
+    Wrong(&'static str, String),
+}
+
+fn recognise(api_version: &str, kind: &str) -> Recognised {
+    let group = |text: &str| text.split_once('/').map_or("", |(group, _)| group).to_owned();
+    let exact = |k: &Kind| k.api_version() == api_version && k.as_str() == kind;
+    if let Some(known) = Kind::ALL.into_iter().find(exact) {
+        return Recognised::Ours(known);
+    }
+    let wanted = group(api_version);
+    let same_group = |k: &Kind| group(k.api_version()) == wanted;
+    if let Some(known) = Kind::ALL.into_iter().filter(same_group).find(|k| k.as_str() == kind) {
+        let reason = format!("{kind} is read as {}, not {api_version}", known.api_version());
+        return Recognised::Wrong("apiVersion", reason);
+    }
+    let elsewhere = |k: &Kind| k.as_str() == kind && api_version == "v1";
+    if let Some(known) = Kind::ALL.into_iter().find(elsewhere) {
+        let reason = format!("{kind} belongs to {}, not {api_version}", known.api_version());
+        return Recognised::Wrong("apiVersion", reason);
+    }
+    if !Kind::ALL.iter().any(same_group) || (api_version == "v1" && CORE_KINDS.contains(&kind)) {
+        return Recognised::Foreign;
+    }
+    let known: Vec<_> = Kind::ALL.into_iter().filter(same_group).map(Kind::as_str).collect();
+    let reason = format!("{kind} is not a kind of {api_version}: use {}", known.join(", "));
+    Recognised::Wrong("kind", reason)
+}
+
+/// Decodes and checks one document of a known kind.
+fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>) -> Option<Object> {
+    let mut reader = Reader { file, node, problems };
+    let object = match kind {
+        Kind::Namespace => Object::Namespace(Box::new(reader.decode()?)),
+        Kind::Service => {
+            let mut object: crate::Service = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::Service(Box::new(object))
+        }
+        Kind::ServiceAccount => {
+            let mut object: crate::ServiceAccount = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::ServiceAccount(Box::new(object))
+        }
+        Kind::EndpointSlice => {
+            let mut object: crate::EndpointSlice = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::EndpointSlice(Box::new(object))
+        }
+        Kind::Workload => reader.decode::<WorkloadDocument>()?.into(),
+        Kind::Proxy => reader.decode::<ProxyDocument>()?.into(),
+    };
+    let found = check::object(&object, file, node);
+    let good = found.is_empty();
+    problems.extend(found);
+    good.then_some(object)
+}
+
+fn default_namespace(metadata: &mut ObjectMeta) {
+    metadata.namespace.get_or_insert_with(|| DEFAULT_NAMESPACE.to_owned());
+}
+
+struct Reader<'a> {
+    file: &'a Arc<str>,
+    node: &'a Node,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Reader<'_> {
+    /// The document as `T`; nothing where it does not fit or has fields that `T` lacks.
+    fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
+        let (result, unknown) = decode::<T>(self.node);
+        let clean = unknown.is_empty();
+        for field in unknown {
+            self.push(field.place, field.path, "unknown field".to_owned());
+        }
+        match result {
+            Ok(value) => clean.then_some(value),
+            Err(failure) => {
+                let (place, path) = failure.at.unwrap_or((self.node.place, String::new()));
+                self.push(place, path, failure.reason);
+                None
+            }
+        }
+    }
+
+    fn push(&mut self, place: Place, path: String, reason: String) {
+        self.problems.push(Problem { file: self.file.clone(), place, path, reason });
+    }
+}

@@ -1,0 +1,275 @@
+//! What the parser takes and what it says of what it refuses.
+
+use leno_resources::{Kind, Object, Place, load, parse, to_yaml};
+use leno_types::{MtlsMode, Protocol};
+
+const MESH: &str = "\
+# A mesh.
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec:
+  serviceAccount: web
+  replicas: 2
+  command: [nginx, -c, nginx.conf]
+  env: {MODE: prod, LEVEL: \"3\"}
+  workingDir: .
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  creationTimestamp: null
+spec:
+  selector: {app: web}
+  ports:
+  - port: 80
+    targetPort: http
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: other}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, annotations: {leno.dev/mtls: strict}}
+";
+
+fn problems(text: &str) -> Vec<String> {
+    match parse("mesh.yaml", text) {
+        Ok(documents) => panic!("accepted as {documents:?}"),
+        Err(problems) => problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn workload(spec: &str) -> String {
+    format!("apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web}}\nspec:\n{spec}")
+}
+
+#[test]
+fn documents_become_objects() {
+    let documents = parse("mesh.yaml", MESH).unwrap();
+    let kinds: Vec<_> = documents.objects.iter().map(|o| o.value.key().kind).collect();
+    assert_eq!(kinds, [Kind::Workload, Kind::Service, Kind::Namespace]);
+    let ignored: Vec<_> = documents.ignored.iter().map(|i| i.value.kind.as_str()).collect();
+    assert_eq!(ignored, ["VirtualService", "ConfigMap"]);
+    let Object::Workload(web) = &documents.objects[0].value else {
+        panic!("not a workload");
+    };
+    assert_eq!(web.spec.replicas, 2);
+    assert_eq!(web.spec.env["LEVEL"], "3");
+    assert_eq!(web.spec.ports[0].protocol(), Protocol::Http1);
+    assert_eq!(documents.objects[0].place.line, 2);
+    assert_eq!(documents.objects[1].place.line, 14);
+    assert_eq!(documents.objects[1].value.key().to_string(), "Service default/web");
+    let Object::Namespace(shop) = &documents.objects[2].value else {
+        panic!("not a namespace");
+    };
+    let annotations = shop.metadata.annotations.as_ref().unwrap();
+    assert_eq!(leno_resources::mtls_mode(annotations), Some(MtlsMode::Strict));
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let documents = parse("mesh.yaml", &workload("  command: [sleep, '1']\n")).unwrap();
+    let Object::Workload(web) = &documents.objects[0].value else {
+        panic!("not a workload");
+    };
+    assert_eq!(web.metadata.namespace, "default");
+    assert_eq!(web.spec.service_account, "default");
+    assert_eq!(web.spec.replicas, 1);
+}
+
+#[test]
+fn unknown_fields_are_named_with_their_place() {
+    let text = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  prots:\n  - port: 80\n  ports:\n  - prot: 1\n    port: 80\n";
+    assert_eq!(
+        problems(text),
+        [
+            "mesh.yaml:5:3: spec.prots: unknown field",
+            "mesh.yaml:8:5: spec.ports[0].prot: unknown field"
+        ]
+    );
+    assert_eq!(
+        problems(&workload("  comand: [a]\n  command: [a]\n")),
+        ["mesh.yaml:5:3: spec.comand: unknown field"]
+    );
+}
+
+#[test]
+fn every_mistake_says_what_to_do() {
+    for (spec, expected) in [
+        ("  command: []\n", "mesh.yaml:5:12: spec.command: is empty: name the program to run"),
+        ("  replicas: 1\n", "mesh.yaml:5:3: spec: command is missing"),
+        (
+            "  command: nginx\n",
+            "mesh.yaml:5:12: spec.command: should be a list but is the text \"nginx\"",
+        ),
+        (
+            "  command: [a]\n  env: {PORT: 80}\n",
+            "mesh.yaml:6:15: spec.env.PORT: should be a text but is the number 80: put it in quotes",
+        ),
+        (
+            "  command: [a]\n  replicas: 9999\n",
+            "mesh.yaml:6:13: spec.replicas: 9999 are more than 250",
+        ),
+        (
+            "  command: [a]\n  ports: [{port: 70000}]\n",
+            "mesh.yaml:6:18: spec.ports[0].port: 70000 is not a port: use 1 to 65535",
+        ),
+        (
+            "  command: [a]\n  ports: [{port: 1}, {port: 2}]\n",
+            "mesh.yaml:6:11: spec.ports[0].name: is missing: each of several ports needs a name",
+        ),
+        (
+            "  command: [a]\n  ports: [{name: a, port: 1}, {name: b, port: 1}]\n",
+            "mesh.yaml:6:47: spec.ports[1].port: 1 is used by an earlier port",
+        ),
+    ] {
+        let found = problems(&workload(spec));
+        assert_eq!(found.first().map(String::as_str), Some(expected), "{spec}");
+    }
+}
+
+#[test]
+fn wrong_kinds_and_versions_are_told_apart() {
+    for (head, expected) in [
+        (
+            "apiVersion: v1\nkind: Servce",
+            "mesh.yaml:2:7: kind: Servce is not a kind of v1: use Namespace, Service, ServiceAccount",
+        ),
+        (
+            "apiVersion: leno.dev/v1\nkind: Workload",
+            "mesh.yaml:1:13: apiVersion: Workload is read as leno.dev/v1alpha1, not leno.dev/v1",
+        ),
+        (
+            "apiVersion: v1\nkind: EndpointSlice",
+            "mesh.yaml:1:13: apiVersion: EndpointSlice belongs to discovery.k8s.io/v1, not v1",
+        ),
+        ("kind: Service", "mesh.yaml:1:1: apiVersion: is missing or not a text"),
+    ] {
+        assert_eq!(problems(&format!("{head}\nmetadata: {{name: a}}\n")), [expected]);
+    }
+    assert_eq!(
+        problems("- a\n- b\n"),
+        ["mesh.yaml:1:1: a document is a map with apiVersion, kind and metadata"]
+    );
+}
+
+#[test]
+fn names_settings_and_duplicates_are_checked() {
+    let text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: Shop, annotations: {leno.dev/mtls: always, leno.dev/mtsl: strict}}\n";
+    let found = problems(text);
+    assert!(
+        found[0].starts_with("mesh.yaml:3:18: metadata.name: \"Shop\" is not a name"),
+        "{found:?}"
+    );
+    assert!(found[1].contains("\"always\" is not one of strict, permissive, disabled"));
+    assert!(found[2].contains("metadata.annotations.leno.dev/mtsl: is not a setting of Leno"));
+    let twice = format!("{MESH}---\n{MESH}");
+    let found = problems(&twice);
+    assert_eq!(found.len(), 3);
+    assert!(
+        found[0].ends_with("Workload shop/web is already defined at mesh.yaml:2:1"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn broken_yaml_has_a_place() {
+    let error = parse("a.yaml", "a: 1\nb: [1, 2\nc: 3\n").unwrap_err();
+    assert!(error[0].place > Place { line: 1, column: 1 }, "{error:?}");
+    let error = parse("a.yaml", "apiVersion: v1\nkind: A\nkind: B\n").unwrap_err();
+    assert_eq!(error[0].place.line, 3, "{error:?}");
+}
+
+#[test]
+fn an_alias_bomb_is_refused_at_a_bounded_cost() {
+    let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let previous = vec![format!("*a{}", level - 1); 10].join(", ");
+        text.push_str(&format!("a{level}: &a{level} [{previous}]\n"));
+    }
+    assert!(parse("bomb.yaml", &text).is_err());
+    let deep = format!("a: {}{}", "[".repeat(5000), "]".repeat(5000));
+    assert!(parse("deep.yaml", &deep).is_err());
+}
+
+#[test]
+fn a_proxy_document_is_read() {
+    let text = "\
+apiVersion: leno.dev/v1alpha1
+kind: Proxy
+metadata: {name: web-1, namespace: shop}
+spec:
+  workers: 1
+  admin: 127.0.0.1:15020
+  outbound: {listen: 127.0.0.1:15001, service: shop/web:80}
+  inbound: {listen: 127.0.0.1:15006, application: 127.0.0.1:8080}
+  identity: {certificate: web.crt, key: web.key, roots: roots.crt}
+  mtls: strict
+";
+    let documents = parse("proxy.yaml", text).unwrap();
+    let Object::Proxy(proxy) = &documents.objects[0].value else {
+        panic!("not a proxy");
+    };
+    let outbound = proxy.spec.outbound.as_ref().unwrap();
+    assert_eq!(outbound.service.as_ref().unwrap().to_string(), "shop/web:80");
+    assert_eq!(proxy.spec.mtls, Some(MtlsMode::Strict));
+    let again = parse("again.yaml", &to_yaml(&documents.objects[0].value)).unwrap();
+    assert_eq!(again.objects[0].value, documents.objects[0].value);
+
+    let bad = text.replace("shop/web:80", "web").replace("strict", "sometimes");
+    let found = problems(&bad);
+    assert!(found[0].contains("spec.outbound.service: \"web\" is not of the form"), "{found:?}");
+}
+
+#[test]
+fn endpoint_slices_are_checked() {
+    let text = "\
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- addresses: [10.0.0.1]
+  conditions: {ready: true}
+  targetRef: {kind: Workload, name: web-0, namespace: shop}
+";
+    assert_eq!(parse("a.yaml", text).unwrap().objects.len(), 1);
+    let found = problems(&text.replace("10.0.0.1", "\"fd00::1\""));
+    assert_eq!(
+        found,
+        [
+            "mesh.yaml:7:15: endpoints[0].addresses[0]: fd00::1 is not an IPv4 address, as addressType says"
+        ]
+    );
+    let found = problems(&text.replace("kubernetes.io/service-name: web", "a: b"));
+    assert!(found[0].contains("kubernetes.io/service-name is missing"), "{found:?}");
+}
+
+#[test]
+fn files_and_directories_are_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("b.yaml", MESH);
+    write("a.yml", &workload("  command: [a]\n"));
+    write("notes.txt", "not: [yaml");
+    write(".hidden.yaml", "not: [yaml");
+    let documents = load(&[dir.path()]).unwrap();
+    assert_eq!(documents.objects.len(), 4);
+    assert!(documents.objects[0].file.ends_with("a.yml"));
+
+    write("c.json", r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}"#);
+    let problems = load(&[dir.path()]).unwrap_err();
+    assert!(problems[0].to_string().contains("Namespace shop is already defined at"));
+    let problems = load(&[dir.path().join("absent.yaml")]).unwrap_err();
+    assert!(problems[0].reason.starts_with("cannot be read"), "{problems:?}");
+}
