@@ -1,8 +1,7 @@
 //! The balancer and its picks.
 
-use std::borrow::Borrow;
-use std::collections::HashSet;
-use std::hash::{Hash, Hasher};
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -39,32 +38,9 @@ pub enum NoPick {
 
 #[derive(Debug)]
 struct Slot<T> {
-    endpoint: T,
+    endpoint: Rc<T>,
     load: Load,
 }
-
-/// A slot that is found by its endpoint.
-struct Keyed<T>(Rc<Slot<T>>);
-
-impl<T> Borrow<T> for Keyed<T> {
-    fn borrow(&self) -> &T {
-        &self.0.endpoint
-    }
-}
-
-impl<T: Hash> Hash for Keyed<T> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.endpoint.hash(state);
-    }
-}
-
-impl<T: Eq> PartialEq for Keyed<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.endpoint == other.0.endpoint
-    }
-}
-
-impl<T: Eq> Eq for Keyed<T> {}
 
 impl<T> Default for Balancer<T> {
     fn default() -> Self {
@@ -88,18 +64,18 @@ impl<T: Eq + Hash> Balancer<T> {
     /// Replaces the endpoints. One that stays keeps its estimate, its ejection and what is in flight
     /// on it; picks of one that goes stay valid until they are dropped. Duplicates count once.
     pub fn update(&mut self, endpoints: impl IntoIterator<Item = T>) {
-        let mut old: HashSet<Keyed<T>> = self.slots.drain(..).map(Keyed).collect();
-        let mut new: HashSet<Keyed<T>> = HashSet::with_capacity(old.len());
+        let keyed = |slot: Rc<Slot<T>>| (Rc::clone(&slot.endpoint), slot);
+        let mut old: HashMap<Rc<T>, Rc<Slot<T>>> = self.slots.drain(..).map(keyed).collect();
+        let mut new: HashSet<Rc<T>> = HashSet::with_capacity(old.len());
         for endpoint in endpoints {
             if new.contains(&endpoint) {
                 continue;
             }
-            let slot = match old.take(&endpoint) {
-                Some(Keyed(survivor)) => survivor,
-                None => Rc::new(Slot { endpoint, load: Load::default() }),
-            };
-            self.slots.push(Rc::clone(&slot));
-            new.insert(Keyed(slot));
+            let slot = old.remove(&endpoint).unwrap_or_else(|| {
+                Rc::new(Slot { endpoint: Rc::new(endpoint), load: Load::default() })
+            });
+            new.insert(Rc::clone(&slot.endpoint));
+            self.slots.push(slot);
         }
     }
 
@@ -125,7 +101,7 @@ impl<T: Eq + Hash> Balancer<T> {
     /// The endpoints with what is in flight on each, for `/config`.
     pub fn endpoints(&self) -> impl Iterator<Item = (&T, u32)> {
         let shown = |slot: &Rc<Slot<T>>| slot.load.in_flight();
-        self.slots.iter().map(move |slot| (&slot.endpoint, shown(slot)))
+        self.slots.iter().map(move |slot| (&*slot.endpoint, shown(slot)))
     }
 
     /// Chooses an endpoint that `excluded` does not hold for (those a retry has tried already).
