@@ -1,0 +1,147 @@
+//! Signing the certificates of workloads.
+
+use std::time::{Duration, SystemTime};
+
+use leno_types::{Identity, IdentityError, TrustDomain};
+use rcgen::{
+    DistinguishedName, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
+};
+use rustls_pki_types::PrivatePkcs8KeyDer;
+
+use super::request::{MAX_REQUEST, proven_key};
+use super::{Authority, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, fields};
+
+/// The namespace and service account of the control plane itself.
+const CONTROL_PLANE: (&str, &str) = ("leno-system", "controller");
+
+/// A certificate that was just signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// The certificate first, then what leads to the root; the root itself is left out.
+    pub chain_der: Vec<Vec<u8>>,
+    /// When it ends, in whole seconds.
+    pub not_after: SystemTime,
+}
+
+/// The control plane's own certificate and key.
+#[derive(Debug)]
+pub struct ServerCertificate {
+    /// The certificate.
+    pub issued: Issued,
+    /// Its private key.
+    pub key: PrivatePkcs8KeyDer<'static>,
+}
+
+/// Why no certificate was signed.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// The request has more bytes than any honest one.
+    #[error("the certificate request has {0} bytes, more than {MAX_REQUEST}")]
+    RequestSize(usize),
+    /// The request is not PKCS #10.
+    #[error("the certificate request is not PKCS #10 in DER")]
+    Request,
+    /// The request's key is of another kind.
+    #[error("the certificate request's key is not an uncompressed P-256 key")]
+    Key,
+    /// The request is not signed by its own key.
+    #[error("the certificate request is not signed by its key with ECDSA and SHA-256")]
+    Signature,
+    /// The lifetime is out of bounds.
+    #[error("a lifetime of {0:?} is not between {MIN_LIFETIME:?} and {MAX_LIFETIME:?}")]
+    Lifetime(Duration),
+    /// The identity is not ours to vouch for.
+    #[error("{identity} is not of the trust domain {ours}")]
+    TrustDomain {
+        /// Who asked.
+        identity: Identity,
+        /// The authority's trust domain.
+        ours: TrustDomain,
+    },
+    /// The root has ended, or ends too soon for even the shortest certificate.
+    #[error("the authority's own certificate ends too soon; replace the authority")]
+    AuthorityEnds,
+    /// Signing itself failed, or the system yields no random bytes.
+    #[error("cannot sign")]
+    Sign(#[source] rcgen::Error),
+}
+
+impl IssueError {
+    /// Whether the request is at fault, rather than the authority or its configuration.
+    #[must_use]
+    pub fn is_bad_request(&self) -> bool {
+        matches!(self, Self::RequestSize(_) | Self::Request | Self::Key | Self::Signature)
+    }
+}
+
+impl Authority {
+    /// Certifies that the key of a certificate request belongs to `identity`.
+    ///
+    /// The certificate (an X509-SVID) names exactly that identity, whatever the request asks for.
+    /// It ends `lifetime` from now, or with the root if that is sooner.
+    ///
+    /// # Errors
+    /// [`IssueError`]; [`IssueError::is_bad_request`] tells who is at fault.
+    pub fn sign(
+        &self,
+        csr_der: &[u8],
+        identity: &Identity,
+        lifetime: Duration,
+    ) -> Result<Issued, IssueError> {
+        let key = proven_key(csr_der)?;
+        self.certify(&key, identity, lifetime, SystemTime::now())
+    }
+
+    /// A new key and certificate for the control plane: `ns/leno-system/sa/controller`.
+    ///
+    /// # Errors
+    /// [`IssueError`], never one that blames a request.
+    pub fn server_certificate(&self, lifetime: Duration) -> Result<ServerCertificate, IssueError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::Sign)?;
+        let identity = control_plane(&self.trust_domain).expect("the names are DNS labels");
+        let issued = self.certify(&key, &identity, lifetime, SystemTime::now())?;
+        Ok(ServerCertificate { issued, key: key.serialize_der().into() })
+    }
+
+    /// Signs for a key whose holder is known, as of `now`.
+    pub(super) fn certify(
+        &self,
+        key: &impl PublicKeyData,
+        identity: &Identity,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Issued, IssueError> {
+        if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&lifetime) {
+            return Err(IssueError::Lifetime(lifetime));
+        }
+        if identity.trust_domain() != &self.trust_domain {
+            return Err(IssueError::TrustDomain {
+                identity: identity.clone(),
+                ours: self.trust_domain.clone(),
+            });
+        }
+        if now + MIN_LIFETIME > self.not_after {
+            return Err(IssueError::AuthorityEnds);
+        }
+        let not_after = fields::seconds(now + lifetime).min(self.not_after);
+
+        let uri = identity.to_string().try_into().map_err(IssueError::Sign)?;
+        let begin = now - CLOCK_SKEW.min(lifetime);
+        let mut params = fields::params(begin, not_after).map_err(IssueError::Sign)?;
+        params.subject_alt_names = vec![SanType::URI(uri)];
+        // With no subject the name above is critical, so nobody can overlook it.
+        params.distinguished_name = DistinguishedName::new();
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(key, &self.issuer).map_err(IssueError::Sign)?;
+        Ok(Issued { chain_der: vec![certificate.der().to_vec()], not_after })
+    }
+}
+
+fn control_plane(trust_domain: &TrustDomain) -> Result<Identity, IdentityError> {
+    Identity::new(trust_domain.clone(), CONTROL_PLANE.0, CONTROL_PLANE.1)
+}

@@ -1,0 +1,212 @@
+//! The root: how it is made, kept in a directory, and checked when it comes back.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use leno_types::TrustDomain;
+use rcgen::{
+    BasicConstraints, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
+};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use super::{CLOCK_SKEW, fields};
+use crate::files::{self, FileError, Keep};
+use crate::p256::P256Key;
+
+/// The root's lifetime: ten years, so that it outlives any mesh that forgot about it.
+const ROOT_LIFETIME: Duration = Duration::from_hours(3652 * 24);
+
+/// Bound of `ca.pem` and `ca-key.pem`, in bytes: a P-256 root takes under 1 KiB.
+const MAX_PEM: u64 = 16 * 1024;
+
+const CERTIFICATE_FILE: &str = "ca.pem";
+const KEY_FILE: &str = "ca-key.pem";
+
+/// Why a directory gives no authority.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file or the directory cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// One file of the pair is there and the other is not.
+    #[error("{} exists but {} does not; restore it, or remove the other to begin a new authority", present.display(), missing.display())]
+    Half {
+        /// The one that is there.
+        present: PathBuf,
+        /// The one that is not.
+        missing: PathBuf,
+    },
+    /// The key file does not hold a P-256 private key.
+    #[error("{} does not hold one P-256 private key in PEM", path.display())]
+    Key {
+        /// The key file.
+        path: PathBuf,
+    },
+    /// The certificate is not a root that this mesh can use.
+    #[error("{} {reason}", path.display())]
+    Certificate {
+        /// The certificate file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The certificate is a root of another trust domain.
+    #[error("{} is the root of {found}, not of {wanted}", path.display())]
+    Foreign {
+        /// The certificate file.
+        path: PathBuf,
+        /// What it vouches for.
+        found: String,
+        /// What was asked for, as a SPIFFE ID.
+        wanted: String,
+    },
+    /// A new key or certificate could not be made.
+    #[error("cannot make a root")]
+    Generate(#[source] rcgen::Error),
+}
+
+/// A root certificate and its key.
+pub(super) struct Root {
+    pub(super) certificate: CertificateDer<'static>,
+    pub(super) pem: String,
+    pub(super) key: KeyPair,
+    pub(super) not_after: SystemTime,
+}
+
+impl Root {
+    /// Loads the pair, or makes it while no other process can do the same.
+    pub(super) fn open(
+        directory: &Path,
+        trust_domain: &TrustDomain,
+        now: SystemTime,
+    ) -> Result<Self, OpenError> {
+        files::private_directory(directory)?;
+        let lock = File::open(directory).map_err(files::failed("open", directory))?;
+        // Held only while a pair is read or written. It ends with `lock`.
+        lock.lock().map_err(files::failed("lock", directory))?;
+
+        let (certificate_path, key_path) =
+            (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
+        let certificate = files::read_bounded(&certificate_path, MAX_PEM)?;
+        let key = files::read_secret(&key_path, MAX_PEM)?;
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => {
+                let key = parse_key(&key).ok_or(OpenError::Key { path: key_path })?;
+                Self::load(&certificate_path, &certificate, key, (trust_domain, now))
+            }
+            (Some(_), None) => {
+                Err(OpenError::Half { present: certificate_path, missing: key_path })
+            }
+            (None, Some(_)) => {
+                Err(OpenError::Half { present: key_path, missing: certificate_path })
+            }
+            (None, None) => {
+                let root = Self::generate(trust_domain, now)?;
+                // The key first: a key with no certificate has signed nothing and may be removed.
+                let key = root.key.serialize_pem();
+                files::write_private(&key_path, key.as_bytes(), Keep::Durable)?;
+                files::write_private(&certificate_path, root.pem.as_bytes(), Keep::Durable)?;
+                Ok(root)
+            }
+        }
+    }
+
+    /// A new key and a certificate that it signs for itself.
+    pub(super) fn generate(trust_domain: &TrustDomain, now: SystemTime) -> Result<Self, OpenError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(OpenError::Generate)?;
+        let not_after = fields::seconds(now + ROOT_LIFETIME);
+        let mut params =
+            fields::params(now - CLOCK_SKEW, not_after).map_err(OpenError::Generate)?;
+
+        let mut name = DistinguishedName::new();
+        name.push(DnType::OrganizationName, "Leno");
+        // Roots of one mesh must differ in name, or a rotation could not tell them apart.
+        let tag = key.der_bytes().last_chunk::<4>().expect("a P-256 point has 65 bytes");
+        name.push(DnType::CommonName, format!("mesh root {}", files::hex(tag)));
+        params.subject_alt_names =
+            vec![SanType::URI(spiffe_id(trust_domain).try_into().map_err(OpenError::Generate)?)];
+        params.distinguished_name = name;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key).map_err(OpenError::Generate)?;
+        Ok(Self { pem: certificate.pem(), certificate: certificate.into(), key, not_after })
+    }
+
+    fn load(
+        path: &Path,
+        pem: &[u8],
+        key: KeyPair,
+        (trust_domain, now): (&TrustDomain, SystemTime),
+    ) -> Result<Self, OpenError> {
+        let bad = |reason| OpenError::Certificate { path: path.to_owned(), reason };
+        let mut certificates = CertificateDer::pem_slice_iter(pem);
+        let (Some(Ok(certificate)), None) = (certificates.next(), certificates.next()) else {
+            return Err(bad("does not hold exactly one certificate in PEM"));
+        };
+        let Ok(([], parsed)) = X509Certificate::from_der(&certificate) else {
+            return Err(bad("does not hold an X.509 certificate"));
+        };
+        check_authority(&parsed).map_err(bad)?;
+        if parsed.public_key().raw != key.subject_public_key_info() {
+            return Err(bad("does not belong to the key beside it, ca-key.pem"));
+        }
+
+        let wanted = spiffe_id(trust_domain);
+        let found = uris(&parsed).join(", ");
+        if found != wanted {
+            return Err(OpenError::Foreign { path: path.to_owned(), found, wanted });
+        }
+
+        let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+        let not_after = SystemTime::UNIX_EPOCH + Duration::from_secs(end);
+        if not_after <= now {
+            return Err(bad("has expired; remove it and ca-key.pem to begin a new authority"));
+        }
+        let pem = String::from_utf8_lossy(pem).into_owned();
+        Ok(Self { certificate, pem, key, not_after })
+    }
+}
+
+/// Checks that a certificate is a root: self-signed by a P-256 key, and allowed to sign others.
+fn check_authority(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
+    let key = P256Key::from_spki(certificate.public_key()).ok_or("has a key other than P-256")?;
+    let signed = key.verify(
+        &certificate.signature_algorithm,
+        certificate.tbs_certificate.as_ref(),
+        &certificate.signature_value,
+    );
+    if !signed {
+        return Err("is not signed by its own key");
+    }
+    let authority = matches!(certificate.basic_constraints(), Ok(Some(basic)) if basic.value.ca);
+    let signs = matches!(certificate.key_usage(), Ok(Some(usage)) if usage.value.key_cert_sign());
+    if authority && signs { Ok(()) } else { Err("is not a certificate authority's") }
+}
+
+fn parse_key(pem: &[u8]) -> Option<KeyPair> {
+    let key = KeyPair::from_pem(std::str::from_utf8(pem).ok()?).ok()?;
+    (*key.algorithm() == PKCS_ECDSA_P256_SHA256).then_some(key)
+}
+
+/// The URI names of a certificate.
+fn uris<'a>(certificate: &'a X509Certificate<'_>) -> Vec<&'a str> {
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let uri = |name: &'a GeneralName<'_>| match name {
+        GeneralName::URI(uri) => Some(*uri),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(uri).collect()
+}
+
+/// The SPIFFE ID of the trust domain itself (X509-SVID section 2).
+fn spiffe_id(trust_domain: &TrustDomain) -> String {
+    format!("spiffe://{trust_domain}")
+}

@@ -1,0 +1,384 @@
+//! Certificates as a verifier sees them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use leno_types::{Identity, TrustDomain};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SanType, SignatureAlgorithm,
+};
+use rustls::RootCertStore;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use super::{
+    Authority, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME, MIN_LIFETIME,
+    OpenError,
+};
+use crate::files::FileError;
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn domain() -> TrustDomain {
+    TrustDomain::default()
+}
+
+fn web() -> Identity {
+    "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap()
+}
+
+/// A request for nothing in particular.
+fn plain_request() -> Vec<u8> {
+    request(&CertificateParams::default(), &KeyPair::generate().unwrap())
+}
+
+fn request(params: &CertificateParams, key: &KeyPair) -> Vec<u8> {
+    params.serialize_request(key).unwrap().der().to_vec()
+}
+
+fn parse(der: &[u8]) -> X509Certificate<'_> {
+    X509Certificate::from_der(der).unwrap().1
+}
+
+/// Asserts everything that a workload's certificate says and does not say.
+fn assert_names_only(issued: &Issued, identity: &str) {
+    assert_eq!(issued.chain_der.len(), 1);
+    let certificate = parse(&issued.chain_der[0]);
+    let names = certificate.subject_alternative_name().unwrap().unwrap();
+    assert_eq!(names.value.general_names, [GeneralName::URI(identity)]);
+    assert!(names.critical, "there is no subject, so the name must be critical");
+    assert_eq!(certificate.subject().iter().count(), 0);
+
+    let basic = certificate.basic_constraints().unwrap().unwrap();
+    assert!(!basic.value.ca && basic.critical);
+    let usage = certificate.key_usage().unwrap().unwrap();
+    assert!(usage.value.digital_signature() && usage.critical);
+    assert_eq!(usage.value.flags.count_ones(), 1, "{}", usage.value);
+    let extended = certificate.extended_key_usage().unwrap().unwrap().value;
+    assert!(extended.server_auth && extended.client_auth);
+    assert!(!extended.any && !extended.code_signing && !extended.ocsp_signing);
+    assert!(extended.other.is_empty());
+}
+
+/// What a server, then a client, finds about a certificate under these roots.
+fn verify(
+    authority: &Authority,
+    issued: &Issued,
+    now: SystemTime,
+) -> [Result<(), rustls::Error>; 2] {
+    let mut roots = RootCertStore::empty();
+    for root in authority.roots_der() {
+        roots.add(CertificateDer::from(root)).unwrap();
+    }
+    let now = UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap());
+    let leaf = CertificateDer::from(issued.chain_der[0].clone());
+    let provider = Arc::new(default_provider());
+    let algorithms = provider.signature_verification_algorithms.all;
+    let parsed = ParsedCertificate::try_from(&leaf).unwrap();
+    let as_server =
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], now, algorithms);
+    let as_client = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .unwrap()
+        .verify_client_cert(&leaf, &[], now)
+        .map(drop);
+    [as_server, as_client]
+}
+
+#[test]
+fn a_certificate_names_the_identity_and_verifies_both_ways() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let issued = authority.sign(&plain_request(), &web(), DEFAULT_LIFETIME).unwrap();
+    assert_names_only(&issued, "spiffe://cluster.local/ns/shop/sa/web");
+    assert_eq!(verify(&authority, &issued, SystemTime::now()), [Ok(()), Ok(())]);
+}
+
+#[test]
+fn a_request_gets_its_own_identity_whatever_it_asks_for() {
+    let mut params = CertificateParams::new(["api.shop.svc".to_owned()]).unwrap();
+    let other = "spiffe://cluster.local/ns/bank/sa/vault".try_into().unwrap();
+    params.subject_alt_names.push(SanType::URI(other));
+    params.distinguished_name.push(DnType::CommonName, "root");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::CodeSigning, ExtendedKeyUsagePurpose::Any];
+    let key = KeyPair::generate().unwrap();
+
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let issued = authority.sign(&request(&params, &key), &web(), HOUR).unwrap();
+    assert_names_only(&issued, "spiffe://cluster.local/ns/shop/sa/web");
+    let certified = parse(&issued.chain_der[0]);
+    assert_eq!(certified.public_key().subject_public_key.data.as_ref(), key.public_key_raw());
+}
+
+#[test]
+fn a_request_that_its_key_did_not_sign_is_refused() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let genuine = request(&CertificateParams::default(), &key);
+    let point = genuine.windows(65).position(|bytes| bytes == key.public_key_raw()).unwrap();
+
+    // Another key in the place of the one that signed.
+    let mut swapped = genuine.clone();
+    swapped[point..point + 65].copy_from_slice(KeyPair::generate().unwrap().public_key_raw());
+    // A point off the curve.
+    let mut off_curve = genuine.clone();
+    off_curve[point + 64] ^= 1;
+    // The last byte belongs to the signature.
+    let mut resigned = genuine.clone();
+    *resigned.last_mut().unwrap() ^= 1;
+    for tampered in [swapped, off_curve, resigned] {
+        let refused = authority.sign(&tampered, &web(), HOUR).unwrap_err();
+        assert!(matches!(refused, IssueError::Signature), "{refused}");
+        assert!(refused.is_bad_request());
+    }
+}
+
+#[test]
+fn a_cut_or_changed_request_never_certifies_another_key() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let genuine = request(&CertificateParams::default(), &key);
+    for place in 0..genuine.len() {
+        assert!(authority.sign(&genuine[..place], &web(), HOUR).is_err(), "cut to {place}");
+        let mut changed = genuine.clone();
+        changed[place] ^= 0x55;
+        // The parser forgives a wrong tag outside the signed part, which changes nothing.
+        if let Ok(issued) = authority.sign(&changed, &web(), HOUR) {
+            let certified = parse(&issued.chain_der[0]);
+            let point = &certified.public_key().subject_public_key.data;
+            assert_eq!(point.as_ref(), key.public_key_raw(), "changed at {place}");
+        }
+    }
+    let trailing = [genuine.as_slice(), &[0]].concat();
+    assert!(matches!(authority.sign(&trailing, &web(), HOUR), Err(IssueError::Request)));
+    let huge = vec![0x30; 9000];
+    assert!(matches!(authority.sign(&huge, &web(), HOUR), Err(IssueError::RequestSize(9000))));
+}
+
+#[test]
+fn keys_of_another_kind_are_refused() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let others: [&'static SignatureAlgorithm; 3] =
+        [&PKCS_ECDSA_P384_SHA384, &PKCS_RSA_SHA256, &rcgen::PKCS_ED25519];
+    for algorithm in others {
+        let key = KeyPair::generate_for(algorithm).unwrap();
+        let asked = request(&CertificateParams::default(), &key);
+        let refused = authority.sign(&asked, &web(), HOUR).unwrap_err();
+        assert!(matches!(refused, IssueError::Key), "{algorithm:?}: {refused}");
+    }
+}
+
+#[test]
+fn a_certificate_ends_when_it_says() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let before = SystemTime::now();
+    let issued = authority.sign(&plain_request(), &web(), HOUR).unwrap();
+    let validity = parse(&issued.chain_der[0]).validity().clone();
+    let end = issued.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    assert_eq!(u64::try_from(validity.not_after.timestamp()).unwrap(), end);
+    assert!(issued.not_after > before + HOUR - Duration::from_secs(1));
+    let life = validity.not_after.timestamp() - validity.not_before.timestamp();
+    assert_eq!(u64::try_from(life).unwrap(), (HOUR + CLOCK_SKEW).as_secs());
+
+    let second = Duration::from_secs(1);
+    assert_eq!(verify(&authority, &issued, issued.not_after), [Ok(()), Ok(())]);
+    for found in verify(&authority, &issued, issued.not_after + second) {
+        assert!(found.unwrap_err().to_string().contains("expired"));
+    }
+}
+
+#[test]
+fn a_short_certificate_begins_no_further_back_than_it_lasts() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let issued = authority.sign(&plain_request(), &web(), MIN_LIFETIME).unwrap();
+    let validity = parse(&issued.chain_der[0]).validity().clone();
+    let life = validity.not_after.timestamp() - validity.not_before.timestamp();
+    assert_eq!(u64::try_from(life).unwrap(), 2 * MIN_LIFETIME.as_secs());
+}
+
+#[test]
+fn lifetimes_and_trust_domains_out_of_bounds_are_refused() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let second = Duration::from_secs(1);
+    for lifetime in [Duration::ZERO, MIN_LIFETIME - second, MAX_LIFETIME + second, Duration::MAX] {
+        let refused = authority.sign(&plain_request(), &web(), lifetime).unwrap_err();
+        assert!(matches!(refused, IssueError::Lifetime(_)), "{refused}");
+        assert!(!refused.is_bad_request());
+    }
+    let stranger = "spiffe://elsewhere.test/ns/shop/sa/web".parse().unwrap();
+    let refused = authority.sign(&plain_request(), &stranger, HOUR).unwrap_err();
+    assert!(matches!(refused, IssueError::TrustDomain { .. }), "{refused}");
+}
+
+#[test]
+fn nothing_outlives_the_root() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let end = authority.not_after();
+    let issued = authority.certify(&key, &web(), MAX_LIFETIME, end - HOUR).unwrap();
+    assert_eq!(issued.not_after, end);
+    let too_late = end - MIN_LIFETIME + Duration::from_secs(1);
+    let refused = authority.certify(&key, &web(), HOUR, too_late).unwrap_err();
+    assert!(matches!(refused, IssueError::AuthorityEnds), "{refused}");
+}
+
+#[test]
+fn serial_numbers_differ_for_the_same_key() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let asked = plain_request();
+    let [one, two] = [0, 1].map(|_| authority.sign(&asked, &web(), HOUR).unwrap().chain_der);
+    let (one, two) = (parse(&one[0]), parse(&two[0]));
+    assert_ne!(one.raw_serial(), two.raw_serial());
+    assert_eq!(one.raw_serial().len(), 16);
+}
+
+#[test]
+fn the_control_plane_has_a_certificate_of_its_own() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let own = authority.server_certificate(HOUR).unwrap();
+    assert_names_only(&own.issued, "spiffe://cluster.local/ns/leno-system/sa/controller");
+    assert_eq!(verify(&authority, &own.issued, SystemTime::now()), [Ok(()), Ok(())]);
+    let key = KeyPair::try_from(&own.key).unwrap();
+    let certified = parse(&own.issued.chain_der[0]);
+    assert_eq!(certified.public_key().subject_public_key.data.as_ref(), key.public_key_raw());
+}
+
+#[test]
+fn the_root_vouches_for_its_trust_domain_and_signs_no_authority() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let der = &authority.roots_der()[0];
+    let root = parse(der);
+    let names = root.subject_alternative_name().unwrap().unwrap().value;
+    assert_eq!(names.general_names, [GeneralName::URI("spiffe://cluster.local")]);
+    let basic = root.basic_constraints().unwrap().unwrap().value;
+    assert_eq!((basic.ca, basic.path_len_constraint), (true, Some(0)));
+    let days = (root.validity().not_after.timestamp() - root.validity().not_before.timestamp())
+        / (24 * 3600);
+    assert_eq!(days, 3652);
+}
+
+#[test]
+fn two_authorities_do_not_vouch_for_each_other() {
+    let [ours, theirs] = [0, 1].map(|_| Authority::ephemeral(&domain()).unwrap());
+    let issued = theirs.sign(&plain_request(), &web(), HOUR).unwrap();
+    assert!(verify(&ours, &issued, SystemTime::now()).iter().all(Result::is_err));
+    assert_ne!(parse(&ours.roots_der()[0]).subject(), parse(&theirs.roots_der()[0]).subject());
+}
+
+#[test]
+fn an_authority_comes_back_with_the_same_root() {
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("ca");
+    let first = Authority::open(&directory, &domain()).unwrap();
+    let issued = first.sign(&plain_request(), &web(), HOUR).unwrap();
+    let second = Authority::open(&directory, &domain()).unwrap();
+    assert_eq!(first.roots_pem(), second.roots_pem());
+    assert_eq!(first.roots_der(), second.roots_der());
+    assert_eq!(first.not_after(), second.not_after());
+    assert_eq!(verify(&second, &issued, SystemTime::now()), [Ok(()), Ok(())]);
+    let later = second.sign(&plain_request(), &web(), HOUR).unwrap();
+    assert_eq!(verify(&first, &later, SystemTime::now()), [Ok(()), Ok(())]);
+
+    let mode = |name: &str| fs::metadata(directory.join(name)).unwrap().mode() & 0o777;
+    assert_eq!((mode("."), mode("ca.pem"), mode("ca-key.pem")), (0o700, 0o600, 0o600));
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing else is left behind");
+}
+
+#[test]
+fn processes_that_open_a_new_directory_at_once_agree() {
+    let temporary = tempfile::tempdir().unwrap();
+    let open = || Authority::open(temporary.path(), &domain()).unwrap().roots_pem().to_owned();
+    let roots: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(roots.iter().all(|root| *root == roots[0]));
+}
+
+#[test]
+fn half_a_pair_is_refused_and_left_alone() {
+    for (gone, kept) in [("ca.pem", "ca-key.pem"), ("ca-key.pem", "ca.pem")] {
+        let temporary = tempfile::tempdir().unwrap();
+        Authority::open(temporary.path(), &domain()).unwrap();
+        let before = fs::read(temporary.path().join(kept)).unwrap();
+        fs::remove_file(temporary.path().join(gone)).unwrap();
+        let refused = Authority::open(temporary.path(), &domain()).unwrap_err();
+        assert!(matches!(refused, OpenError::Half { .. }), "{refused}");
+        assert!(refused.to_string().contains(gone) && refused.to_string().contains(kept));
+        assert_eq!(fs::read(temporary.path().join(kept)).unwrap(), before);
+        assert!(!temporary.path().join(gone).exists());
+    }
+}
+
+#[test]
+fn a_foreign_or_damaged_pair_is_refused() {
+    let [ours, theirs] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let path = |name: &str| ours.path().join(name);
+    Authority::open(ours.path(), &domain()).unwrap();
+    Authority::open(theirs.path(), &domain()).unwrap();
+    let own = fs::read(path("ca.pem")).unwrap();
+
+    let elsewhere = TrustDomain::new("elsewhere.test").unwrap();
+    let refused = Authority::open(ours.path(), &elsewhere).unwrap_err();
+    assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
+
+    let reason = |content: &[u8]| {
+        fs::write(path("ca.pem"), content).unwrap();
+        Authority::open(ours.path(), &domain()).unwrap_err().to_string()
+    };
+    let foreign = fs::read(theirs.path().join("ca.pem")).unwrap();
+    assert!(reason(&foreign).contains("does not belong to the key"));
+    assert!(reason(&[own.as_slice(), &foreign].concat()).contains("exactly one certificate"));
+    assert!(reason(&own[..own.len() / 2]).contains("exactly one certificate"));
+    assert!(reason(&[0x2d; 20_000]).contains("at most 16384 bytes"));
+
+    let key = KeyPair::from_pem(&fs::read_to_string(path("ca-key.pem")).unwrap()).unwrap();
+    let leaf = CertificateParams::default().self_signed(&key).unwrap().pem();
+    assert!(reason(leaf.as_bytes()).contains("is not a certificate authority's"));
+
+    fs::write(path("ca.pem"), &own).unwrap();
+    Authority::open(ours.path(), &domain()).unwrap();
+    let other = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap().serialize_pem();
+    fs::write(path("ca-key.pem"), other).unwrap();
+    let refused = Authority::open(ours.path(), &domain()).unwrap_err();
+    assert!(matches!(refused, OpenError::Key { .. }), "{refused}");
+}
+
+#[test]
+fn a_root_that_has_ended_is_refused() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = Authority::open(temporary.path(), &domain()).unwrap();
+    let end = root.not_after();
+    super::root::Root::open(temporary.path(), &domain(), end - HOUR).unwrap();
+    let refused = super::root::Root::open(temporary.path(), &domain(), end).err().unwrap();
+    assert!(refused.to_string().contains("has expired"), "{refused}");
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let temporary = tempfile::tempdir().unwrap();
+    Authority::open(temporary.path(), &domain()).unwrap();
+    let key = temporary.path().join("ca-key.pem");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = Authority::open(temporary.path(), &domain()).unwrap_err();
+    assert!(matches!(refused, OpenError::File(FileError::Exposed { .. })), "{refused}");
+}
+
+#[test]
+fn a_debug_print_shows_no_key() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let own = authority.server_certificate(HOUR).unwrap();
+    assert!(format!("{authority:?}").len() < 200, "{authority:?}");
+    let secret = format!("{:?}", own.key.secret_pkcs8_der());
+    assert!(!format!("{own:?}").contains(&secret[1..secret.len() - 1]));
+}

@@ -1,0 +1,54 @@
+//! The one kind of key and signature the mesh has: ECDSA on P-256 with SHA-256.
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
+use rcgen::{PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm};
+use x509_parser::asn1_rs::BitString;
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ECDSA_WITH_SHA256,
+};
+use x509_parser::x509::{AlgorithmIdentifier, SubjectPublicKeyInfo};
+
+/// An uncompressed point is the byte 4 and two coordinates of 32 bytes (SEC 1 section 2.3.3).
+const POINT_LEN: usize = 65;
+
+/// A P-256 public key. That its point is on the curve is known once a signature was verified.
+pub(crate) struct P256Key {
+    point: [u8; POINT_LEN],
+}
+
+impl P256Key {
+    /// The key in a certificate or request, unless it is of another kind (RFC 5480 section 2).
+    pub(crate) fn from_spki(spki: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
+        let curve = spki.algorithm.parameters.as_ref()?.as_oid().ok()?;
+        if spki.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY || curve != OID_EC_P256 {
+            return None;
+        }
+        let bits = &spki.subject_public_key;
+        let point: [u8; POINT_LEN] = bits.data.as_ref().try_into().ok()?;
+        (bits.unused_bits == 0 && point[0] == 4).then_some(Self { point })
+    }
+
+    /// Whether this key signed `message`, by exactly `ecdsa-with-SHA256`.
+    pub(crate) fn verify(
+        &self,
+        algorithm: &AlgorithmIdentifier<'_>,
+        message: &[u8],
+        signature: &BitString<'_>,
+    ) -> bool {
+        algorithm.algorithm == OID_SIG_ECDSA_WITH_SHA256
+            && signature.unused_bits == 0
+            && UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.point)
+                .verify(message, &signature.data)
+                .is_ok()
+    }
+}
+
+impl PublicKeyData for P256Key {
+    fn der_bytes(&self) -> &[u8] {
+        &self.point
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}
