@@ -11,6 +11,7 @@ use std::rc::Rc;
 use anyhow::Context;
 use leno_http::{Answer, Conn, Exchange, Failure, Limits, Order, RequestHead, exchange};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::LocalOptions;
 
 /// Idle connections kept to the backend.
 const POOL: usize = 1024;
@@ -33,9 +34,10 @@ fn main() -> anyhow::Result<()> {
         limits: Limits::default(),
         pool: RefCell::new(Vec::with_capacity(POOL)),
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, async move {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())?;
+    runtime.block_on(async move {
         let listener = TcpListener::bind(listen).await?;
         println!("{}", listener.local_addr()?);
         loop {

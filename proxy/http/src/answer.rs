@@ -33,8 +33,9 @@ impl<'a> Answer<'a> {
     }
 
     /// The answer as far as it fits into one buffer, its length, and what of the body did not
-    /// fit. `to_head`: to a HEAD request.
-    pub(crate) fn render(&self, keep: bool, to_head: bool) -> (Buffer, usize, &'a [u8]) {
+    /// fit. `connection` is the line that says what becomes of the connection; `to_head`: the
+    /// request's method was HEAD.
+    pub(crate) fn render(&self, connection: &str, to_head: bool) -> (Buffer, usize, &'a [u8]) {
         let mut buffer = Buffer::take(Class::LARGEST_AT_START);
         let mut out = Cursor { bytes: &mut buffer, at: 0 };
         let reason = reason(self.status);
@@ -55,7 +56,7 @@ impl<'a> Answer<'a> {
             let content_type = self.content_type;
             out.put(format_args!("Content-Type: {content_type}\r\nContent-Length: {length}\r\n"));
         }
-        out.put(format_args!("{}\r\n", if keep { "" } else { "Connection: close\r\n" }));
+        out.put(format_args!("{connection}\r\n"));
         let mut rest = &[][..];
         if !to_head && !matches!(self.status, 100..=199 | 204 | 304) {
             if own_line {

@@ -12,7 +12,7 @@ use crate::alarm::Alarm;
 use crate::answer::Answer;
 use crate::body::BodyWalker;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::RequestHead;
+use crate::head::{RequestHead, Version};
 use crate::io::Io;
 use crate::limits::Limits;
 use crate::pool::Buffer;
@@ -140,10 +140,15 @@ impl<S: Io> Conn<S> {
         request: Option<&RequestHead>,
         answer: &Answer<'_>,
     ) -> io::Result<bool> {
-        let rest = request.filter(|request| request.keep_alive() && !self.lost);
-        let used = rest.and_then(|request| self.whole_request(request));
+        let kept = request.filter(|request| request.keep_alive() && !self.lost);
+        let used = kept.and_then(|request| self.whole_request(request));
         let to_head = request.is_some_and(|request| self.is_head(request));
-        let (buffer, length, rest) = answer.render(used.is_some(), to_head);
+        let connection = match (used, request.map(RequestHead::version)) {
+            (None, _) => "Connection: close\r\n",
+            (Some(_), Some(Version::Http10)) => "Connection: keep-alive\r\n",
+            (Some(_), _) => "",
+        };
+        let (buffer, length, rest) = answer.render(connection, to_head);
         self.write_all(&buffer[..length]).await?;
         self.write_all(rest).await?;
         poll_fn(|cx| Pin::new(&mut self.io).poll_flush(cx)).await?;

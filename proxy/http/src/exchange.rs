@@ -1,5 +1,6 @@
 //! One request and its response, relayed between two connections in both directions at once.
 
+mod bounds;
 mod pump;
 mod relay;
 

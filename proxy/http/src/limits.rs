@@ -26,8 +26,11 @@ pub struct Limits {
     /// How long an exchange may go on with no byte moved in either direction. It ends between
     /// one and two times this. As long as the idle wait, for long polls.
     pub stall: Duration,
-    /// How long to wait for the rest of a request whose response is already complete, and for
-    /// the client to close after us. A reset in that time could destroy the response.
+    /// How long a side may leave bytes lying that are ready for it. They hold a buffer of ours.
+    pub write_stall: Duration,
+    /// How long to wait for the rest of a request whose response is already complete, counted
+    /// from the last byte of it that the server took, and for the client to close after us. A
+    /// reset in that time could destroy the response.
     pub linger: Duration,
     /// Bytes read and thrown away while lingering in a close.
     pub linger_bytes: usize,
@@ -42,6 +45,7 @@ impl Default for Limits {
             idle: Duration::from_secs(3600),
             head: Duration::from_secs(60),
             stall: Duration::from_secs(3600),
+            write_stall: Duration::from_secs(300),
             linger: Duration::from_secs(2),
             linger_bytes: 1024 * 1024,
         }

@@ -1,4 +1,5 @@
 //! A keep-alive exchange in steady state allocates nothing.
+#![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

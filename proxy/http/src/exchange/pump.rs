@@ -34,6 +34,8 @@ pub(super) struct Pump<'a> {
     /// Bytes of the message were used up, so that it cannot be sent again.
     pub(super) used: bool,
     unflushed: bool,
+    /// Bytes written so far, those of edits included.
+    pub(super) moved: u64,
 }
 
 impl<'a> Pump<'a> {
@@ -49,6 +51,7 @@ impl<'a> Pump<'a> {
             total: head as u64,
             used: false,
             unflushed: false,
+            moved: 0,
         }
     }
 
@@ -63,6 +66,11 @@ impl<'a> Pump<'a> {
     /// Whether nothing of the source is held but this message.
     pub(super) fn is_last(&self, received: &Received) -> bool {
         self.approved == received.bytes().len()
+    }
+
+    /// Whether bytes are waiting for the sink.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.written < self.approved || self.pieces_written < self.plan.pieces.len()
     }
 
     /// Takes everything approved as written.
@@ -82,16 +90,14 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Writes all that is approved. Ready when it is written and flushed, with whether anything
-    /// had to be.
+    /// Writes all that is approved. Ready when it is written and flushed.
     pub(super) fn poll_write<S: Io>(
         &mut self,
         received: &Received,
         io: &mut S,
         cx: &mut Context<'_>,
-    ) -> Poll<io::Result<bool>> {
+    ) -> Poll<io::Result<()>> {
         let bytes = received.bytes();
-        let mut moved = false;
         loop {
             let count = if self.pieces_written < self.plan.pieces.len() {
                 ready!(self.poll_write_pieces(bytes, io, cx))?
@@ -103,13 +109,12 @@ impl<'a> Pump<'a> {
             };
             self.account(count, bytes);
             self.unflushed = true;
-            moved = true;
         }
         if self.unflushed {
             ready!(Pin::new(io).poll_flush(cx))?;
             self.unflushed = false;
         }
-        Poll::Ready(Ok(moved))
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_pieces<S: Io>(
@@ -133,6 +138,7 @@ impl<'a> Pump<'a> {
     }
 
     fn account(&mut self, mut count: usize, bytes: &[u8]) {
+        self.moved += count as u64;
         while let Some(piece) = self.plan.pieces.get(self.pieces_written) {
             let left = piece.of(bytes).len() - self.piece_at;
             if count < left {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::bounds::{Bounds, Reached};
 use super::pump::Pump;
 use super::{Exchange, Judge, Judgement, Order};
 use crate::conn::Conn;
@@ -75,11 +76,9 @@ pub(super) struct Relay<'r, 'a, C, S, J> {
     end_to_server: End,
     end_to_client: End,
     write_error: Option<std::io::Error>,
-    /// Counts every read and write, so that the stall timer sees whether there was any.
+    /// Reads so far, and writes of pumps that are gone.
     moves: u64,
-    moves_at_arming: u64,
-    stall_until: Instant,
-    linger_until: Option<Instant>,
+    bounds: Bounds,
     exchange: Exchange,
 }
 
@@ -91,7 +90,11 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         order: &'r mut Order<'a, J>,
     ) -> Self {
         let started = Instant::now();
-        let plan = Plan::request(request, client.received.bytes(), &order.request);
+        let plan = if client.lost {
+            Plan::default()
+        } else {
+            Plan::request(request, client.received.bytes(), &order.request)
+        };
         Self {
             to_head: client.is_head(request),
             up: Pump::new(request.len(), plan, request.framing()),
@@ -106,9 +109,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
             end_to_client: End::Open,
             write_error: None,
             moves: 0,
-            moves_at_arming: 0,
-            stall_until: started + order.limits.stall,
-            linger_until: None,
+            bounds: Bounds::new(started, order.limits),
             exchange: Exchange {
                 status: None,
                 started,
@@ -130,7 +131,10 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if self.moves == 0 && self.up_state == Up::Sending {
+        if self.client.lost {
+            return Poll::Ready(Err(Failure::new(Place::Client, Cause::Closed)));
+        }
+        if self.moves() == 0 && self.up_state == Up::Sending {
             self.approve_up()?;
         }
         loop {
@@ -196,7 +200,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                     let received = &self.client.received;
                     match self.up.poll_write(received, &mut self.server.io, cx) {
                         Poll::Pending => return Ok(()),
-                        Poll::Ready(Ok(moved)) => self.moves += u64::from(moved),
+                        Poll::Ready(Ok(())) => {}
                         Poll::Ready(Err(error)) => {
                             self.write_error = Some(error);
                             self.up_state = Up::Broken;
@@ -253,10 +257,10 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                         self.exchange.response_started = true;
                         return Ok(());
                     }
-                    Poll::Ready(Ok(moved)) => {
-                        self.exchange.response_started |= moved && self.down_state == Down::Body;
-                        self.moves += u64::from(moved);
+                    Poll::Ready(Ok(())) if self.down_state == Down::Body => {
+                        self.exchange.response_started |= self.down.moved > 0;
                     }
+                    Poll::Ready(Ok(())) => {}
                     Poll::Ready(Err(error)) => {
                         self.exchange.response_started = true;
                         return Err(Failure::new(Place::Client, Cause::Broken(error)));
@@ -336,7 +340,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
 
     fn begin_interim(&mut self) {
         self.continued |= self.head.status() == 100;
-        self.down = Pump::new(self.head.len(), Plan::default(), Framing::None);
+        self.replace_down(Plan::default(), Framing::None);
         if self.request.version() == Version::Http10 {
             // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
             self.down.discard();
@@ -372,12 +376,17 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         }
         let to = (self.keep_client, self.request.version());
         let plan = Plan::response(&self.head, bytes, &self.order.response, to);
-        self.down = Pump::new(self.head.len(), plan, framing);
+        self.replace_down(plan, framing);
         self.down_state = Down::Body;
         if self.up_state == Up::Done {
             self.up.release(&mut self.client.received);
         }
         self.approve_down()
+    }
+
+    fn replace_down(&mut self, plan: Plan<'a>, framing: Framing) {
+        self.moves += self.down.moved;
+        self.down = Pump::new(self.head.len(), plan, framing);
     }
 
     fn body_begun(&self) -> bool {
@@ -401,7 +410,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         let bytes = self.server.received.bytes();
         let to = (true, Version::Http11);
         let plan = Plan::response(&self.head, bytes, &self.order.response, to);
-        self.down = Pump::new(self.head.len(), plan, Framing::UntilClose);
+        self.replace_down(plan, Framing::UntilClose);
         self.down_state = Down::Body;
         self.approve_down()
     }
@@ -416,7 +425,8 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         if self.exchange.upgraded {
             return After::Wait;
         }
-        self.linger_until.get_or_insert_with(|| Instant::now() + self.order.limits.linger);
+        let moves = self.moves();
+        self.bounds.begin_linger(moves, self.order.limits);
         match self.up_state {
             Up::Broken if !self.keep_client => After::Over,
             Up::Broken => {
@@ -470,28 +480,40 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         if self.end_to_client == End::Sent && self.up_state != Up::Sending {
             return Poll::Ready(Ok(()));
         }
+        let moves = self.moves();
+        let blocked = if self.down_state != Down::Done && self.down.is_blocked() {
+            Some(Place::Client)
+        } else if self.up_state == Up::Sending && self.up.is_blocked() {
+            Some(Place::Server)
+        } else {
+            None
+        };
+        let deadline = self.order.deadline.filter(|_| !self.exchange.upgraded);
+        let sending = self.up_state == Up::Sending;
         loop {
-            let mut until = self.stall_until;
-            for other in [self.order.deadline, self.linger_until].into_iter().flatten() {
-                until = until.min(other);
-            }
+            let until = self.bounds.next(moves, blocked.is_some(), deadline, self.order.limits);
             if self.client.alarm.poll_at(until, cx).is_pending() {
                 return Poll::Pending;
             }
-            if self.linger_until == Some(until) {
-                return Poll::Ready(Ok(()));
+            match self.bounds.reached(until, moves, sending, self.order.limits) {
+                Reached::Nothing => {}
+                Reached::Linger => return Poll::Ready(Ok(())),
+                Reached::Deadline => {
+                    let silent = self.exchange.first_byte.is_none();
+                    let place = if silent { Place::Server } else { Place::Us };
+                    return Poll::Ready(Err(Failure::new(place, Cause::Deadline)));
+                }
+                Reached::Stall => {
+                    let place = blocked.unwrap_or(Place::Us);
+                    return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
+                }
             }
-            let at_server = self.exchange.first_byte.is_none();
-            if self.order.deadline == Some(until) {
-                let place = if at_server { Place::Server } else { Place::Us };
-                return Poll::Ready(Err(Failure::new(place, Cause::Deadline)));
-            }
-            if self.moves == self.moves_at_arming {
-                return Poll::Ready(Err(Failure::new(Place::Us, Cause::Stalled)));
-            }
-            self.moves_at_arming = self.moves;
-            self.stall_until = Instant::now() + self.order.limits.stall;
         }
+    }
+
+    /// Grows with every byte that moves.
+    fn moves(&self) -> u64 {
+        self.moves + self.up.moved + self.down.moved
     }
 }
 

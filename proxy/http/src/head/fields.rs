@@ -12,6 +12,7 @@ pub(super) enum Line {
     Header(Header),
 }
 
+#[inline]
 pub(super) fn parse_line(bytes: &[u8], at: usize) -> Result<Line, HeadError> {
     let rest = &bytes[at..];
     match rest {
@@ -54,6 +55,7 @@ pub(super) fn parse_line(bytes: &[u8], at: usize) -> Result<Line, HeadError> {
     }))
 }
 
+#[inline]
 fn known(name: &[u8]) -> Known {
     let candidates: &[(&str, Known)] = match name.len() {
         2 => &[("te", Known::Te)],

@@ -565,3 +565,73 @@ async fn bounds_in_time() {
     let failure = lab.outcome().await.failure.unwrap();
     assert!(failure.place == Place::Us && matches!(failure.cause, Cause::Stalled));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_side_that_takes_no_bytes_is_given_up() {
+    let mut lab = Lab::new(Settings { pipe: 1000, ..Settings::default() });
+    lab.client.send(GET).await;
+    let mut server = lab.server().await;
+    let begun = tokio::time::Instant::now();
+    let big = [&b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"[..], &[b'x'; 9000]].concat();
+    let (failure, ()) =
+        tokio::join!(async { lab.done.recv().await.unwrap().failure.unwrap() }, async {
+            use tokio::io::AsyncWriteExt;
+            server.0.write_all(&big).await.unwrap_err();
+        });
+    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Stalled));
+    assert_eq!(begun.elapsed(), Limits::default().write_stall);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_upload_goes_on_behind_an_early_response() {
+    let mut lab = lab();
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n";
+    lab.client.send(head).await;
+    let mut server = lab.server().await;
+    server.expect(head).await;
+    server.send(OK).await;
+    lab.client.expect(OK).await;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        lab.client.send("x").await;
+        server.expect("x").await;
+    }
+    let done = lab.outcome().await;
+    assert!(done.client_reusable && done.server_reusable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgraded_connection_outlives_the_requests_deadline() {
+    let deadline = Some(Duration::from_secs(5));
+    let mut lab = Lab::new(Settings { deadline, ..Settings::default() });
+    lab.client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").await;
+    let mut server = lab.server().await;
+    server.send("HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").await;
+    lab.client.expect("HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    server.send("late").await;
+    lab.client.expect("late").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_ours_keeps_what_can_be_kept() {
+    let deadline = Some(Duration::from_secs(5));
+    let mut lab = Lab::new(Settings { deadline, ..Settings::default() });
+    let request = "POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc";
+    for _ in 0..2 {
+        lab.client.send(request).await;
+        let _server = lab.server().await;
+        lab.client
+            .expect(
+                "HTTP/1.1 504 Gateway Timeout\r\nleno-error: deadline\r\n\
+                 Content-Type: text/plain; charset=utf-8\r\nContent-Length: 32\r\n\
+                 Connection: keep-alive\r\n\r\nleno: Gateway Timeout: deadline\n",
+            )
+            .await;
+    }
+    // Of a body that is not all here, nobody knows where it ends.
+    lab.client.send("HEAD / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab").await;
+    let _server = lab.server().await;
+    let rest = lab.client.rest().await;
+    assert!(rest.ends_with("\r\nConnection: close\r\n\r\n"), "{rest}");
+}

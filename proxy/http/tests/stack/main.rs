@@ -1,4 +1,5 @@
 //! The engine between scripted peers.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod abuse;
 mod exchange;

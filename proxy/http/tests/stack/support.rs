@@ -1,6 +1,5 @@
 //! A proxy made of the engine, between a scripted client and scripted servers on in-memory pipes.
 //! Tests pause the clock, so that a wait for something that never comes ends at once.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_http::{
     Answer, Conn, Edits, Exchange, Failure, HeaderLine, Judgement, Limits, Order, exchange,
