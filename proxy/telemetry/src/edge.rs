@@ -108,6 +108,11 @@ impl Edge {
         add(&self.written_bytes, written);
     }
 
+    /// Bytes of a relay, from the client or towards it.
+    pub fn moved(&self, from_client: bool, count: u64) {
+        add(if from_client { &self.read_bytes } else { &self.written_bytes }, count);
+    }
+
     /// No connection to the server could be made.
     pub fn connect_failure(&self) {
         add(&self.connect_failures, 1);

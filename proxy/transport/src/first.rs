@@ -3,6 +3,9 @@
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::timeout;
+
+use crate::detect::{DETECT_TIMEOUT, Detected, detect};
 
 /// The most bytes read before detection decides: a whole TLS ClientHello (one record of 16 KiB and
 /// its header) or the head of most requests.
@@ -27,6 +30,27 @@ where
     }
     bytes.reserve_exact(room);
     stream.take(room as u64).read_buf(bytes).await
+}
+
+/// Reads until the protocol is clear, the stream ends or [`DETECT_TIMEOUT`] has passed since the
+/// call; what is not clear by then is opaque. Can be dropped and called again: what was read stays
+/// in `bytes`.
+pub async fn detect_first<S>(stream: &mut S, bytes: &mut Vec<u8>) -> Detected
+where
+    S: AsyncRead + Unpin,
+{
+    let clear = async {
+        loop {
+            match detect(bytes) {
+                Detected::NeedMore => match read_first(stream, bytes).await {
+                    Ok(0) | Err(_) => return Detected::Opaque,
+                    Ok(_) => {}
+                },
+                decided => return decided,
+            }
+        }
+    };
+    timeout(DETECT_TIMEOUT, clear).await.unwrap_or(Detected::Opaque)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //!
 //! [`Stream`] is what the relay needs of a connection; TLS streams implement it too.
 
+mod activity;
 mod buffer;
 mod connect;
 mod detect;
@@ -25,10 +26,11 @@ mod prefixed;
 mod relay;
 mod stream;
 
+pub use activity::{Activity, Busy};
 pub use buffer::{Buffer, RELAY_BUFFER};
 pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
 pub use detect::{DETECT_TIMEOUT, Detected, MAX_DETECT, detect};
-pub use first::{MAX_FIRST, read_first};
+pub use first::{MAX_FIRST, detect_first, read_first};
 pub use listen::{BACKLOG, Family, Listener};
 pub use local::LocalAddresses;
 pub use orig_dst::original_destination;
