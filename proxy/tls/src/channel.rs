@@ -1,0 +1,129 @@
+//! A connection to an endpoint, encrypted where the endpoint is meshed.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use leno_http::Io;
+use leno_transport::Stream;
+use leno_types::Identity;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::MeshStream;
+
+/// Either kind, so that one pool and one relay serve both.
+#[derive(Debug)]
+pub enum Channel {
+    /// As it is.
+    Plain(TcpStream),
+    /// mTLS with another proxy.
+    Mesh(MeshStream),
+}
+
+impl Channel {
+    /// Who is on the other side, where it has proven it.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Mesh(mesh) => Some(mesh.identity()),
+        }
+    }
+}
+
+impl From<TcpStream> for Channel {
+    fn from(tcp: TcpStream) -> Self {
+        Self::Plain(tcp)
+    }
+}
+
+impl From<MeshStream> for Channel {
+    fn from(mesh: MeshStream) -> Self {
+        Self::Mesh(mesh)
+    }
+}
+
+impl AsyncRead for Channel {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, out),
+            Self::Mesh(mesh) => Pin::new(mesh).poll_read(cx, out),
+        }
+    }
+}
+
+impl AsyncWrite for Channel {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Self::Mesh(mesh) => Pin::new(mesh).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
+            Self::Mesh(mesh) => Pin::new(mesh).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Mesh(mesh) => Pin::new(mesh).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Mesh(mesh) => Pin::new(mesh).poll_shutdown(cx),
+        }
+    }
+}
+
+impl Stream for Channel {
+    fn plain(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Plain(tcp) => Some(tcp),
+            Self::Mesh(_) => None,
+        }
+    }
+
+    fn abort(&mut self) {
+        match self {
+            Self::Plain(tcp) => tcp.abort(),
+            Self::Mesh(mesh) => mesh.abort(),
+        }
+    }
+}
+
+impl Io for Channel {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(tcp) => Io::poll_read_ready(tcp, cx),
+            Self::Mesh(mesh) => Io::poll_read_ready(mesh, cx),
+        }
+    }
+
+    fn reset_on_drop(&mut self) {
+        self.abort();
+    }
+}

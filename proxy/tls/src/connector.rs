@@ -1,0 +1,159 @@
+//! Handshakes, on either side.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_transport::Prefixed;
+use leno_types::Identity;
+use rustls::{ClientConfig, CommonState, HandshakeKind};
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::configs::SEND_BUFFER;
+use crate::stream::{Alpn, Inner, MeshStream};
+use crate::verify::Svid;
+use crate::{HandshakeError, Refusal, TlsConfigs};
+
+/// How long a handshake may take, on either side: two round trips, a lost segment and a busy peer.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most identities whose sessions a worker remembers; past it all are forgotten, which costs
+/// full handshakes.
+const MAX_IDENTITIES: usize = 1024;
+
+type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
+
+/// Makes connections to other proxies, for one worker: each has a clone of its own.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    current: Current,
+    clients: RefCell<Clients>,
+}
+
+/// The client settings for each identity, made of the credentials they are kept with.
+#[derive(Clone, Debug, Default)]
+struct Clients {
+    of: Option<Arc<TlsConfigs>>,
+    by_identity: HashMap<Identity, Arc<ClientConfig>>,
+}
+
+/// Accepts connections of other proxies, for one worker.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    current: Current,
+}
+
+impl Connector {
+    /// With the credentials that `current` has at each handshake.
+    #[must_use]
+    pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
+        Self { current, clients: RefCell::default() }
+    }
+
+    /// Makes `tcp` an mTLS connection to `expected`, and to nobody else.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]. The server's refusal of the own certificate comes later, with the first
+    /// read: [`crate::refused_by_server`].
+    pub async fn connect(
+        &self,
+        tcp: TcpStream,
+        expected: &Identity,
+        alpn: Alpn,
+    ) -> Result<MeshStream, HandshakeError> {
+        let current = current(&self.current)?;
+        let client = self.clients.borrow_mut().get(&current, expected);
+        // Sessions are found again by the server's address.
+        let server = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
+        let connector = TlsConnector::from(client);
+        let connecting = connector.with_alpn(vec![alpn.as_bytes().to_vec()]).connect_with(
+            server,
+            Prefixed::new(Vec::new(), tcp),
+            |session| {
+                session.set_buffer_limit(Some(SEND_BUFFER));
+            },
+        );
+        let inner = Inner::from(in_time(connecting).await?);
+        let session = common(&inner);
+        agreed(session).filter(|agreed| *agreed == alpn).ok_or(HandshakeError::NoProtocol)?;
+        if session.handshake_kind() == Some(HandshakeKind::Resumed) {
+            proven(session, &current)?.check_identity(expected)?;
+        }
+        Ok(MeshStream::new(inner, expected.clone(), alpn))
+    }
+}
+
+impl Clients {
+    fn get(&mut self, current: &Arc<TlsConfigs>, expected: &Identity) -> Arc<ClientConfig> {
+        let same = self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, current));
+        if !same || self.by_identity.len() >= MAX_IDENTITIES {
+            self.by_identity.clear();
+            self.of = Some(Arc::clone(current));
+        }
+        if let Some(client) = self.by_identity.get(expected) {
+            return Arc::clone(client);
+        }
+        let client = current.client(expected.clone());
+        self.by_identity.insert(expected.clone(), Arc::clone(&client));
+        client
+    }
+}
+
+impl Acceptor {
+    /// With the credentials that `current` has at each handshake.
+    #[must_use]
+    pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
+        Self { current }
+    }
+
+    /// Makes a connection of which some bytes may have been read an mTLS connection; its client
+    /// must have an identity of the own trust domain.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub async fn accept(&self, tcp: Prefixed<TcpStream>) -> Result<MeshStream, HandshakeError> {
+        let current = current(&self.current)?;
+        let acceptor = TlsAcceptor::from(current.server());
+        let accepting = acceptor.accept_with(tcp, |session| {
+            session.set_buffer_limit(Some(SEND_BUFFER));
+        });
+        let inner = Inner::from(in_time(accepting).await?);
+        let session = common(&inner);
+        let alpn = agreed(session).ok_or(HandshakeError::NoProtocol)?;
+        let svid = proven(session, &current)?;
+        svid.check_domain(current.credentials().identity().trust_domain())?;
+        Ok(MeshStream::new(inner, svid.identity, alpn))
+    }
+}
+
+fn current(current: &Current) -> Result<Arc<TlsConfigs>, HandshakeError> {
+    current.borrow().clone().ok_or(HandshakeError::NoCredentials)
+}
+
+async fn in_time<T>(handshake: impl Future<Output = io::Result<T>>) -> Result<T, HandshakeError> {
+    let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
+    Ok(done.map_err(|_| HandshakeError::Timeout)??)
+}
+
+fn common(inner: &Inner) -> &CommonState {
+    inner.get_ref().1
+}
+
+fn agreed(session: &CommonState) -> Option<Alpn> {
+    Alpn::from_bytes(session.alpn_protocol()?)
+}
+
+/// What the other side has proven: now, or when the session that is resumed began.
+fn proven(session: &CommonState, current: &TlsConfigs) -> Result<Svid, HandshakeError> {
+    let chain = session.peer_certificates().unwrap_or_default();
+    let svid = Svid::read(chain.first().ok_or(Refusal::NoCertificate)?)?;
+    let no_clock = || rustls::Error::FailedToGetCurrentTime;
+    svid.check_time(current.clock().current_time().ok_or_else(no_clock)?)?;
+    Ok(svid)
+}

@@ -1,0 +1,129 @@
+//! What a workload proves its identity with, and what it believes others by.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leno_types::Identity;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::Refusal;
+use crate::verify::Svid;
+
+/// The most certificates in a chain or bundle: a leaf with a few issuers, roots of two rotations.
+const MAX_CERTIFICATES: usize = 32;
+
+/// A certificate chain with its key, and the trust bundle. The key never leaves the process.
+pub struct Credentials {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) roots: Vec<CertificateDer<'static>>,
+    identity: Identity,
+    not_before: SystemTime,
+    not_after: SystemTime,
+}
+
+/// Why credentials are not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// Not PEM, or not what the label says.
+    #[error("the {0} cannot be read as PEM")]
+    Pem(&'static str, #[source] rustls_pki_types::pem::Error),
+    /// Nothing in it.
+    #[error("no certificate in the {0}")]
+    Empty(&'static str),
+    /// More than anybody needs.
+    #[error("more than {MAX_CERTIFICATES} certificates in the {0}")]
+    TooMany(&'static str),
+    /// The own certificate names no identity.
+    #[error("the own certificate is not usable")]
+    Identity(#[source] Refusal),
+    /// A root that webpki cannot use, or a key that does not fit the certificate.
+    #[error("the {0} is not usable")]
+    Unusable(&'static str, #[source] rustls::Error),
+}
+
+impl Credentials {
+    /// Takes DER: the chain with the own certificate first, its key, the roots to trust.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]; whether the key fits is found by [`crate::Keyring::rotate`].
+    pub fn from_der(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        roots: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, CredentialsError> {
+        for (what, list) in [("certificate chain", &chain), ("trust bundle", &roots)] {
+            if list.len() > MAX_CERTIFICATES {
+                return Err(CredentialsError::TooMany(what));
+            }
+            if list.is_empty() {
+                return Err(CredentialsError::Empty(what));
+            }
+        }
+        let svid = Svid::read(&chain[0]).map_err(CredentialsError::Identity)?;
+        Ok(Self {
+            chain,
+            key,
+            roots,
+            not_before: at(svid.not_before_s),
+            not_after: at(svid.not_after_s),
+            identity: svid.identity,
+        })
+    }
+
+    /// Takes PEM texts.
+    ///
+    /// # Errors
+    /// [`CredentialsError`].
+    pub fn from_pem(chain: &[u8], key: &[u8], roots: &[u8]) -> Result<Self, CredentialsError> {
+        let chain = certificates("certificate chain", chain)?;
+        let roots = certificates("trust bundle", roots)?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| CredentialsError::Pem("private key", error))?;
+        Self::from_der(chain, key, roots)
+    }
+
+    /// Who they say the workload is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// When they begin to be valid.
+    #[must_use]
+    pub fn not_before(&self) -> SystemTime {
+        self.not_before
+    }
+
+    /// When they expire.
+    #[must_use]
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+}
+
+/// Shows no key.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("identity", &self.identity)
+            .field("not_after", &self.not_after)
+            .field("roots", &self.roots.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn certificates(
+    what: &'static str,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    CertificateDer::pem_slice_iter(pem)
+        .take(MAX_CERTIFICATES + 1)
+        .collect::<Result<_, _>>()
+        .map_err(|error| CredentialsError::Pem(what, error))
+}
+
+fn at(unix_s: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_s).unwrap_or(0))
+}

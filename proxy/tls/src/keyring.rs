@@ -1,0 +1,64 @@
+//! The credentials in use, shared by all workers.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::{Acceptor, Connector, Credentials, CredentialsError, TlsConfigs};
+
+/// Holds the credentials in use. Cloned freely; workers read it once for each handshake.
+#[derive(Clone, Debug)]
+pub struct Keyring {
+    current: watch::Sender<Option<Arc<TlsConfigs>>>,
+}
+
+impl Default for Keyring {
+    fn default() -> Self {
+        Self { current: watch::Sender::new(None) }
+    }
+}
+
+impl Keyring {
+    /// Without credentials: handshakes fail with [`crate::HandshakeError::NoCredentials`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Uses `credentials` for all handshakes from now on; connections that exist stay as they are.
+    ///
+    /// # Errors
+    /// [`CredentialsError`] when key, certificate and bundle do not fit; the old ones stay then.
+    pub fn rotate(&self, credentials: Credentials) -> Result<(), CredentialsError> {
+        self.set(TlsConfigs::new(credentials)?);
+        Ok(())
+    }
+
+    pub(crate) fn set(&self, configs: TlsConfigs) {
+        self.current.send_replace(Some(Arc::new(configs)));
+    }
+
+    /// What is in use.
+    #[must_use]
+    pub fn current(&self) -> Option<Arc<TlsConfigs>> {
+        self.current.borrow().clone()
+    }
+
+    /// To be told of each rotation.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Option<Arc<TlsConfigs>>> {
+        self.current.subscribe()
+    }
+
+    /// For the outbound side of one worker.
+    #[must_use]
+    pub fn connector(&self) -> Connector {
+        Connector::new(self.watch())
+    }
+
+    /// For the inbound side of one worker.
+    #[must_use]
+    pub fn acceptor(&self) -> Acceptor {
+        Acceptor::new(self.watch())
+    }
+}

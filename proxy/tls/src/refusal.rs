@@ -1,0 +1,121 @@
+//! Why a certificate is refused.
+
+use std::sync::Arc;
+
+use leno_types::{Identity, IdentityError, TrustDomain};
+use rustls::{CertificateError, OtherError};
+
+/// Why the other side's certificate is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// It presented none.
+    #[error("no certificate")]
+    NoCertificate,
+    /// It is no X.509 certificate.
+    #[error("the certificate cannot be read")]
+    Malformed,
+    /// No root of the trust bundle stands behind it.
+    #[error("the certificate is not issued by this mesh")]
+    UnknownIssuer,
+    /// Its issuer has the name of a root but another key, or the other side does not have its key.
+    #[error("a signature does not fit")]
+    BadSignature,
+    /// It was valid once.
+    #[error("the certificate has expired")]
+    Expired,
+    /// It will be valid later; one of the two clocks may be wrong.
+    #[error("the certificate is not valid yet")]
+    NotYetValid,
+    /// It was issued for another use, for example for servers only.
+    #[error("the certificate is not for this use")]
+    Purpose,
+    /// It has no URI.
+    #[error("the certificate has no SPIFFE identity")]
+    NoIdentity,
+    /// It has more than one URI (X509-SVID section 2).
+    #[error("the certificate has {0} URIs where one is allowed")]
+    SeveralIdentities(usize),
+    /// Its URI is no identity of the mesh.
+    #[error("the certificate's URI is no identity")]
+    NotAnIdentity(#[source] IdentityError),
+    /// It is of another trust domain.
+    #[error("the certificate is of trust domain {presented}, expected {expected}")]
+    TrustDomain {
+        /// The own trust domain.
+        expected: TrustDomain,
+        /// The certificate's.
+        presented: TrustDomain,
+    },
+    /// It is another workload's.
+    #[error("the certificate is of {presented}, expected {expected}")]
+    Unexpected {
+        /// Whom the client meant.
+        expected: Identity,
+        /// Who answered.
+        presented: Identity,
+    },
+    /// Anything else that webpki finds.
+    #[error("the certificate is not valid: {0}")]
+    Invalid(CertificateError),
+}
+
+impl Refusal {
+    /// The label in metrics and logs.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no-certificate",
+            Self::Malformed => "malformed",
+            Self::UnknownIssuer => "unknown-issuer",
+            Self::BadSignature => "bad-signature",
+            Self::Expired => "expired",
+            Self::NotYetValid => "not-yet-valid",
+            Self::Purpose => "purpose",
+            Self::NoIdentity => "no-identity",
+            Self::SeveralIdentities(_) => "several-identities",
+            Self::NotAnIdentity(_) => "not-an-identity",
+            Self::TrustDomain { .. } => "trust-domain",
+            Self::Unexpected { .. } => "unexpected-identity",
+            Self::Invalid(_) => "invalid",
+        }
+    }
+
+    /// What rustls reports, if it is about the other side's certificate.
+    pub(crate) fn of(error: &rustls::Error) -> Option<Self> {
+        match error {
+            rustls::Error::NoCertificatesPresented => Some(Self::NoCertificate),
+            rustls::Error::InvalidCertificate(error) => Some(Self::of_certificate(error)),
+            _ => None,
+        }
+    }
+
+    fn of_certificate(error: &CertificateError) -> Self {
+        use CertificateError as E;
+        match error {
+            E::BadEncoding => Self::Malformed,
+            E::Expired | E::ExpiredContext { .. } => Self::Expired,
+            E::NotValidYet | E::NotValidYetContext { .. } => Self::NotYetValid,
+            E::UnknownIssuer => Self::UnknownIssuer,
+            E::BadSignature => Self::BadSignature,
+            E::InvalidPurpose | E::InvalidPurposeContext { .. } => Self::Purpose,
+            E::Other(OtherError(inner)) => match inner.downcast_ref::<Self>() {
+                Some(own) => own.clone(),
+                None => Self::Invalid(error.clone()),
+            },
+            _ => Self::Invalid(error.clone()),
+        }
+    }
+}
+
+/// Through rustls to the caller: rustls sends the fitting alert and keeps the reason.
+impl From<Refusal> for rustls::Error {
+    fn from(refusal: Refusal) -> Self {
+        let certificate = match refusal {
+            Refusal::Malformed => CertificateError::BadEncoding,
+            Refusal::Expired => CertificateError::Expired,
+            Refusal::NotYetValid => CertificateError::NotValidYet,
+            own => CertificateError::Other(OtherError(Arc::new(own))),
+        };
+        Self::InvalidCertificate(certificate)
+    }
+}

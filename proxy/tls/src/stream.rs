@@ -1,0 +1,153 @@
+//! An mTLS connection between two proxies.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use leno_http::Io;
+use leno_transport::{Prefixed, Stream};
+use leno_types::Identity;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+/// What is inside the TLS of the mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Alpn {
+    /// HTTP/1.0 and HTTP/1.1 requests.
+    Http1,
+    /// The bytes of the application, as they are.
+    Opaque,
+}
+
+impl Alpn {
+    /// All of them, the server's preference first.
+    pub const ALL: [Self; 2] = [Self::Http1, Self::Opaque];
+
+    /// The protocol name of RFC 7301.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http1 => "leno-h1",
+            Self::Opaque => "leno-tcp",
+        }
+    }
+
+    /// The same as bytes.
+    #[must_use]
+    pub const fn as_bytes(self) -> &'static [u8] {
+        self.as_str().as_bytes()
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn from_bytes(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|alpn| alpn.as_bytes() == name)
+    }
+}
+
+/// What TLS runs on: the socket, with what was read of it before.
+pub(crate) type Inner = TlsStream<Prefixed<TcpStream>>;
+
+/// An mTLS connection whose other side is known.
+#[derive(Debug)]
+pub struct MeshStream {
+    inner: Box<Inner>,
+    identity: Identity,
+    alpn: Alpn,
+}
+
+impl MeshStream {
+    pub(crate) fn new(inner: Inner, identity: Identity, alpn: Alpn) -> Self {
+        Self { inner: Box::new(inner), identity, alpn }
+    }
+
+    /// Who is on the other side.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What is inside.
+    #[must_use]
+    pub fn alpn(&self) -> Alpn {
+        self.alpn
+    }
+
+    /// Whether an earlier session was resumed.
+    #[must_use]
+    pub fn resumed(&self) -> bool {
+        self.inner.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+    }
+
+    /// The socket below.
+    #[must_use]
+    pub fn tcp(&self) -> &TcpStream {
+        self.inner.get_ref().0.inner()
+    }
+}
+
+impl AsyncRead for MeshStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.inner).poll_read(cx, out)
+    }
+}
+
+impl AsyncWrite for MeshStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.inner).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.inner).poll_shutdown(cx)
+    }
+}
+
+impl Stream for MeshStream {
+    fn plain(&self) -> Option<&TcpStream> {
+        None
+    }
+
+    fn abort(&mut self) {
+        self.inner.get_mut().0.abort();
+    }
+}
+
+impl Io for MeshStream {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (below, session) = self.inner.get_ref();
+        let has_plaintext = !session.wants_read();
+        if has_plaintext || !below.prefix().is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        below.inner().poll_read_ready(cx)
+    }
+
+    fn reset_on_drop(&mut self) {
+        self.abort();
+    }
+}

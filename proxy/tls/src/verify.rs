@@ -1,0 +1,195 @@
+//! Who a certificate says the other side is, and whether that is believed.
+
+use std::sync::Arc;
+
+use leno_types::{Identity, TrustDomain};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use crate::Refusal;
+
+/// The identity and the end of life in a certificate that webpki has validated already.
+#[derive(Clone, Debug)]
+pub(crate) struct Svid {
+    pub(crate) identity: Identity,
+    pub(crate) not_before_s: i64,
+    pub(crate) not_after_s: i64,
+}
+
+impl Svid {
+    /// Reads an X509-SVID (section 2: exactly one URI).
+    pub(crate) fn read(certificate: &CertificateDer<'_>) -> Result<Self, Refusal> {
+        let malformed = |_| Refusal::Malformed;
+        let (_, parsed) = X509Certificate::from_der(certificate).map_err(malformed)?;
+        let names = match parsed.subject_alternative_name() {
+            Ok(Some(extension)) => extension.value.general_names.as_slice(),
+            Ok(None) => &[],
+            Err(_) => return Err(Refusal::Malformed),
+        };
+        let uri_of = |name: &GeneralName<'_>| match name {
+            GeneralName::URI(uri) => Some((*uri).to_owned()),
+            _ => None,
+        };
+        let uris: Vec<String> = names.iter().filter_map(uri_of).collect();
+        let identity = match uris.as_slice() {
+            [] => return Err(Refusal::NoIdentity),
+            [uri] => uri.parse().map_err(Refusal::NotAnIdentity)?,
+            several => return Err(Refusal::SeveralIdentities(several.len())),
+        };
+        Ok(Self {
+            identity,
+            not_before_s: parsed.validity().not_before.timestamp(),
+            not_after_s: parsed.validity().not_after.timestamp(),
+        })
+    }
+
+    /// A resumed session is not validated again by rustls, so its end of life is.
+    pub(crate) fn check_time(&self, now: UnixTime) -> Result<(), Refusal> {
+        let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        if now_s < self.not_before_s {
+            Err(Refusal::NotYetValid)
+        } else if now_s > self.not_after_s {
+            Err(Refusal::Expired)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn check_domain(&self, expected: &TrustDomain) -> Result<(), Refusal> {
+        let presented = self.identity.trust_domain();
+        if presented == expected {
+            return Ok(());
+        }
+        Err(Refusal::TrustDomain { expected: expected.clone(), presented: presented.clone() })
+    }
+
+    pub(crate) fn check_identity(&self, expected: &Identity) -> Result<(), Refusal> {
+        if self.identity == *expected {
+            return Ok(());
+        }
+        self.check_domain(expected.trust_domain())?;
+        Err(Refusal::Unexpected { expected: expected.clone(), presented: self.identity.clone() })
+    }
+}
+
+/// The client's side: the server is the identity expected.
+#[derive(Debug)]
+pub(crate) struct ServerVerifier {
+    pub(crate) roots: Arc<RootCertStore>,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
+    pub(crate) expected: Identity,
+}
+
+impl ServerCertVerifier for ServerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        )?;
+        Svid::read(end_entity)?.check_identity(&self.expected)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        // Never called: TLS 1.2 is not offered.
+        Err(Error::General("TLS 1.2 is off".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// The server's side: the client is somebody of the own trust domain.
+#[derive(Debug)]
+pub(crate) struct ClientVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+    domain: TrustDomain,
+}
+
+impl ClientVerifier {
+    pub(crate) fn new(
+        roots: Arc<RootCertStore>,
+        provider: Arc<CryptoProvider>,
+        domain: TrustDomain,
+    ) -> Result<Self, VerifierBuilderError> {
+        let chain = WebPkiClientVerifier::builder_with_provider(roots, provider)
+            // Every mesh client has one certificate; hints would only cost bytes.
+            .clear_root_hint_subjects()
+            .build()?;
+        Ok(Self { chain, domain })
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        Svid::read(end_entity)?.check_domain(&self.domain)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
