@@ -1,1 +1,411 @@
-//! Drives the real mesh.
+//! A real mesh, brought up by the real `leno up`, and what a test does with it.
+//!
+//! ```text
+//!   Lab::start ── writes mesh.yaml ── leno up --name t123-0 ... ── until all instances are ready
+//!   Lab::exec  ── leno exec          Lab::edit ── writes mesh.yaml again
+//!   Lab::kill  ── a signal           drop ── SIGINT, leno cleanup
+//! ```
+
+mod status;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+pub use status::{Instance, Status};
+
+use crate::command::{self, Running};
+use crate::peer::{Step, Transcript};
+use crate::usage::{self, Usage};
+use crate::{binaries, load, netns, wait};
+
+/// How long a mesh may take to be ready: databases initialise meanwhile on a loaded machine.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How long a mesh may take to end.
+const END_LIMIT: Duration = Duration::from_secs(30);
+/// How long one command in a workload may take.
+const EXEC_LIMIT: Duration = Duration::from_secs(60);
+/// Lines of the mesh's output kept for failures.
+const MAX_LINES: usize = 10_000;
+
+/// How traffic is steered into the proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Capture {
+    /// Kernel programs.
+    Ebpf,
+    /// nftables rules.
+    Nftables,
+    /// iptables rules.
+    Iptables,
+}
+
+impl Capture {
+    /// All of them.
+    pub const ALL: [Capture; 3] = [Capture::Ebpf, Capture::Nftables, Capture::Iptables];
+
+    /// The name that `leno up --capture` takes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Capture::Ebpf => "ebpf",
+            Capture::Nftables => "nftables",
+            Capture::Iptables => "iptables",
+        }
+    }
+}
+
+/// How to bring a mesh up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How traffic is captured.
+    pub capture: Capture,
+    /// `strict`, `permissive` or `disabled`; the default of `leno up` without it.
+    pub mtls: Option<&'static str>,
+    /// How long certificates live; the default of `leno up` without it.
+    pub cert_lifetime: Option<Duration>,
+}
+
+impl Options {
+    /// The defaults of `leno up` with this capture.
+    #[must_use]
+    pub fn new(capture: Capture) -> Self {
+        Options { capture, mtls: None, cert_lifetime: None }
+    }
+}
+
+/// One process of a mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// `leno up` itself.
+    Owner,
+    /// The control plane.
+    Controller,
+    /// The proxy of an instance such as `web-0`.
+    Proxy(&'a str),
+    /// The application of an instance.
+    Application(&'a str),
+}
+
+/// A running mesh; dropping it ends it and removes what it left.
+#[derive(Debug)]
+pub struct Lab {
+    name: String,
+    leno: PathBuf,
+    file: PathBuf,
+    directory: tempfile::TempDir,
+    up: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    ready_after: Duration,
+}
+
+impl Lab {
+    /// Brings up the mesh that `yaml` describes and waits until every instance of it is ready.
+    /// `yaml` may hold `@BIN@` for the directory of our binaries and `@DIR@` for a directory that
+    /// lives as long as the mesh; `prepare` fills that directory before.
+    pub fn start(
+        options: &Options,
+        yaml: &str,
+        prepare: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let leno = binaries::ours("leno")?;
+        for other in ["leno-controller", "leno-proxy", "leno-peer", "leno-load"] {
+            binaries::ours(other)?;
+        }
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("t{}-{nth}", std::process::id());
+        let directory = tempfile::tempdir()?;
+        open_to_all(directory.path())?;
+        prepare(directory.path())?;
+        let file = directory.path().join("mesh.yaml");
+        write(&file, &fill(yaml, directory.path())?)?;
+        let start = Instant::now();
+        let mut up = up_command(&leno, &name, options, &file).spawn().context("cannot run leno")?;
+        let lines = Arc::default();
+        if let Some(stdout) = up.stdout.take() {
+            keep_lines(stdout, &lines);
+        }
+        if let Some(stderr) = up.stderr.take() {
+            keep_lines(stderr, &lines);
+        }
+        let ready_after = Duration::ZERO;
+        let mut lab = Lab { name, leno, file, directory, up, lines, ready_after };
+        lab.wait_ready()?;
+        lab.ready_after = start.elapsed();
+        Ok(lab)
+    }
+
+    /// The name of the mesh.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A directory that lives as long as the mesh.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// From the start of `leno up` until all instances were ready.
+    #[must_use]
+    pub fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// What runs, as `leno up` itself keeps it for its other commands.
+    pub fn status(&self) -> Result<Status> {
+        Status::read(&self.name)
+    }
+
+    /// Waits until every instance is ready.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + READY_LIMIT;
+        let up = &mut self.up;
+        let name = &self.name;
+        let ready = wait::until("the mesh to be ready", READY_LIMIT, || {
+            if let Some(status) = up.try_wait()? {
+                bail!("leno up ended: {status}");
+            }
+            // There is no status before it was first written.
+            let ready = Status::read(name).is_ok_and(|status| status.ready());
+            Ok((ready || Instant::now() > deadline).then_some(ready))
+        });
+        match ready {
+            Ok(true) => Ok(()),
+            Ok(false) => bail!("the mesh is not ready: {:#?}\n{}", self.status(), self.log()),
+            Err(error) => bail!("{error:#}\n{}", self.log()),
+        }
+    }
+
+    /// Waits until `look` says so of the status; `what` names it in the error.
+    pub fn wait_for(&self, what: &str, look: impl Fn(&Status) -> bool) -> Result<()> {
+        wait::until(what, READY_LIMIT, || Ok(self.status().ok().filter(&look).map(|_| ())))
+            .with_context(|| self.log())
+    }
+
+    /// A command of `leno` for this mesh.
+    #[must_use]
+    pub fn leno(&self, verb: &str) -> Command {
+        let mut command = Command::new(&self.leno);
+        command.args([verb, "--name", &self.name]);
+        command
+    }
+
+    /// A command that runs as workload or instance `who`; our binaries are found by their names.
+    pub fn as_workload(&self, who: &str, command: &[&str]) -> Result<Command> {
+        let mut exec = self.leno("exec");
+        exec.args([who, "--"]);
+        let (program, arguments) = command.split_first().context("there is no command")?;
+        let own = if program.starts_with("leno-") { Some(binaries::ours(program)?) } else { None };
+        match own {
+            Some(path) => exec.arg(path),
+            None => exec.arg(program),
+        };
+        exec.args(arguments);
+        Ok(exec)
+    }
+
+    /// Runs a command as `who` to its end.
+    pub fn exec(&self, who: &str, command: &[&str]) -> Result<Output> {
+        command::run(&mut self.as_workload(who, command)?, EXEC_LIMIT)
+    }
+
+    /// Runs a command as `who` and gives its standard output; failure is an error.
+    pub fn text(&self, who: &str, command: &[&str]) -> Result<String> {
+        command::success(&format!("{who}: {command:?}"), self.exec(who, command)?)
+    }
+
+    /// Starts a command as `who`.
+    pub fn spawn(&self, who: &str, command: &[&str]) -> Result<Running> {
+        Running::start(&mut self.as_workload(who, command)?)
+    }
+
+    /// Follows `steps` on a connection of `who` to `address`.
+    pub fn talk(&self, who: &str, address: &str, steps: &[Step]) -> Result<Transcript> {
+        let steps = serde_json::to_string(steps)?;
+        let said = self.text(who, &["leno-peer", "talk", address, &steps])?;
+        Ok(serde_json::from_str(&said)?)
+    }
+
+    /// Starts load from `who`; `arguments` are those of `leno-load`.
+    pub fn load(&self, who: &str, arguments: &[&str]) -> Result<Load> {
+        let command = [&["leno-load", "-o", "json"], arguments].concat();
+        Ok(Load(self.spawn(who, &command)?))
+    }
+
+    /// `leno stat -o json`.
+    pub fn stat(&self) -> Result<serde_json::Value> {
+        let said = command::text(self.leno("stat").args(["-o", "json"]), EXEC_LIMIT)?;
+        Ok(serde_json::from_str(&said)?)
+    }
+
+    /// Replaces the documents; `leno up` sees that by itself.
+    pub fn edit(&self, yaml: &str) -> Result<()> {
+        write(&self.file, &fill(yaml, self.directory.path())?)
+    }
+
+    /// The process id of a piece.
+    pub fn pid_of(&self, piece: Piece<'_>) -> Result<u32> {
+        let status = self.status()?;
+        match piece {
+            Piece::Owner => Ok(self.up.id()),
+            Piece::Controller => status.controller.context("there is no controller"),
+            Piece::Proxy(instance) => first(&status.instance(instance)?.proxy_cgroup()?),
+            Piece::Application(instance) => first(&status.instance(instance)?.surroundings.cgroup),
+        }
+    }
+
+    /// Sends a signal to a piece.
+    pub fn kill(&self, piece: Piece<'_>, signal: Signal) -> Result<()> {
+        let pid = self.pid_of(piece)?;
+        kill(Pid::from_raw(i32::try_from(pid)?), signal)
+            .with_context(|| format!("cannot send {signal} to {piece:?}"))
+    }
+
+    /// What a piece uses.
+    pub fn usage(&self, piece: Piece<'_>) -> Result<Usage> {
+        usage::of_process(self.pid_of(piece)?)
+    }
+
+    /// The network namespace of an instance.
+    pub fn namespace(&self, instance: &str) -> Result<PathBuf> {
+        Ok(netns::path(&self.status()?.instance(instance)?.surroundings.netns))
+    }
+
+    /// The network namespace of the bridge.
+    pub fn switch(&self) -> Result<PathBuf> {
+        Ok(netns::path(&self.status()?.switch_netns))
+    }
+
+    /// What the mesh has printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.lines.lock().map(|lines| lines.join("\n")).unwrap_or_default()
+    }
+
+    /// Asks `leno up` to end and waits for it.
+    pub fn end(&mut self) -> Result<()> {
+        if self.up.try_wait()?.is_none() {
+            kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGINT)?;
+            wait::until("leno up to end", END_LIMIT, || Ok(self.up.try_wait()?))
+                .with_context(|| self.log())?;
+        }
+        Ok(())
+    }
+
+    /// What the mesh has left on this machine, by name: namespaces, control groups, files.
+    pub fn remains(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/run/netns").into_iter().flatten() {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let switch = format!("leno-{}", self.name);
+            if name == switch || name.starts_with(&format!("{switch}-")) {
+                found.push(format!("network namespace {name}"));
+            }
+        }
+        let own = Path::new("/run/leno").join(&self.name);
+        if own.exists() {
+            found.push(own.display().to_string());
+        }
+        for group in status::cgroups(&self.name)? {
+            found.push(group.display().to_string());
+        }
+        Ok(found)
+    }
+
+    /// Removes what a killed mesh left.
+    pub fn clean_up(&self) -> Result<()> {
+        command::text(&mut self.leno("cleanup"), END_LIMIT).map(drop)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let ended = self.end();
+        if ended.is_err() {
+            // It must not stay, whatever it hangs in; cleanup removes the rest.
+            let _ = self.up.kill();
+            let _ = self.up.wait();
+        }
+        if Path::new("/run/leno").join(&self.name).exists()
+            && let Err(error) = self.clean_up()
+        {
+            eprintln!("cannot clean up mesh {}: {error:#}", self.name);
+        }
+    }
+}
+
+/// Load that runs inside a workload.
+#[derive(Debug)]
+pub struct Load(Running);
+
+impl Load {
+    /// Waits for its end and gives the report.
+    pub fn finish(self) -> Result<load::Report> {
+        /// Longest load of any test, with room.
+        const LIMIT: Duration = Duration::from_secs(300);
+        let output = self.0.finish(LIMIT)?;
+        // Exit status 1 says that requests failed: the report tells more.
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Command {
+    let mut command = Command::new(leno);
+    command.args(["up", "--name", name, "--capture", options.capture.name()]);
+    if let Some(mode) = options.mtls {
+        command.args(["--mtls", mode]);
+    }
+    if let Some(lifetime) = options.cert_lifetime {
+        command.args(["--cert-lifetime", &format!("{}s", lifetime.as_secs())]);
+    }
+    command.arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn fill(yaml: &str, directory: &Path) -> Result<String> {
+    let binaries = binaries::directory()?;
+    Ok(yaml
+        .replace("@BIN@", &binaries.display().to_string())
+        .replace("@DIR@", &directory.display().to_string()))
+}
+
+/// Writes a file so that a reader sees it whole.
+fn write(file: &Path, text: &str) -> Result<()> {
+    let draft = file.with_extension("draft");
+    fs::write(&draft, text)?;
+    fs::rename(&draft, file).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn open_to_all(directory: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
+}
+
+fn first(cgroup: &Path) -> Result<u32> {
+    let pids = usage::pids_of_cgroup(cgroup)?;
+    pids.first().copied().with_context(|| format!("no process in {}", cgroup.display()))
+}
+
+/// Collects what is printed; the thread ends with the pipe.
+fn keep_lines(from: impl std::io::Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
+    let lines = Arc::clone(lines);
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let Ok(mut lines) = lines.lock() else { return };
+            if lines.len() < MAX_LINES {
+                lines.push(line);
+            }
+        }
+    });
+}

@@ -20,6 +20,7 @@
 //! Start with [`lab::Lab`], [`load::Plan`] and [`peer::Step`].
 
 pub mod binaries;
+pub mod command;
 pub mod http1;
 pub mod lab;
 pub mod load;

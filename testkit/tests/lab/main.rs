@@ -1,3 +1,73 @@
 //! The network lab: the same list of cases under every capture backend.
+//!
+//! Most cases share one mesh a backend, brought up by the first that needs it; those that break
+//! things have a mesh of their own. Names are `BACKEND::GROUP::CASE`:
+//! `cargo test -p leno-testkit --test lab -- ebpf::http`.
+//!
+//! It needs root. Without, all cases are ignored, or fail when `LENO_REQUIRE` has `root`.
+//! `LENO_SOAK_SECONDS` is how long the soak lasts.
 
-fn main() {}
+mod cases;
+mod fixture;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use leno_testkit::lab::Capture;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::cases::{Case, Run};
+use crate::fixture::Shared;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Cases share two CPUs and one mesh: side by side they would measure each other.
+    arguments.test_threads = Some(1);
+    let root = nix::unistd::geteuid().is_root();
+    let required = std::env::var("LENO_REQUIRE").unwrap_or_default().contains("root");
+    let mut trials = Vec::new();
+    let mut meshes = Vec::new();
+    for capture in Capture::ALL {
+        let shared = Arc::new(Shared::new(capture));
+        meshes.push(Arc::clone(&shared));
+        for (group, cases) in cases::all() {
+            for case in cases {
+                let name = format!("{}::{group}::{}", capture.name(), case.name);
+                let shared = Arc::clone(&shared);
+                let run = move || run(&case, &shared, root);
+                trials.push(Trial::test(name, run).with_ignored_flag(!root && !required));
+            }
+        }
+        // Ends the mesh before the next backend's begins.
+        let shared = Arc::clone(&shared);
+        let end = move || shared.end().map_err(|error| failed(&error));
+        let name = format!("{}::the_mesh_ends_and_leaves_nothing", capture.name());
+        trials.push(Trial::test(name, end).with_ignored_flag(!root && !required));
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // A filter may have left out the cases that end the meshes.
+    for mesh in meshes {
+        if let Err(error) = mesh.end() {
+            eprintln!("{error:#}");
+        }
+    }
+    conclusion.exit_code()
+}
+
+fn run(case: &Case, shared: &Shared, root: bool) -> Result<(), Failed> {
+    let outcome = || -> Result<()> {
+        if !root {
+            bail!("this case needs root");
+        }
+        match case.run {
+            Run::Shared(run) => shared.with(run),
+            Run::Alone(run) => run(shared.capture()),
+        }
+    };
+    outcome().map_err(|error| failed(&error))
+}
+
+fn failed(error: &anyhow::Error) -> Failed {
+    Failed::from(format!("{error:#}"))
+}

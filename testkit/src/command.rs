@@ -1,0 +1,116 @@
+//! Running a command to its end, with a bound.
+
+use std::io::Read;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::wait;
+
+/// A command that runs; its output is collected meanwhile. Dropping it kills it.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    what: String,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl Running {
+    /// Starts `command` with no input.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let what = format!("{command:?}");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {what}"))?;
+        let stdout = child.stdout.take().map(collect);
+        let stderr = child.stderr.take().map(collect);
+        Ok(Running { child, what, stdout, stderr })
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, at most `limit`; then it is killed and that is an error.
+    pub fn finish(mut self, limit: Duration) -> Result<Output> {
+        let status = wait::until(&format!("the end of {}", self.what), limit, || {
+            Ok(self.child.try_wait()?)
+        })?;
+        let text = |thread: Option<JoinHandle<Vec<u8>>>| {
+            thread.and_then(|t| t.join().ok()).unwrap_or_default()
+        };
+        let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
+        Ok(Output { status, stdout, stderr })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `command` to its end, at most `limit`.
+pub fn run(command: &mut Command, limit: Duration) -> Result<Output> {
+    Running::start(command)?.finish(limit)
+}
+
+/// Runs `command` and gives its standard output; an exit status other than 0 is an error that
+/// quotes both outputs.
+pub fn text(command: &mut Command, limit: Duration) -> Result<String> {
+    let what = format!("{command:?}");
+    success(&what, run(command, limit)?)
+}
+
+/// The standard output, if the command has succeeded.
+pub fn success(what: &str, output: Output) -> Result<String> {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{what}: {}\n{}{}", output.status, stdout, stderr);
+    }
+    Ok(stdout)
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is still worth showing.
+        let _ = from.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_failure_are_reported() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            text(&mut command, Duration::from_secs(10))
+        };
+        assert_eq!(shell("echo out").unwrap(), "out\n");
+        let error = format!("{:#}", shell("echo why >&2; exit 3").unwrap_err());
+        assert!(error.contains("why") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_killed() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do read x; done < /dev/zero"]);
+        assert!(run(&mut command, Duration::from_millis(50)).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! What runs in a mesh, as `leno up` writes it for its other commands, read by other code.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+/// The part of `/run/leno/MESH/mesh.json` that tests need.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    /// The control plane's process.
+    pub controller: Option<u32>,
+    /// The network namespace of the bridge.
+    pub switch_netns: String,
+    /// Why the last edit was refused.
+    pub refused_edit: Option<String>,
+    /// All instances.
+    pub instances: Vec<Instance>,
+}
+
+/// One instance.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Instance {
+    /// Its workload.
+    pub workload: String,
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it has a proxy.
+    pub meshed: bool,
+    /// How it is captured.
+    pub capture: Option<String>,
+    /// `running` when its application runs.
+    pub phase: String,
+    /// Whether it takes traffic.
+    pub ready: bool,
+    /// How often its application was started again.
+    pub restarts: u32,
+    /// How often its proxy was started again.
+    pub proxy_restarts: u32,
+    /// Where its processes are.
+    pub surroundings: Surroundings,
+}
+
+/// Where the processes of an instance are.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Surroundings {
+    /// The name of its network namespace.
+    pub netns: String,
+    /// The control group of its application.
+    pub cgroup: PathBuf,
+}
+
+impl Status {
+    /// Reads that of mesh `name`.
+    pub fn read(name: &str) -> Result<Self> {
+        let path = Path::new("/run/leno").join(name).join("mesh.json");
+        let text = fs::read_to_string(&path)
+            .with_context(|| format!("no mesh {name}: {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("unexpected {}", path.display()))
+    }
+
+    /// Whether every instance takes traffic.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.instances.iter().all(|i| i.ready && i.phase == "running")
+    }
+
+    /// The instance `name`, or the first instance of workload `name`.
+    pub fn instance(&self, name: &str) -> Result<&Instance> {
+        self.instances
+            .iter()
+            .find(|i| i.name == name)
+            .or_else(|| self.instances.iter().find(|i| i.workload == name))
+            .with_context(|| format!("no instance {name}"))
+    }
+
+    /// The address of an instance in one family.
+    pub fn address(&self, name: &str, ipv6: bool) -> Result<IpAddr> {
+        let instance = self.instance(name)?;
+        let family = if ipv6 { "IPv6" } else { "IPv4" };
+        let mut addresses = instance.addresses.iter().filter(|a| a.is_ipv6() == ipv6);
+        addresses.next().copied().with_context(|| format!("{name} has no {family} address"))
+    }
+}
+
+impl Instance {
+    /// The control group of its proxy.
+    pub fn proxy_cgroup(&self) -> Result<PathBuf> {
+        let group = self.surroundings.cgroup.parent().context("a control group has a parent")?;
+        Ok(group.join("proxy"))
+    }
+}
+
+/// The control groups of mesh `name` in every cgroup2 hierarchy that is mounted.
+pub(super) fn cgroups(name: &str) -> Result<Vec<PathBuf>> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let cgroup2 = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let (_, directory, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| Path::new(directory).join("leno").join(name))
+    });
+    Ok(cgroup2.filter(|group| group.exists()).collect())
+}

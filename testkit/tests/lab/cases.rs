@@ -1,0 +1,56 @@
+//! The list of cases: what must hold of a mesh on one machine.
+
+use anyhow::Result;
+use leno_testkit::lab::{Capture, Lab};
+
+mod addressing;
+mod disturbance;
+mod encryption;
+mod http;
+mod life;
+mod programs;
+mod soak;
+
+/// One thing that must hold.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) run: Run,
+}
+
+/// On which mesh a case runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Run {
+    /// On the mesh that all such cases of a backend share; leaves it as it was.
+    Shared(fn(&Lab) -> Result<()>),
+    /// On meshes that it brings up by itself.
+    Alone(fn(Capture) -> Result<()>),
+}
+
+/// A case on the shared mesh, named as its function.
+macro_rules! shared {
+    ($name:ident) => {
+        $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Shared($name) }
+    };
+}
+
+/// A case with a mesh of its own, named as its function.
+macro_rules! alone {
+    ($name:ident) => {
+        $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Alone($name) }
+    };
+}
+
+pub(crate) use {alone, shared};
+
+/// All cases by group.
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 7] {
+    [
+        ("programs", programs::cases()),
+        ("addressing", addressing::cases()),
+        ("http", http::cases()),
+        ("encryption", encryption::cases()),
+        ("disturbance", disturbance::cases()),
+        ("life", life::cases()),
+        ("soak", soak::cases()),
+    ]
+}

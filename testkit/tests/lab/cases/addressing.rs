@@ -1,0 +1,135 @@
+//! What applications see of each other's addresses, and applications that are hard to reach.
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::Lab;
+use leno_testkit::peer::{Event, Step};
+
+use super::programs::{everywhere, socket, virtual_address};
+use super::{Case, shared};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        shared!(an_application_on_loopback_only_is_reached),
+        shared!(a_server_that_speaks_first_is_not_kept_waiting),
+        shared!(bytes_are_relayed_both_ways_after_a_half_close),
+        shared!(a_client_sees_the_address_it_dialled),
+        shared!(a_server_sees_its_own_port_and_address),
+        shared!(a_workload_calls_itself),
+        shared!(nothing_listens_and_the_client_is_told),
+        shared!(load_is_spread_over_all_instances),
+    ]
+}
+
+fn an_application_on_loopback_only_is_reached(lab: &Lab) -> Result<()> {
+    everywhere(lab, "local", 80, 8080, |host, port| {
+        let said = lab
+            .text("client", &["curl", "-sS", "--fail", "-m", "20", "-g", &url(host, port, "/")])?;
+        ensure!(said == "abcdefghijklm", "got {said:?}");
+        Ok(())
+    })
+}
+
+fn a_server_that_speaks_first_is_not_kept_waiting(lab: &Lab) -> Result<()> {
+    everywhere(lab, "banner", 9000, 9000, |host, port| {
+        let steps = [
+            Step::Expect("220 ready\r\n".into()),
+            Step::Send("QUIT\r\n".into()),
+            Step::Expect("QUIT\r\n".into()),
+        ];
+        let transcript = lab.talk("client", &socket(host, port), &steps)?;
+        ensure!(transcript.failure().is_none(), "{transcript:?}");
+        Ok(())
+    })
+}
+
+fn bytes_are_relayed_both_ways_after_a_half_close(lab: &Lab) -> Result<()> {
+    everywhere(lab, "echo", 9000, 9000, |host, port| {
+        // More than any buffer on the way, so that both directions flow at once; the echo's own
+        // socket buffers hold what is not read yet.
+        let steps = [
+            Step::Send("\0\u{1}binary".into()),
+            Step::Expect("\0\u{1}binary".into()),
+            Step::SendTimes("0123456789".into(), 1000),
+            Step::ShutdownWrite,
+            Step::ReadToEnd,
+        ];
+        let transcript = lab.talk("client", &socket(host, port), &steps)?;
+        let whole = matches!(&transcript.events[..], [Event::Bytes { len: 10_000, .. }]);
+        ensure!(whole, "{transcript:?}");
+        Ok(())
+    })
+}
+
+fn a_client_sees_the_address_it_dialled(lab: &Lab) -> Result<()> {
+    everywhere(lab, "echo", 9000, 9000, |host, port| {
+        let transcript = lab.talk("client", &socket(host, port), &[])?;
+        if host != "echo" {
+            ensure!(transcript.remote == socket(host, port), "getpeername gave {transcript:?}");
+        }
+        Ok(())
+    })
+}
+
+fn a_server_sees_its_own_port_and_address(lab: &Lab) -> Result<()> {
+    let status = lab.status()?;
+    for ipv6 in [false, true] {
+        let address = status.address("nginx", ipv6)?.to_string();
+        let virtual_address = virtual_address(lab, "nginx", ipv6)?;
+        for url in [url(&address, 8080, "/where"), url(&virtual_address, 80, "/where")] {
+            let said = lab.text("client", &["curl", "-sS", "--fail", "-m", "20", "-g", &url])?;
+            let words: Vec<_> = said.split_whitespace().collect();
+            ensure!(words.len() == 3 && words[2] == "8080", "{url}: {said}");
+            let own = words[1] == address || words[1] == "127.0.0.1" || words[1] == "::1";
+            ensure!(own, "{url}: the application's own address is {}", words[1]);
+        }
+    }
+    Ok(())
+}
+
+fn a_workload_calls_itself(lab: &Lab) -> Result<()> {
+    let status = lab.status()?;
+    let mut places =
+        vec![("nginx".to_string(), 80), ("127.0.0.1".into(), 8080), ("::1".into(), 8080)];
+    for ipv6 in [false, true] {
+        places.push((virtual_address(lab, "nginx", ipv6)?, 80));
+        places.push((status.address("nginx", ipv6)?.to_string(), 8080));
+    }
+    for (host, port) in places {
+        let url = url(&host, port, "/");
+        let said = lab.text("nginx", &["curl", "-sS", "--fail", "-m", "20", "-g", &url]);
+        ensure!(said.with_context(|| url)? == "hello from nginx\n");
+    }
+    // By name, when its application listens on loopback only.
+    let said = lab.text("local", &["curl", "-sS", "--fail", "-m", "20", "http://local/"])?;
+    ensure!(said == "abcdefghijklm", "got {said:?}");
+    Ok(())
+}
+
+fn nothing_listens_and_the_client_is_told(lab: &Lab) -> Result<()> {
+    // HTTP: an answer of the mesh; anything else: the connection ends. Neither hangs.
+    let steps = [Step::Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n".into()), Step::Response(false)];
+    let address = lab.status()?.address("web-0", false)?.to_string();
+    let transcript = lab.talk("client", &socket(&address, 8081), &steps);
+    let told = match &transcript {
+        Err(_) => true,
+        Ok(t) => t.failure().is_some() || t.statuses().iter().all(|s| *s >= 500),
+    };
+    ensure!(told, "{transcript:?}");
+    Ok(())
+}
+
+fn load_is_spread_over_all_instances(lab: &Lab) -> Result<()> {
+    let urls: Vec<_> = (0..40).map(|i| format!("http://web/?nth={i}")).collect();
+    let mut command = vec!["curl", "-sS", "--fail", "-m", "20", "-i", "--no-keepalive"];
+    command.extend(urls.iter().map(String::as_str));
+    let said = lab.text("client", &command)?;
+    for instance in ["web-0", "web-1"] {
+        let header = format!("x-served-by: {instance}");
+        ensure!(said.contains(&header), "{instance} served nothing:\n{said}");
+    }
+    Ok(())
+}
+
+fn url(host: &str, port: u16, path: &str) -> String {
+    format!("http://{}{path}", socket(host, port))
+}

@@ -1,0 +1,125 @@
+//! Pieces that stop or die under load.
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::peer::Step;
+use nix::sys::signal::Signal;
+
+use super::{Case, alone};
+
+/// A client, three instances of a server, one of a detected service.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab, labels: {app: web}}
+spec:
+  replicas: 3
+  command: [\"@BIN@/leno-peer\", http, --listen, \"[::]:8080\"]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: echo, namespace: lab}
+spec:
+  command: [\"@BIN@/leno-peer\", echo, --listen, \"[::]:9000\"]
+  ports: [{name: x, port: 9000}]
+";
+
+/// Connections of the load, and so most requests that are in flight.
+const CONNECTIONS: u64 = 8;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![alone!(pieces_stop_and_die_under_load), alone!(certificates_rotate_under_load)]
+}
+
+fn load_for(seconds: &str) -> [&str; 8] {
+    let url = "http://web:8080/?size=1000&delay_ms=2";
+    ["--url", url, "--rate", "200", "--connections", "8", "--duration", seconds]
+}
+
+fn pieces_stop_and_die_under_load(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let outcome = control_plane_stopped(&lab)
+        .context("the control plane stopped")
+        .and_then(|()| control_plane_killed(&lab).context("the control plane killed"))
+        .and_then(|()| endpoint_killed(&lab).context("an endpoint killed"))
+        .and_then(|()| proxy_killed(&lab).context("a proxy killed"));
+    outcome.with_context(|| lab.log())
+}
+
+/// It hangs from right after the start: what no proxy has asked for yet works all the same.
+fn control_plane_stopped(lab: &Lab) -> Result<()> {
+    lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+    let load = lab.load("client", &load_for("3s"))?;
+    let steps = [Step::Send("hi".into()), Step::Expect("hi".into())];
+    let echoed = lab.talk("client", "echo:9000", &steps);
+    let report = load.finish();
+    lab.kill(Piece::Controller, Signal::SIGCONT)?;
+    let (echoed, report) = (echoed?, report?);
+    ensure!(echoed.failure().is_none(), "{echoed:?}");
+    ensure!(report.errors == 0 && report.requests == 600, "{report:?}");
+    Ok(())
+}
+
+fn control_plane_killed(lab: &Lab) -> Result<()> {
+    let before = lab.pid_of(Piece::Controller)?;
+    let load = lab.load("client", &load_for("3s"))?;
+    lab.kill(Piece::Controller, Signal::SIGKILL)?;
+    let report = load.finish()?;
+    ensure!(report.errors == 0 && report.requests == 600, "{report:?}");
+    lab.wait_for("a new control plane", |s| s.controller.is_some_and(|pid| pid != before))
+}
+
+fn endpoint_killed(lab: &Lab) -> Result<()> {
+    let load = lab.load("client", &load_for("3s"))?;
+    lab.kill(Piece::Application("web-1"), Signal::SIGKILL)?;
+    let report = load.finish()?;
+    ensure!(report.requests == 600, "{report:?}");
+    ensure!(report.errors <= CONNECTIONS, "more failed than was in flight: {report:?}");
+    lab.wait_for("web-1 again", |s| s.ready() && s.instance("web-1").is_ok_and(|i| i.restarts > 0))
+}
+
+fn proxy_killed(lab: &Lab) -> Result<()> {
+    let load = lab.load("client", &load_for("3s"))?;
+    lab.kill(Piece::Proxy("web-2"), Signal::SIGKILL)?;
+    let report = load.finish()?;
+    ensure!(report.errors <= CONNECTIONS, "more failed than was in flight: {report:?}");
+    lab.wait_for("the proxy of web-2 again", |s| {
+        s.ready() && s.instance("web-2").is_ok_and(|i| i.proxy_restarts > 0)
+    })?;
+    // The client's own proxy: its connections end, new ones work once it is back.
+    lab.kill(Piece::Proxy("client-0"), Signal::SIGKILL)?;
+    lab.wait_for("the proxy of client-0 again", |s| {
+        s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 0)
+    })?;
+    let report = lab.load("client", &load_for("1s"))?.finish()?;
+    ensure!(report.errors == 0 && report.requests == 200, "{report:?}");
+    Ok(())
+}
+
+fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
+    /// Rotation is due at 70 % of this, once within the load.
+    const LIFETIME: std::time::Duration = std::time::Duration::from_secs(15);
+    let options = Options { cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
+    let lab = Lab::start(&options, MESH, |_| Ok(()))?;
+    let rotation = || -> Result<()> {
+        let before = super::life::certificate(&lab, "web-0")?;
+        // Longer than the certificates live that it began with.
+        let report = lab.load("client", &load_for("18s"))?.finish()?;
+        ensure!(report.errors == 0, "{report:?}");
+        let after = super::life::certificate(&lab, "web-0")?;
+        ensure!(before != after, "the certificate is still {before}");
+        // New connections as well as old ones.
+        let mut new = load_for("1s").to_vec();
+        new.push("--new-connection");
+        let report = lab.load("client", &new)?.finish()?;
+        ensure!(report.errors == 0, "{report:?}");
+        Ok(())
+    };
+    rotation().with_context(|| lab.log())
+}

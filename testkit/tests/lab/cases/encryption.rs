@@ -1,0 +1,191 @@
+//! What crosses the bridge, and who is let in.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::peer::{Step, Transcript, talk};
+use leno_testkit::sniff::{Kind, Segment, Sniffer, classify};
+use leno_testkit::{binaries, command, netns};
+
+use super::programs::socket;
+use super::{Case, alone, shared};
+
+/// In every request, response and value that is sent while packets are caught.
+const MARKER: &str = "leno-lab-marker-4711";
+/// Where proxies serve metrics, unencrypted and with nothing of the traffic in it.
+const ADMIN_PORT: u16 = 15020;
+/// A request as printf(1) takes it.
+const ASK: &str = r"GET /?size=5 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n";
+/// How long openssl may take.
+const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
+
+const STRICT: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: lab, labels: {leno.dev/inject: disabled}}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab, labels: {app: web}}
+spec:
+  command: [\"@BIN@/leno-peer\", http, --listen, \"[::]:8080\"]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        shared!(the_bridge_sees_tls_only),
+        shared!(permissive_serves_clients_without_identity),
+        alone!(strict_refuses_clients_without_identity),
+    ]
+}
+
+fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
+    let sniffer = Sniffer::start(&lab.switch()?)?;
+    let url = format!("http://web/{MARKER}?size=100");
+    lab.text(
+        "client",
+        &["curl", "-sS", "--fail", "-m", "20", "-H", &format!("x-m: {MARKER}"), &url],
+    )?;
+    lab.text("client", &["curl", "-sS", "--fail", "-m", "20", "-d", MARKER, "http://detect/echo"])?;
+    lab.text("client", &["redis-cli", "-h", "redis", "SET", "marker", MARKER])?;
+    for service in ["echo:9000", "banner:9000"] {
+        let steps = [Step::Send(MARKER.into()), Step::Read(MARKER.len())];
+        let transcript = lab.talk("client", service, &steps)?;
+        ensure!(transcript.failure().is_none(), "{service}: {transcript:?}");
+    }
+    let segments = sniffer.stop()?;
+    let leaks: Vec<_> = segments.iter().filter(|s| s.contains(MARKER.as_bytes())).collect();
+    ensure!(leaks.is_empty(), "plaintext on the bridge: {leaks:?}");
+    let status = lab.status()?;
+    let directions = directions(&segments);
+    for (service, port) in
+        [("web", 8080), ("detect", 8080), ("redis", 6379), ("echo", 9000), ("banner", 9000)]
+    {
+        // On the service's own port, so that network policies keep their meaning.
+        let meshed = |to: &SocketAddr| {
+            let instances = status.instances.iter().filter(|i| i.workload == service);
+            to.port() == port && instances.into_iter().any(|i| i.addresses.contains(&to.ip()))
+        };
+        let seen = directions.iter().any(|((_, to), kind)| meshed(to) && *kind == Kind::Tls);
+        ensure!(seen, "no TLS to {service} port {port} was seen: {directions:?}");
+    }
+    let plain: Vec<_> = directions.iter().filter(|(_, kind)| **kind != Kind::Tls).collect();
+    ensure!(plain.is_empty(), "connections that are not TLS: {plain:?}");
+    Ok(())
+}
+
+/// What each direction of each connection began with, admin connections left out.
+fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Kind> {
+    let mut begun: BTreeMap<_, Kind> = BTreeMap::new();
+    let mut started: BTreeMap<(SocketAddr, SocketAddr), u32> = BTreeMap::new();
+    for s in segments {
+        if s.from.port() == ADMIN_PORT || s.to.port() == ADMIN_PORT {
+            continue;
+        }
+        let direction = (s.from, s.to);
+        if s.syn {
+            started.insert(direction, s.sequence.wrapping_add(1));
+        }
+        // Only connections seen from their beginning: the middle of a record looks like anything.
+        if !s.payload.is_empty() && started.get(&direction) == Some(&s.sequence) {
+            begun.entry(direction).or_insert_with(|| classify(&s.payload));
+        }
+    }
+    begun
+}
+
+fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
+    let address = lab.status()?.address("web-0", false)?.to_string();
+    let request = get();
+    let from_plain = lab.talk("plain", &socket(&address, 8080), &request)?;
+    ensure!(from_plain.statuses() == [200], "{from_plain:?}");
+    let from_bridge = from_bridge(lab, &address, &request)?;
+    ensure!(from_bridge.statuses() == [200], "{from_bridge:?}");
+    // A service whose protocol is not known, and one whose server speaks first.
+    let banner = lab.status()?.address("banner", false)?.to_string();
+    let greeted =
+        lab.talk("plain", &socket(&banner, 9000), &[Step::Expect("220 ready\r\n".into())])?;
+    ensure!(greeted.failure().is_none(), "{greeted:?}");
+    let answered = foreign_client(lab, &address, "")?;
+    ensure!(answered.contains("HTTP/1.1 200"), "a foreign certificate is no identity: {answered}");
+    Ok(())
+}
+
+fn strict_refuses_clients_without_identity(capture: Capture) -> Result<()> {
+    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let lab = Lab::start(&options, STRICT, |_| Ok(()))?;
+    let outcome = strict(&lab);
+    outcome.with_context(|| lab.log())
+}
+
+fn strict(lab: &Lab) -> Result<()> {
+    let address = lab.status()?.address("web-0", false)?.to_string();
+    let request = get();
+    let meshed = lab.talk("client", "web:8080", &request)?;
+    ensure!(meshed.statuses() == [200], "a meshed client was refused: {meshed:?}");
+    for (who, outcome) in [
+        ("an unmeshed workload", lab.talk("plain", &socket(&address, 8080), &request)),
+        ("the bridge itself", from_bridge(lab, &address, &request)),
+    ] {
+        // Refused: no connection, a reset, or an answer of the mesh that it may not.
+        let served = outcome.as_ref().is_ok_and(|t| t.statuses().contains(&200));
+        ensure!(!served, "{who} was served under strict: {outcome:?}");
+    }
+    for protocol in ["", "leno-h1", "leno-tcp"] {
+        let answered = foreign_client(lab, &address, protocol)?;
+        ensure!(!answered.contains("HTTP/1.1 200"), "another CA was let in: {answered}");
+    }
+    // Its own proxy's identity still gets through after all these.
+    let meshed = lab.talk("client", "web:8080", &request)?;
+    ensure!(meshed.statuses() == [200], "a meshed client was refused: {meshed:?}");
+    Ok(())
+}
+
+fn get() -> Vec<Step> {
+    let request = "GET /?size=5 HTTP/1.1\r\nHost: lab\r\n\r\n";
+    vec![Step::Send(request.into()), Step::Response(false)]
+}
+
+/// A client on the bridge: no workload, no proxy, no capture.
+fn from_bridge(lab: &Lab, address: &str, steps: &[Step]) -> Result<Transcript> {
+    netns::inside(&lab.switch()?, || talk(&socket(address, 8080), steps))
+}
+
+/// Speaks TLS with a certificate of its own CA, with this ALPN or none, and asks for a page; gives
+/// all that openssl printed.
+fn foreign_client(lab: &Lab, address: &str, protocol: &str) -> Result<String> {
+    let openssl = binaries::require("openssl", "openssl")?;
+    let (key, certificate) = (lab.directory().join("other.key"), lab.directory().join("other.crt"));
+    if !certificate.exists() {
+        let mut make = Command::new(&openssl);
+        make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+        make.args(["-nodes", "-days", "1", "-subj", "/CN=other", "-addext"]);
+        make.arg("subjectAltName=URI:spiffe://cluster.local/ns/lab/sa/client");
+        make.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+        command::text(&mut make, OPENSSL_LIMIT)?;
+    }
+    let script =
+        "printf 'GET /?size=5 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n' | \"$@\" 2>&1";
+    let mut client = Command::new("sh");
+    client
+        .args(["-c", script, "sh"])
+        .arg(&openssl)
+        .args(["s_client", "-quiet", "-ign_eof", "-connect"]);
+    client.arg(socket(address, 8080)).arg("-cert").arg(&certificate).arg("-key").arg(&key);
+    if !protocol.is_empty() {
+        client.args(["-alpn", protocol]);
+    }
+    let output = netns::inside(&lab.switch()?, || command::run(&mut client, OPENSSL_LIMIT))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,137 @@
+//! From the first request to the last trace: start, edit, kill, clean up.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::peer::{Step, Transcript};
+use leno_testkit::{binaries, command, netns};
+use nix::sys::signal::Signal;
+
+use super::programs::socket;
+use super::{Case, alone};
+
+/// How long openssl may take.
+const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
+/// How long a stream of the test may last.
+const STREAM_LIMIT: Duration = Duration::from_secs(60);
+
+const TWO: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab, labels: {app: web}}
+spec:
+  command: [\"@BIN@/leno-peer\", http, --listen, \"[::]:8080\"]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+const ONE_MORE: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: echo, namespace: lab}
+spec:
+  command: [\"@BIN@/leno-peer\", echo, --listen, \"[::]:9000\"]
+  ports: [{name: x, port: 9000}]
+";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(the_first_request_comes_soon_and_edits_cut_nothing),
+        alone!(a_killed_mesh_is_cleaned_up),
+    ]
+}
+
+fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), TWO, |_| Ok(()))?;
+    let outcome = || -> Result<()> {
+        let start = std::time::Instant::now();
+        ask(&lab)?;
+        // A figure, not a bound: machines differ. The aim is 2 s.
+        eprintln!(
+            "{}: ready after {:?}, first request {:?} later",
+            capture.name(),
+            lab.ready_after(),
+            start.elapsed()
+        );
+        edit(&lab).context("editing the documents")?;
+        refused_edit(&lab).context("a bad edit")
+    };
+    outcome().with_context(|| lab.log())
+}
+
+/// A stream that is open while the documents change lives on, and what is new works.
+fn edit(lab: &Lab) -> Result<()> {
+    let (open, go) = (lab.directory().join("open"), lab.directory().join("go"));
+    let ask = "GET /upgrade HTTP/1.1\r\nHost: lab\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    let steps = [
+        Step::Send(ask.into()),
+        Step::Response(false),
+        Step::Touch(open.clone()),
+        Step::WaitFor(go.clone()),
+        Step::Send("still here".into()),
+        Step::Expect("still here".into()),
+    ];
+    let steps = serde_json::to_string(&steps)?;
+    let stream = lab.spawn("client", &["leno-peer", "talk", "web:8080", &steps])?;
+    leno_testkit::wait::until("the stream", STREAM_LIMIT, || Ok(open.exists().then_some(())))?;
+    lab.edit(&format!("{TWO}{ONE_MORE}"))?;
+    lab.wait_for("the new workload", |s| s.ready() && s.instance("echo-0").is_ok())?;
+    let hello = [Step::Send("hello".into()), Step::Expect("hello".into())];
+    let echoed = lab.talk("client", "echo:9000", &hello)?;
+    ensure!(echoed.failure().is_none(), "{echoed:?}");
+    std::fs::write(go, "")?;
+    let said = command::success("the old stream", stream.finish(STREAM_LIMIT)?)?;
+    let transcript: Transcript = serde_json::from_str(&said)?;
+    ensure!(transcript.failure().is_none(), "the old stream was cut: {transcript:?}");
+    // And back: what is gone is gone.
+    lab.edit(TWO)?;
+    lab.wait_for("the end of the new workload", |s| s.instance("echo-0").is_err())
+}
+
+fn refused_edit(lab: &Lab) -> Result<()> {
+    lab.edit(&TWO.replace("port: 8080", "port: eighty"))?;
+    lab.wait_for("the refusal", |s| s.refused_edit.is_some())?;
+    let why = lab.status()?.refused_edit.unwrap_or_default();
+    ensure!(why.contains("mesh.yaml:"), "no file and line in {why:?}");
+    ask(lab)?;
+    lab.edit(TWO)?;
+    lab.wait_for("the edit to be taken", |s| s.refused_edit.is_none())
+}
+
+fn a_killed_mesh_is_cleaned_up(capture: Capture) -> Result<()> {
+    let mut lab = Lab::start(&Options::new(capture), TWO, |_| Ok(()))?;
+    ask(&lab)?;
+    lab.kill(Piece::Owner, Signal::SIGKILL)?;
+    lab.end()?;
+    let before = lab.remains()?;
+    ensure!(!before.is_empty(), "there is nothing to clean up, so this proves nothing");
+    lab.clean_up()?;
+    let remains = lab.remains()?;
+    ensure!(remains.is_empty(), "left behind: {}", remains.join(", "));
+    Ok(())
+}
+
+fn ask(lab: &Lab) -> Result<()> {
+    let steps = [Step::Send("GET / HTTP/1.1\r\nHost: lab\r\n\r\n".into()), Step::Response(false)];
+    let answered = lab.talk("client", "web:8080", &steps)?;
+    ensure!(answered.statuses() == [200], "{answered:?}");
+    Ok(())
+}
+
+/// The certificate that the proxy of an instance shows to clients, in PEM.
+pub(super) fn certificate(lab: &Lab, instance: &str) -> Result<String> {
+    let address = lab.status()?.address(instance, false)?.to_string();
+    let mut client = Command::new(binaries::require("openssl", "openssl")?);
+    client.args(["s_client", "-alpn", "leno-h1", "-connect", &socket(&address, 8080)]);
+    let output = netns::inside(&lab.switch()?, || command::run(&mut client, OPENSSL_LIMIT))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let begin = text.find("-----BEGIN CERTIFICATE").with_context(|| text.to_string())?;
+    let end = text.find("-----END CERTIFICATE").context("half a certificate")?;
+    Ok(text[begin..end].to_string())
+}

@@ -1,0 +1,123 @@
+//! Twice what the proxies can carry, for a while: memory and descriptors stay.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::{usage::Usage, wait};
+
+use super::{Case, alone};
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab, labels: {app: web}}
+spec:
+  command: [\"@BIN@/leno-peer\", http, --listen, \"[::]:8080\"]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+const PROXIES: [Piece<'static>; 2] = [Piece::Proxy("client-0"), Piece::Proxy("web-0")];
+/// How long the soak lasts unless `LENO_SOAK_SECONDS` says otherwise; CI says 60.
+const DEFAULT_SECONDS: u64 = 5;
+/// Growth that is no leak: the allocator's own caches settle.
+const MEMORY_SLACK_KIB: u64 = 1024;
+/// Descriptors that may differ between two idle moments: a reconnect to the control plane.
+const DESCRIPTOR_SLACK: u64 = 4;
+/// Between two looks at the proxies.
+const SAMPLE: Duration = Duration::from_millis(500);
+/// How long connections may take to be closed after the load.
+const CLOSE_LIMIT: Duration = Duration::from_secs(20);
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![alone!(twice_saturation_grows_nothing)]
+}
+
+fn twice_saturation_grows_nothing(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    soak(&lab, capture).with_context(|| lab.log())
+}
+
+fn soak(lab: &Lab, capture: Capture) -> Result<()> {
+    let idle = usage(lab)?;
+    let url = "http://web:8080/?size=1024";
+    let fill = ["--url", url, "--rate", "max", "--connections", "64", "--duration", "2s"];
+    let saturation = lab.load("client", &fill)?.finish()?;
+    ensure!(saturation.errors == 0, "{saturation:?}");
+    let warm = wait_idle(lab, None)?;
+    let seconds = seconds();
+    let (rate, duration) =
+        (format!("{:.0}", saturation.requests_per_s * 2.0), format!("{seconds}s"));
+    let overload = ["--url", url, "--rate", &rate, "--connections", "64", "--duration", &duration];
+    let load = lab.load("client", &overload)?;
+    let samples = sample(lab, Duration::from_secs(seconds))?;
+    let report = load.finish()?;
+    let answered = report.errors_by_kind.keys().all(|kind| kind == "unsent");
+    ensure!(answered, "requests that were sent have failed: {report:?}");
+    let after = wait_idle(lab, Some(&warm))?;
+    for (nth, piece) in PROXIES.iter().enumerate() {
+        let at: Vec<u64> = samples.iter().map(|s| s[nth].rss_kib).collect();
+        let (settled, end) = (at.len() / 3, at.len() * 2 / 3);
+        let early = at[..=end].iter().skip(settled).max().copied().unwrap_or_default();
+        let late = at[end..].iter().max().copied().unwrap_or_default();
+        eprintln!(
+            "{}: {piece:?}: {:.0}/s for {seconds} s, RSS KiB idle {} loaded {early} then {late}, \
+             descriptors {} then {}",
+            capture.name(),
+            saturation.requests_per_s,
+            idle[nth].rss_kib,
+            warm[nth].descriptors,
+            after[nth].descriptors
+        );
+        ensure!(
+            late <= early + MEMORY_SLACK_KIB,
+            "{piece:?} grew from {early} to {late} KiB: {at:?}"
+        );
+    }
+    Ok(())
+}
+
+fn seconds() -> u64 {
+    let wanted = std::env::var("LENO_SOAK_SECONDS").ok().and_then(|s| s.parse().ok());
+    wanted.unwrap_or(DEFAULT_SECONDS).max(3)
+}
+
+fn usage(lab: &Lab) -> Result<Vec<Usage>> {
+    PROXIES.iter().map(|piece| lab.usage(*piece)).collect()
+}
+
+/// What the proxies use while the load lasts.
+fn sample(lab: &Lab, duration: Duration) -> Result<Vec<Vec<Usage>>> {
+    let start = Instant::now();
+    let mut samples = vec![usage(lab)?];
+    while start.elapsed() < duration {
+        // The pause is the measurement's own period; nothing is awaited.
+        std::thread::sleep(SAMPLE);
+        samples.push(usage(lab)?);
+    }
+    Ok(samples)
+}
+
+/// Waits until the proxies hold no more descriptors than at an idle moment before; the first
+/// time, until their number has stayed the same for a second.
+fn wait_idle(lab: &Lab, before: Option<&[Usage]>) -> Result<Vec<Usage>> {
+    let mut last = (Instant::now(), usage(lab)?);
+    wait::until("the connections to be closed", CLOSE_LIMIT, || {
+        let now = usage(lab)?;
+        let held = |usage: &[Usage]| usage.iter().map(|u| u.descriptors).collect::<Vec<_>>();
+        if let Some(before) = before {
+            let gone = |(b, n): (u64, u64)| n <= b + DESCRIPTOR_SLACK;
+            return Ok(held(before).into_iter().zip(held(&now)).all(gone).then_some(now));
+        }
+        if held(&last.1) != held(&now) {
+            last = (Instant::now(), now);
+            return Ok(None);
+        }
+        Ok((last.0.elapsed() > Duration::from_secs(1)).then_some(now))
+    })
+}

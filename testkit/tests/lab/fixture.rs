@@ -1,0 +1,159 @@
+//! The mesh that most cases share, and what they find in it.
+//!
+//! ```text
+//!   client ──► nginx     Debian's, all addresses, HTTP declared
+//!          ──► web       leno-peer, 2 instances, HTTP declared
+//!          ──► detect    leno-peer, HTTP, nothing declared
+//!          ──► local     leno-peer, bound to 127.0.0.1 only
+//!          ──► echo      leno-peer, TCP, nothing declared
+//!          ──► banner    leno-peer, the server speaks first, nothing declared
+//!          ──► redis, postgres, mariadb   Debian's, bound to 127.0.0.1 only
+//!   plain  (no proxy)
+//! ```
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::{binaries, command};
+
+/// How long a database may take to make its files.
+const INITIALISE_LIMIT: Duration = Duration::from_secs(90);
+
+/// The documents of the shared mesh.
+const MESH: &str = include_str!("mesh.yaml");
+/// Lets anyone in: the mesh says who talks to whom, and the database is the test's own.
+const POSTGRES_HBA: &str = "host all all 0.0.0.0/0 trust\nhost all all ::/0 trust\n";
+
+/// The shared mesh of one backend.
+pub(crate) struct Shared {
+    capture: Capture,
+    state: Mutex<State>,
+}
+
+enum State {
+    NotYet,
+    Up(Box<Lab>),
+    /// It did not come up: every case that needs it fails with that.
+    Failed(String),
+    Ended,
+}
+
+impl Shared {
+    pub(crate) fn new(capture: Capture) -> Self {
+        Shared { capture, state: Mutex::new(State::NotYet) }
+    }
+
+    pub(crate) fn capture(&self) -> Capture {
+        self.capture
+    }
+
+    /// Runs `work` on the mesh, which is brought up by the first call.
+    pub(crate) fn with(&self, work: fn(&Lab) -> Result<()>) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::NotYet) {
+            *state = match Lab::start(&Options::new(self.capture), MESH, prepare) {
+                Ok(lab) => State::Up(Box::new(lab)),
+                Err(error) => State::Failed(format!("{error:#}")),
+            };
+        }
+        match &*state {
+            State::Up(lab) => {
+                work(lab).with_context(|| format!("the mesh said:\n{}", tail(&lab.log())))
+            }
+            State::Failed(why) => Err(anyhow!("the shared mesh did not come up: {why}")),
+            State::NotYet | State::Ended => bail!("the shared mesh has ended"),
+        }
+    }
+
+    /// Ends the mesh; fails if it leaves anything on the machine.
+    pub(crate) fn end(&self) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State::Up(mut lab) = std::mem::replace(&mut *state, State::Ended) else {
+            return Ok(());
+        };
+        lab.end()?;
+        let remains = lab.remains()?;
+        if remains.is_empty() { Ok(()) } else { bail!("left behind: {}", remains.join(", ")) }
+    }
+}
+
+/// The last lines of a log.
+fn tail(log: &str) -> String {
+    const LINES: usize = 60;
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+/// Makes what the programs of the mesh need: configuration and empty databases.
+fn prepare(directory: &Path) -> Result<()> {
+    for (program, package) in
+        [("nginx", "nginx"), ("redis-server", "redis-server"), ("mariadbd", "mariadb-server")]
+    {
+        binaries::require(program, package)?;
+    }
+    fs::write(directory.join("nginx.conf"), nginx(&directory.display().to_string()))?;
+    prepare_postgres(directory)?;
+    prepare_mariadb(directory)
+}
+
+fn nginx(directory: &str) -> String {
+    format!(
+        "daemon off; master_process off; user root; pid {directory}/nginx.pid;\n\
+         error_log stderr error;\nevents {{ worker_connections 1024; }}\n\
+         http {{\n  access_log off;\n  client_body_temp_path {directory}/nginx-b;\n  \
+         proxy_temp_path {directory}/nginx-p;\n  fastcgi_temp_path {directory}/nginx-f;\n  \
+         uwsgi_temp_path {directory}/nginx-u;\n  scgi_temp_path {directory}/nginx-s;\n  \
+         server {{\n    listen 8080; listen [::]:8080;\n    default_type text/plain;\n    \
+         location / {{ return 200 \"hello from nginx\\n\"; }}\n    \
+         location /where {{ return 200 \"$remote_addr $server_addr $server_port\\n\"; }}\n  \
+         }}\n}}\n"
+    )
+}
+
+fn prepare_postgres(directory: &Path) -> Result<()> {
+    let data = directory.join("postgres");
+    let bin = postgres_directory()?;
+    own(&data, "postgres")?;
+    let mut initdb = Command::new("setpriv");
+    initdb.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+    initdb.arg(bin.join("initdb")).arg("-D").arg(&data);
+    initdb.args(["--no-sync", "-A", "trust", "-U", "postgres", "--no-locale", "-E", "UTF8"]);
+    command::text(initdb.current_dir(directory), INITIALISE_LIMIT)?;
+    fs::write(data.join("pg_hba.conf"), POSTGRES_HBA)?;
+    std::os::unix::fs::symlink(bin, directory.join("postgres-bin"))?;
+    Ok(())
+}
+
+/// Where Debian keeps the server's programs: a directory a version.
+fn postgres_directory() -> Result<std::path::PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<_> = versions.map(|v| v.path().join("bin")).collect();
+    found.retain(|bin| bin.join("initdb").exists());
+    found.sort();
+    found.pop().context("PostgreSQL is missing: apt-get install -y postgresql")
+}
+
+fn prepare_mariadb(directory: &Path) -> Result<()> {
+    let data = directory.join("mariadb");
+    own(&data, "mysql")?;
+    let mut install = Command::new(binaries::require("mariadb-install-db", "mariadb-server")?);
+    install.args(["--no-defaults", "--user=mysql", "--auth-root-authentication-method=normal"]);
+    install.args(["--skip-test-db", "--innodb-log-file-size=8M", "--innodb-flush-method=nosync"]);
+    install.arg(format!("--datadir={}", data.display()));
+    command::text(&mut install, INITIALISE_LIMIT)?;
+    let grant = "GRANT ALL ON *.* TO 'lab'@'%' IDENTIFIED BY 'lab';\n\
+                 GRANT ALL ON *.* TO 'lab'@'localhost' IDENTIFIED BY 'lab';\n";
+    Ok(fs::write(directory.join("mariadb.sql"), grant)?)
+}
+
+/// Makes a directory that belongs to a user.
+fn own(directory: &Path, user: &str) -> Result<()> {
+    fs::create_dir(directory)?;
+    let user = nix::unistd::User::from_name(user)?.with_context(|| format!("no user {user}"))?;
+    Ok(nix::unistd::chown(directory, Some(user.uid), Some(user.gid))?)
+}
