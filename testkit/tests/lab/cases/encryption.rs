@@ -175,11 +175,10 @@ fn foreign_client(lab: &Lab, address: &str, protocol: &str) -> Result<String> {
         make.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
         command::text(&mut make, OPENSSL_LIMIT)?;
     }
-    let script =
-        "printf 'GET /?size=5 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n' | \"$@\" 2>&1";
+    let script = format!("printf '{ASK}' | \"$@\" 2>&1");
     let mut client = Command::new("sh");
     client
-        .args(["-c", script, "sh"])
+        .args(["-c", &script, "sh"])
         .arg(&openssl)
         .args(["s_client", "-quiet", "-ign_eof", "-connect"]);
     client.arg(socket(address, 8080)).arg("-cert").arg(&certificate).arg("-key").arg(&key);
