@@ -1,0 +1,264 @@
+//! From messages to the mesh's values, checked.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::{
+    Identity, IdentityError, InstanceName, MtlsMode, NameError, Protocol, ServiceName,
+};
+use prost::Message;
+
+use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, proto};
+
+/// Most endpoints of one service over all its ports, ten times what a large service has.
+pub const MAX_ENDPOINTS: usize = 100_000;
+/// Most ports of one service or workload.
+const MAX_PORTS: usize = 1_000;
+/// Most addresses of one service or workload.
+const MAX_ADDRESSES: usize = 100;
+
+/// Why a message is no value of the mesh.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Not protobuf, or of another type than said.
+    #[error("not a {0}")]
+    Message(&'static str, #[source] prost::DecodeError),
+    /// The resource is of a type that was not expected here.
+    #[error("{found:?} came where {expected} was expected")]
+    Type {
+        /// What should have come.
+        expected: &'static str,
+        /// What came.
+        found: String,
+    },
+    /// A field that must be there is not.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// A number is out of range.
+    #[error("{number} is not a {field}")]
+    Number {
+        /// The field.
+        field: &'static str,
+        /// What it says.
+        number: i64,
+    },
+    /// An address has neither 4 nor 16 bytes.
+    #[error("an address of {0} bytes")]
+    Address(usize),
+    /// A list is longer than its bound.
+    #[error("{field}: {length} are more than {bound}")]
+    Length {
+        /// The field.
+        field: &'static str,
+        /// How many there are.
+        length: usize,
+        /// How many there may be.
+        bound: usize,
+    },
+    /// A name is none.
+    #[error("bad name")]
+    Name(#[from] NameError),
+    /// An identity is none.
+    #[error("bad identity")]
+    Identity(#[from] IdentityError),
+}
+
+/// What an `Address` resource holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A service.
+    Service(Service),
+    /// A workload.
+    Workload(Workload),
+}
+
+/// Reads the value of an `Address` resource.
+///
+/// # Errors
+/// [`DecodeError`], naming the field at fault.
+pub fn address(any: &proto::Any) -> Result<Address, DecodeError> {
+    expect_type(any, ADDRESS_TYPE)?;
+    let message = proto::Address::decode(any.value.clone())
+        .map_err(|error| DecodeError::Message("Address", error))?;
+    match message.kind {
+        Some(proto::address::Kind::Service(service)) => service.try_into().map(Address::Service),
+        Some(proto::address::Kind::Workload(workload)) => {
+            workload.try_into().map(Address::Workload)
+        }
+        None => Err(DecodeError::Missing("kind")),
+    }
+}
+
+/// Reads the value of a `ServerPolicy` resource.
+///
+/// # Errors
+/// [`DecodeError`], naming the field at fault.
+pub fn server_policy(any: &proto::Any) -> Result<ServerPolicy, DecodeError> {
+    expect_type(any, SERVER_POLICY_TYPE)?;
+    proto::ServerPolicy::decode(any.value.clone())
+        .map_err(|error| DecodeError::Message("ServerPolicy", error))?
+        .try_into()
+}
+
+impl TryFrom<proto::Service> for Service {
+    type Error = DecodeError;
+
+    fn try_from(message: proto::Service) -> Result<Self, DecodeError> {
+        let name: ServiceName = message.name.parse()?;
+        bounded("service ports", message.ports.len(), MAX_PORTS)?;
+        let endpoints = message.ports.iter().map(|port| port.endpoints.len()).sum();
+        bounded("endpoints", endpoints, MAX_ENDPOINTS)?;
+        bounded("identities", message.identities.len(), MAX_ENDPOINTS)?;
+        let identities: Vec<Identity> =
+            message.identities.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+        let mut ports = message
+            .ports
+            .into_iter()
+            .map(|port| service_port(port, &name, &identities))
+            .collect::<Result<Vec<_>, _>>()?;
+        ports.sort_by_key(|port| port.port);
+        Ok(Self { vips: ips(&message.vips)?, name, ports })
+    }
+}
+
+impl TryFrom<proto::Workload> for Workload {
+    type Error = DecodeError;
+
+    fn try_from(message: proto::Workload) -> Result<Self, DecodeError> {
+        Ok(Self {
+            name: message.name.parse()?,
+            addresses: ips(&message.addresses)?,
+            identity: match message.identity.as_str() {
+                "" => None,
+                text => Some(text.parse()?),
+            },
+            ports: ports(&message.ports)?,
+        })
+    }
+}
+
+impl TryFrom<proto::ServerPolicy> for ServerPolicy {
+    type Error = DecodeError;
+
+    fn try_from(message: proto::ServerPolicy) -> Result<Self, DecodeError> {
+        let mtls = match proto::MtlsMode::try_from(message.mtls) {
+            Ok(proto::MtlsMode::Strict) => MtlsMode::Strict,
+            Ok(proto::MtlsMode::Permissive) => MtlsMode::Permissive,
+            Ok(proto::MtlsMode::Disabled) => MtlsMode::Disabled,
+            // A mode of a later version is refused rather than guessed.
+            Ok(proto::MtlsMode::Unspecified) | Err(_) => {
+                return Err(DecodeError::Number {
+                    field: "mTLS mode",
+                    number: message.mtls.into(),
+                });
+            }
+        };
+        Ok(Self { workload: message.workload.parse()?, mtls, ports: ports(&message.ports)? })
+    }
+}
+
+fn expect_type(any: &proto::Any, expected: &'static str) -> Result<(), DecodeError> {
+    if any.type_url == expected {
+        Ok(())
+    } else {
+        Err(DecodeError::Type { expected, found: any.type_url.clone() })
+    }
+}
+
+fn bounded(field: &'static str, length: usize, bound: usize) -> Result<(), DecodeError> {
+    if length > bound { Err(DecodeError::Length { field, length, bound }) } else { Ok(()) }
+}
+
+fn service_port(
+    message: proto::ServicePort,
+    service: &ServiceName,
+    identities: &[Identity],
+) -> Result<ServicePort, DecodeError> {
+    let endpoints = message
+        .endpoints
+        .into_iter()
+        .map(|one| endpoint(one, service, identities))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(ServicePort {
+        port: port(message.port)?,
+        name: message.name.into(),
+        protocol: protocol(message.protocol),
+        endpoints: endpoints.into(),
+    })
+}
+
+fn endpoint(
+    message: proto::Endpoint,
+    service: &ServiceName,
+    identities: &[Identity],
+) -> Result<Endpoint, DecodeError> {
+    let workload = match message.workload.as_str() {
+        "" => None,
+        text => {
+            let mut name: InstanceName = text.parse()?;
+            if name.namespace == service.namespace {
+                // Thousands of endpoints share one allocation of the namespace.
+                name.namespace = service.namespace.clone();
+            }
+            Some(name)
+        }
+    };
+    let identity = match message.identity {
+        0 => None,
+        place => {
+            let index = usize::try_from(place - 1).unwrap_or(usize::MAX);
+            let unknown =
+                || DecodeError::Number { field: "place of an identity", number: place.into() };
+            Some(identities.get(index).ok_or_else(unknown)?.clone())
+        }
+    };
+    if message.addresses.is_empty() {
+        return Err(DecodeError::Missing("address of an endpoint"));
+    }
+    Ok(Endpoint {
+        workload,
+        addresses: ips(&message.addresses)?,
+        port: port(message.port)?,
+        identity,
+    })
+}
+
+fn ports(messages: &[proto::PortProtocol]) -> Result<Vec<PortProtocol>, DecodeError> {
+    bounded("ports", messages.len(), MAX_PORTS)?;
+    let one = |message: &proto::PortProtocol| {
+        Ok(PortProtocol { port: port(message.port)?, protocol: protocol(message.protocol) })
+    };
+    messages.iter().map(one).collect()
+}
+
+fn port(number: u32) -> Result<u16, DecodeError> {
+    match u16::try_from(number) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(DecodeError::Number { field: "port", number: number.into() }),
+    }
+}
+
+/// A protocol of a later version is relayed as bytes, which is right for any.
+fn protocol(number: i32) -> Protocol {
+    match proto::Protocol::try_from(number) {
+        Ok(proto::Protocol::Detect) => Protocol::Detect,
+        Ok(proto::Protocol::Http1) => Protocol::Http1,
+        Ok(proto::Protocol::Http2) => Protocol::Http2,
+        Ok(proto::Protocol::Opaque) | Err(_) => Protocol::Opaque,
+    }
+}
+
+fn ips(messages: &[Bytes]) -> Result<Vec<IpAddr>, DecodeError> {
+    bounded("addresses", messages.len(), MAX_ADDRESSES)?;
+    let ip = |bytes: &Bytes| {
+        if let Ok(octets) = <[u8; 4]>::try_from(bytes.as_ref()) {
+            Ok(octets.into())
+        } else if let Ok(octets) = <[u8; 16]>::try_from(bytes.as_ref()) {
+            Ok(octets.into())
+        } else {
+            Err(DecodeError::Address(bytes.len()))
+        }
+    };
+    messages.iter().map(ip).collect()
+}

@@ -1,0 +1,139 @@
+//! From the mesh's values to messages. Never fails.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::{Identity, MtlsMode, Protocol};
+use prost::Message;
+
+use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, proto};
+
+impl From<&Service> for proto::Service {
+    fn from(service: &Service) -> Self {
+        let mut identities = Identities::default();
+        let ports = service.ports.iter().map(|port| service_port(port, &mut identities)).collect();
+        Self {
+            name: service.name.to_string(),
+            vips: ips(&service.vips),
+            ports,
+            identities: identities.texts,
+        }
+    }
+}
+
+impl From<&Workload> for proto::Workload {
+    fn from(workload: &Workload) -> Self {
+        Self {
+            name: workload.name.to_string(),
+            addresses: ips(&workload.addresses),
+            identity: workload.identity.as_ref().map(ToString::to_string).unwrap_or_default(),
+            ports: ports(&workload.ports),
+        }
+    }
+}
+
+impl From<&ServerPolicy> for proto::ServerPolicy {
+    fn from(policy: &ServerPolicy) -> Self {
+        Self {
+            workload: policy.workload.to_string(),
+            mtls: mtls(policy.mtls).into(),
+            ports: ports(&policy.ports),
+        }
+    }
+}
+
+/// A service as the value of a resource.
+#[must_use]
+pub fn service(service: &Service) -> proto::Any {
+    address(proto::address::Kind::Service(service.into()))
+}
+
+/// A workload as the value of a resource.
+#[must_use]
+pub fn workload(workload: &Workload) -> proto::Any {
+    address(proto::address::Kind::Workload(workload.into()))
+}
+
+/// A server policy as the value of a resource.
+#[must_use]
+pub fn server_policy(policy: &ServerPolicy) -> proto::Any {
+    let value = proto::ServerPolicy::from(policy).encode_to_vec().into();
+    proto::Any { type_url: SERVER_POLICY_TYPE.to_owned(), value }
+}
+
+fn address(kind: proto::address::Kind) -> proto::Any {
+    let value = proto::Address { kind: Some(kind) }.encode_to_vec().into();
+    proto::Any { type_url: ADDRESS_TYPE.to_owned(), value }
+}
+
+/// Identities in the order of their first use.
+#[derive(Default)]
+struct Identities {
+    places: HashMap<Identity, u32>,
+    texts: Vec<String>,
+}
+
+impl Identities {
+    fn place(&mut self, identity: &Identity) -> u32 {
+        if let Some(place) = self.places.get(identity) {
+            return *place;
+        }
+        self.texts.push(identity.to_string());
+        let place = u32::try_from(self.texts.len()).expect("endpoints are fewer than 2^32");
+        self.places.insert(identity.clone(), place);
+        place
+    }
+}
+
+fn service_port(port: &ServicePort, identities: &mut Identities) -> proto::ServicePort {
+    proto::ServicePort {
+        port: port.port.into(),
+        name: port.name.to_string(),
+        protocol: protocol(port.protocol).into(),
+        endpoints: port.endpoints.iter().map(|one| endpoint(one, identities)).collect(),
+    }
+}
+
+fn endpoint(endpoint: &Endpoint, identities: &mut Identities) -> proto::Endpoint {
+    proto::Endpoint {
+        workload: endpoint.workload.as_ref().map(ToString::to_string).unwrap_or_default(),
+        addresses: ips(&endpoint.addresses),
+        port: endpoint.port.into(),
+        identity: endpoint.identity.as_ref().map_or(0, |identity| identities.place(identity)),
+    }
+}
+
+fn ports(ports: &[PortProtocol]) -> Vec<proto::PortProtocol> {
+    let port = |p: &PortProtocol| proto::PortProtocol {
+        port: p.port.into(),
+        protocol: protocol(p.protocol).into(),
+    };
+    ports.iter().map(port).collect()
+}
+
+fn ips(ips: &[IpAddr]) -> Vec<Bytes> {
+    let bytes = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => Bytes::copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => Bytes::copy_from_slice(&ip.octets()),
+    };
+    ips.iter().map(bytes).collect()
+}
+
+fn protocol(protocol: Protocol) -> proto::Protocol {
+    match protocol {
+        Protocol::Detect => proto::Protocol::Detect,
+        Protocol::Http1 => proto::Protocol::Http1,
+        Protocol::Http2 => proto::Protocol::Http2,
+        Protocol::Opaque => proto::Protocol::Opaque,
+    }
+}
+
+fn mtls(mode: MtlsMode) -> proto::MtlsMode {
+    match mode {
+        MtlsMode::Strict => proto::MtlsMode::Strict,
+        MtlsMode::Permissive => proto::MtlsMode::Permissive,
+        MtlsMode::Disabled => proto::MtlsMode::Disabled,
+    }
+}

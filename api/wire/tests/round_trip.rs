@@ -1,0 +1,150 @@
+//! What is sent is received as the same value; what is garbage is an error.
+#![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytes::Bytes;
+use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::{Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
+use leno_wire::{decode, encode, proto};
+use proptest::prelude::*;
+
+fn label() -> impl Strategy<Value = String> {
+    "[a-z]([a-z0-9-]{0,6}[a-z0-9])?"
+}
+
+fn ip() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        any::<u32>().prop_map(|bits| Ipv4Addr::from(bits).into()),
+        any::<u128>().prop_map(|bits| Ipv6Addr::from(bits).into()),
+    ]
+}
+
+fn protocol() -> impl Strategy<Value = Protocol> {
+    prop::sample::select(vec![Protocol::Detect, Protocol::Http1, Protocol::Http2, Protocol::Opaque])
+}
+
+fn identity() -> impl Strategy<Value = Identity> {
+    (label(), prop::sample::select(vec!["web", "db", "default"])).prop_map(
+        |(namespace, account)| Identity::new(TrustDomain::default(), &namespace, account).unwrap(),
+    )
+}
+
+prop_compose! {
+    fn endpoint()(
+        workload in prop::option::of((label(), label())),
+        addresses in prop::collection::vec(ip(), 1..3),
+        port in 1_u16..,
+        identity in prop::option::of(identity()),
+    ) -> Endpoint {
+        let workload = workload.map(|(ns, name)| InstanceName::new(&ns, &name).unwrap());
+        Endpoint { workload, addresses, port, identity }
+    }
+}
+
+prop_compose! {
+    fn service()(
+        namespace in label(),
+        name in label(),
+        vips in prop::collection::vec(ip(), 0..3),
+        ports in prop::collection::btree_map(
+            1_u16.., (".{0,8}", protocol(), prop::collection::vec(endpoint(), 0..5)), 0..4),
+    ) -> Service {
+        let port = |(port, (name, protocol, endpoints)): (u16, (String, _, Vec<_>))| ServicePort {
+            port, name: name.into(), protocol, endpoints: endpoints.into(),
+        };
+        let ports = ports.into_iter().map(port).collect();
+        Service { name: ServiceName::new(&namespace, &name).unwrap(), vips, ports }
+    }
+}
+
+fn ports() -> impl Strategy<Value = Vec<PortProtocol>> {
+    let port = (1_u16.., protocol()).prop_map(|(port, protocol)| PortProtocol { port, protocol });
+    prop::collection::vec(port, 0..4)
+}
+
+proptest! {
+    #[test]
+    fn a_service_survives_the_wire(service in service()) {
+        let received = decode::address(&encode::service(&service)).unwrap();
+        prop_assert_eq!(received, decode::Address::Service(service));
+    }
+
+    #[test]
+    fn a_workload_survives_the_wire(
+        name in (label(), label()),
+        addresses in prop::collection::vec(ip(), 0..3),
+        identity in prop::option::of(identity()),
+        ports in ports(),
+    ) {
+        let name = InstanceName::new(&name.0, &name.1).unwrap();
+        let workload = Workload { name, addresses, identity, ports };
+        let received = decode::address(&encode::workload(&workload)).unwrap();
+        prop_assert_eq!(received, decode::Address::Workload(workload));
+    }
+
+    #[test]
+    fn a_server_policy_survives_the_wire(
+        name in (label(), label()),
+        mtls in prop::sample::select(vec![
+            MtlsMode::Strict, MtlsMode::Permissive, MtlsMode::Disabled]),
+        ports in ports(),
+    ) {
+        let workload = InstanceName::new(&name.0, &name.1).unwrap();
+        let policy = ServerPolicy { workload, mtls, ports };
+        prop_assert_eq!(decode::server_policy(&encode::server_policy(&policy)).unwrap(), policy);
+    }
+
+    #[test]
+    fn garbage_is_an_error_or_a_value(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let any = |type_url: &str| proto::Any {
+            type_url: type_url.to_owned(), value: Bytes::copy_from_slice(&bytes),
+        };
+        let _ = decode::address(&any(leno_wire::ADDRESS_TYPE));
+        let _ = decode::server_policy(&any(leno_wire::SERVER_POLICY_TYPE));
+    }
+
+    #[test]
+    fn a_flipped_byte_never_panics(service in service(), at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        let mut any = encode::service(&service);
+        let mut bytes = any.value.to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        any.value = bytes.into();
+        let _ = decode::address(&any);
+    }
+}
+
+#[test]
+fn what_a_peer_gets_wrong_is_named() {
+    let refused = |service: proto::Service| Service::try_from(service).unwrap_err().to_string();
+    let named = || proto::Service { name: "shop/web".to_owned(), ..Default::default() };
+    assert_eq!(refused(proto::Service::default()), "bad name");
+    let port = |port, endpoints| proto::ServicePort { port, endpoints, ..Default::default() };
+    assert_eq!(
+        refused(proto::Service { ports: vec![port(0, vec![])], ..named() }),
+        "0 is not a port"
+    );
+    assert_eq!(
+        refused(proto::Service { ports: vec![port(70_000, vec![])], ..named() }),
+        "70000 is not a port"
+    );
+    assert_eq!(
+        refused(proto::Service { vips: vec![Bytes::from_static(b"abc")], ..named() }),
+        "an address of 3 bytes"
+    );
+    let endpoint = proto::Endpoint {
+        addresses: vec![Bytes::from_static(&[10, 0, 0, 1])],
+        port: 80,
+        identity: 1,
+        ..Default::default()
+    };
+    assert_eq!(
+        refused(proto::Service { ports: vec![port(80, vec![endpoint])], ..named() }),
+        "1 is not a place of an identity"
+    );
+    let policy = proto::ServerPolicy { workload: "shop/web-0".to_owned(), ..Default::default() };
+    assert_eq!(ServerPolicy::try_from(policy).unwrap_err().to_string(), "0 is not a mTLS mode");
+    let any = proto::Any { type_url: "other".to_owned(), value: Bytes::new() };
+    assert!(matches!(decode::address(&any), Err(decode::DecodeError::Type { .. })));
+}

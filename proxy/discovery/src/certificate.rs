@@ -1,0 +1,28 @@
+//! What a proxy proves its identity with.
+
+use std::fmt;
+use std::time::SystemTime;
+
+/// A certificate with its key and the trust bundle, as the control plane issued it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// The chain in DER, leaf first, without the root.
+    pub chain_der: Vec<Vec<u8>>,
+    /// The private key, PKCS #8 in DER. It was made here and is never sent anywhere.
+    pub key_der: Vec<u8>,
+    /// The trust bundle in DER.
+    pub roots_der: Vec<Vec<u8>>,
+    /// When the leaf ends.
+    pub not_after: SystemTime,
+}
+
+impl fmt::Debug for Certificate {
+    /// Leaves the key out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificate")
+            .field("chain", &self.chain_der.len())
+            .field("roots", &self.roots_der.len())
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
+    }
+}

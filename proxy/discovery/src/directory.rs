@@ -1,0 +1,322 @@
+//! The directory: what stands behind an address, watched and shared by all workers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leno_types::InstanceName;
+use leno_types::canonical;
+use leno_types::mesh::{Resolution, ServerPolicy};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::table::{Resource, Table};
+
+/// Most addresses watched at once. A workload that dials more distinct addresses within
+/// [`IDLE`] scans rather than calls; 100 bytes each bound this at 2 MB.
+pub const MAX_WATCHED: usize = 16_384;
+/// How long an address that nobody watches stays subscribed.
+pub const IDLE: Duration = Duration::from_mins(5);
+
+/// What stands behind every address. Cheap to clone; all clones share one state.
+#[derive(Clone)]
+pub struct Directory(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Live(Arc<Live>),
+    Fixed(Arc<Fixed>),
+}
+
+/// How the proxy stands with its control plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Whether a stream to the control plane is open.
+    pub connected: bool,
+    /// How long `connected` has been as it is.
+    pub since: Duration,
+    /// How old the state in use is: zero while connected, else the time since the control plane
+    /// was last heard. A fixed directory is never old.
+    pub age: Duration,
+    /// How many services and workloads are held.
+    pub resources: usize,
+    /// How many addresses are watched.
+    pub addresses: usize,
+    /// How many watches were refused for the bound [`MAX_WATCHED`].
+    pub refused: u64,
+    /// How many responses of the control plane could not be used as they were.
+    pub nacks: u64,
+    /// How often a stream was opened.
+    pub connects: u64,
+}
+
+/// State shared by the workers, which watch, and the client, which fills it.
+pub(crate) struct Live {
+    /// The workload's own namespace, whose services are prefetched.
+    instance: InstanceName,
+    state: Mutex<State>,
+    policy: watch::Sender<Option<Arc<ServerPolicy>>>,
+    /// Tells the client that `State::subscribe` has something.
+    wanted: Notify,
+}
+
+struct State {
+    table: Table,
+    watched: HashMap<IpAddr, Watched>,
+    /// Addresses to subscribe to, not yet sent.
+    subscribe: Vec<IpAddr>,
+    connected: bool,
+    changed: Instant,
+    heard: Instant,
+    refused: u64,
+    nacks: u64,
+    connects: u64,
+}
+
+struct Watched {
+    resolution: watch::Sender<Resolution>,
+    /// Since when nobody has a receiver, as of the last sweep.
+    idle_since: Option<Instant>,
+}
+
+struct Fixed {
+    resolver: Box<dyn Fn(IpAddr) -> Resolution + Send + Sync>,
+    policy: watch::Sender<Option<Arc<ServerPolicy>>>,
+}
+
+impl Directory {
+    pub(crate) fn live(instance: InstanceName) -> (Self, Arc<Live>) {
+        let live = Arc::new(Live::new(instance));
+        (Self(Kind::Live(Arc::clone(&live))), live)
+    }
+
+    /// A directory that never changes: for static mode and tests. There is no server policy
+    /// unless [`Directory::with_server_policy`] gives one.
+    #[must_use]
+    pub fn fixed(resolver: impl Fn(IpAddr) -> Resolution + Send + Sync + 'static) -> Self {
+        let fixed = Fixed { resolver: Box::new(resolver), policy: watch::Sender::new(None) };
+        Self(Kind::Fixed(Arc::new(fixed)))
+    }
+
+    /// The same directory with a server policy, where it is a fixed one; a live one has its own.
+    #[must_use]
+    pub fn with_server_policy(self, policy: ServerPolicy) -> Self {
+        if let Kind::Fixed(fixed) = &self.0 {
+            fixed.policy.send_replace(Some(Arc::new(policy)));
+        }
+        self
+    }
+
+    /// Watches what stands behind an address. The first watch of an address asks the control plane;
+    /// the receiver starts with what is known, which may be [`Resolution::Pending`].
+    ///
+    /// Receivers outlive the loss of the control plane: they keep the last value. Takes a lock for
+    /// a moment, so keep the receiver rather than asking again on each connection.
+    #[must_use]
+    pub fn watch(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
+        let ip = canonical(SocketAddr::new(ip, 0)).ip();
+        match &self.0 {
+            Kind::Live(live) => live.watch(ip),
+            Kind::Fixed(fixed) => watch::Sender::new((fixed.resolver)(ip)).subscribe(),
+        }
+    }
+
+    /// What inbound enforces for this proxy's own workload; none until the control plane said.
+    #[must_use]
+    pub fn server_policy(&self) -> watch::Receiver<Option<Arc<ServerPolicy>>> {
+        match &self.0 {
+            Kind::Live(live) => live.policy.subscribe(),
+            Kind::Fixed(fixed) => fixed.policy.subscribe(),
+        }
+    }
+
+    /// How the proxy stands with its control plane.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match &self.0 {
+            Kind::Live(live) => live.status(),
+            Kind::Fixed(_) => Status { connected: true, ..Status::default() },
+        }
+    }
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Directory").field(&self.status()).finish()
+    }
+}
+
+impl Live {
+    fn new(instance: InstanceName) -> Self {
+        let now = Instant::now();
+        let state = State {
+            table: Table::default(),
+            watched: HashMap::new(),
+            subscribe: Vec::new(),
+            connected: false,
+            changed: now,
+            heard: now,
+            refused: 0,
+            nacks: 0,
+            connects: 0,
+        };
+        Self {
+            instance,
+            state: Mutex::new(state),
+            policy: watch::Sender::new(None),
+            wanted: Notify::new(),
+        }
+    }
+
+    pub(crate) fn instance(&self) -> &InstanceName {
+        &self.instance
+    }
+
+    /// Comes back when addresses wait to be subscribed to.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// No change is left half done while the lock is held, so a panic elsewhere spoils nothing.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
+        let mut state = self.state();
+        if let Some(watched) = state.watched.get_mut(&ip) {
+            watched.idle_since = None;
+            return watched.resolution.subscribe();
+        }
+        if state.watched.len() >= MAX_WATCHED {
+            state.refused += 1;
+            return watch::Sender::new(Resolution::Unknown).subscribe();
+        }
+        let resolution = watch::Sender::new(state.table.resolve(ip));
+        let receiver = resolution.subscribe();
+        state.watched.insert(ip, Watched { resolution, idle_since: None });
+        state.subscribe.push(ip);
+        drop(state);
+        self.wanted.notify_one();
+        receiver
+    }
+
+    fn status(&self) -> Status {
+        let state = self.state();
+        Status {
+            connected: state.connected,
+            since: state.changed.elapsed(),
+            age: if state.connected { Duration::ZERO } else { state.heard.elapsed() },
+            resources: state.table.len(),
+            addresses: state.watched.len(),
+            refused: state.refused,
+            nacks: state.nacks,
+            connects: state.connects,
+        }
+    }
+
+    /// The addresses to subscribe to since the last call.
+    pub(crate) fn take_subscriptions(&self) -> Vec<IpAddr> {
+        std::mem::take(&mut self.state().subscribe)
+    }
+
+    /// Everything watched and everything held, for the first request of a stream.
+    pub(crate) fn resume(&self) -> (Vec<IpAddr>, HashMap<String, String>) {
+        let mut state = self.state();
+        state.subscribe.clear();
+        (state.watched.keys().copied().collect(), state.table.versions())
+    }
+
+    /// Notes that a stream opened.
+    pub(crate) fn connected(&self) {
+        let mut state = self.state();
+        state.connected = true;
+        state.connects += 1;
+        state.changed = Instant::now();
+    }
+
+    /// Notes that the stream ended; what was received stays in use.
+    pub(crate) fn disconnected(&self) {
+        let mut state = self.state();
+        if state.connected {
+            state.connected = false;
+            state.changed = Instant::now();
+            state.heard = state.changed;
+        }
+    }
+
+    /// Notes a response that could not be used as it was.
+    pub(crate) fn count_nack(&self) {
+        self.state().nacks += 1;
+    }
+
+    pub(crate) fn set_policy(&self, policy: Option<Arc<ServerPolicy>>) {
+        self.policy.send_if_modified(|current| {
+            let differs = *current != policy;
+            *current = policy;
+            differs
+        });
+    }
+
+    /// Takes what one response says of addresses.
+    pub(crate) fn apply(
+        &self,
+        resources: Vec<(String, Resource)>,
+        removed: &[String],
+        absent: &[IpAddr],
+    ) {
+        let mut state = self.state();
+        let mut changed: Vec<IpAddr> = Vec::new();
+        for name in removed {
+            changed.extend(state.table.remove(name));
+        }
+        for (name, resource) in resources {
+            changed.extend(state.table.insert(name, resource));
+        }
+        for ip in absent {
+            state.table.set_absent(*ip);
+            changed.push(*ip);
+        }
+        for ip in changed {
+            let mut resolution = state.table.resolve(ip);
+            let Some(watched) = state.watched.get(&ip) else {
+                continue;
+            };
+            if matches!(resolution, Resolution::Pending) {
+                // Its resource went, and with it what there was to know.
+                resolution = Resolution::Unknown;
+            }
+            watched.resolution.send_if_modified(|current| {
+                let differs = *current != resolution;
+                *current = resolution;
+                differs
+            });
+        }
+    }
+
+    /// Drops addresses that nobody has watched for [`IDLE`]; returns them, to be unsubscribed.
+    pub(crate) fn sweep(&self) -> Vec<IpAddr> {
+        let now = Instant::now();
+        let mut state = self.state();
+        let mut dropped = Vec::new();
+        state.watched.retain(|ip, watched| {
+            if watched.resolution.receiver_count() > 0 {
+                watched.idle_since = None;
+                return true;
+            }
+            let keep = now.duration_since(*watched.idle_since.get_or_insert(now)) < IDLE;
+            if !keep {
+                dropped.push(*ip);
+            }
+            keep
+        });
+        if !dropped.is_empty() {
+            let State { table, watched, subscribe, .. } = &mut *state;
+            subscribe.retain(|ip| watched.contains_key(ip));
+            table.retain(&self.instance.namespace, |ip| watched.contains_key(&ip));
+        }
+        dropped
+    }
+}
