@@ -35,3 +35,6 @@ pub use keyring::Keyring;
 pub use refusal::Refusal;
 pub use sniff::{ClientHello, Sniffed, client_hello, sniff};
 pub use stream::{Alpn, MeshStream};
+
+#[cfg(test)]
+mod tests;

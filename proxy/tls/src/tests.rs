@@ -1,0 +1,189 @@
+//! Handshakes over loopback: who gets in, who does not and why, and what rotation does.
+
+mod bytes;
+mod ca;
+mod certificates;
+mod first;
+mod liar;
+
+use std::time::Duration;
+
+use leno_transport::{CONNECT_TIMEOUT, Listener, Prefixed};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::*;
+use ca::{CART, Ca, Clock, WEB, identity};
+
+/// The two ends of a new connection: the client's, the server's.
+async fn pair() -> (TcpStream, Prefixed<TcpStream>) {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let near = leno_transport::connect(listener.address(), CONNECT_TIMEOUT).await.unwrap();
+    let (far, _) = listener.accept().await.unwrap();
+    (near, Prefixed::new(Vec::new(), far))
+}
+
+/// Two workloads of one mesh: web, the client, and cart, the server.
+struct Mesh {
+    ca: Ca,
+    clock: Clock,
+    web: Keyring,
+    cart: Keyring,
+    connector: Connector,
+    acceptor: Acceptor,
+}
+
+impl Mesh {
+    fn new() -> Self {
+        let (ca, clock) = (Ca::new("mesh"), Clock::new());
+        let (web, cart) = (Keyring::new(), Keyring::new());
+        web.set(ca.configs(WEB, &clock));
+        cart.set(ca.configs(CART, &clock));
+        let (connector, acceptor) = (web.connector(), cart.acceptor());
+        Self { ca, clock, web, cart, connector, acceptor }
+    }
+
+    async fn handshake(
+        &self,
+        alpn: Alpn,
+    ) -> (Result<MeshStream, HandshakeError>, Result<MeshStream, HandshakeError>) {
+        let (near, far) = pair().await;
+        let cart = identity(CART);
+        tokio::join!(self.connector.connect(near, &cart, alpn), self.acceptor.accept(far))
+    }
+
+    /// A handshake that succeeds, and one exchange of bytes, after which the ticket has arrived.
+    async fn connected(&self, alpn: Alpn) -> (MeshStream, MeshStream) {
+        let (client, server) = self.handshake(alpn).await;
+        let (mut client, mut server) = (client.unwrap(), server.unwrap());
+        echo(&mut client, &mut server).await;
+        (client, server)
+    }
+}
+
+async fn echo(client: &mut MeshStream, server: &mut MeshStream) {
+    let mut bytes = [0; 4];
+    client.write_all(b"ping").await.unwrap();
+    client.flush().await.unwrap();
+    server.read_exact(&mut bytes).await.unwrap();
+    server.write_all(b"pong").await.unwrap();
+    server.flush().await.unwrap();
+    client.read_exact(&mut bytes).await.unwrap();
+    assert_eq!(&bytes, b"pong");
+}
+
+#[tokio::test]
+async fn both_sides_know_each_other_and_what_is_inside() {
+    let mesh = Mesh::new();
+    for alpn in Alpn::ALL {
+        let (client, server) = mesh.connected(alpn).await;
+        assert_eq!(*client.identity(), identity(CART));
+        assert_eq!(*server.identity(), identity(WEB));
+        assert_eq!((client.alpn(), server.alpn()), (alpn, alpn));
+    }
+}
+
+#[tokio::test]
+async fn without_credentials_there_is_no_handshake() {
+    let empty = Keyring::new();
+    let (near, far) = pair().await;
+    let client = empty.connector().connect(near, &identity(CART), Alpn::Http1).await;
+    assert_eq!(client.unwrap_err().reason(), "no-credentials");
+    let server = empty.acceptor().accept(far).await;
+    assert_eq!(server.unwrap_err().reason(), "no-credentials");
+}
+
+#[tokio::test]
+async fn a_second_connection_resumes_the_session() {
+    let mesh = Mesh::new();
+    let (client, server) = mesh.connected(Alpn::Http1).await;
+    assert!(!client.resumed() && !server.resumed());
+    let (client, server) = mesh.connected(Alpn::Opaque).await;
+    assert!(client.resumed() && server.resumed());
+    assert_eq!(*server.identity(), identity(WEB));
+    assert_eq!((client.alpn(), server.alpn()), (Alpn::Opaque, Alpn::Opaque));
+}
+
+#[tokio::test]
+async fn a_session_does_not_outlive_the_certificate() {
+    let mesh = Mesh::new();
+    mesh.connected(Alpn::Http1).await;
+    // Tickets live for half a day, the client's certificate ends with the year.
+    mesh.clock.advance(Duration::from_secs(201 * 86_400));
+    let (client, server) = mesh.handshake(Alpn::Http1).await;
+    assert_eq!(client.unwrap_err().reason(), "expired");
+    assert!(server.is_err());
+}
+
+#[tokio::test]
+async fn a_resumed_session_is_checked_against_the_clock() {
+    // Within the life of the ticket, so that only the own check can refuse it.
+    let mesh = Mesh::new();
+    let end_of_year = Duration::from_secs(199 * 86_400 + 86_400 - 3_600);
+    mesh.clock.advance(end_of_year);
+    mesh.connected(Alpn::Http1).await;
+    mesh.clock.advance(Duration::from_secs(2 * 3_600));
+    let (client, server) = mesh.handshake(Alpn::Http1).await;
+    assert_eq!(client.unwrap_err().reason(), "expired");
+    assert_eq!(server.unwrap_err().reason(), "expired");
+}
+
+#[tokio::test]
+async fn rotation_cuts_nothing_and_is_used_at_once() {
+    let mesh = Mesh::new();
+    let (mut client, mut server) = mesh.connected(Alpn::Http1).await;
+    mesh.web.set(mesh.ca.configs(WEB, &mesh.clock));
+    mesh.cart.set(mesh.ca.configs(CART, &mesh.clock));
+    echo(&mut client, &mut server).await;
+    let (fresh, _server) = mesh.connected(Alpn::Http1).await;
+    assert!(!fresh.resumed());
+    echo(&mut client, &mut server).await;
+}
+
+#[tokio::test]
+async fn a_session_with_rotated_credentials_is_not_resumed_by_either_side() {
+    for rotate_client in [true, false] {
+        let mesh = Mesh::new();
+        mesh.connected(Alpn::Http1).await;
+        if rotate_client {
+            mesh.web.set(mesh.ca.configs(WEB, &mesh.clock));
+        } else {
+            mesh.cart.set(mesh.ca.configs(CART, &mesh.clock));
+        }
+        let (client, _server) = mesh.connected(Alpn::Http1).await;
+        assert!(!client.resumed());
+    }
+}
+
+#[tokio::test]
+async fn roots_rotate_with_overlap() {
+    let mesh = Mesh::new();
+    let new = Ca::new("mesh, next root");
+    let both = |ca: &Ca, uri| {
+        let (chain, key) = ca.issue(&ca::Leaf::of(uri));
+        let roots = vec![mesh.ca.root.clone(), new.root.clone()];
+        let credentials = Credentials::from_der(chain, key, roots).unwrap();
+        TlsConfigs::with_clock(credentials, std::sync::Arc::new(mesh.clock.clone())).unwrap()
+    };
+    // The bundle first, everywhere; then the issuer, one by one; then the old root goes.
+    mesh.web.set(both(&mesh.ca, WEB));
+    mesh.connected(Alpn::Http1).await;
+    mesh.cart.set(both(&mesh.ca, CART));
+    mesh.connected(Alpn::Http1).await;
+    mesh.web.set(both(&new, WEB));
+    mesh.connected(Alpn::Http1).await;
+    mesh.cart.set(both(&new, CART));
+    mesh.connected(Alpn::Http1).await;
+    mesh.web.set(new.configs(WEB, &mesh.clock));
+    mesh.connected(Alpn::Http1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_is_given_up() {
+    let mesh = Mesh::new();
+    let (near, _far) = pair().await;
+    let client = mesh.connector.connect(near, &identity(CART), Alpn::Http1).await;
+    assert_eq!(client.unwrap_err().reason(), "timeout");
+    let (_near, far) = pair().await;
+    assert_eq!(mesh.acceptor.accept(far).await.unwrap_err().reason(), "timeout");
+}

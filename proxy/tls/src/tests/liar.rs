@@ -1,0 +1,98 @@
+//! The other side played with rustls alone: it believes anything and presents anything.
+
+use std::sync::Arc;
+
+use leno_transport::Prefixed;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// Believes every server.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A client with any certificate or none, naming any protocols.
+pub(super) async fn connect(
+    tcp: TcpStream,
+    certified: Option<Certified>,
+    alpn: &[&str],
+) -> std::io::Result<client::TlsStream<TcpStream>> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody));
+    let mut config = match certified {
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from("cart.shop").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await
+}
+
+/// A server with any certificate.
+pub(super) async fn accept(
+    tcp: Prefixed<TcpStream>,
+    (chain, key): Certified,
+    alpn: &str,
+) -> std::io::Result<server::TlsStream<Prefixed<TcpStream>>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(super::ca::Ca::new("nobody").root).unwrap();
+    let provider = Arc::new(default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
+        .allow_unauthenticated()
+        .build()
+        .unwrap();
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    TlsAcceptor::from(Arc::new(config)).accept(tcp).await
+}
