@@ -1,7 +1,8 @@
 //! Exchanges as wire transcripts.
 
 use crate::support::{Lab, Settings};
-use leno_http::{Cause, HeaderLine, Limits, Place, pool_stats};
+use leno_http::{Answer, Cause, Conn, HeaderLine, Limits, Place, pool_stats};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Duration;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -310,7 +311,6 @@ async fn ten_mebibytes_both_ways_through_small_pipes() {
     let response = [reply.as_bytes(), &body].concat();
     let Lab { client, servers, done, .. } = &mut lab;
     let (mut from_client, mut to_client) = tokio::io::split(&mut client.0);
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let upload = to_client.write_all(&request);
     let download = async {
         let mut got = vec![0; response.len()];
@@ -351,7 +351,6 @@ async fn nothing_more_is_read_than_can_be_written() {
     // The client reads nothing: its pipe fills, one buffer fills, the server's pipe fills.
     let mut taken = 0;
     let piece = [7; 4096];
-    use tokio::io::AsyncWriteExt;
     while let Ok(count) =
         tokio::time::timeout(Duration::from_millis(1), server.0.write(&piece)).await
     {
@@ -575,7 +574,6 @@ async fn a_side_that_takes_no_bytes_is_given_up() {
     let big = [&b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"[..], &[b'x'; 9000]].concat();
     let (failure, ()) =
         tokio::join!(async { lab.done.recv().await.unwrap().failure.unwrap() }, async {
-            use tokio::io::AsyncWriteExt;
             server.0.write_all(&big).await.unwrap_err();
         });
     assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Stalled));
@@ -634,4 +632,45 @@ async fn an_answer_of_ours_keeps_what_can_be_kept() {
     let _server = lab.server().await;
     let rest = lab.client.rest().await;
     assert!(rest.ends_with("\r\nConnection: close\r\n\r\n"), "{rest}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_our_own() {
+    let (near, mut far) = tokio::io::duplex(1 << 20);
+    let mut client = Conn::new(near);
+    let limits = Limits::default();
+    let page = vec![b'x'; 100_000];
+    for method in ["GET", "HEAD"] {
+        let request = format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n");
+        far.write_all(request.as_bytes()).await.unwrap();
+        let request = client.read_request(&limits).await.unwrap().unwrap();
+        let headers = [HeaderLine::new("Cache-Control", b"no-store").unwrap()];
+        let answer = Answer {
+            status: 200,
+            cause: None,
+            headers: &headers,
+            content_type: "text/plain",
+            body: &page,
+        };
+        assert!(client.respond(Some(&request), &answer).await.unwrap());
+        let head = "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n\
+            Content-Length: 100000\r\n\r\n";
+        let body = if method == "HEAD" { &[][..] } else { &page };
+        let mut got = vec![0; head.len() + body.len()];
+        far.read_exact(&mut got).await.unwrap();
+        assert!(got == [head.as_bytes(), body].concat());
+    }
+    client.close(&limits).await;
+    assert_eq!(far.read_to_end(&mut vec![]).await.unwrap(), 0);
+    assert_eq!(pool_stats().used, [0; 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_read_for_detection_are_the_first_of_the_connection() {
+    let (near, mut far) = tokio::io::duplex(1000);
+    let mut client = Conn::with_received(near, &GET.as_bytes()[..7]);
+    far.write_all(&GET.as_bytes()[7..]).await.unwrap();
+    let request = client.read_request(&Limits::default()).await.unwrap().unwrap();
+    assert_eq!(client.received(), GET.as_bytes());
+    assert_eq!(request.view(client.received()).authority(), "a");
 }
