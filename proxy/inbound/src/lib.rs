@@ -1,1 +1,186 @@
 //! What a proxy does with connections that arrive at its workload.
+//!
+//! [`Inbound::serve`] takes an accepted connection, finds out whether another proxy, an unmeshed
+//! client or the application's own TLS is on it, enforces the server policy, and hands requests or
+//! bytes to the application. It knows nothing of listeners, threads or the outbound side.
+//!
+//! ```text
+//! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h1  ─► requests ─┐
+//!                          │                        └─ leno-tcp ─► bytes ────┼─► application
+//!                          └─ anything else ─► strict: reset                 │
+//!                                              permissive: HTTP or bytes ────┘
+//! ```
+//!
+//! Read first: [`Inbound`], then `accept` (who is there) and `application` (where it listens).
+
+mod accept;
+mod application;
+mod http;
+mod opaque;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
+use leno_tls::Acceptor;
+use leno_transport::{Activity, Stream, original_destination};
+use leno_types::mesh::{ServerPolicy, declared};
+use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use accept::Accepted;
+use application::Application;
+
+/// Most ports of the application whose pools are kept apart; applications have a handful.
+const MAX_APPLICATIONS: usize = 256;
+
+/// What the inbound side of one worker is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The workload that is served.
+    pub workload: InstanceName,
+    /// Who clients are, by their address.
+    pub directory: Directory,
+    /// What to enforce; while there is none, [`MtlsMode::Strict`].
+    pub policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
+    /// mTLS with other proxies; without it nothing is terminated.
+    pub tls: Acceptor,
+    /// This worker's counts.
+    pub registry: Rc<Registry>,
+    /// This worker's connections in progress.
+    pub activity: Rc<Activity>,
+    /// Bounds of the HTTP engine.
+    pub limits: Limits,
+    /// Where the application is, whatever the original destination.
+    pub application: Option<SocketAddr>,
+}
+
+/// The inbound side of one worker.
+#[derive(Debug)]
+pub struct Inbound {
+    shared: Shared,
+    applications: RefCell<HashMap<SocketAddr, Rc<Application>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) parts: Parts,
+}
+
+/// Who is on a connection, and for what.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) identity: Option<Identity>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Inbound {
+    /// The inbound side, ready to serve.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self { shared: Shared { parts }, applications: RefCell::default() }
+    }
+
+    /// Serves one accepted connection to its end. `listener` is the address it was accepted on.
+    pub async fn serve(&self, mut stream: TcpStream, address: SocketAddr, listener: SocketAddr) {
+        let parts = &self.shared.parts;
+        let destination = match self.destination(&stream, listener) {
+            Ok(destination) => destination,
+            Err(error) => {
+                parts.registry.count(Counter::InboundDestinationMissing);
+                tracing::warn!(%error, "no original destination: is the workload captured?");
+                stream.abort();
+                return;
+            }
+        };
+        let (mtls, declared) = self.shared.policy_for(destination.port());
+        let client = Client { identity: None, address: canonical(address) };
+        let accepted = accept::accept(&self.shared, stream, client.address.ip(), (mtls, declared));
+        let application = self.application(destination);
+        match accepted.await {
+            Some(Accepted::Mesh { stream, identity, protocol }) => {
+                let client = Client { identity: Some(identity), ..client };
+                let edge = self.shared.edge(&client);
+                if protocol == Protocol::Opaque {
+                    opaque::serve(&self.shared, &application, &edge, stream).await;
+                } else {
+                    http::serve(&self.shared, &application, &edge, stream, &[]).await;
+                }
+            }
+            Some(Accepted::Plain { stream, first, protocol }) => {
+                let edge = self.shared.edge(&client);
+                if protocol == Protocol::Opaque {
+                    let stream = leno_transport::Prefixed::new(first, stream);
+                    opaque::serve(&self.shared, &application, &edge, stream).await;
+                } else {
+                    http::serve(&self.shared, &application, &edge, stream, &first).await;
+                }
+            }
+            Some(Accepted::ServerFirst { stream }) => {
+                let edge = self.shared.edge(&client);
+                opaque::serve(&self.shared, &application, &edge, stream).await;
+            }
+            None => {}
+        }
+    }
+
+    /// Closes idle connections that are too old. To be called every few seconds.
+    pub fn sweep(&self) {
+        let mut applications = self.applications.borrow_mut();
+        applications.retain(|_, application| {
+            application.pool.sweep();
+            Rc::strong_count(application) > 1 || !application.pool.is_empty()
+        });
+    }
+
+    fn destination(&self, stream: &TcpStream, listener: SocketAddr) -> std::io::Result<SocketAddr> {
+        match self.shared.parts.application {
+            Some(application) => Ok(application),
+            None => original_destination(stream, listener.port())
+                .map(|OrigDst(original)| canonical(original)),
+        }
+    }
+
+    fn application(&self, destination: SocketAddr) -> Rc<Application> {
+        let mut applications = self.applications.borrow_mut();
+        if applications.len() >= MAX_APPLICATIONS {
+            applications.retain(|_, application| Rc::strong_count(application) > 1);
+        }
+        let application = applications
+            .entry(destination)
+            .or_insert_with(|| Rc::new(Application::new(destination)));
+        Rc::clone(application)
+    }
+}
+
+impl Shared {
+    /// Whether plaintext is served on `port`, and what it is declared to carry.
+    fn policy_for(&self, port: u16) -> (MtlsMode, Protocol) {
+        match &*self.parts.policy.borrow() {
+            Some(policy) => (policy.mtls, declared(&policy.ports, port)),
+            None => (MtlsMode::Strict, Protocol::Detect),
+        }
+    }
+
+    /// The edge from this client; the service account stands for the workload, because an
+    /// identity does not tell one replica from another.
+    pub(crate) fn edge(&self, client: &Client) -> Rc<Edge> {
+        let workload = &self.parts.workload;
+        let identity = client.identity.as_ref();
+        self.parts.registry.edge(&EdgeLabels {
+            direction: Direction::Inbound,
+            client: identity.map_or("", Identity::service_account).into(),
+            client_namespace: identity.map_or("", Identity::namespace).into(),
+            server: Arc::clone(&workload.name),
+            server_namespace: Arc::clone(&workload.namespace),
+            service: "".into(),
+            mtls: identity.is_some(),
+        })
+    }
+}

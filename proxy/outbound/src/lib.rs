@@ -1,1 +1,149 @@
 //! What a proxy does with connections that its workload opens.
+//!
+//! [`Outbound::serve`] takes an accepted connection, recovers where it was meant to go, finds out
+//! what stands there, and either proxies its requests one by one or relays its bytes. It knows
+//! nothing of listeners, threads or the inbound side.
+//!
+//! ```text
+//! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed as it is
+//!                                                  └─ Backends ─┬─ HTTP ─► a pick a request
+//!                                                               └─ opaque ─► a pick a connection
+//! ```
+//!
+//! Read first: [`Outbound`], then `destination` (what an address means) and `backends` (the
+//! endpoints behind it, with their pools).
+
+mod backends;
+mod connect;
+mod destination;
+mod first;
+mod http;
+mod opaque;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_telemetry::{Counter, Registry};
+use leno_tls::Connector;
+use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
+use leno_types::mesh::Resolution;
+use leno_types::{InstanceName, OrigDst, Protocol, canonical};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use destination::{Destination, Destinations, Route};
+
+/// What the outbound side of one worker is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The workload whose connections these are.
+    pub workload: InstanceName,
+    /// What stands behind an address.
+    pub directory: Directory,
+    /// mTLS towards other proxies.
+    pub tls: Connector,
+    /// This worker's counts.
+    pub registry: Rc<Registry>,
+    /// This worker's connections in progress.
+    pub activity: Rc<Activity>,
+    /// Bounds of the HTTP engine.
+    pub limits: Limits,
+    /// Where everything accepted goes, whatever its original destination.
+    pub fixed: Option<Fixed>,
+}
+
+/// A destination given by configuration.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    /// The service.
+    pub resolution: watch::Receiver<Resolution>,
+    /// The port of the service.
+    pub port: u16,
+}
+
+/// The outbound side of one worker.
+#[derive(Debug)]
+pub struct Outbound {
+    destinations: Destinations,
+    fixed: Option<Rc<Destination>>,
+    shared: Rc<Shared>,
+}
+
+/// What every connection needs.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) client: Arc<str>,
+    pub(crate) client_namespace: Arc<str>,
+    pub(crate) tls: Connector,
+    pub(crate) registry: Rc<Registry>,
+    pub(crate) activity: Rc<Activity>,
+    pub(crate) limits: Limits,
+    pub(crate) local: LocalAddresses,
+}
+
+impl Outbound {
+    /// The outbound side, ready to serve.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let shared = Rc::new(Shared {
+            client: parts.workload.name,
+            client_namespace: parts.workload.namespace,
+            tls: parts.tls,
+            registry: parts.registry,
+            activity: parts.activity,
+            limits: parts.limits,
+            local: LocalAddresses::new(),
+        });
+        let fixed = parts.fixed.map(|Fixed { resolution, port }| {
+            let original = SocketAddr::from(([0, 0, 0, 0], port));
+            Rc::new(Destination::new(original, resolution, Rc::clone(&shared)))
+        });
+        let destinations = Destinations::new(parts.directory, Rc::clone(&shared));
+        Self { destinations, fixed, shared }
+    }
+
+    /// Serves one accepted connection to its end. `listener` is the address it was accepted on.
+    pub async fn serve(&self, mut stream: TcpStream, listener: SocketAddr) {
+        let destination = match &self.fixed {
+            Some(fixed) => Rc::clone(fixed),
+            None => match original_destination(&stream, listener.port()) {
+                Ok(OrigDst(original)) => self.destinations.get(canonical(original)),
+                Err(error) => {
+                    self.shared.registry.count(Counter::OutboundDestinationMissing);
+                    tracing::warn!(%error, "no original destination: is the workload captured?");
+                    stream.abort();
+                    return;
+                }
+            },
+        };
+        match destination.route().await {
+            Route::Direct => opaque::direct(&self.shared, destination.original(), stream).await,
+            Route::Own => opaque::own(&self.shared, destination.original(), stream).await,
+            Route::Backends(backends) => match backends.protocol() {
+                Protocol::Http1 => http::serve(&self.shared, &destination, stream, &[]).await,
+                Protocol::Detect => {
+                    first::serve(&self.shared, &destination, &backends, stream).await
+                }
+                Protocol::Http2 | Protocol::Opaque => {
+                    opaque::relay(&self.shared, &backends, Vec::new(), stream).await;
+                }
+            },
+            Route::NoSuchPort => {
+                tracing::debug!(destination = %destination.original(), "the service has no such port");
+                stream.abort();
+            }
+        }
+    }
+
+    /// Closes idle connections that are too old and forgets destinations that nobody uses. To be
+    /// called every few seconds.
+    pub fn sweep(&self) {
+        self.destinations.sweep();
+        if let Some(fixed) = &self.fixed {
+            fixed.sweep();
+        }
+    }
+}

@@ -1,9 +1,15 @@
-//! The access log: one line for each request and opaque connection.
+//! The access log: one line for each request and opaque connection. Off unless asked for.
 
-use std::fmt::Write;
+mod log;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use crate::edge::EdgeLabels;
+
+pub use log::{AccessLog, Sink};
 
 /// Longest target or cause written; the rest is cut off.
 const MAX_FIELD_BYTES: usize = 1024;
@@ -15,6 +21,46 @@ pub enum Format {
     Text,
     /// A JSON object.
     Json,
+}
+
+/// Lines that may wait to be written; more are dropped and counted, because a log that cannot be
+/// written fast enough must not slow requests down.
+const MAX_WAITING: usize = 4096;
+
+/// Where the lines of all workers go: one thread that writes to standard output.
+#[derive(Clone, Debug)]
+pub struct Log {
+    format: Format,
+    lines: SyncSender<String>,
+}
+
+impl Log {
+    /// Starts the writing thread, which ends with the process.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn start(format: Format) -> std::io::Result<Self> {
+        let (lines, waiting) = sync_channel(MAX_WAITING);
+        std::thread::Builder::new().name("access-log".to_owned()).spawn(move || write(&waiting))?;
+        Ok(Self { format, lines })
+    }
+
+    /// Hands a line over; false when it had to be dropped.
+    #[must_use]
+    pub fn write(&self, record: &Record<'_>) -> bool {
+        self.lines.try_send(record.line(self.format)).is_ok()
+    }
+}
+
+/// Writes what waits in one go. Ends when standard output is closed: then nobody reads it.
+fn write(waiting: &Receiver<String>) {
+    let mut out = std::io::stdout().lock();
+    while let Ok(mut lines) = waiting.recv() {
+        lines.extend(waiting.try_iter().take(MAX_WAITING));
+        if out.write_all(lines.as_bytes()).and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
 }
 
 /// What one line says.

@@ -53,6 +53,7 @@ pub struct EdgeLabels {
 /// The counts of one edge on one worker.
 #[derive(Debug)]
 pub struct Edge {
+    pub(crate) labels: EdgeLabels,
     pub(crate) statuses: RefCell<Vec<(u16, u64)>>,
     pub(crate) errors: RefCell<Vec<(&'static str, u64)>>,
     pub(crate) durations: RefCell<Histogram>,
@@ -66,8 +67,9 @@ pub struct Edge {
 }
 
 impl Edge {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(labels: EdgeLabels, now: Instant) -> Self {
         Self {
+            labels,
             statuses: RefCell::default(),
             errors: RefCell::default(),
             durations: RefCell::default(),

@@ -5,21 +5,43 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::access::{Log, Record};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Edge, EdgeLabels};
 use crate::snapshot::Snapshot;
 
-/// Most edges a worker counts one by one. An edge is about 40 series and 500 bytes; a workload
-/// calls tens of others, so this is a bound against a flood, not a limit in practice.
-pub const MAX_EDGES: usize = 512;
-/// How long an edge is kept that nobody holds and nothing is counted on.
+/// Most edges a worker counts one by one: the series budget. An edge is about 40 series and 500
+/// bytes, so this is some 10,000 series and a page of 2 MB at the worst; a workload calls tens of
+/// others.
+pub const MAX_EDGES: usize = 256;
+/// How long an edge is shown that nobody holds and nothing is counted on. Its counts are kept after
+/// that, until its place is needed, so that it goes on where it was when it is used again.
 pub const EDGE_IDLE: Duration = Duration::from_secs(600);
+
+/// A request in progress, as far as it is counted.
+#[derive(Debug)]
+pub struct Begun {
+    at: Instant,
+    request: Option<(Box<str>, Box<[u8]>)>,
+}
+
+/// How a request has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// The status that the client saw; 499 when it left before there was one.
+    pub status: u16,
+    /// Bytes from and to the client, heads included.
+    pub bytes: (u64, u64),
+    /// Why the mesh failed it, when it did.
+    pub error: Option<&'static str>,
+}
 
 /// Everything one worker counts. Shared within its thread by `Rc`.
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
+    access: Option<Log>,
 }
 
 impl Default for Registry {
@@ -32,7 +54,40 @@ impl Registry {
     /// An empty one.
     #[must_use]
     pub fn new() -> Self {
-        Self { counters: Counters::new(), edges: RefCell::default() }
+        Self { counters: Counters::new(), edges: RefCell::default(), access: None }
+    }
+
+    /// With an access log, shared by all workers.
+    #[must_use]
+    pub fn with_access_log(self, access: Option<Log>) -> Self {
+        Self { access, ..self }
+    }
+
+    /// A request has begun; its method and target are copied only for an access log.
+    #[must_use]
+    pub fn begin(&self, method: &str, target: &[u8]) -> Begun {
+        let request = self.access.as_ref().map(|_| (method.into(), target.into()));
+        Begun { at: Instant::now(), request }
+    }
+
+    /// A request has ended: counts it on its edge and logs it.
+    pub fn end(&self, edge: &Edge, begun: &Begun, outcome: &Outcome) {
+        let duration = begun.at.elapsed();
+        edge.request(outcome.status, duration);
+        edge.bytes(outcome.bytes.0, outcome.bytes.1);
+        let (Some(log), Some((method, target))) = (&self.access, &begun.request) else { return };
+        let line = Record {
+            edge: &edge.labels,
+            method,
+            target,
+            status: Some(outcome.status),
+            bytes: outcome.bytes,
+            duration,
+            error: outcome.error,
+        };
+        if !log.write(&line) {
+            self.counters.add(Counter::AccessLogDropped, 1);
+        }
     }
 
     /// Counts one of what belongs to no edge.
@@ -62,25 +117,35 @@ impl Registry {
         if !known {
             self.counters.add(Counter::EdgesOverBudget, 1);
         }
-        Rc::clone(edges.entry(labels).or_insert_with(|| Rc::new(Edge::new(now))))
+        Rc::clone(
+            edges
+                .entry(labels)
+                .or_insert_with_key(|labels| Rc::new(Edge::new(labels.clone(), now))),
+        )
     }
 
-    /// Everything counted so far, to be sent to another thread. Forgets edges that are idle.
+    /// Everything counted so far, to be sent to another thread.
     pub fn snapshot(&self) -> Snapshot {
-        let mut edges = self.edges.borrow_mut();
-        forget_idle(&mut edges, Instant::now());
-        Snapshot::of(self.counters.values(), &edges)
+        self.snapshot_at(Instant::now())
+    }
+
+    pub(crate) fn snapshot_at(&self, now: Instant) -> Snapshot {
+        let edges = self.edges.borrow();
+        Snapshot::of(self.counters.values(), &edges, |edge| is_live(edge, now))
     }
 }
 
 fn forget_idle(edges: &mut HashMap<EdgeLabels, Rc<Edge>>, now: Instant) {
-    edges.retain(|_, edge| {
-        let held = Rc::strong_count(edge) > 1 || edge.is_open();
-        if held {
-            edge.used_at.set(now);
-        }
-        held || now.duration_since(edge.used_at.get()) < EDGE_IDLE
-    });
+    edges.retain(|_, edge| is_live(edge, now));
+}
+
+/// Whether a connection or an endpoint holds the edge, or did lately. The time of use is brought up
+/// to date here, where it costs the request path nothing.
+fn is_live(edge: &Rc<Edge>, now: Instant) -> bool {
+    if Rc::strong_count(edge) > 1 || edge.is_open() {
+        edge.used_at.set(now);
+    }
+    now.saturating_duration_since(edge.used_at.get()) < EDGE_IDLE
 }
 
 fn other(labels: &EdgeLabels) -> EdgeLabels {

@@ -24,7 +24,7 @@ pub fn render(snapshot: &Snapshot, gauges: &[Gauge], open: bool) -> String {
     requests(&mut page, snapshot);
     connections(&mut page, snapshot);
     page.counter("leno_errors", "Requests and connections that the mesh itself failed, by cause.");
-    for (labels, counts) in &snapshot.edges {
+    for (labels, counts) in snapshot.shown() {
         for (cause, count) in &counts.errors {
             let cause = format_args!(",cause=\"{cause}\"");
             page.sample("leno_errors_total", labels, cause, count);
@@ -43,7 +43,7 @@ pub fn render(snapshot: &Snapshot, gauges: &[Gauge], open: bool) -> String {
 
 fn requests(page: &mut Page, snapshot: &Snapshot) {
     page.counter("leno_requests", "Requests answered, by status.");
-    for (labels, counts) in &snapshot.edges {
+    for (labels, counts) in snapshot.shown() {
         for (status, count) in &counts.statuses {
             let status = format_args!(",status=\"{status}\"");
             page.sample("leno_requests_total", labels, status, count);
@@ -54,7 +54,7 @@ fn requests(page: &mut Page, snapshot: &Snapshot) {
         "histogram",
         "Time from a request's head to the end of its response.",
     );
-    for (labels, counts) in &snapshot.edges {
+    for (labels, counts) in snapshot.shown() {
         let histogram = &counts.durations;
         if histogram.count() == 0 {
             continue;
@@ -88,7 +88,7 @@ fn connections(page: &mut Page, snapshot: &Snapshot) {
     ];
     for (name, help, read) in families {
         page.counter(name, help);
-        for (labels, counts) in &snapshot.edges {
+        for (labels, counts) in snapshot.shown() {
             let count = read(counts);
             if count > 0 {
                 page.line(format_args!("{name}_total{{{}}} {count}", Labels(labels)));
@@ -96,7 +96,7 @@ fn connections(page: &mut Page, snapshot: &Snapshot) {
         }
     }
     page.family("leno_tcp_open_connections", "gauge", "Opaque connections open now.");
-    for (labels, counts) in &snapshot.edges {
+    for (labels, counts) in snapshot.shown() {
         if counts.tcp_opened > 0 {
             let open = counts.tcp_opened - counts.tcp_closed;
             page.line(format_args!("leno_tcp_open_connections{{{}}} {open}", Labels(labels)));
@@ -154,9 +154,30 @@ impl Page {
     }
 }
 
-/// Labels between the braces. Their values are names and identities, which hold no quote,
-/// backslash or line end.
+/// Labels between the braces.
 struct Labels<'a>(&'a EdgeLabels);
+
+/// A label's value. Names and identities hold nothing to escape, but a page that one odd name makes
+/// unreadable would be a page without any metric.
+struct Value<'a>(&'a str);
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_odd = |c: char| matches!(c, '"' | '\\' | '\n');
+        let mut rest = self.0;
+        while let Some(at) = rest.find(is_odd) {
+            f.write_str(&rest[..at])?;
+            let odd = rest.as_bytes()[at];
+            f.write_str(match odd {
+                b'"' => "\\\"",
+                b'\n' => "\\n",
+                _ => "\\\\",
+            })?;
+            rest = &rest[at + 1..];
+        }
+        f.write_str(rest)
+    }
+}
 
 impl fmt::Display for Labels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -169,12 +190,15 @@ impl fmt::Display for Labels<'_> {
             service,
             mtls,
         } = self.0;
+        let direction = direction.as_str();
+        let (client, client_namespace) = (Value(client), Value(client_namespace));
+        let (server, server_namespace) = (Value(server), Value(server_namespace));
+        let service = Value(service);
         write!(
             f,
-            "direction=\"{}\",client=\"{client}\",client_namespace=\"{client_namespace}\",\
+            "direction=\"{direction}\",client=\"{client}\",client_namespace=\"{client_namespace}\",\
              server=\"{server}\",server_namespace=\"{server_namespace}\",service=\"{service}\",\
-             mtls=\"{mtls}\"",
-            direction.as_str()
+             mtls=\"{mtls}\""
         )
     }
 }

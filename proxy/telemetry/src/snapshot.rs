@@ -26,12 +26,25 @@ pub(crate) struct EdgeCounts {
     pub(crate) written_bytes: u64,
     pub(crate) connect_failures: u64,
     pub(crate) retries: u64,
+    /// Whether any worker has used it lately.
+    pub(crate) live: bool,
 }
 
 impl Snapshot {
-    pub(crate) fn of(counters: Vec<u64>, edges: &HashMap<EdgeLabels, Rc<Edge>>) -> Self {
-        let edges = edges.iter().map(|(labels, edge)| (labels.clone(), EdgeCounts::of(edge)));
+    pub(crate) fn of(
+        counters: Vec<u64>,
+        edges: &HashMap<EdgeLabels, Rc<Edge>>,
+        is_live: impl Fn(&Rc<Edge>) -> bool,
+    ) -> Self {
+        let counts = |edge| EdgeCounts { live: is_live(edge), ..EdgeCounts::of(edge) };
+        let edges = edges.iter().map(|(labels, edge)| (labels.clone(), counts(edge)));
         Self { counters, edges: edges.collect() }
+    }
+
+    /// The edges that are shown: an edge that no worker uses any more is not. Leaving out what only
+    /// one worker has forgotten would make the sum fall, which reads as a restart of the counter.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = (&EdgeLabels, &EdgeCounts)> {
+        self.edges.iter().filter(|(_, counts)| counts.live)
     }
 
     /// Adds the counts of another worker.
@@ -62,6 +75,7 @@ impl EdgeCounts {
             written_bytes: edge.written_bytes.get(),
             connect_failures: edge.connect_failures.get(),
             retries: edge.retries.get(),
+            live: true,
         }
     }
 
@@ -79,5 +93,6 @@ impl EdgeCounts {
         self.written_bytes += other.written_bytes;
         self.connect_failures += other.connect_failures;
         self.retries += other.retries;
+        self.live |= other.live;
     }
 }

@@ -90,3 +90,33 @@ fn edges_over_the_bound_are_counted_as_other() {
     assert!(other.unwrap().ends_with(" 5"));
     assert!(text.contains("leno_series_over_budget_total 5"));
 }
+
+#[test]
+fn an_idle_edge_is_hidden_and_goes_on_where_it_was() {
+    let registry = Registry::new();
+    registry.edge(&labels("cart-0")).request(200, Duration::ZERO);
+    let later = std::time::Instant::now() + crate::EDGE_IDLE * 2;
+    let idle = render(&registry.snapshot_at(later), &[], false);
+    assert!(!idle.contains("cart-0"));
+    registry.edge(&labels("cart-0")).request(200, Duration::ZERO);
+    let again = render(&registry.snapshot(), &[], false);
+    assert!(again.contains("status=\"200\"} 2\n"));
+}
+
+#[test]
+fn an_edge_that_one_worker_uses_is_the_sum_of_all() {
+    let idle = Registry::new();
+    idle.edge(&labels("cart-0")).request(200, Duration::ZERO);
+    let later = std::time::Instant::now() + crate::EDGE_IDLE * 2;
+    let mut sum = counted();
+    sum.add(idle.snapshot_at(later));
+    assert!(render(&sum, &[], false).contains("status=\"200\"} 2\n"));
+}
+
+#[test]
+fn an_odd_name_does_not_break_the_page() {
+    let registry = Registry::new();
+    registry.edge(&labels("a\"b\\c\nd")).request(200, Duration::ZERO);
+    let text = render(&registry.snapshot(), &[], false);
+    assert!(text.contains(r#"server="a\"b\\c\nd""#), "{text}");
+}

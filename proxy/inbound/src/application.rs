@@ -1,0 +1,75 @@
+//! The application of this workload, on one port.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use leno_http::ConnPool;
+use leno_transport::{CONNECT_TIMEOUT, ConnectError, connect};
+use tokio::net::TcpStream;
+
+/// Where the application listens for one original destination, with idle connections to it.
+#[derive(Debug)]
+pub(crate) struct Application {
+    /// The address the client dialled.
+    dialled: SocketAddr,
+    /// The address that answered last.
+    answers: Cell<SocketAddr>,
+    pub(crate) pool: ConnPool<TcpStream>,
+}
+
+impl Application {
+    pub(crate) fn new(dialled: SocketAddr) -> Self {
+        Self { dialled, answers: Cell::new(dialled), pool: ConnPool::default() }
+    }
+
+    /// Connects where it answered last, then on the address the client dialled, then on loopback
+    /// of either family, for an application that is bound to that only.
+    pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
+        let last = self.answers.get();
+        let refused = match connect(last, CONNECT_TIMEOUT).await {
+            Err(ConnectError::Refused(address)) => ConnectError::Refused(address),
+            other => return other,
+        };
+        for candidate in self.candidates().into_iter().filter(|candidate| *candidate != last) {
+            if let Ok(stream) = connect(candidate, CONNECT_TIMEOUT).await {
+                self.answers.set(candidate);
+                return Ok(stream);
+            }
+        }
+        Err(refused)
+    }
+
+    fn candidates(&self) -> [SocketAddr; 3] {
+        let port = self.dialled.port();
+        let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), port);
+        if self.dialled.is_ipv4() { [self.dialled, v4, v6] } else { [self.dialled, v6, v4] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_application_on_loopback_only_is_found_and_remembered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // Nothing listens on this address of loopback, as on the workload's own.
+        let application = Application::new(SocketAddr::from(([127, 0, 0, 77], port)));
+        application.connect().await.unwrap();
+        assert_eq!(application.answers.get(), listener.local_addr().unwrap());
+        application.connect().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_application_that_does_not_listen_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let refused = Application::new(address).connect().await.unwrap_err();
+        assert!(matches!(refused, ConnectError::Refused(_)), "{refused}");
+    }
+}

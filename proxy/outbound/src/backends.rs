@@ -1,0 +1,174 @@
+//! The endpoints behind one destination: balanced, with their pools and counts.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use leno_balance::{Balancer, NoPick, Pick};
+use leno_http::ConnPool;
+use leno_telemetry::{Direction, Edge, EdgeLabels};
+use leno_tls::Channel;
+use leno_types::Protocol;
+use leno_types::mesh::{Endpoint, Service};
+
+use crate::Shared;
+
+/// What the endpoints of a destination have in common.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    shared: Rc<Shared>,
+    labels: ServiceLabels,
+    /// The family of the address dialled, preferred for endpoints.
+    like: IpAddr,
+    declared: Cell<Protocol>,
+    server_first: Cell<bool>,
+    balancer: RefCell<Balancer<Remote>>,
+    /// Counts what failed before an endpoint was chosen.
+    nobody: OnceCell<Rc<Edge>>,
+}
+
+/// The service's part of an edge's labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceLabels {
+    service: Arc<str>,
+    namespace: Arc<str>,
+}
+
+/// One endpoint, with the connections to it that wait for a request.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) address: SocketAddr,
+    pub(crate) pool: ConnPool<Channel>,
+    edge: OnceCell<Rc<Edge>>,
+    labels: EdgeLabels,
+}
+
+/// An endpoint stays the same one, with its pool and its history, while these stay.
+impl PartialEq for Remote {
+    fn eq(&self, other: &Self) -> bool {
+        self.address == other.address && self.endpoint == other.endpoint
+    }
+}
+
+impl Eq for Remote {}
+
+impl Hash for Remote {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.address.hash(state);
+    }
+}
+
+impl ServiceLabels {
+    pub(crate) fn of(service: &Service) -> Self {
+        let name = &service.name;
+        Self { service: Arc::clone(&name.name), namespace: Arc::clone(&name.namespace) }
+    }
+
+    /// For a workload that was dialled by its address.
+    pub(crate) fn none() -> Self {
+        Self { service: "".into(), namespace: "".into() }
+    }
+}
+
+impl Backends {
+    pub(crate) fn new(shared: Rc<Shared>, labels: ServiceLabels, like: IpAddr) -> Self {
+        Self {
+            shared,
+            labels,
+            like,
+            declared: Cell::new(Protocol::Detect),
+            server_first: Cell::new(false),
+            balancer: RefCell::new(Balancer::new()),
+            nobody: OnceCell::new(),
+        }
+    }
+
+    /// Takes what discovery says now; endpoints that stay keep their pools and estimates.
+    pub(crate) fn update(&self, protocol: Protocol, endpoints: &[Endpoint]) {
+        self.declared.set(protocol);
+        let remotes = endpoints.iter().filter_map(|endpoint| {
+            let address = endpoint.address(self.like)?;
+            Some(self.remote(endpoint, address))
+        });
+        self.balancer.borrow_mut().update(remotes);
+    }
+
+    pub(crate) fn labels(&self) -> &ServiceLabels {
+        &self.labels
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.declared.get()
+    }
+
+    /// Whether a server here was seen to speak before its client.
+    pub(crate) fn server_speaks_first(&self) -> bool {
+        self.server_first.get()
+    }
+
+    /// Remembers who spoke first, so that the next connection does not wait for the client.
+    pub(crate) fn learn(&self, server_first: bool) {
+        self.server_first.set(server_first);
+    }
+
+    /// An endpoint that is none of `tried`; at once, or why there is none (failfast).
+    pub(crate) fn pick(&self, tried: &[SocketAddr]) -> Result<Pick<Remote>, NoPick> {
+        let excluded = |remote: &Remote| tried.contains(&remote.address);
+        self.balancer.borrow_mut().pick(Instant::now(), excluded)
+    }
+
+    /// Counts what belongs to no endpoint.
+    pub(crate) fn nobody(&self) -> &Edge {
+        self.nobody.get_or_init(|| self.shared.registry.edge(&self.edge_labels(None)))
+    }
+
+    pub(crate) fn sweep(&self) {
+        for (remote, _in_flight) in self.balancer.borrow().endpoints() {
+            remote.pool.sweep();
+        }
+    }
+
+    fn remote(&self, endpoint: &Endpoint, address: SocketAddr) -> Remote {
+        Remote {
+            endpoint: endpoint.clone(),
+            address,
+            pool: ConnPool::default(),
+            edge: OnceCell::new(),
+            labels: self.edge_labels(Some(endpoint)),
+        }
+    }
+
+    fn edge_labels(&self, endpoint: Option<&Endpoint>) -> EdgeLabels {
+        let workload = endpoint.and_then(|endpoint| endpoint.workload.as_ref());
+        let namespace = workload.map_or(&self.labels.namespace, |workload| &workload.namespace);
+        EdgeLabels {
+            direction: Direction::Outbound,
+            client: Arc::clone(&self.shared.client),
+            client_namespace: Arc::clone(&self.shared.client_namespace),
+            server: workload.map_or_else(|| "".into(), |workload| Arc::clone(&workload.name)),
+            server_namespace: Arc::clone(namespace),
+            service: Arc::clone(&self.labels.service),
+            mtls: endpoint.is_some_and(|endpoint| endpoint.identity.is_some()),
+        }
+    }
+}
+
+impl Remote {
+    /// The edge to this endpoint, made on first use so that one never called has no series.
+    pub(crate) fn edge(&self, shared: &Shared) -> &Rc<Edge> {
+        self.edge.get_or_init(|| shared.registry.edge(&self.labels))
+    }
+}
+
+/// Why no endpoint could be picked, for `leno-error` and metrics.
+pub(crate) const fn cause(reason: NoPick) -> &'static str {
+    match reason {
+        NoPick::Empty => "no-endpoints",
+        NoPick::Excluded => "endpoints-tried",
+        NoPick::Failfast => "failfast",
+    }
+}

@@ -1,0 +1,72 @@
+//! Connections to endpoints, other proxies' and plain ones.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use leno_telemetry::Counter;
+use leno_tls::{Alpn, Channel, HandshakeError};
+use leno_transport::{CONNECT_TIMEOUT, ConnectError};
+use tokio::net::TcpStream;
+
+use crate::Shared;
+use crate::backends::Remote;
+
+/// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("TLS with {0}")]
+    Handshake(SocketAddr, #[source] HandshakeError),
+}
+
+impl OpenError {
+    /// For `leno-error` and metrics.
+    pub(crate) fn cause(&self) -> &'static str {
+        match self {
+            Self::Connect(ConnectError::Refused(_)) => "connect-refused",
+            Self::Connect(ConnectError::Timeout(..)) => "connect-timeout",
+            Self::Connect(_) => "connect-failed",
+            Self::Handshake(..) => "tls-handshake-failed",
+        }
+    }
+}
+
+/// Opens a connection to an endpoint: mTLS where it has an identity, plain where it has none or
+/// is this workload itself (whose inbound side a connection from here would not pass).
+pub(crate) async fn open(
+    shared: &Shared,
+    remote: &Remote,
+    alpn: Alpn,
+) -> Result<Channel, OpenError> {
+    if shared.local.is_local(remote.address.ip()) {
+        return Ok(Channel::from(to_own_application(remote.address).await?));
+    }
+    let tcp = leno_transport::connect(remote.address, CONNECT_TIMEOUT).await?;
+    let Some(identity) = &remote.endpoint.identity else { return Ok(Channel::from(tcp)) };
+    match shared.tls.connect(tcp, identity, alpn).await {
+        Ok(stream) => {
+            shared.registry.count(Counter::OutboundHandshake);
+            Ok(Channel::from(stream))
+        }
+        Err(error) => {
+            shared.registry.count(Counter::OutboundHandshakeFailed);
+            Err(OpenError::Handshake(remote.address, error))
+        }
+    }
+}
+
+/// Opens a connection to the application of this workload, on the address it was called by or,
+/// where it listens on loopback only, there.
+pub(crate) async fn to_own_application(address: SocketAddr) -> Result<TcpStream, ConnectError> {
+    let loopback = if address.is_ipv4() {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    } else {
+        IpAddr::V6(Ipv6Addr::LOCALHOST)
+    };
+    match leno_transport::connect(address, CONNECT_TIMEOUT).await {
+        Err(ConnectError::Refused(_)) if address.ip() != loopback => {
+            leno_transport::connect((loopback, address.port()).into(), CONNECT_TIMEOUT).await
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,200 @@
+//! What an address that the application dialled means.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_discovery::Directory;
+use leno_types::mesh::{Endpoint, Resolution, Workload, declared};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::Shared;
+use crate::backends::{Backends, ServiceLabels};
+
+/// Longest wait for discovery's first answer about an address; after it the address is taken for
+/// one that the mesh does not know. A control plane answers within milliseconds.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most destinations remembered by one worker; past it, those idle longest are forgotten.
+const MAX_DESTINATIONS: usize = 4096;
+/// How long a destination is remembered that nobody uses.
+const DESTINATION_IDLE: Duration = Duration::from_secs(300);
+
+/// The destinations of one worker, by the address dialled.
+#[derive(Debug)]
+pub(crate) struct Destinations {
+    directory: Directory,
+    shared: Rc<Shared>,
+    known: RefCell<HashMap<SocketAddr, Rc<Destination>>>,
+}
+
+/// One address and port that the application dials.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    original: SocketAddr,
+    shared: Rc<Shared>,
+    resolution: RefCell<watch::Receiver<Resolution>>,
+    route: RefCell<Option<Route>>,
+    used_at: Cell<Instant>,
+}
+
+/// Where its connections go.
+#[derive(Clone, Debug)]
+pub(crate) enum Route {
+    /// Nowhere in the mesh: as it is.
+    Direct,
+    /// To this very workload.
+    Own,
+    /// To the endpoints of a service, or to one workload.
+    Backends(Rc<Backends>),
+    /// A service that has no such port.
+    NoSuchPort,
+}
+
+impl Destinations {
+    pub(crate) fn new(directory: Directory, shared: Rc<Shared>) -> Self {
+        Self { directory, shared, known: RefCell::default() }
+    }
+
+    /// The destination for an address; asks discovery on first use.
+    pub(crate) fn get(&self, original: SocketAddr) -> Rc<Destination> {
+        let mut known = self.known.borrow_mut();
+        if let Some(destination) = known.get(&original) {
+            destination.used_at.set(Instant::now());
+            return Rc::clone(destination);
+        }
+        if known.len() >= MAX_DESTINATIONS {
+            forget_longest_idle(&mut known);
+        }
+        let resolution = self.directory.watch(original.ip());
+        let destination = Destination::new(original, resolution, Rc::clone(&self.shared));
+        let destination = Rc::new(destination);
+        known.insert(original, Rc::clone(&destination));
+        destination
+    }
+
+    pub(crate) fn sweep(&self) {
+        self.known.borrow_mut().retain(|_, destination| {
+            destination.sweep();
+            Rc::strong_count(destination) > 1
+                || destination.used_at.get().elapsed() < DESTINATION_IDLE
+        });
+    }
+}
+
+/// Drops a quarter, so that the search for the oldest is paid once for many insertions.
+fn forget_longest_idle(known: &mut HashMap<SocketAddr, Rc<Destination>>) {
+    let mut used: Vec<Instant> = known.values().map(|one| one.used_at.get()).collect();
+    let quarter = used.len() / 4;
+    let (_, limit, _) = used.select_nth_unstable(quarter);
+    let limit = *limit;
+    known.retain(|_, one| one.used_at.get() > limit);
+}
+
+impl Destination {
+    pub(crate) fn new(
+        original: SocketAddr,
+        resolution: watch::Receiver<Resolution>,
+        shared: Rc<Shared>,
+    ) -> Self {
+        Self {
+            original,
+            shared,
+            resolution: RefCell::new(resolution),
+            route: RefCell::new(None),
+            used_at: Cell::new(Instant::now()),
+        }
+    }
+
+    /// The address dialled.
+    pub(crate) fn original(&self) -> SocketAddr {
+        self.original
+    }
+
+    /// Where its connections go now. Waits, within a bound, only until discovery has answered for
+    /// the first time.
+    pub(crate) async fn route(&self) -> Route {
+        let pending = matches!(*self.resolution.borrow().borrow(), Resolution::Pending);
+        if pending && !self.shared.local.is_local(self.original.ip()) {
+            let mut resolution = self.resolution.borrow().clone();
+            let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
+            if !matches!(tokio::time::timeout(RESOLVE_TIMEOUT, answered).await, Ok(Ok(_))) {
+                tracing::warn!(destination = %self.original, "discovery does not answer");
+            }
+        }
+        self.route_now()
+    }
+
+    /// Where its connections go now, by what discovery has said last. Costs one comparison while
+    /// nothing changes.
+    pub(crate) fn route_now(&self) -> Route {
+        let mut resolution = self.resolution.borrow_mut();
+        let mut route = self.route.borrow_mut();
+        match &*route {
+            Some(route) if !resolution.has_changed().unwrap_or(false) => return route.clone(),
+            _ => {}
+        }
+        let now = resolution.borrow_and_update().clone();
+        let new = self.make_route(route.take(), &now);
+        // An answer that is still to come must not be remembered as the answer.
+        if !matches!(now, Resolution::Pending) {
+            *route = Some(new.clone());
+        }
+        new
+    }
+
+    pub(crate) fn sweep(&self) {
+        if let Some(Route::Backends(backends)) = &*self.route.borrow() {
+            backends.sweep();
+        }
+    }
+
+    /// Keeps the backends of the route before, so that pools and estimates outlive an update.
+    fn make_route(&self, before: Option<Route>, now: &Resolution) -> Route {
+        let labels;
+        let protocol;
+        let endpoints: Arc<[Endpoint]>;
+        match now {
+            _ if self.shared.local.is_local(self.original.ip()) && !self.is_fixed() => {
+                return Route::Own;
+            }
+            Resolution::Pending | Resolution::Unknown => return Route::Direct,
+            Resolution::Service(service) => {
+                let Some(port) = service.port(self.original.port()) else {
+                    return Route::NoSuchPort;
+                };
+                labels = ServiceLabels::of(service);
+                protocol = port.protocol;
+                endpoints = Arc::clone(&port.endpoints);
+            }
+            Resolution::Workload(workload) => {
+                labels = ServiceLabels::none();
+                protocol = declared(&workload.ports, self.original.port());
+                endpoints = Arc::new([self.endpoint_of(workload)]);
+            }
+        }
+        let backends = match before {
+            Some(Route::Backends(backends)) if backends.labels() == &labels => backends,
+            _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original.ip())),
+        };
+        backends.update(protocol, &endpoints);
+        Route::Backends(backends)
+    }
+
+    /// A destination given by configuration stands for no address.
+    fn is_fixed(&self) -> bool {
+        self.original.ip().is_unspecified()
+    }
+
+    fn endpoint_of(&self, workload: &Workload) -> Endpoint {
+        Endpoint {
+            workload: Some(workload.name.clone()),
+            addresses: vec![self.original.ip()],
+            port: self.original.port(),
+            identity: workload.identity.clone(),
+        }
+    }
+}

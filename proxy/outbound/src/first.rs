@@ -1,0 +1,94 @@
+//! Connections whose protocol nobody has declared: HTTP or not, decided on the first bytes.
+//!
+//! A client that speaks first is waited for only for [`GRACE`]; then a connection to an endpoint
+//! is opened as well, and whoever speaks first decides. A server that speaks first therefore
+//! waits at most that long, once: the next connections to its service open at once.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use leno_telemetry::Counter;
+use leno_transport::{Detected, Stream, detect, detect_first, read_first};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::Shared;
+use crate::backends::Backends;
+use crate::destination::Destination;
+use crate::{http, opaque};
+
+/// How long a client may stay silent before the endpoint is asked too. A client that speaks first
+/// mostly sends with or right after the handshake.
+const GRACE: Duration = Duration::from_millis(5);
+
+pub(crate) async fn serve(
+    shared: &Rc<Shared>,
+    destination: &Destination,
+    backends: &Rc<Backends>,
+    mut client: TcpStream,
+) {
+    let grace = if backends.server_speaks_first() { Duration::ZERO } else { GRACE };
+    let mut first = Vec::new();
+    match timeout(grace, read_first(&mut client, &mut first)).await {
+        Ok(Ok(0)) => opaque::relay(shared, backends, first, client).await,
+        Ok(Ok(_)) => by_first_bytes(shared, destination, backends, (first, client)).await,
+        Ok(Err(_)) => client.abort(),
+        Err(_silent) => race(shared, destination, backends, client).await,
+    }
+}
+
+/// The client has said something.
+async fn by_first_bytes(
+    shared: &Rc<Shared>,
+    destination: &Destination,
+    backends: &Rc<Backends>,
+    (mut first, mut client): (Vec<u8>, TcpStream),
+) {
+    if detect_first(&mut client, &mut first).await == Detected::Http1 {
+        shared.registry.count(Counter::OutboundDetectedHttp1);
+        http::serve(shared, destination, client, &first).await;
+    } else {
+        shared.registry.count(Counter::OutboundDetectedOpaque);
+        opaque::relay(shared, backends, first, client).await;
+    }
+}
+
+/// Both are silent: opens a connection and lets the one decide who speaks first.
+async fn race(
+    shared: &Rc<Shared>,
+    destination: &Destination,
+    backends: &Rc<Backends>,
+    mut client: TcpStream,
+) {
+    let Some(mut opened) = opaque::open(shared, backends).await else {
+        client.abort();
+        return;
+    };
+    let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
+    let client_spoke = tokio::select! {
+        biased;
+        read = read_first(&mut client, &mut from_client) => read.map(|_| true),
+        read = read_first(&mut opened.channel, &mut from_server) => read.map(|_| false),
+    };
+    match client_spoke {
+        Ok(true) if detect(&from_client) == Detected::Http1 => {
+            backends.learn(false);
+            drop(opened);
+            by_first_bytes(shared, destination, backends, (from_client, client)).await;
+        }
+        Ok(client_spoke) => {
+            backends.learn(!client_spoke);
+            let counter = if client_spoke {
+                Counter::OutboundDetectedOpaque
+            } else {
+                Counter::OutboundDetectedServerFirst
+            };
+            shared.registry.count(counter);
+            opened.relay(shared, (from_client, client), from_server).await;
+        }
+        Err(_) => {
+            client.abort();
+            opened.channel.abort();
+        }
+    }
+}

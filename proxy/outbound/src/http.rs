@@ -1,0 +1,249 @@
+//! Connections that carry HTTP/1: an endpoint is picked for every request.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use leno_balance::Pick;
+use leno_http::{
+    Answer, Cause, Conn, Exchange, Failure, Judgement, Order, Place, RequestHead, ResponseView,
+    exchange, is_idempotent,
+};
+use leno_telemetry::{Begun, Counter, Outcome};
+use leno_tls::{Alpn, Channel};
+use smallvec::SmallVec;
+use tokio::net::TcpStream;
+
+use crate::Shared;
+use crate::backends::{Remote, cause};
+use crate::connect;
+use crate::destination::{Destination, Route};
+
+/// Most endpoints tried for one request.
+const MAX_TRIES: usize = 3;
+
+/// What the server's proxy says in `leno-error` when the application cannot be connected to: the
+/// request never reached it.
+pub(crate) const APPLICATION_UNREACHABLE: &[u8] = b"application-unreachable";
+
+/// The status counted when the client left before there was one (as nginx has it).
+const CLIENT_LEFT: u16 = 499;
+
+type Tried = SmallVec<[SocketAddr; MAX_TRIES]>;
+
+/// Serves requests until the client is done; `first` was read already.
+pub(crate) async fn serve(
+    shared: &Rc<Shared>,
+    destination: &Destination,
+    client: TcpStream,
+    first: &[u8],
+) {
+    let mut client = Conn::with_received(client, first);
+    loop {
+        match client.read_request(&shared.limits).await {
+            Ok(Some(request)) => {
+                let busy = shared.activity.enter();
+                let open = forward(shared, destination, &mut client, &request).await;
+                drop(busy);
+                match open {
+                    After::Next => {}
+                    After::Close => break,
+                    After::Abort => return client.abort(),
+                }
+            }
+            Ok(None) => break,
+            Err(failure) => {
+                if let (Some(status), Route::Backends(backends)) =
+                    (failure.status(), destination.route_now())
+                {
+                    let cause = failure.cause.label();
+                    backends.nobody().error(cause);
+                    backends.nobody().request(status, Duration::ZERO);
+                    // The client may be gone already; there is nobody else to tell.
+                    let _gone = client.respond(None, &Answer::error(status, cause)).await;
+                }
+                break;
+            }
+        }
+    }
+    client.close(&shared.limits).await;
+}
+
+/// What becomes of the client's connection.
+enum After {
+    Next,
+    Close,
+    Abort,
+}
+
+/// Sends one request to an endpoint, to another one where it never reached an application.
+async fn forward(
+    shared: &Rc<Shared>,
+    destination: &Destination,
+    client: &mut Conn<TcpStream>,
+    request: &RequestHead,
+) -> After {
+    let Route::Backends(backends) = destination.route_now() else {
+        return fail(client, request, 503, "destination-gone").await;
+    };
+    let head = request.view(client.received());
+    let begun = shared.registry.begin(head.method(), head.target());
+    let mut tried = Tried::new();
+    loop {
+        let pick = match backends.pick(&tried) {
+            Ok(pick) => pick,
+            Err(reason) => {
+                let cause = cause(reason);
+                let edge = backends.nobody();
+                edge.error(cause);
+                shared.registry.end(edge, &begun, &failed(503, cause));
+                return fail(client, request, 503, cause).await;
+            }
+        };
+        let (mut server, reused) = match connection(shared, &pick).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::debug!(%error, "endpoint left out");
+                let edge = pick.endpoint().edge(shared);
+                edge.connect_failure();
+                edge.error(error.cause());
+                pick.connect_failed(Instant::now());
+                tried.push(pick.endpoint().address);
+                if tried.len() < MAX_TRIES {
+                    edge.retry();
+                    continue;
+                }
+                shared.registry.end(edge, &begun, &failed(503, error.cause()));
+                return fail(client, request, 503, error.cause()).await;
+            }
+        };
+        let mut order = Order::new(&shared.limits).judged_by(refuse_unreached);
+        order.close_client = shared.activity.is_draining();
+        let done = exchange(client, request, &mut server, &mut order).await;
+        match after(shared, &pick, (client, request), &done, reused) {
+            Verdict::Again { same_endpoint } => {
+                pick.endpoint().edge(shared).retry();
+                if !same_endpoint {
+                    tried.push(pick.endpoint().address);
+                }
+                if tried.len() < MAX_TRIES {
+                    continue;
+                }
+                let edge = pick.endpoint().edge(shared);
+                shared.registry.end(edge, &begun, &failed(503, "application-unreachable"));
+                return fail(client, request, 503, "application-unreachable").await;
+            }
+            Verdict::Done => {}
+        }
+        return conclude(shared, &pick, (client, request), (done, server), &begun).await;
+    }
+}
+
+/// A response of the server's proxy that says that the application was never reached is not the
+/// client's to see while there are other endpoints.
+fn refuse_unreached(response: ResponseView<'_>, replayable: bool) -> Judgement {
+    let unreached =
+        response.status() == 503 && response.header("leno-error") == Some(APPLICATION_UNREACHABLE);
+    if unreached && replayable { Judgement::Refuse } else { Judgement::Forward }
+}
+
+enum Verdict {
+    Done,
+    Again { same_endpoint: bool },
+}
+
+/// Whether the request is to be sent again, and where.
+fn after(
+    shared: &Shared,
+    pick: &Pick<Remote>,
+    (client, request): (&Conn<TcpStream>, &RequestHead),
+    done: &Exchange,
+    reused: bool,
+) -> Verdict {
+    let Some(failure) = &done.failure else { return Verdict::Done };
+    let edge = pick.endpoint().edge(shared);
+    edge.error(failure.cause.label());
+    if failure.place == Place::Client || !failure.retryable {
+        return Verdict::Done;
+    }
+    match failure.cause {
+        Cause::Refused => {
+            pick.connect_failed(Instant::now());
+            Verdict::Again { same_endpoint: false }
+        }
+        // The server closed an idle connection while the request was under way.
+        Cause::Stale => Verdict::Again { same_endpoint: true },
+        _ if reused && is_idempotent(request.view(client.received()).method()) => {
+            Verdict::Again { same_endpoint: true }
+        }
+        _ => Verdict::Done,
+    }
+}
+
+/// Counts the exchange and keeps what can be used again.
+async fn conclude(
+    shared: &Shared,
+    pick: &Pick<Remote>,
+    (client, request): (&mut Conn<TcpStream>, &RequestHead),
+    (done, server): (Exchange, Conn<Channel>),
+    begun: &Begun,
+) -> After {
+    let remote = pick.endpoint();
+    let edge = remote.edge(shared);
+    if let Some(first_byte) = done.first_byte {
+        let latency = first_byte.saturating_duration_since(done.started);
+        pick.observe(latency, Instant::now());
+    }
+    let failure = done.failure.as_ref();
+    let status = done.status.or(failure.and_then(Failure::status)).unwrap_or(CLIENT_LEFT);
+    let outcome = Outcome {
+        status,
+        bytes: (done.request_bytes, done.response_bytes),
+        error: failure.map(|failure| failure.cause.label()),
+    };
+    shared.registry.end(edge, begun, &outcome);
+    if done.server_reusable {
+        remote.pool.put(server, done.server_idle);
+    }
+    match failure {
+        None if done.client_reusable => After::Next,
+        None => After::Close,
+        Some(failure) => match failure.status() {
+            Some(status) if !done.response_started => {
+                fail(client, request, status, failure.cause.label()).await
+            }
+            _ => After::Abort,
+        },
+    }
+}
+
+fn failed(status: u16, cause: &'static str) -> Outcome {
+    Outcome { status, bytes: (0, 0), error: Some(cause) }
+}
+
+/// A pooled connection, or a new one; whether it was used before.
+async fn connection(
+    shared: &Shared,
+    pick: &Pick<Remote>,
+) -> Result<(Conn<Channel>, bool), connect::OpenError> {
+    if let Some(pooled) = pick.endpoint().pool.take() {
+        shared.registry.count(Counter::OutboundPoolReused);
+        return Ok((pooled, true));
+    }
+    let channel = connect::open(shared, pick.endpoint(), Alpn::Http1).await?;
+    shared.registry.count(Counter::OutboundPoolOpened);
+    Ok((Conn::new(channel), false))
+}
+
+async fn fail(
+    client: &mut Conn<TcpStream>,
+    request: &RequestHead,
+    status: u16,
+    cause: &str,
+) -> After {
+    match client.respond(Some(request), &Answer::error(status, cause)).await {
+        Ok(true) => After::Next,
+        Ok(false) => After::Close,
+        Err(_) => After::Abort,
+    }
+}
