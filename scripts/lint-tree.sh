@@ -20,9 +20,9 @@ declare -A rank=(
   [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-serve]=3
   [leno-local]=4
   [leno-proxy]=5 [leno-controller]=5 [leno]=5 [leno-bench]=5 [leno-example-shop]=5
-  [leno-testkit]=6
+  [leno-testkit]=1
 )
-same_rank_ok=" leno-http:leno-transport leno-tls:leno-transport leno-bpf:leno-bpf-abi "
+same_rank_ok=" leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-sources:leno-index leno-bpf:leno-bpf-abi "
 for manifest in $(git ls-files '*/Cargo.toml'); do
   name=$(awk -F'"' '/^name = / {print $2; exit}' "$manifest")
   [ -n "${rank[$name]:-}" ] || { fail "$manifest: give $name a rank in scripts/lint-tree.sh"; continue; }
