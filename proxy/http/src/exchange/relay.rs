@@ -1,31 +1,33 @@
 //! The two directions of an exchange, polled together.
 
+mod response;
+
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
 use super::pump::Pump;
-use super::{Exchange, Judge, Judgement, Order};
+use super::{Exchange, Judge, Order};
 use crate::conn::Conn;
 use crate::edit::Plan;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, RequestHead, ResponseHead, Version};
+use crate::head::{Framing, RequestHead, ResponseHead};
 use crate::io::Io;
 
 /// The request's direction.
 ///
 /// ```text
-/// Sending ──(all written)──────────► Done
-///    │ └──(server takes no more)──► Broken ──┐
-///    └──(server said close)──────────────────┴─(response over)─► Discarding ──► Done
+/// Sending ──(all written)────────────────► Done
+///    └─(server takes no more, or the client kept the body back)─► Broken
+///                                           └─(response over, client stays)─► Discarding ──► Done
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Up {
     Sending,
-    /// Writing failed; the server may still have said why.
+    /// Writing failed, and the server may still have said why; or a final response came in place
+    /// of a 100.
     Broken,
     /// The rest of the body is read and thrown away, to find the next request.
     Discarding,
@@ -189,8 +191,6 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         exchange
     }
 
-    // ── the request's direction ─────────────────────────────────────────────────────────────
-
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         loop {
             match self.up_state {
@@ -241,181 +241,6 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         let refused = |error| Failure::new(Place::Client, Cause::Body(error));
         self.up.approve(&self.client.received).map_err(refused)
     }
-
-    // ── the response's direction ────────────────────────────────────────────────────────────
-
-    fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        loop {
-            if self.down_state == Down::Done {
-                return Ok(());
-            }
-            if self.down_state != Down::Head {
-                let received = &self.server.received;
-                match self.down.poll_write(received, &mut self.client.io, cx) {
-                    Poll::Pending => {
-                        // Some of it may have been written.
-                        self.exchange.response_started = true;
-                        return Ok(());
-                    }
-                    Poll::Ready(Ok(())) if self.down_state == Down::Body => {
-                        self.exchange.response_started |= self.down.moved > 0;
-                    }
-                    Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(error)) => {
-                        self.exchange.response_started = true;
-                        return Err(Failure::new(Place::Client, Cause::Broken(error)));
-                    }
-                }
-                self.down.release(&mut self.server.received);
-            }
-            match self.down_state {
-                Down::Interim => {
-                    self.down_state = Down::Head;
-                    self.head = ResponseHead::default();
-                }
-                Down::Body if self.down.walker.is_done() => {
-                    self.down_state = Down::Done;
-                    return Ok(());
-                }
-                _ => {}
-            }
-            if self.down_state == Down::Head && self.parse_head()? {
-                continue;
-            }
-            match self.server.received.poll_fill(&mut self.server.io, cx) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(0)) => self.server_ended(Cause::Closed)?,
-                Poll::Ready(Err(error)) => self.server_ended(Cause::Broken(error))?,
-                Poll::Ready(Ok(_)) => {
-                    self.moves += 1;
-                    self.exchange.first_byte.get_or_insert_with(Instant::now);
-                    if self.down_state == Down::Body {
-                        self.approve_down()?;
-                    }
-                }
-            }
-        }
-    }
-
-    fn approve_down(&mut self) -> Result<(), Failure> {
-        let refused = |error| Failure::new(Place::Server, Cause::Body(error));
-        self.down.approve(&self.server.received).map_err(refused)
-    }
-
-    fn server_ended(&mut self, cause: Cause) -> Result<(), Failure> {
-        self.server.read_closed = true;
-        if self.down_state == Down::Body
-            && matches!(cause, Cause::Closed)
-            && self.down.walker.finish()
-        {
-            if self.exchange.upgraded {
-                self.end_to_client = End::Wanted;
-            }
-            return Ok(());
-        }
-        let cause = match self.write_error.take() {
-            Some(error) => Cause::Broken(error),
-            None => cause,
-        };
-        let retryable = self.exchange.first_byte.is_none() && !self.up.used;
-        Err(Failure { retryable, ..Failure::new(Place::Server, cause) })
-    }
-
-    /// Whether a head was there, and the direction's state has moved on.
-    fn parse_head(&mut self) -> Result<bool, Failure> {
-        let refused = |error| Failure::new(Place::Server, Cause::Head(error));
-        let bytes = self.server.received.bytes();
-        if bytes.is_empty() || !self.head.parse(bytes, self.order.limits).map_err(refused)? {
-            return Ok(false);
-        }
-        if self.head.status() == 101 {
-            self.begin_upgrade()?;
-        } else if self.head.is_interim() {
-            self.begin_interim();
-        } else {
-            self.begin_response()?;
-        }
-        Ok(true)
-    }
-
-    fn begin_interim(&mut self) {
-        self.continued |= self.head.status() == 100;
-        self.replace_down(Plan::default(), Framing::None);
-        if self.request.version() == Version::Http10 {
-            // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
-            self.down.discard();
-        }
-        self.down_state = Down::Interim;
-    }
-
-    fn begin_response(&mut self) -> Result<(), Failure> {
-        let replayable = !self.up.used && !self.exchange.response_started;
-        if self.head.status() == 408 && self.server.exchanges > 0 && !self.head.keep_alive() {
-            let retryable = replayable && self.up.walker.is_done();
-            return Err(Failure { retryable, ..Failure::new(Place::Server, Cause::Stale) });
-        }
-        let bytes = self.server.received.bytes();
-        let view = self.head.view(bytes);
-        if self.order.judge.judge(view, replayable) == Judgement::Refuse {
-            let failure = Failure::new(Place::Server, Cause::Refused);
-            return Err(Failure { retryable: replayable, ..failure });
-        }
-        self.exchange.status = Some(self.head.status());
-        self.exchange.server_idle =
-            self.head.meaning.keep_alive_timeout.map(|timeout| Duration::from_secs(timeout.into()));
-        let framing = self.head.framing(self.to_head);
-        self.keep_server = self.head.keep_alive() && framing != Framing::UntilClose;
-        // Whether the body will come after all, nobody can know.
-        let withheld = self.request.expect_continue() && !self.continued && !self.body_begun();
-        self.keep_client = self.request.keep_alive()
-            && !self.order.close_client
-            && framing != Framing::UntilClose
-            && !withheld;
-        if withheld {
-            self.up_state = Up::Broken;
-        }
-        let to = (self.keep_client, self.request.version());
-        let plan = Plan::response(&self.head, bytes, &self.order.response, to);
-        self.replace_down(plan, framing);
-        self.down_state = Down::Body;
-        if self.up_state == Up::Done {
-            self.up.release(&mut self.client.received);
-        }
-        self.approve_down()
-    }
-
-    fn replace_down(&mut self, plan: Plan<'a>, framing: Framing) {
-        self.moves += self.down.moved;
-        self.down = Pump::new(self.head.len(), plan, framing);
-    }
-
-    fn body_begun(&self) -> bool {
-        self.up.total > self.request.len() as u64
-    }
-
-    fn begin_upgrade(&mut self) -> Result<(), Failure> {
-        if !self.request.upgrade() || self.up_state != Up::Done {
-            return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
-        }
-        self.exchange.status = Some(101);
-        self.exchange.upgraded = true;
-        self.up.release(&mut self.client.received);
-        self.up.walker = crate::BodyWalker::new(Framing::UntilClose);
-        self.up_state = Up::Sending;
-        self.approve_up()?;
-        if self.client.read_closed {
-            self.up.walker.finish();
-            self.end_to_server = End::Wanted;
-        }
-        let bytes = self.server.received.bytes();
-        let to = (true, Version::Http11);
-        let plan = Plan::response(&self.head, bytes, &self.order.response, to);
-        self.replace_down(plan, Framing::UntilClose);
-        self.down_state = Down::Body;
-        self.approve_down()
-    }
-
-    // ── around both ─────────────────────────────────────────────────────────────────────────
 
     /// The response is over; the request may not be.
     fn after_response(&mut self) -> After {

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod abuse;
+mod endings;
 mod exchange;
 mod properties;
 mod support;
