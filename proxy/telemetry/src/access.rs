@@ -2,14 +2,12 @@
 
 mod log;
 
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 use crate::edge::EdgeLabels;
 
-pub use log::{AccessLog, Sink};
+pub use log::Log;
 
 /// Longest target or cause written; the rest is cut off.
 const MAX_FIELD_BYTES: usize = 1024;
@@ -21,46 +19,6 @@ pub enum Format {
     Text,
     /// A JSON object.
     Json,
-}
-
-/// Lines that may wait to be written; more are dropped and counted, because a log that cannot be
-/// written fast enough must not slow requests down.
-const MAX_WAITING: usize = 4096;
-
-/// Where the lines of all workers go: one thread that writes to standard output.
-#[derive(Clone, Debug)]
-pub struct Log {
-    format: Format,
-    lines: SyncSender<String>,
-}
-
-impl Log {
-    /// Starts the writing thread, which ends with the process.
-    ///
-    /// # Errors
-    /// When no thread can be made.
-    pub fn start(format: Format) -> std::io::Result<Self> {
-        let (lines, waiting) = sync_channel(MAX_WAITING);
-        std::thread::Builder::new().name("access-log".to_owned()).spawn(move || write(&waiting))?;
-        Ok(Self { format, lines })
-    }
-
-    /// Hands a line over; false when it had to be dropped.
-    #[must_use]
-    pub fn write(&self, record: &Record<'_>) -> bool {
-        self.lines.try_send(record.line(self.format)).is_ok()
-    }
-}
-
-/// Writes what waits in one go. Ends when standard output is closed: then nobody reads it.
-fn write(waiting: &Receiver<String>) {
-    let mut out = std::io::stdout().lock();
-    while let Ok(mut lines) = waiting.recv() {
-        lines.extend(waiting.try_iter().take(MAX_WAITING));
-        if out.write_all(lines.as_bytes()).and_then(|()| out.flush()).is_err() {
-            return;
-        }
-    }
 }
 
 /// What one line says.
@@ -87,34 +45,55 @@ impl Record<'_> {
     /// cannot forge a second line.
     #[must_use]
     pub fn line(&self, format: Format) -> String {
-        let status = self.status.map(|status| status.to_string());
+        let client = qualified(&self.edge.client_namespace, &self.edge.client);
+        let server = qualified(&self.edge.server_namespace, &self.edge.server);
+        let duration_us = u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX);
         let fields = [
-            ("direction", Some(self.edge.direction.as_str().to_owned())),
-            ("client", Some(qualified(&self.edge.client_namespace, &self.edge.client))),
-            ("server", Some(qualified(&self.edge.server_namespace, &self.edge.server))),
-            ("method", Some(escape(self.method.as_bytes()))),
-            ("target", Some(escape(self.target))),
-            ("status", status),
-            ("request_bytes", Some(self.bytes.0.to_string())),
-            ("response_bytes", Some(self.bytes.1.to_string())),
-            ("duration_us", Some(self.duration.as_micros().to_string())),
-            ("mtls", Some(self.edge.mtls.to_string())),
-            ("error", self.error.map(|error| escape(error.as_bytes()))),
+            ("direction", Some(Field::Text(self.edge.direction.as_str().to_owned()))),
+            ("client", Some(Field::Text(client))),
+            ("server", Some(Field::Text(server))),
+            ("method", Some(Field::Text(escape(self.method.as_bytes())))),
+            ("target", Some(Field::Text(escape(self.target)))),
+            ("status", self.status.map(|status| Field::Number(status.into()))),
+            ("request_bytes", Some(Field::Number(self.bytes.0))),
+            ("response_bytes", Some(Field::Number(self.bytes.1))),
+            ("duration_us", Some(Field::Number(duration_us))),
+            ("mtls", Some(Field::Flag(self.edge.mtls))),
+            ("error", self.error.map(|error| Field::Text(escape(error.as_bytes())))),
         ];
         let mut line = String::with_capacity(256);
         for (key, value) in fields {
             let Some(value) = value else { continue };
             let first = line.is_empty();
-            let written = match format {
-                Format::Text => write!(line, "{}{key}={value}", if first { "" } else { " " }),
-                Format::Json => {
-                    write!(line, "{}\"{key}\":\"{value}\"", if first { "{" } else { "," })
+            let written = match (format, &value) {
+                (Format::Text, _) => write!(line, "{}{key}={value}", if first { "" } else { " " }),
+                (Format::Json, Field::Text(text)) => {
+                    write!(line, "{}\"{key}\":\"{text}\"", if first { "{" } else { "," })
+                }
+                (Format::Json, _) => {
+                    write!(line, "{}\"{key}\":{value}", if first { "{" } else { "," })
                 }
             };
             written.expect("a string takes every write");
         }
         line.push_str(if format == Format::Json { "}\n" } else { "\n" });
         line
+    }
+}
+
+enum Field {
+    Text(String),
+    Number(u64),
+    Flag(bool),
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => text.fmt(f),
+            Self::Number(number) => number.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+        }
     }
 }
 
@@ -167,8 +146,11 @@ mod tests {
              target=/a%0Ab%20%22c%5C status=200 request_bytes=1 response_bytes=2 duration_us=7 \
              mtls=true\n"
         );
-        let json = record.line(Format::Json);
-        assert!(json.starts_with("{\"direction\":\"inbound\",") && json.ends_with("}\n"));
-        assert_eq!(json.matches('\n').count(), 1);
+        assert_eq!(
+            record.line(Format::Json),
+            "{\"direction\":\"inbound\",\"client\":\"shop/web\",\"server\":\"shop/cart-0\",\
+             \"method\":\"GET\",\"target\":\"/a%0Ab%20%22c%5C\",\"status\":200,\
+             \"request_bytes\":1,\"response_bytes\":2,\"duration_us\":7,\"mtls\":true}\n"
+        );
     }
 }

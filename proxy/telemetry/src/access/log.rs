@@ -2,60 +2,53 @@
 //! never holds a request up.
 
 use std::io::{self, BufWriter, Write};
-use std::rc::Rc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use super::{Format, Record};
-use crate::{Counter, Registry};
 
-/// Lines that may wait to be written, about 300 bytes each: a hundredth of a second at 100,000
-/// requests a second. What comes on top is dropped and counted.
-const MAX_WAITING: usize = 1024;
+/// Lines that may wait to be written, about 300 bytes each: a burst of some hundredths of a second
+/// at 100,000 requests a second. More are dropped and counted, because a log that cannot be written
+/// fast enough must not slow requests down.
+const MAX_WAITING: usize = 4096;
 
-/// Takes lines from workers. Cloned for each of them; the writer ends with the last clone.
+/// Takes the lines of all workers; each has a clone.
 #[derive(Clone, Debug)]
-pub struct Sink {
-    lines: SyncSender<String>,
+pub struct Log {
     format: Format,
+    lines: SyncSender<String>,
 }
 
-/// One worker's access log.
-#[derive(Debug)]
-pub struct AccessLog {
-    sink: Sink,
-    registry: Rc<Registry>,
-}
-
-impl Sink {
-    /// Starts a thread that writes lines to `out`. It ends, with everything written, when the last
-    /// clone of the sink is dropped, or at the first line that cannot be written.
+impl Log {
+    /// Starts the thread that writes to standard output. It ends with the process, or when standard
+    /// output is closed: then nobody reads it.
     ///
     /// # Errors
-    /// No thread could be started.
-    pub fn start<W>(out: W, format: Format) -> io::Result<(Self, JoinHandle<io::Result<()>>)>
+    /// When no thread can be made.
+    pub fn start(format: Format) -> io::Result<Self> {
+        let (log, _ends_with_the_process) = Self::to(io::stdout(), format)?;
+        Ok(log)
+    }
+
+    /// The same to anywhere. The thread ends, with everything written, when the last clone of the
+    /// log is dropped, or at the first line that cannot be written.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn to<W>(out: W, format: Format) -> io::Result<(Self, JoinHandle<io::Result<()>>)>
     where
         W: Write + Send + 'static,
     {
         let (lines, waiting) = sync_channel(MAX_WAITING);
         let thread =
             thread::Builder::new().name("access-log".into()).spawn(move || write(&waiting, out))?;
-        Ok((Self { lines, format }, thread))
+        Ok((Self { format, lines }, thread))
     }
 
-    /// For a worker, which counts what is dropped.
+    /// Hands a line over; false when it had to be dropped.
     #[must_use]
-    pub fn log(&self, registry: Rc<Registry>) -> AccessLog {
-        AccessLog { sink: self.clone(), registry }
-    }
-}
-
-impl AccessLog {
-    /// Writes a line, or drops it when too many wait.
-    pub fn write(&self, record: &Record<'_>) {
-        if self.sink.lines.try_send(record.line(self.sink.format)).is_err() {
-            self.registry.count(Counter::AccessLogDropped);
-        }
+    pub fn write(&self, record: &Record<'_>) -> bool {
+        self.lines.try_send(record.line(self.format)).is_ok()
     }
 }
 
@@ -64,11 +57,8 @@ fn write(waiting: &Receiver<String>, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     while let Ok(line) = waiting.recv() {
         out.write_all(line.as_bytes())?;
-        loop {
-            match waiting.try_recv() {
-                Ok(line) => out.write_all(line.as_bytes())?,
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            }
+        while let Ok(line) = waiting.try_recv() {
+            out.write_all(line.as_bytes())?;
         }
         out.flush()?;
     }
@@ -97,8 +87,9 @@ mod tests {
         }
     }
 
-    fn labels() -> EdgeLabels {
-        EdgeLabels {
+    /// Writes that many lines; how many were taken.
+    fn write_lines(log: &Log, lines: usize) -> usize {
+        let edge = EdgeLabels {
             direction: Direction::Outbound,
             client: "web-0".into(),
             client_namespace: "shop".into(),
@@ -106,50 +97,43 @@ mod tests {
             server_namespace: "shop".into(),
             service: "cart".into(),
             mtls: true,
-        }
-    }
-
-    fn record(edge: &EdgeLabels) -> Record<'_> {
-        Record {
-            edge,
+        };
+        let record = Record {
+            edge: &edge,
             method: "GET",
             target: b"/",
             status: Some(200),
             bytes: (0, 0),
             duration: Duration::ZERO,
             error: None,
-        }
+        };
+        (0..lines).filter(|_| log.write(&record)).count()
+    }
+
+    fn lines_of(written: &mpsc::Receiver<Vec<u8>>) -> usize {
+        let text: Vec<u8> = written.iter().flatten().collect();
+        String::from_utf8(text).unwrap().lines().count()
     }
 
     #[test]
-    fn lines_are_written_whole_and_the_writer_ends_with_its_sinks() {
+    fn lines_are_written_whole_and_the_writer_ends_with_its_logs() {
         let (gate, written) = mpsc::sync_channel(1024);
-        let (sink, thread) = Sink::start(Gate(gate), Format::Text).unwrap();
-        let registry = Rc::new(Registry::new());
-        let log = sink.log(registry);
-        let edge = labels();
-        (0..100).for_each(|_| log.write(&record(&edge)));
-        drop((log, sink));
+        let (log, thread) = Log::to(Gate(gate), Format::Text).unwrap();
+        assert_eq!(write_lines(&log, 100), 100);
+        drop(log);
         thread.join().unwrap().unwrap();
-        let text: Vec<u8> = written.iter().flatten().collect();
-        assert_eq!(String::from_utf8(text).unwrap().lines().count(), 100);
+        assert_eq!(lines_of(&written), 100);
     }
 
     #[test]
-    fn lines_that_cannot_be_written_in_time_are_dropped_and_counted() {
+    fn lines_that_cannot_be_written_in_time_are_dropped() {
         let (gate, written) = mpsc::sync_channel(0);
-        let (sink, thread) = Sink::start(Gate(gate), Format::Json).unwrap();
-        let registry = Rc::new(Registry::new());
-        let log = sink.log(Rc::clone(&registry));
-        let edge = labels();
+        let (log, thread) = Log::to(Gate(gate), Format::Json).unwrap();
         // Nobody takes what is written yet: the queue and one buffer of the writer fill up.
-        let lines = 4 * MAX_WAITING;
-        (0..lines).for_each(|_| log.write(&record(&edge)));
-        let dropped = registry.snapshot().counter(Counter::AccessLogDropped) as usize;
-        assert!(dropped > 0 && dropped < lines, "{dropped}");
-        drop((log, sink));
-        let text: Vec<u8> = written.iter().flatten().collect();
+        let taken = write_lines(&log, 4 * MAX_WAITING);
+        assert!((MAX_WAITING..2 * MAX_WAITING).contains(&taken), "{taken}");
+        drop(log);
+        assert_eq!(lines_of(&written), taken);
         thread.join().unwrap().unwrap();
-        assert_eq!(String::from_utf8(text).unwrap().lines().count(), lines - dropped);
     }
 }
