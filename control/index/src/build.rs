@@ -1,0 +1,164 @@
+//! From facts to the values that proxies are told; pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::{InstanceName, Protocol, ServiceName};
+
+use crate::facts::Facts;
+use crate::rows::{EndpointRow, InstanceRow, ServicePortRow, SlicePortRow, SliceRow, Target};
+
+/// A service as its clients need it.
+pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<Service> {
+    let row = facts.service(name)?;
+    let port = |port: &ServicePortRow| ServicePort {
+        port: port.number,
+        name: port.name.clone(),
+        protocol: service_protocol(facts, name, port),
+        endpoints: endpoints(facts, name, port),
+    };
+    let ports = row.ports.iter().map(port).collect();
+    Some(Service { name: name.clone(), vips: row.vips.clone(), ports })
+}
+
+/// A workload as clients of its addresses need it, and what its own proxy enforces.
+pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, ServerPolicy)> {
+    let row = facts.instance(name)?;
+    let ports = instance_ports(facts, name, row);
+    let workload = Workload {
+        name: name.clone(),
+        addresses: row.addresses.clone(),
+        identity: facts.identity(name).cloned(),
+        ports: ports.clone(),
+    };
+    let policy = ServerPolicy { workload: name.clone(), mtls: facts.mode(name, row), ports };
+    Some((workload, policy))
+}
+
+/// One address of one port of a service.
+struct Place<'a> {
+    endpoint: &'a EndpointRow,
+    number: u16,
+}
+
+/// Where a port is served, ready or not: the slices' ports of the same name.
+fn places<'a>(
+    facts: &'a Facts,
+    service: &ServiceName,
+    port: &'a ServicePortRow,
+) -> impl Iterator<Item = Place<'a>> {
+    facts.slices(service).flat_map(move |slice| {
+        let served = slice_port(slice, port);
+        slice.endpoints.iter().filter_map(move |endpoint| {
+            let instance = endpoint.instance.as_ref().and_then(|name| facts.instance(name));
+            let number = target_number(port, served?, instance)?;
+            Some(Place { endpoint, number })
+        })
+    })
+}
+
+fn slice_port<'a>(slice: &'a SliceRow, port: &ServicePortRow) -> Option<&'a SlicePortRow> {
+    slice.ports.iter().find(|candidate| *candidate.name == *port.name)
+}
+
+/// The port on the workload: what the slice says, else what the service targets.
+fn target_number(
+    port: &ServicePortRow,
+    served: &SlicePortRow,
+    instance: Option<&InstanceRow>,
+) -> Option<u16> {
+    served.number.or_else(|| match &port.target {
+        Target::Number(number) => Some(*number),
+        Target::Name(name) => {
+            let named = instance?.ports.iter().find(|candidate| candidate.name == *name);
+            named.map(|named| named.number)
+        }
+    })
+}
+
+/// What a port carries: as the service says, else its slices, else the workloads behind it.
+fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Protocol {
+    let of_slices = || {
+        let ports = facts.slices(name).filter_map(|slice| slice_port(slice, port));
+        agreed(ports.filter_map(|port| port.protocol))
+    };
+    let of_instances = || {
+        agreed(places(facts, name, port).filter_map(|place| {
+            own_protocol(facts.instance(place.endpoint.instance.as_ref()?)?, place.number)
+        }))
+    };
+    port.protocol.or_else(of_slices).or_else(of_instances).unwrap_or_default()
+}
+
+/// What all say; contradictions count as nothing said, so that detection decides.
+fn agreed(mut declared: impl Iterator<Item = Protocol>) -> Option<Protocol> {
+    let first = declared.next()?;
+    declared.all(|other| other == first).then_some(first)
+}
+
+fn own_protocol(row: &InstanceRow, number: u16) -> Option<Protocol> {
+    row.ports.iter().find(|port| port.number == number)?.protocol
+}
+
+/// What an instance's ports carry: as it says itself, else as the services on it say.
+fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<PortProtocol> {
+    let mut said: BTreeMap<u16, Vec<Protocol>> = BTreeMap::new();
+    for service in facts.services_of(name) {
+        let ports = facts.service(service).into_iter().flat_map(|service| &service.ports);
+        for port in ports {
+            let served = facts.slices_of(name, service).filter_map(|slice| slice_port(slice, port));
+            for served in served {
+                if let Some(number) = target_number(port, served, Some(row))
+                    && let Some(protocol) = port.protocol.or(served.protocol)
+                {
+                    said.entry(number).or_default().push(protocol);
+                }
+            }
+        }
+    }
+    let agreed = said.into_iter().filter_map(|(n, said)| Some((n, agreed(said.into_iter())?)));
+    let mut ports: BTreeMap<u16, Protocol> = agreed.collect();
+    let own = row.ports.iter().filter_map(|port| Some((port.number, port.protocol?)));
+    ports.extend(own);
+    ports.into_iter().map(|(port, protocol)| PortProtocol { port, protocol }).collect()
+}
+
+/// Whose address: what is known of an instance is put together, other addresses stand alone.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    Instance(InstanceName),
+    Unknown(IpAddr),
+}
+
+/// At most one address of each family.
+#[derive(Default)]
+struct Families {
+    v4: Option<IpAddr>,
+    v6: Option<IpAddr>,
+}
+
+/// The ready endpoints of a port, in an order that depends on their names alone.
+fn endpoints(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Arc<[Endpoint]> {
+    let mut found: BTreeMap<(Whose, u16), Families> = BTreeMap::new();
+    for Place { endpoint, number } in places(facts, name, port).filter(|p| p.endpoint.ready) {
+        let whose = match &endpoint.instance {
+            Some(instance) => Whose::Instance(instance.clone()),
+            None => Whose::Unknown(endpoint.ip),
+        };
+        let families = found.entry((whose, number)).or_default();
+        let family = if endpoint.ip.is_ipv4() { &mut families.v4 } else { &mut families.v6 };
+        family.get_or_insert(endpoint.ip);
+    }
+    let endpoint = |((whose, port), families): ((Whose, u16), Families)| {
+        let workload = match whose {
+            Whose::Instance(instance) => Some(instance),
+            Whose::Unknown(_) => None,
+        };
+        let identity = workload.as_ref().and_then(|name| facts.identity(name)).cloned();
+        let addresses = families.v4.into_iter().chain(families.v6).collect();
+        Endpoint { workload, addresses, port, identity }
+    };
+    found.into_iter().map(endpoint).collect()
+}

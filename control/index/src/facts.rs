@@ -1,0 +1,235 @@
+//! The rows of all objects, and who refers to whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_resources::{Object, ObjectKey, mtls_mode};
+use leno_types::{Identity, InstanceName, MtlsMode, ServiceName};
+
+use crate::index::Settings;
+use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    settings: Settings,
+    /// The modes that namespaces set.
+    namespaces: BTreeMap<String, MtlsMode>,
+    services: BTreeMap<ServiceName, ServiceRow>,
+    slices: BTreeMap<ServiceName, BTreeMap<ObjectKey, SliceRow>>,
+    /// The service that each slice is of.
+    slice_services: BTreeMap<ObjectKey, ServiceName>,
+    /// The slices that name each instance, by their service.
+    referrers: BTreeMap<InstanceName, BTreeMap<ServiceName, BTreeSet<ObjectKey>>>,
+    /// Where two objects claim one instance, the first by name holds.
+    instances: BTreeMap<InstanceName, BTreeMap<ObjectKey, InstanceRow>>,
+    /// The instances of each object.
+    owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
+}
+
+/// What a change can have a bearing on.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    /// Services whose own rows changed.
+    pub(crate) services: BTreeSet<ServiceName>,
+    /// Instances whose own rows, or mode, changed.
+    pub(crate) instances: BTreeSet<InstanceName>,
+    /// Instances that are served by services whose rows changed.
+    pub(crate) served: BTreeSet<InstanceName>,
+}
+
+impl Facts {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            namespaces: BTreeMap::new(),
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            slice_services: BTreeMap::new(),
+            referrers: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            owned: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an object in the place of the one of the same key.
+    pub(crate) fn put(&mut self, object: &Object, touched: &mut Touched) {
+        let key = object.key();
+        self.remove(&key, touched);
+        let taken = match object {
+            Object::Namespace(namespace) => {
+                let annotations = namespace.metadata.annotations.as_ref();
+                if let Some(mode) = annotations.and_then(mtls_mode) {
+                    self.namespaces.insert(key.name.clone(), mode);
+                    self.touch_namespace(&key.name, touched);
+                }
+                true
+            }
+            Object::Service(service) => match rows::service(service) {
+                Some((name, row)) => {
+                    self.services.insert(name.clone(), row);
+                    self.touch_service(&name, touched);
+                    true
+                }
+                None => false,
+            },
+            Object::EndpointSlice(slice) => rows::slice(slice)
+                .map(|(name, row)| self.put_slice(&key, name, row, touched))
+                .is_some(),
+            Object::Workload(workload) => {
+                let rows = rows::instances(workload, &self.settings.trust_domain);
+                rows.map(|rows| self.put_instances(&key, rows, touched)).is_some()
+            }
+            // Certificates and static proxies are no matter of discovery.
+            Object::ServiceAccount(_) | Object::Proxy(_) => true,
+        };
+        if !taken {
+            tracing::debug!(object = %key, "left out: nothing in it for the mesh");
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &ObjectKey, touched: &mut Touched) {
+        use leno_resources::Kind;
+        match key.kind {
+            Kind::Namespace => {
+                if self.namespaces.remove(&key.name).is_some() {
+                    self.touch_namespace(&key.name, touched);
+                }
+            }
+            Kind::Service => {
+                if let Ok(name) = ServiceName::new(&key.namespace, &key.name)
+                    && self.services.remove(&name).is_some()
+                {
+                    self.touch_service(&name, touched);
+                }
+            }
+            Kind::EndpointSlice => self.remove_slice(key, touched),
+            Kind::Workload => {
+                for name in self.owned.remove(key).unwrap_or_default() {
+                    if let Some(claims) = self.instances.get_mut(&name) {
+                        claims.remove(key);
+                        if claims.is_empty() {
+                            self.instances.remove(&name);
+                        }
+                    }
+                    touched.instances.insert(name);
+                }
+            }
+            Kind::ServiceAccount | Kind::Proxy => {}
+        }
+    }
+
+    pub(crate) fn service(&self, name: &ServiceName) -> Option<&ServiceRow> {
+        self.services.get(name)
+    }
+
+    /// The slices of a service, by name.
+    pub(crate) fn slices(&self, service: &ServiceName) -> impl Iterator<Item = &SliceRow> {
+        self.slices.get(service).into_iter().flat_map(BTreeMap::values)
+    }
+
+    pub(crate) fn instance(&self, name: &InstanceName) -> Option<&InstanceRow> {
+        self.instances.get(name)?.values().next()
+    }
+
+    /// The services with an endpoint on an instance, ready or not, by name.
+    pub(crate) fn services_of(&self, name: &InstanceName) -> impl Iterator<Item = &ServiceName> {
+        self.referrers.get(name).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// The slices of a service that name an instance, by name.
+    pub(crate) fn slices_of(
+        &self,
+        name: &InstanceName,
+        service: &ServiceName,
+    ) -> impl Iterator<Item = &SliceRow> {
+        let keys = self.referrers.get(name).and_then(|services| services.get(service));
+        let slices = self.slices.get(service);
+        keys.into_iter().flatten().filter_map(move |key| slices?.get(key))
+    }
+
+    pub(crate) fn mode(&self, name: &InstanceName, row: &InstanceRow) -> MtlsMode {
+        let of_namespace = || self.namespaces.get(&*name.namespace).copied();
+        row.mtls.or_else(of_namespace).unwrap_or(self.settings.default_mtls)
+    }
+
+    /// Whom to expect of an instance over mTLS; none means plaintext.
+    pub(crate) fn identity(&self, name: &InstanceName) -> Option<&Identity> {
+        let row = self.instance(name)?;
+        let speaks = row.meshed && self.mode(name, row) != MtlsMode::Disabled;
+        speaks.then_some(&row.identity)
+    }
+
+    fn put_slice(
+        &mut self,
+        key: &ObjectKey,
+        service: ServiceName,
+        row: SliceRow,
+        touched: &mut Touched,
+    ) {
+        for instance in row.endpoints.iter().filter_map(|endpoint| endpoint.instance.as_ref()) {
+            let services = self.referrers.entry(instance.clone()).or_default();
+            services.entry(service.clone()).or_default().insert(key.clone());
+            touched.served.insert(instance.clone());
+        }
+        self.slices.entry(service.clone()).or_default().insert(key.clone(), row);
+        self.slice_services.insert(key.clone(), service.clone());
+        touched.services.insert(service);
+    }
+
+    fn remove_slice(&mut self, key: &ObjectKey, touched: &mut Touched) {
+        let Some(service) = self.slice_services.remove(key) else {
+            return;
+        };
+        let slices = self.slices.get_mut(&service);
+        let row = slices.and_then(|slices| slices.remove(key));
+        if self.slices.get(&service).is_some_and(BTreeMap::is_empty) {
+            self.slices.remove(&service);
+        }
+        let endpoints = row.into_iter().flat_map(|row| row.endpoints);
+        for instance in endpoints.filter_map(|endpoint| endpoint.instance) {
+            self.forget_referrer(&instance, &service, key);
+            touched.served.insert(instance);
+        }
+        touched.services.insert(service);
+    }
+
+    fn forget_referrer(&mut self, instance: &InstanceName, service: &ServiceName, key: &ObjectKey) {
+        let Some(services) = self.referrers.get_mut(instance) else {
+            return;
+        };
+        if let Some(keys) = services.get_mut(service) {
+            keys.remove(key);
+            if keys.is_empty() {
+                services.remove(service);
+            }
+        }
+        if services.is_empty() {
+            self.referrers.remove(instance);
+        }
+    }
+
+    fn put_instances(
+        &mut self,
+        key: &ObjectKey,
+        rows: Vec<(InstanceName, InstanceRow)>,
+        touched: &mut Touched,
+    ) {
+        let names = rows.iter().map(|(name, _)| name.clone()).collect();
+        for (name, row) in rows {
+            touched.instances.insert(name.clone());
+            self.instances.entry(name).or_default().insert(key.clone(), row);
+        }
+        self.owned.insert(key.clone(), names);
+    }
+
+    fn touch_service(&self, name: &ServiceName, touched: &mut Touched) {
+        let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
+        touched.served.extend(endpoints.filter_map(|endpoint| endpoint.instance.clone()));
+        touched.services.insert(name.clone());
+    }
+
+    fn touch_namespace(&self, namespace: &str, touched: &mut Touched) {
+        let first = InstanceName { namespace: namespace.into(), name: "".into() };
+        let names = self.instances.range(first..).map(|(name, _)| name);
+        touched.instances.extend(names.take_while(|n| &*n.namespace == namespace).cloned());
+    }
+}

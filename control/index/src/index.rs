@@ -1,0 +1,127 @@
+//! The index: facts, and the tables made of them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_types::mesh::{Resolution, ServerPolicy, Service, Workload};
+use leno_types::{InstanceName, MtlsMode, ServiceName, TrustDomain};
+
+use crate::build;
+use crate::change::{Change, Changed};
+use crate::facts::{Facts, Touched};
+use crate::tables::{Address, Rebuilt, Tables};
+
+/// What holds for the whole mesh.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Under which identities are issued.
+    pub trust_domain: TrustDomain,
+    /// The mode of workloads that neither they nor their namespace set.
+    pub default_mtls: MtlsMode,
+}
+
+/// The control plane's tables.
+#[derive(Clone, Debug)]
+pub struct Index {
+    facts: Facts,
+    tables: Tables,
+}
+
+impl Index {
+    /// An index of nothing.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self { facts: Facts::new(settings), tables: Tables::default() }
+    }
+
+    /// Takes one change.
+    pub fn apply(&mut self, change: Change) -> Changed {
+        self.apply_all(vec![change])
+    }
+
+    /// Takes several changes as one: nothing is told of what lay between. Of two changes of one
+    /// object, the later one holds.
+    pub fn apply_all(&mut self, changes: Vec<Change>) -> Changed {
+        let mut touched = Touched::default();
+        for change in changes {
+            match change {
+                Change::Upsert(object) => self.facts.put(&object, &mut touched),
+                Change::Delete(key) => self.facts.remove(&key, &mut touched),
+            }
+        }
+        self.rebuild(touched)
+    }
+
+    /// What stands behind an IP address. Where several claim it, a service goes before a workload,
+    /// and then the first by name.
+    #[must_use]
+    pub fn address(&self, ip: IpAddr) -> Option<Address> {
+        self.tables.address(ip.to_canonical())
+    }
+
+    /// The same in the form that proxies keep; never pending.
+    #[must_use]
+    pub fn resolve(&self, ip: IpAddr) -> Resolution {
+        match self.address(ip) {
+            Some(Address::Service(service)) => Resolution::Service(service),
+            Some(Address::Workload(workload)) => Resolution::Workload(workload),
+            None => Resolution::Unknown,
+        }
+    }
+
+    /// A service by its name.
+    #[must_use]
+    pub fn service(&self, name: &ServiceName) -> Option<Arc<Service>> {
+        self.tables.services.get(name).cloned()
+    }
+
+    /// A workload by its name.
+    #[must_use]
+    pub fn workload(&self, name: &InstanceName) -> Option<Arc<Workload>> {
+        self.tables.workloads.get(name).cloned()
+    }
+
+    /// What a workload's own proxy enforces.
+    #[must_use]
+    pub fn server_policy(&self, name: &InstanceName) -> Option<Arc<ServerPolicy>> {
+        self.tables.policies.get(name).cloned()
+    }
+
+    /// The services of a namespace, by name.
+    pub fn services_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<Service>> {
+        let first = ServiceName { namespace: namespace.into(), name: "".into() };
+        let services = self.tables.services.range(first.clone()..);
+        services.take_while(move |(name, _)| name.namespace == first.namespace).map(|(_, s)| s)
+    }
+
+    /// The workloads of a namespace, by name.
+    pub fn workloads_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<Workload>> {
+        let first = InstanceName { namespace: namespace.into(), name: "".into() };
+        let workloads = self.tables.workloads.range(first.clone()..);
+        workloads.take_while(move |(name, _)| name.namespace == first.namespace).map(|(_, w)| w)
+    }
+
+    /// The IP addresses that lead to `address`: its own, less those that another one claims first.
+    #[must_use]
+    pub fn aliases(&self, address: &Address) -> Vec<IpAddr> {
+        self.tables.aliases(address)
+    }
+
+    fn rebuild(&mut self, touched: Touched) -> Changed {
+        let Touched { mut services, instances, mut served } = touched;
+        for instance in &instances {
+            services.extend(self.facts.services_of(instance).cloned());
+        }
+        served.extend(instances);
+        let mut rebuilt = Rebuilt::default();
+        for name in services {
+            let service = build::service(&self.facts, &name);
+            rebuilt.services.insert(name, service);
+        }
+        for name in served {
+            let both = build::instance(&self.facts, &name);
+            rebuilt.instances.insert(name, both);
+        }
+        self.tables.replace(rebuilt)
+    }
+}

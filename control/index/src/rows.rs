@@ -1,0 +1,194 @@
+//! Objects as rows: what the mesh needs of each, with its names and numbers checked.
+//!
+//! Objects from [`leno_resources::load`] always fit. What another source lets through and does not
+//! fit makes no row, as if it were not there: a part that is left out could turn mTLS off.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leno_resources::{EndpointSlice, SERVICE_NAME_LABEL, Service, Workload, mtls_mode};
+use leno_types::{Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
+
+/// A front: VIPs and ports.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ServiceRow {
+    pub(crate) vips: Vec<IpAddr>,
+    /// TCP ports, by ascending number.
+    pub(crate) ports: Vec<ServicePortRow>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ServicePortRow {
+    pub(crate) number: u16,
+    pub(crate) name: Arc<str>,
+    pub(crate) target: Target,
+    pub(crate) protocol: Option<Protocol>,
+}
+
+/// The port on the workload, where a slice leaves it open.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Target {
+    Number(u16),
+    Name(String),
+}
+
+/// Places that serve one service.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SliceRow {
+    /// TCP ports.
+    pub(crate) ports: Vec<SlicePortRow>,
+    pub(crate) endpoints: Vec<EndpointRow>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SlicePortRow {
+    pub(crate) name: String,
+    /// None means whatever the service targets.
+    pub(crate) number: Option<u16>,
+    pub(crate) protocol: Option<Protocol>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EndpointRow {
+    pub(crate) ip: IpAddr,
+    pub(crate) ready: bool,
+    /// None outside of the mesh.
+    pub(crate) instance: Option<InstanceName>,
+}
+
+/// One running instance, of whatever kind of object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InstanceRow {
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) meshed: bool,
+    pub(crate) mtls: Option<MtlsMode>,
+    pub(crate) identity: Identity,
+    pub(crate) ports: Arc<[InstancePortRow]>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InstancePortRow {
+    pub(crate) name: String,
+    pub(crate) number: u16,
+    pub(crate) protocol: Option<Protocol>,
+}
+
+/// The row of a service; none for an `ExternalName`, which is an alias in DNS only.
+pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
+    let (namespace, name) = names(&object.metadata)?;
+    let name = ServiceName::new(namespace, name).ok()?;
+    let spec = object.spec.as_ref()?;
+    if spec.type_.as_deref() == Some("ExternalName") {
+        return None;
+    }
+    let texts = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip);
+    let vips = addresses(texts.filter_map(|text| text.parse().ok()));
+    let mut ports: Vec<_> = spec
+        .ports
+        .iter()
+        .flatten()
+        .filter(|port| is_tcp(port.protocol.as_deref()))
+        .filter_map(|port| {
+            let number = port_number(port.port)?;
+            let target = match &port.target_port {
+                None => Target::Number(number),
+                Some(IntOrString::Int(target)) => Target::Number(port_number(*target)?),
+                Some(IntOrString::String(target)) => Target::Name(target.clone()),
+            };
+            let protocol = declared(port.app_protocol.as_deref());
+            let name = port.name.as_deref().unwrap_or_default().into();
+            Some(ServicePortRow { number, name, target, protocol })
+        })
+        .collect();
+    ports.sort_by_key(|port| port.number);
+    ports.dedup_by_key(|port| port.number);
+    Some((name, ServiceRow { vips, ports }))
+}
+
+/// The row of a slice, and the service that it is of.
+pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
+    let (namespace, _) = names(&object.metadata)?;
+    let service = object.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
+    let service = ServiceName::new(namespace, service).ok()?;
+    let ports = object.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref()));
+    let ports = ports.map(|port| SlicePortRow {
+        name: port.name.clone().unwrap_or_default(),
+        number: port.port.and_then(port_number),
+        protocol: declared(port.app_protocol.as_deref()),
+    });
+    let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {
+        // Kubernetes gives a meaning to the first address only.
+        let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
+        let conditions = endpoint.conditions.as_ref();
+        let target = endpoint.target_ref.as_ref();
+        let target = target.filter(|t| matches!(t.kind.as_deref(), Some("Pod" | "Workload")));
+        let instance = target.and_then(|target| {
+            let namespace = target.namespace.as_deref().unwrap_or(namespace);
+            InstanceName::new(namespace, target.name.as_deref()?).ok()
+        });
+        let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
+        Some(EndpointRow { ip: ip.to_canonical(), ready, instance })
+    });
+    Some((service, SliceRow { ports: ports.collect(), endpoints: endpoints.collect() }))
+}
+
+/// The rows of a workload's instances.
+pub(crate) fn instances(
+    object: &Workload,
+    trust_domain: &TrustDomain,
+) -> Option<Vec<(InstanceName, InstanceRow)>> {
+    let Workload { metadata, spec, status } = object;
+    let namespace = &metadata.namespace;
+    let identity = Identity::new(trust_domain.clone(), namespace, &spec.service_account).ok()?;
+    let ports: Arc<[_]> = spec
+        .ports
+        .iter()
+        .map(|port| InstancePortRow {
+            name: port.name.clone(),
+            number: port.port,
+            protocol: declared(port.app_protocol.as_deref()),
+        })
+        .collect();
+    let instances = status.iter().flat_map(|status| &status.instances);
+    let row = |instance: &leno_resources::InstanceStatus| {
+        let row = InstanceRow {
+            addresses: addresses(instance.addresses.iter().copied()),
+            meshed: instance.meshed,
+            mtls: mtls_mode(&metadata.annotations),
+            identity: identity.clone(),
+            ports: ports.clone(),
+        };
+        Some((InstanceName::new(namespace, &instance.name).ok()?, row))
+    };
+    instances.map(row).collect()
+}
+
+fn names(metadata: &ObjectMeta) -> Option<(&str, &str)> {
+    metadata.namespace.as_deref().zip(metadata.name.as_deref())
+}
+
+/// What `appProtocol` says; none where it says nothing.
+fn declared(app_protocol: Option<&str>) -> Option<Protocol> {
+    Some(Protocol::from_app_protocol(app_protocol)).filter(|protocol| *protocol != Protocol::Detect)
+}
+
+fn is_tcp(transport: Option<&str>) -> bool {
+    transport.is_none_or(|transport| transport == "TCP")
+}
+
+fn port_number(number: i32) -> Option<u16> {
+    u16::try_from(number).ok().filter(|number| *number > 0)
+}
+
+/// Each address once, in the order given.
+fn addresses(given: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut unique = Vec::new();
+    for ip in given.map(|ip| ip.to_canonical()) {
+        if !unique.contains(&ip) {
+            unique.push(ip);
+        }
+    }
+    unique
+}

@@ -1,0 +1,149 @@
+//! What the index answers with: values by name, and who claims each IP address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_types::mesh::{ServerPolicy, Service, Workload};
+use leno_types::{InstanceName, ServiceName};
+
+use crate::change::Changed;
+
+/// What stands behind an IP address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// It is a VIP of the service.
+    Service(Arc<Service>),
+    /// It is the workload's own.
+    Workload(Arc<Workload>),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
+    pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
+    pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,
+    /// The first claim holds.
+    claims: BTreeMap<IpAddr, BTreeSet<Claim>>,
+}
+
+/// Values made anew; none where there is nothing of that name any more.
+#[derive(Debug, Default)]
+pub(crate) struct Rebuilt {
+    pub(crate) services: BTreeMap<ServiceName, Option<Service>>,
+    pub(crate) instances: BTreeMap<InstanceName, Option<(Workload, ServerPolicy)>>,
+}
+
+/// Who says that an address is theirs, in the order in which they are believed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    Service(ServiceName),
+    Workload(InstanceName),
+}
+
+impl Address {
+    /// Its IP addresses, whoever else claims them.
+    #[must_use]
+    pub fn ips(&self) -> &[IpAddr] {
+        match self {
+            Self::Service(service) => &service.vips,
+            Self::Workload(workload) => &workload.addresses,
+        }
+    }
+
+    fn claim(&self) -> Claim {
+        match self {
+            Self::Service(service) => Claim::Service(service.name.clone()),
+            Self::Workload(workload) => Claim::Workload(workload.name.clone()),
+        }
+    }
+}
+
+impl Tables {
+    pub(crate) fn address(&self, ip: IpAddr) -> Option<Address> {
+        self.claimed(self.claims.get(&ip)?.first()?)
+    }
+
+    pub(crate) fn aliases(&self, address: &Address) -> Vec<IpAddr> {
+        let claim = address.claim();
+        let holds = |ip: &&IpAddr| self.claims.get(ip).and_then(BTreeSet::first) == Some(&claim);
+        address.ips().iter().filter(holds).copied().collect()
+    }
+
+    /// Puts in what differs from what is there, and says what that was.
+    pub(crate) fn replace(&mut self, rebuilt: Rebuilt) -> Changed {
+        let mut changed = Changed::default();
+        let mut moved: Vec<(Claim, Option<Address>)> = Vec::new();
+        for (name, service) in rebuilt.services {
+            if self.services.get(&name).map(Arc::as_ref) != service.as_ref() {
+                let address = service.map(|service| Address::Service(Arc::new(service)));
+                moved.push((Claim::Service(name.clone()), address));
+                changed.services.insert(name);
+            }
+        }
+        for (name, both) in rebuilt.instances {
+            let (workload, policy) = both.unzip();
+            if self.policies.get(&name).map(Arc::as_ref) != policy.as_ref() {
+                set(&mut self.policies, &name, policy.map(Arc::new));
+                changed.policies.insert(name.clone());
+            }
+            if self.workloads.get(&name).map(Arc::as_ref) != workload.as_ref() {
+                let address = workload.map(|workload| Address::Workload(Arc::new(workload)));
+                moved.push((Claim::Workload(name.clone()), address));
+                changed.workloads.insert(name);
+            }
+        }
+        let before = self.answers(&moved);
+        for (claim, address) in moved {
+            self.put(claim, address);
+        }
+        let differs = |(ip, answer)| (self.address(ip) != answer).then_some(ip);
+        changed.addresses = before.into_iter().filter_map(differs).collect();
+        changed
+    }
+
+    /// What is answered, before they move, at the addresses that moves can concern.
+    fn answers(&self, moved: &[(Claim, Option<Address>)]) -> BTreeMap<IpAddr, Option<Address>> {
+        let both = moved.iter().flat_map(|(claim, new)| [self.claimed(claim), new.clone()]);
+        let ips = both.flatten().flat_map(|address| address.ips().to_vec());
+        ips.map(|ip| (ip, self.address(ip))).collect()
+    }
+
+    fn put(&mut self, claim: Claim, address: Option<Address>) {
+        for ip in self.claimed(&claim).iter().flat_map(Address::ips) {
+            if let Some(claims) = self.claims.get_mut(ip) {
+                claims.remove(&claim);
+                if claims.is_empty() {
+                    self.claims.remove(ip);
+                }
+            }
+        }
+        for ip in address.iter().flat_map(Address::ips) {
+            self.claims.entry(*ip).or_default().insert(claim.clone());
+        }
+        match (claim, address) {
+            (Claim::Service(name), Some(Address::Service(new))) => {
+                self.services.insert(name, new);
+            }
+            (Claim::Workload(name), Some(Address::Workload(new))) => {
+                self.workloads.insert(name, new);
+            }
+            (Claim::Service(name), _) => drop(self.services.remove(&name)),
+            (Claim::Workload(name), _) => drop(self.workloads.remove(&name)),
+        }
+    }
+
+    fn claimed(&self, claim: &Claim) -> Option<Address> {
+        match claim {
+            Claim::Service(name) => self.services.get(name).cloned().map(Address::Service),
+            Claim::Workload(name) => self.workloads.get(name).cloned().map(Address::Workload),
+        }
+    }
+}
+
+fn set<K: Ord + Clone, V>(table: &mut BTreeMap<K, V>, key: &K, value: Option<V>) {
+    match value {
+        Some(value) => drop(table.insert(key.clone(), value)),
+        None => drop(table.remove(key)),
+    }
+}
