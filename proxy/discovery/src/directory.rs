@@ -148,6 +148,12 @@ impl fmt::Debug for Directory {
     }
 }
 
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
 impl Live {
     fn new(instance: InstanceName) -> Self {
         let now = Instant::now();

@@ -14,9 +14,32 @@
 //! It knows neither policy nor routes nor how proxies talk to each other. Read first:
 //! [`Directory`], then [`Client`].
 
+mod backoff;
 mod certificate;
+mod client;
+mod connection;
 mod directory;
+mod identity;
+mod settings;
+mod stream;
 mod table;
+mod tls;
 
 pub use certificate::Certificate;
+pub use client::Client;
+pub use connection::ConnectError;
 pub use directory::{Directory, IDLE, MAX_WATCHED, Status};
+pub use identity::{IdentityClient, IdentityError};
+pub use settings::Settings;
+
+/// An error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

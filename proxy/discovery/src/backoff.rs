@@ -1,0 +1,56 @@
+//! How long to wait before trying again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Doubles from a first to a longest wait. Each wait is drawn from the upper half, so that proxies
+/// which lost their control plane together do not come back together.
+#[derive(Clone, Debug)]
+pub(crate) struct Backoff {
+    first: Duration,
+    longest: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, next: first }
+    }
+
+    /// Starts over: the last attempt succeeded.
+    pub(crate) fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    /// The wait before the next attempt.
+    pub(crate) fn wait(&mut self) -> Duration {
+        let wait = self.next.min(self.longest);
+        self.next = (self.next * 2).min(self.longest);
+        wait.mul_f64(0.5 + 0.5 * random_fraction())
+    }
+}
+
+/// From 0 to below 1. Seeded by the system once a thread, then different at every call.
+pub(crate) fn random_fraction() -> f64 {
+    let random = RandomState::new().hash_one(0_u8);
+    // 53 bits are what a double holds exactly.
+    (random >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_longest_and_start_over() {
+        let (first, longest) = (Duration::from_millis(100), Duration::from_millis(350));
+        let mut backoff = Backoff::new(first, longest);
+        for expected in [100, 200, 350, 350] {
+            let wait = backoff.wait();
+            let expected = Duration::from_millis(expected);
+            assert!(wait <= expected && wait >= expected / 2, "{wait:?} of {expected:?}");
+        }
+        backoff.reset();
+        assert!(backoff.wait() <= first);
+    }
+}

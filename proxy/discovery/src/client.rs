@@ -1,0 +1,84 @@
+//! The client: identity first, then discovery, again and again.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::backoff::Backoff;
+use crate::certificate::Certificate;
+use crate::connection::Connection;
+use crate::directory::{Directory, Live};
+use crate::identity::IdentityClient;
+use crate::settings::Settings;
+use crate::stream;
+
+/// First wait after a lost stream: a control plane that restarts is back within a second.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait between attempts: the mesh works on without, so there is no haste.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+
+/// The proxy's link to its control plane.
+#[derive(Debug)]
+pub struct Client {
+    settings: Arc<Settings>,
+    live: Arc<Live>,
+    identity: IdentityClient,
+}
+
+impl Client {
+    /// A client and the directory that it fills. Nothing happens before [`Client::run`].
+    #[must_use]
+    pub fn new(settings: Settings) -> (Self, Directory) {
+        let settings = Arc::new(settings);
+        let (directory, live) = Directory::live(settings.instance.clone());
+        let identity = IdentityClient::new(Arc::clone(&settings));
+        (Self { settings, live, identity }, directory)
+    }
+
+    /// The certificate in use, none until the first was issued.
+    #[must_use]
+    pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
+        self.identity.certificates()
+    }
+
+    /// Gets a certificate and keeps it good, and keeps the directory up to date: the work of the
+    /// proxy's control thread. Never gives up; dropping the future ends it, the directory keeps
+    /// what it has.
+    pub async fn run(self) -> Infallible {
+        let Self { settings, live, identity } = self;
+        let certificates = identity.certificates();
+        tokio::select! {
+            never = identity.run() => never,
+            never = discover(&settings, &live, certificates) => never,
+        }
+    }
+}
+
+async fn discover(
+    settings: &Settings,
+    live: &Live,
+    mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
+) -> Infallible {
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    loop {
+        let certificate = match certificates.wait_for(Option::is_some).await {
+            Ok(certificate) => certificate.clone(),
+            // The sender lives in the identity client, which runs beside this and never ends.
+            Err(_) => std::future::pending().await,
+        };
+        let reason = match Connection::open(settings, certificate.as_deref()).await {
+            Ok(connection) => match stream::run(live, connection, || backoff.reset()).await {
+                Ok(never) => match never {},
+                Err(error) => crate::chain(&error),
+            },
+            Err(error) => crate::chain(&error),
+        };
+        let wait = backoff.wait();
+        let wait_ms = wait.as_millis();
+        tracing::warn!(reason, wait_ms, "no discovery; the last good state stays in use");
+        sleep(wait).await;
+    }
+}

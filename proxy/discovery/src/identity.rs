@@ -1,0 +1,215 @@
+//! Getting a certificate, and another before it ends.
+//!
+//! ```text
+//!   make a key -> request, token -> certificate --published--> 70 % of its life --+
+//!        ^             |  failed: wait, longer each time                          |
+//!        +-------------+----------------------------------------------------------+
+//! ```
+
+use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use leno_wire::proto;
+use leno_wire::proto::identity_client::IdentityClient as Rpc;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::backoff::{Backoff, random_fraction};
+use crate::certificate::Certificate;
+use crate::connection::{ConnectError, Connection};
+use crate::settings::Settings;
+
+/// Longest wait for a certificate once connected; signing takes a millisecond.
+const ISSUE_TIMEOUT: Duration = Duration::from_secs(5);
+/// First wait after a failure: a control plane that starts beside the proxy is soon there.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// Longest wait while there is no certificate: the proxy cannot serve, so it asks often.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// Longest wait while a certificate is still good.
+const LONGEST_WAIT_RENEWAL: Duration = Duration::from_secs(60);
+/// When to renew, as a share of the remaining life, and how much of it is left to chance.
+const RENEW_AT: f64 = 0.7;
+const RENEW_JITTER: f64 = 0.05;
+/// Shortest wait between renewals, whatever the lifetime: bounds what a wrong clock costs.
+const SHORTEST_RENEWAL: Duration = Duration::from_secs(1);
+/// Largest token, in bytes: a Kubernetes service-account token takes about 1 KiB.
+const MAX_TOKEN: usize = 64 * 1024;
+/// Most certificates of a chain or trust bundle.
+const MAX_CERTIFICATES: usize = 100;
+
+/// Keeps a certificate that is good. Cheap to clone; clones publish to the same watch.
+#[derive(Clone, Debug)]
+pub struct IdentityClient {
+    settings: Arc<Settings>,
+    certificate: watch::Sender<Option<Arc<Certificate>>>,
+}
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The token's file cannot be read.
+    #[error("cannot read the token in {0}")]
+    Token(PathBuf, #[source] io::Error),
+    /// No key or request could be made.
+    #[error("cannot make a certificate request")]
+    Request(#[source] rcgen::Error),
+    /// The control plane was not reached.
+    #[error("cannot reach the control plane")]
+    Connect(#[from] ConnectError),
+    /// The control plane refused: `Unauthenticated` means that the token is not good.
+    #[error("the control plane issued no certificate: {} ({})", .0.message(), .0.code())]
+    Refused(tonic::Status),
+    /// It took too long.
+    #[error("no certificate within {ISSUE_TIMEOUT:?}")]
+    Timeout,
+    /// What came is no certificate.
+    #[error("the control plane's answer is unusable: {0}")]
+    Answer(&'static str),
+}
+
+impl IdentityClient {
+    /// Asks nothing yet.
+    #[must_use]
+    pub fn new(settings: Arc<Settings>) -> Self {
+        Self { settings, certificate: watch::Sender::new(None) }
+    }
+
+    /// The certificate in use, none until the first was issued. An old one stays until its
+    /// successor is there.
+    #[must_use]
+    pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
+        self.certificate.subscribe()
+    }
+
+    /// Asks once, with a new key.
+    ///
+    /// # Errors
+    /// [`IdentityError`]
+    pub async fn issue(&self) -> Result<Certificate, IdentityError> {
+        let failed = |error| IdentityError::Token(self.settings.token.clone(), error);
+        let token = std::fs::read_to_string(&self.settings.token).map_err(failed)?;
+        if token.len() > MAX_TOKEN {
+            return Err(failed(io::Error::other("it is too long")));
+        }
+        let (key, csr) = request().map_err(IdentityError::Request)?;
+        // Shows no certificate: the token alone counts, and one that just ended would be refused.
+        let connection = Connection::open(&self.settings, None).await?;
+        let mut rpc = Rpc::with_origin(connection, Connection::origin());
+        let request =
+            proto::IssueCertificateRequest { csr: csr.into(), token: token.trim().to_owned() };
+        let answer = timeout(ISSUE_TIMEOUT, rpc.issue_certificate(request))
+            .await
+            .map_err(|_| IdentityError::Timeout)?
+            .map_err(IdentityError::Refused)?
+            .into_inner();
+        certificate(answer, &key)
+    }
+
+    /// Gets a certificate and renews it, for as long as the future is polled.
+    pub async fn run(self) -> Infallible {
+        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+        loop {
+            match self.issue().await {
+                Ok(certificate) => {
+                    let remaining = remaining(&certificate);
+                    tracing::info!(remaining_s = remaining.as_secs(), "certificate issued");
+                    self.certificate.send_replace(Some(Arc::new(certificate)));
+                    let longest = (remaining / 20).clamp(LONGEST_WAIT / 6, LONGEST_WAIT_RENEWAL);
+                    backoff = Backoff::new(FIRST_WAIT, longest);
+                    sleep(until_renewal(remaining, random_fraction())).await;
+                }
+                Err(error) => {
+                    let wait = backoff.wait();
+                    warn(&error, wait);
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+}
+
+fn warn(error: &IdentityError, wait: Duration) {
+    let cause = crate::chain(error);
+    tracing::warn!(error = cause, wait_ms = wait.as_millis(), "no certificate; trying again");
+}
+
+/// A new key, and a request that proves to hold it and asks for nothing.
+fn request() -> Result<(KeyPair, Vec<u8>), rcgen::Error> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let csr = params.serialize_request(&key)?.der().to_vec();
+    Ok((key, csr))
+}
+
+fn certificate(
+    answer: proto::IssueCertificateResponse,
+    key: &KeyPair,
+) -> Result<Certificate, IdentityError> {
+    let good = |list: &[_]| (1..=MAX_CERTIFICATES).contains(&list.len());
+    if !good(&answer.chain) {
+        return Err(IdentityError::Answer("the chain has no or too many certificates"));
+    }
+    if !good(&answer.roots) {
+        return Err(IdentityError::Answer("the trust bundle has no or too many certificates"));
+    }
+    let not_after = u64::try_from(answer.not_after_unix_s)
+        .ok()
+        .and_then(|seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)))
+        .filter(|end| *end > SystemTime::now())
+        .ok_or(IdentityError::Answer("the certificate has ended already; check the clocks"))?;
+    Ok(Certificate {
+        chain_der: answer.chain.into_iter().map(Vec::from).collect(),
+        key_der: key.serialize_der(),
+        roots_der: answer.roots.into_iter().map(Vec::from).collect(),
+        not_after,
+    })
+}
+
+fn remaining(certificate: &Certificate) -> Duration {
+    certificate.not_after.duration_since(SystemTime::now()).unwrap_or_default()
+}
+
+/// When to renew a certificate with that much life left; `chance` is from 0 to 1.
+fn until_renewal(remaining: Duration, chance: f64) -> Duration {
+    let share = RENEW_AT - RENEW_JITTER + 2.0 * RENEW_JITTER * chance;
+    remaining.mul_f64(share).max(SHORTEST_RENEWAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_around_seventy_percent_of_its_life() {
+        let day = Duration::from_hours(24);
+        assert_eq!(until_renewal(day, 0.0), day.mul_f64(0.65));
+        assert_eq!(until_renewal(day, 1.0), day.mul_f64(0.75));
+        assert_eq!(until_renewal(Duration::ZERO, 0.5), SHORTEST_RENEWAL);
+    }
+
+    #[test]
+    fn an_answer_is_checked() {
+        let (key, _) = request().unwrap();
+        let good = proto::IssueCertificateResponse {
+            chain: vec![b"leaf".as_slice().into()],
+            roots: vec![b"root".as_slice().into()],
+            not_after_unix_s: i64::from(u32::MAX),
+        };
+        assert!(certificate(good.clone(), &key).is_ok());
+        for bad in [
+            proto::IssueCertificateResponse { chain: vec![], ..good.clone() },
+            proto::IssueCertificateResponse { roots: vec![], ..good.clone() },
+            proto::IssueCertificateResponse { not_after_unix_s: -1, ..good.clone() },
+            proto::IssueCertificateResponse { not_after_unix_s: 1, ..good.clone() },
+            proto::IssueCertificateResponse { not_after_unix_s: i64::MAX, ..good.clone() },
+        ] {
+            let refused = certificate(bad.clone(), &key);
+            assert!(matches!(refused, Err(IdentityError::Answer(_))), "{bad:?}");
+        }
+    }
+}
