@@ -1,1 +1,61 @@
-fn main() {}
+//! The data-plane proxy: wiring only.
+//!
+//! ```text
+//! main thread (control):  flags ─► Setup ─► identity, discovery, admin server, signals
+//! worker threads:         listeners ─► leno-outbound / leno-inbound
+//! ```
+//!
+//! The proxy opens its listeners only once it has an identity, so that "it listens" means "it can
+//! serve"; capture relies on that.
+
+mod admin;
+mod config;
+mod control;
+mod fixed;
+mod run;
+mod setup;
+mod state;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use config::Flags;
+
+/// `EX_USAGE` of sysexits(3).
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let flags = match Flags::try_parse() {
+        Ok(flags) => flags,
+        Err(error) => {
+            // Nothing can be done about a closed standard error.
+            let _closed = error.print();
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
+        }
+    };
+    if let Err(error) = log(&flags.log) {
+        eprintln!("leno-proxy: --log: {error}");
+        return ExitCode::from(USAGE);
+    }
+    match run::run(&flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("leno-proxy: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn log(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    Ok(())
+}

@@ -74,7 +74,6 @@ impl Registry {
     pub fn end(&self, edge: &Edge, begun: &Begun, outcome: &Outcome) {
         let duration = begun.at.elapsed();
         edge.request(outcome.status, duration);
-        edge.bytes(outcome.bytes.0, outcome.bytes.1);
         let (Some(log), Some((method, target))) = (&self.access, &begun.request) else { return };
         let line = Record {
             edge: &edge.labels,

@@ -1,0 +1,118 @@
+//! The admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::state::State;
+
+/// Most admin connections served at once; scrapes and probes need a handful.
+const MAX_CONNECTIONS: usize = 32;
+/// Longest wait for a request's head, so that a stalled client frees its place.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const JSON: &str = "application/json";
+
+type Answer = Response<Full<Bytes>>;
+
+/// Serves until the runtime ends; runs on the control thread.
+pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                let state = Rc::clone(&state);
+                tokio::task::spawn_local(async move {
+                    connection(stream, client, state).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "admin connection not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, client: SocketAddr, state: Rc<State>) {
+    let service = service_fn(move |request| {
+        let state = Rc::clone(&state);
+        async move { Ok::<_, Infallible>(answer(&request, client, &state).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%client, %error, "admin connection ended");
+    }
+}
+
+async fn answer(request: &Request<Incoming>, client: SocketAddr, state: &State) -> Answer {
+    let allowed = if request.uri().path() == "/drain" { Method::POST } else { Method::GET };
+    let known =
+        matches!(request.uri().path(), "/metrics" | "/ready" | "/live" | "/drain" | "/config");
+    if !known {
+        return respond(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "use /metrics, /ready, /live, /drain or /config\n",
+        );
+    }
+    if request.method() != allowed && !(allowed == Method::GET && request.method() == Method::HEAD)
+    {
+        let mut refused = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("use {allowed}\n"));
+        let value = HeaderValue::from_str(allowed.as_str()).expect("a method is a header value");
+        refused.headers_mut().insert(ALLOW, value);
+        return refused;
+    }
+    match request.uri().path() {
+        "/live" => respond(StatusCode::OK, TEXT, "live\n"),
+        "/ready" => match state.not_ready() {
+            None => respond(StatusCode::OK, TEXT, "ready\n"),
+            Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
+        },
+        "/drain" if !client.ip().to_canonical().is_loopback() => {
+            respond(StatusCode::FORBIDDEN, TEXT, "/drain is served on loopback only\n")
+        }
+        "/drain" => {
+            state.drain();
+            respond(StatusCode::OK, TEXT, "draining\n")
+        }
+        "/config" => respond(StatusCode::OK, JSON, state.config().await),
+        _ => metrics(request, state).await,
+    }
+}
+
+async fn metrics(request: &Request<Incoming>, state: &State) -> Answer {
+    let accepts = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    let open = accepts.is_some_and(|value| value.contains("application/openmetrics-text"));
+    let text = state.metrics(open).await;
+    respond(StatusCode::OK, if open { OPENMETRICS } else { PROMETHEUS }, text)
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

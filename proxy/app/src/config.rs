@@ -1,0 +1,108 @@
+//! What the proxy is told by flags and environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use leno_types::ports;
+
+/// The data-plane proxy of the Leno service mesh.
+///
+/// It needs no capability. With a control plane it gets its identity, services and policy from it;
+/// with `--static FILE` it takes them from YAML documents and runs alone.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "leno-proxy", version, max_term_width = 100)]
+pub(crate) struct Flags {
+    /// Runs without a control plane, from YAML documents: one Proxy and its Services,
+    /// EndpointSlices and so on ("-" reads standard input)
+    #[arg(long = "static", value_name = "FILE", env = "LENO_STATIC")]
+    pub(crate) static_file: Option<PathBuf>,
+
+    /// Name of the workload instance, for example web-0
+    #[arg(long, env = "LENO_NAME", required_unless_present = "static_file")]
+    pub(crate) name: Option<String>,
+
+    /// Its namespace
+    #[arg(long, env = "LENO_NAMESPACE", default_value = "default")]
+    pub(crate) namespace: String,
+
+    /// Its service account
+    #[arg(long, env = "LENO_SERVICE_ACCOUNT", default_value = "default")]
+    pub(crate) service_account: String,
+
+    /// The trust domain of the mesh
+    #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
+    pub(crate) trust_domain: String,
+
+    /// The control plane, for example https://10.89.0.1:15010
+    #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present = "static_file")]
+    pub(crate) control: Option<String>,
+
+    /// PEM file with the roots that the control plane's certificate is checked against
+    #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present = "static_file")]
+    pub(crate) roots: Option<PathBuf>,
+
+    /// File with the token that authenticates the first certificate request
+    #[arg(long, env = "LENO_TOKEN", value_name = "FILE", required_unless_present = "static_file")]
+    pub(crate) token: Option<PathBuf>,
+
+    /// Worker threads; each has its own listeners, pools and counters
+    #[arg(long, env = "LENO_WORKERS", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) workers: u16,
+
+    /// Where applications' connections are taken; repeat for several addresses
+    #[arg(long, env = "LENO_OUTBOUND", value_name = "ADDRESS", value_delimiter = ',',
+          default_values_t = default_outbound())]
+    pub(crate) outbound: Vec<SocketAddr>,
+
+    /// Where connections to the workload are taken; repeat for several addresses
+    #[arg(long, env = "LENO_INBOUND", value_name = "ADDRESS", value_delimiter = ',',
+          default_values_t = default_inbound())]
+    pub(crate) inbound: Vec<SocketAddr>,
+
+    /// Where /metrics, /ready, /live, /drain and /config are served
+    #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = default_admin())]
+    pub(crate) admin: SocketAddr,
+
+    /// Longest wait, in seconds, for connections to end once the proxy drains
+    #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) drain_timeout_s: u64,
+
+    /// What is logged to standard error, for example info or leno_outbound=debug
+    #[arg(long, env = "LENO_LOG", default_value = "warn")]
+    pub(crate) log: String,
+
+    /// Writes one line for each request and connection to standard output
+    #[arg(long, env = "LENO_ACCESS_LOG", value_enum, default_value_t = AccessLog::Off)]
+    pub(crate) access_log: AccessLog,
+}
+
+/// The forms of the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum AccessLog {
+    /// None.
+    Off,
+    /// A line of `key=value` pairs.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+fn default_outbound() -> Vec<SocketAddr> {
+    vec![
+        SocketAddr::from(([127, 0, 0, 1], ports::OUTBOUND)),
+        SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], ports::OUTBOUND)),
+    ]
+}
+
+fn default_inbound() -> Vec<SocketAddr> {
+    vec![
+        SocketAddr::from(([0, 0, 0, 0], ports::INBOUND)),
+        SocketAddr::from(([0u16; 8], ports::INBOUND)),
+    ]
+}
+
+fn default_admin() -> SocketAddr {
+    SocketAddr::from(([0u16; 8], ports::ADMIN))
+}

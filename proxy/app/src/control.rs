@@ -1,0 +1,107 @@
+//! Running with a control plane: identity, services and policy come from it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use leno_discovery::{Certificate, Client, Settings};
+use leno_tls::{Credentials, CredentialsError, Keyring};
+use leno_types::{InstanceName, TrustDomain};
+use tokio::sync::watch;
+use tokio::task::spawn_local;
+
+use crate::config::Flags;
+use crate::setup::{IdentityState, Setup, access_log, drain_timeout};
+
+/// Longest wait, once there is a policy, for the first services; they come right behind it.
+const PREFETCH_WAIT: Duration = Duration::from_secs(1);
+/// How often that is looked at.
+const PREFETCH_LOOK: Duration = Duration::from_millis(2);
+
+/// Begins to get a certificate and to follow discovery; must be called on the control thread.
+pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
+    // The parser has seen to it that each of them is given.
+    let given = |option: &'static str| format!("--{option} is missing");
+    let name = flags.name.as_deref().with_context(|| given("name"))?;
+    let instance = InstanceName::new(&flags.namespace, name)?;
+    let (client, directory) = Client::new(Settings {
+        control: flags.control.clone().with_context(|| given("control"))?,
+        roots: flags.roots.clone().with_context(|| given("roots"))?,
+        token: flags.token.clone().with_context(|| given("token"))?,
+        instance: instance.clone(),
+        trust_domain: TrustDomain::new(&flags.trust_domain)?,
+    });
+    let keyring = Keyring::new();
+    let identity = watch::Sender::new(IdentityState::default());
+    let identity_seen = identity.subscribe();
+    spawn_local(follow(client.certificates(), keyring.clone(), identity));
+    spawn_local(async move { match client.run().await {} });
+    Ok(Setup {
+        instance,
+        is_static: false,
+        workers: flags.workers,
+        admin: Some(flags.admin),
+        outbound: flags.outbound.clone(),
+        inbound: flags.inbound.clone(),
+        application: None,
+        fixed: None,
+        policy: directory.server_policy(),
+        directory,
+        keyring,
+        identity: identity_seen,
+        drain_timeout: drain_timeout(flags),
+        access_log: access_log(flags)?,
+    })
+}
+
+/// Comes back when there is a certificate, a policy, and what is prefetched.
+pub(crate) async fn until_usable(setup: &Setup) {
+    let mut keyring = setup.keyring.watch();
+    let mut policy = setup.policy.clone();
+    // Neither sender ends before the process does.
+    let _ended = keyring.wait_for(Option::is_some).await;
+    let _ended = policy.wait_for(Option::is_some).await;
+    let prefetched = async {
+        while setup.directory.status().resources == 0 {
+            tokio::time::sleep(PREFETCH_LOOK).await;
+        }
+    };
+    // A namespace with nothing in it has nothing to wait for.
+    let _nothing = tokio::time::timeout(PREFETCH_WAIT, prefetched).await;
+}
+
+/// Puts every certificate that is issued into use. Ends with the client.
+async fn follow(
+    mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
+    keyring: Keyring,
+    identity: watch::Sender<IdentityState>,
+) {
+    while certificates.changed().await.is_ok() {
+        let certificate = certificates.borrow_and_update().clone();
+        let Some(certificate) = certificate else { continue };
+        match put_into_use(&certificate, &keyring) {
+            Ok(state) => {
+                identity.send_replace(state);
+            }
+            Err(error) => {
+                tracing::error!(%error, "a certificate that was issued cannot be used");
+            }
+        }
+    }
+}
+
+fn put_into_use(
+    certificate: &Certificate,
+    keyring: &Keyring,
+) -> Result<IdentityState, CredentialsError> {
+    let der = |list: &[Vec<u8>]| list.iter().cloned().map(Into::into).collect();
+    let key = rustls_pki_types::PrivatePkcs8KeyDer::from(certificate.key_der.clone());
+    let credentials = Credentials::from_der(
+        der(&certificate.chain_der),
+        key.into(),
+        der(&certificate.roots_der),
+    )?;
+    let state = IdentityState::of(&credentials);
+    keyring.rotate(credentials)?;
+    Ok(state)
+}

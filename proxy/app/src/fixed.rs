@@ -1,0 +1,106 @@
+//! Running without a control plane, from YAML documents.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use leno_discovery::Directory;
+use leno_index::{Change, Index, Settings};
+use leno_outbound::Fixed as FixedDestination;
+use leno_resources::{Documents, Object, Proxy, ProxyIdentity, STDIN, load};
+use leno_tls::{Credentials, Keyring};
+use leno_types::mesh::{Resolution, ServerPolicy};
+use leno_types::{InstanceName, MtlsMode};
+use tokio::sync::watch;
+
+use crate::config::Flags;
+use crate::setup::{IdentityState, Setup, access_log, drain_timeout};
+
+/// Reads the documents and makes of them what a control plane would have said.
+pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
+    let documents = load(&[file]).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow::anyhow!("{}", lines.join("\n"))
+    })?;
+    let proxy = only_proxy(&documents, file)?;
+    let Proxy { metadata, spec } = proxy;
+    let instance = InstanceName::new(&metadata.namespace, &metadata.name)?;
+    let keyring = Keyring::new();
+    let mut identity = IdentityState::default();
+    if let Some(files) = &spec.identity {
+        let credentials = credentials(files, file)?;
+        identity = IdentityState::of(&credentials);
+        keyring.rotate(credentials)?;
+    }
+    let default_mode =
+        if spec.identity.is_some() { MtlsMode::Permissive } else { MtlsMode::Disabled };
+    let mtls = spec.mtls.unwrap_or(default_mode);
+    if mtls != MtlsMode::Disabled && spec.identity.is_none() {
+        bail!("mtls: {mtls} needs spec.identity: give certificate, key and roots, or say disabled");
+    }
+    let index = index(&documents);
+    let fixed = match spec.outbound.as_ref().and_then(|outbound| outbound.service.as_ref()) {
+        None => None,
+        Some(wanted) => {
+            let service = index.service(&wanted.name).with_context(|| {
+                format!("spec.outbound.service: there is no Service {}", wanted.name)
+            })?;
+            if service.port(wanted.port).is_none() {
+                bail!("spec.outbound.service: {} has no port {}", wanted.name, wanted.port);
+            }
+            let resolution = watch::Sender::new(Resolution::Service(service)).subscribe();
+            Some(FixedDestination { resolution, port: wanted.port })
+        }
+    };
+    let policy = ServerPolicy { workload: instance.clone(), mtls, ports: Vec::new() };
+    let directory = Directory::fixed(move |ip| index.resolve(ip)).with_server_policy(policy);
+    Ok(Setup {
+        instance,
+        is_static: true,
+        workers: u16::try_from(spec.workers).context("spec.workers")?,
+        admin: spec.admin,
+        outbound: spec.outbound.iter().map(|outbound| outbound.listen).collect(),
+        inbound: spec.inbound.iter().map(|inbound| inbound.listen).collect(),
+        application: spec.inbound.as_ref().and_then(|inbound| inbound.application),
+        fixed,
+        policy: directory.server_policy(),
+        directory,
+        keyring,
+        identity: watch::Sender::new(identity).subscribe(),
+        drain_timeout: drain_timeout(flags),
+        access_log: access_log(flags)?,
+    })
+}
+
+fn only_proxy<'a>(documents: &'a Documents, file: &Path) -> anyhow::Result<&'a Proxy> {
+    let mut proxies = documents.objects.iter().filter_map(|located| match &located.value {
+        Object::Proxy(proxy) => Some(&**proxy),
+        _ => None,
+    });
+    match (proxies.next(), proxies.next()) {
+        (Some(proxy), None) => Ok(proxy),
+        (None, _) => bail!("{}: has no document of kind Proxy (leno.dev/v1alpha1)", file.display()),
+        (Some(_), Some(_)) => bail!("{}: has more than one Proxy", file.display()),
+    }
+}
+
+fn index(documents: &Documents) -> Index {
+    let mut index = Index::new(Settings::default());
+    for located in &documents.objects {
+        index.apply(Change::Upsert(located.value.clone()));
+    }
+    index
+}
+
+/// The files are relative to the folder of the document that names them.
+fn credentials(files: &ProxyIdentity, document: &Path) -> anyhow::Result<Credentials> {
+    let folder = match document.parent() {
+        Some(parent) if document != Path::new(STDIN) => parent,
+        _ => Path::new("."),
+    };
+    let read = |path: &PathBuf| {
+        let path = folder.join(path);
+        std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
+    };
+    let (chain, key, roots) = (read(&files.certificate)?, read(&files.key)?, read(&files.roots)?);
+    Ok(Credentials::from_pem(&chain, &key, &roots)?)
+}

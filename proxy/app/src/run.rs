@@ -1,0 +1,131 @@
+//! The control thread: brings everything up, waits for the end, and drains.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use crate::config::Flags;
+use crate::setup::Setup;
+use crate::state::State;
+use crate::worker::Worker;
+use crate::{admin, control, fixed};
+
+/// How long a draining proxy goes on at least: others learn within this time that it is going.
+const DRAIN_MIN: Duration = Duration::from_millis(500);
+/// How often a draining proxy looks whether it is done.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
+
+/// Runs until a signal or `/drain` ends it.
+pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, async {
+        let setup = match &flags.static_file {
+            Some(file) => fixed::setup(flags, file)?,
+            None => control::setup(flags)?,
+        };
+        serve(setup).await
+    })
+}
+
+async fn serve(setup: Setup) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let state = Rc::new(State {
+        instance: setup.instance.clone(),
+        workers: RefCell::default(),
+        directory: setup.directory.clone(),
+        policy: setup.policy.clone(),
+        identity: setup.identity.clone(),
+        draining: Cell::new(false),
+        drain_asked: Notify::new(),
+        started: SystemTime::now(),
+    });
+    if let Some(address) = setup.admin {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?;
+        tokio::task::spawn_local(admin::serve(listener, Rc::clone(&state)));
+    }
+    tokio::select! {
+        started = start(&setup, &state) => started?,
+        () = signals.first() => return Ok(()),
+    }
+    tokio::select! {
+        () = signals.first() => {}
+        () = state.drain_asked.notified() => {}
+    }
+    drain(&setup, &state, &mut signals).await;
+    Ok(())
+}
+
+/// Waits until the proxy can serve, then makes it listen.
+async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
+    if !setup.is_static {
+        control::until_usable(setup).await;
+    }
+    for number in 0..setup.workers.max(1) {
+        let worker = Worker::start(number, setup.plan()).await?;
+        let listening: Vec<String> = worker.listening.iter().map(ToString::to_string).collect();
+        tracing::info!(number, listening = listening.join(" "), "worker listens");
+        state.workers.borrow_mut().push(worker);
+    }
+    Ok(())
+}
+
+/// Serves on until nothing is in progress, the bound is reached, or a second signal comes.
+async fn drain(setup: &Setup, state: &State, signals: &mut Signals) {
+    state.draining.set(true);
+    let workers = state.workers.borrow().clone();
+    for worker in &workers {
+        worker.drain().await;
+    }
+    let began = Instant::now();
+    let done = async {
+        loop {
+            tokio::time::sleep(DRAIN_LOOK).await;
+            let left = state.load().await;
+            let waited = began.elapsed();
+            if left.busy == 0 && waited >= DRAIN_MIN {
+                return;
+            }
+            if waited >= setup.drain_timeout {
+                tracing::warn!(
+                    busy = left.busy,
+                    "drained for as long as allowed: cutting the rest"
+                );
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = done => {}
+        () = signals.first() => {}
+    }
+}
+
+/// The signals that ask a process to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn first(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What both ways to run have in common, once configuration has been read.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_outbound::Fixed;
+use leno_telemetry::access::{Format, Log};
+use leno_tls::{Credentials, Keyring};
+use leno_types::mesh::ServerPolicy;
+use leno_types::{Identity, InstanceName};
+use tokio::sync::watch;
+
+use crate::config::{AccessLog, Flags};
+use crate::worker::Plan;
+
+/// Descriptors kept for everything that is not a proxied connection.
+const RESERVED_DESCRIPTORS: u64 = 256;
+/// A proxied connection holds one socket on either side, and up to four pipe ends while spliced.
+const DESCRIPTORS_PER_CONNECTION: u64 = 3;
+/// Fewest connections a worker takes, whatever the limit on descriptors.
+const MIN_CONNECTIONS: u64 = 64;
+
+/// Everything a proxy is made of.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) instance: InstanceName,
+    /// Everything is known already; there is no control plane to wait for.
+    pub(crate) is_static: bool,
+    pub(crate) workers: u16,
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) outbound: Vec<SocketAddr>,
+    pub(crate) inbound: Vec<SocketAddr>,
+    pub(crate) application: Option<SocketAddr>,
+    pub(crate) fixed: Option<Fixed>,
+    pub(crate) directory: Directory,
+    pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
+    pub(crate) keyring: Keyring,
+    pub(crate) identity: watch::Receiver<IdentityState>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) access_log: Option<Log>,
+}
+
+/// Who the proxy is, as far as it has a certificate.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IdentityState {
+    pub(crate) name: Option<Identity>,
+    pub(crate) not_after: Option<SystemTime>,
+}
+
+impl IdentityState {
+    pub(crate) fn of(credentials: &Credentials) -> Self {
+        Self {
+            name: Some(credentials.identity().clone()),
+            not_after: Some(credentials.not_after()),
+        }
+    }
+}
+
+impl Setup {
+    /// What one worker is made of.
+    pub(crate) fn plan(&self) -> Plan {
+        Plan {
+            instance: self.instance.clone(),
+            directory: self.directory.clone(),
+            policy: self.policy.clone(),
+            connector: self.keyring.connector(),
+            acceptor: self.keyring.acceptor(),
+            limits: Limits::default(),
+            outbound: self.outbound.clone(),
+            inbound: self.inbound.clone(),
+            fixed: self.fixed.clone(),
+            application: self.application,
+            access_log: self.access_log.clone(),
+            max_connections: max_connections(self.workers),
+        }
+    }
+}
+
+pub(crate) fn drain_timeout(flags: &Flags) -> Duration {
+    Duration::from_secs(flags.drain_timeout_s)
+}
+
+pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<Log>> {
+    let format = match flags.access_log {
+        AccessLog::Off => return Ok(None),
+        AccessLog::Text => Format::Text,
+        AccessLog::Json => Format::Json,
+    };
+    Ok(Some(Log::start(format)?))
+}
+
+/// Connections of one worker: as many as descriptors allow, so that `accept` never fails for want
+/// of one.
+fn max_connections(workers: u16) -> usize {
+    let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
+    let descriptors = limit.map_or(1024, |(soft, _hard)| soft);
+    let connections = descriptors.saturating_sub(RESERVED_DESCRIPTORS)
+        / DESCRIPTORS_PER_CONNECTION
+        / u64::from(workers.max(1));
+    usize::try_from(connections.max(MIN_CONNECTIONS)).unwrap_or(usize::MAX)
+}

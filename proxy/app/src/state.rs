@@ -1,0 +1,148 @@
+//! What the admin server shows and does.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leno_discovery::Directory;
+use leno_telemetry::{Gauge, Snapshot, render};
+use leno_types::InstanceName;
+use leno_types::mesh::ServerPolicy;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+
+use crate::setup::IdentityState;
+use crate::worker::{Load, Worker};
+
+/// The proxy as the admin server sees it. Lives on the control thread.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) instance: InstanceName,
+    pub(crate) workers: RefCell<Vec<Worker>>,
+    pub(crate) directory: Directory,
+    pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
+    pub(crate) identity: watch::Receiver<IdentityState>,
+    pub(crate) draining: Cell<bool>,
+    pub(crate) drain_asked: Notify,
+    pub(crate) started: SystemTime,
+}
+
+impl State {
+    /// Why the proxy cannot serve, if it cannot.
+    pub(crate) fn not_ready(&self) -> Option<&'static str> {
+        if self.draining.get() {
+            Some("draining")
+        } else if self.workers.borrow().is_empty() {
+            Some("starting: no identity yet, or not listening")
+        } else {
+            None
+        }
+    }
+
+    /// Asks for an orderly end.
+    pub(crate) fn drain(&self) {
+        self.draining.set(true);
+        self.drain_asked.notify_one();
+    }
+
+    /// What all workers have in progress.
+    pub(crate) async fn load(&self) -> Load {
+        let workers = self.workers.borrow().clone();
+        let mut sum = Load::default();
+        for worker in workers {
+            let load = worker.load().await.unwrap_or_default();
+            sum.busy += load.busy;
+            sum.connections += load.connections;
+        }
+        sum
+    }
+
+    pub(crate) async fn metrics(&self, open: bool) -> String {
+        let workers = self.workers.borrow().clone();
+        let mut sum = Snapshot::default();
+        for worker in workers {
+            if let Some(snapshot) = worker.snapshot().await {
+                sum.add(snapshot);
+            }
+        }
+        render(&sum, &self.gauges().await, open)
+    }
+
+    async fn gauges(&self) -> Vec<Gauge> {
+        let status = self.directory.status();
+        let load = self.load().await;
+        let gauge = |name, help, value| Gauge { name, help, value };
+        let mut gauges = vec![
+            gauge(
+                "leno_discovery_connected",
+                "Whether the control plane is connected.",
+                f64::from(u8::from(status.connected)),
+            ),
+            gauge(
+                "leno_discovery_age_seconds",
+                "Time since the control plane was last heard from.",
+                status.age.as_secs_f64(),
+            ),
+            gauge(
+                "leno_connections_open",
+                "Connections accepted and not ended, both directions.",
+                load.connections as f64,
+            ),
+            gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
+            gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
+        ];
+        if let Some(not_after) = self.identity.borrow().not_after {
+            gauges.push(gauge(
+                "leno_identity_expiration_timestamp_seconds",
+                "When the certificate in use ends.",
+                unix(not_after),
+            ));
+        }
+        gauges
+    }
+
+    pub(crate) async fn config(&self) -> String {
+        let status = self.directory.status();
+        let load = self.load().await;
+        let identity = self.identity.borrow().clone();
+        let policy = self.policy.borrow().clone();
+        let listening: Vec<String> = self
+            .workers
+            .borrow()
+            .first()
+            .map(|worker| worker.listening.iter().map(ToString::to_string).collect())
+            .unwrap_or_default();
+        let ports = |policy: &ServerPolicy| -> Vec<serde_json::Value> {
+            let port = |p: &leno_types::mesh::PortProtocol| json!({"port": p.port, "protocol": p.protocol.as_str()});
+            policy.ports.iter().map(port).collect()
+        };
+        let config = json!({
+            "workload": self.instance.to_string(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "workers": self.workers.borrow().len(),
+            "listening": listening,
+            "ready": self.not_ready().is_none(),
+            "draining": self.draining.get(),
+            "busy": load.busy,
+            "connections": load.connections,
+            "identity": {
+                "name": identity.name.map(|name| name.to_string()),
+                "not_after_unix_s": identity.not_after.map(unix),
+            },
+            "discovery": {
+                "connected": status.connected,
+                "age_s": status.age.as_secs_f64(),
+                "addresses": status.addresses,
+            },
+            "policy": policy.map(|policy| json!({
+                "mtls": policy.mtls.as_str(),
+                "ports": ports(&policy),
+            })),
+        });
+        format!("{config:#}\n")
+    }
+}
+
+fn unix(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

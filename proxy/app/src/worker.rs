@@ -1,0 +1,279 @@
+//! One worker: a thread with its own runtime, listeners, pools and counters.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_inbound::Inbound;
+use leno_outbound::{Fixed, Outbound};
+use leno_telemetry::access::Log;
+use leno_telemetry::{Counter, Registry, Snapshot};
+use leno_tls::{Acceptor, Connector};
+use leno_transport::{Activity, Listener, Stream};
+use leno_types::InstanceName;
+use leno_types::mesh::ServerPolicy;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{LocalSet, spawn_local};
+
+/// How often idle connections and destinations are looked through.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Questions to a worker that may wait; each is answered within one turn of its event loop.
+const MAX_COMMANDS: usize = 16;
+
+/// Everything a worker is made of, to be sent to its thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) instance: InstanceName,
+    pub(crate) directory: Directory,
+    pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
+    pub(crate) connector: Connector,
+    pub(crate) acceptor: Acceptor,
+    pub(crate) limits: Limits,
+    pub(crate) outbound: Vec<SocketAddr>,
+    pub(crate) inbound: Vec<SocketAddr>,
+    pub(crate) fixed: Option<Fixed>,
+    pub(crate) application: Option<SocketAddr>,
+    pub(crate) access_log: Option<Log>,
+    /// Most connections open at once; one more is refused.
+    pub(crate) max_connections: usize,
+}
+
+/// What a worker is asked.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Everything counted so far.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// What is in progress and open.
+    Load(oneshot::Sender<Load>),
+    /// Finish: close HTTP connections after their next response.
+    Drain,
+}
+
+/// What a worker has in progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    /// Requests and relays.
+    pub(crate) busy: usize,
+    /// Accepted connections, idle ones too.
+    pub(crate) connections: usize,
+}
+
+/// A running worker. It ends with the process.
+#[derive(Clone, Debug)]
+pub(crate) struct Worker {
+    commands: mpsc::Sender<Command>,
+    /// Where it listens, outbound first.
+    pub(crate) listening: Vec<SocketAddr>,
+}
+
+impl Worker {
+    /// Starts the thread and waits until it listens.
+    pub(crate) async fn start(number: u16, plan: Plan) -> anyhow::Result<Self> {
+        let (commands, received) = mpsc::channel(MAX_COMMANDS);
+        let (listening, listens) = oneshot::channel();
+        thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || run(plan, received, listening))
+            .context("starting a worker thread")?;
+        let listening = listens.await.context("a worker ended before it listened")??;
+        Ok(Self { commands, listening })
+    }
+
+    pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::Snapshot(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
+    pub(crate) async fn load(&self) -> Option<Load> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::Load(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
+    pub(crate) async fn drain(&self) {
+        // A worker that has ended has nothing left to drain.
+        let _ended = self.commands.send(Command::Drain).await;
+    }
+}
+
+fn run(
+    plan: Plan,
+    commands: mpsc::Receiver<Command>,
+    listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // Nobody waits any more only when the process is ending.
+            let _ending = listening.send(Err(error.into()));
+            return;
+        }
+    };
+    LocalSet::new().block_on(&runtime, serve(plan, commands, listening));
+}
+
+/// The state of a worker's thread.
+struct Planes {
+    outbound: Outbound,
+    inbound: Inbound,
+    registry: Rc<Registry>,
+    activity: Rc<Activity>,
+    connections: Cell<usize>,
+    max_connections: usize,
+}
+
+async fn serve(
+    plan: Plan,
+    mut commands: mpsc::Receiver<Command>,
+    listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
+) {
+    let bound = bind(&plan.outbound).and_then(|outbound| Ok((outbound, bind(&plan.inbound)?)));
+    let (outbound, inbound) = match bound {
+        Ok(listeners) => listeners,
+        Err(error) => {
+            // Nobody waits any more only when the process is ending.
+            let _ending = listening.send(Err(error));
+            return;
+        }
+    };
+    let addresses = outbound.iter().chain(&inbound).map(Listener::address).collect();
+    let planes = Rc::new(Planes::new(plan));
+    for listener in outbound {
+        spawn_local(accept_outbound(listener, Rc::clone(&planes)));
+    }
+    for listener in inbound {
+        spawn_local(accept_inbound(listener, Rc::clone(&planes)));
+    }
+    // As above.
+    let _ending = listening.send(Ok(addresses));
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        tokio::select! {
+            command = commands.recv() => match command {
+                Some(command) => planes.answer(command),
+                None => return,
+            },
+            _ = sweep.tick() => planes.sweep(),
+        }
+    }
+}
+
+fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Listener>> {
+    let bind = |address: &SocketAddr| match Listener::bind(*address) {
+        // A machine without IPv6 has no such address; the IPv4 listeners serve it.
+        Err(error) if address.is_ipv6() && is_no_family(&error) => None,
+        other => Some(other.with_context(|| format!("listening on {address}"))),
+    };
+    addresses.iter().filter_map(bind).collect()
+}
+
+fn is_no_family(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
+impl Planes {
+    fn new(plan: Plan) -> Self {
+        let registry = Rc::new(Registry::new().with_access_log(plan.access_log));
+        let activity = Rc::new(Activity::default());
+        let outbound = Outbound::new(leno_outbound::Parts {
+            workload: plan.instance.clone(),
+            directory: plan.directory.clone(),
+            tls: plan.connector,
+            registry: Rc::clone(&registry),
+            activity: Rc::clone(&activity),
+            limits: plan.limits.clone(),
+            fixed: plan.fixed,
+        });
+        let inbound = Inbound::new(leno_inbound::Parts {
+            workload: plan.instance,
+            directory: plan.directory,
+            policy: plan.policy,
+            tls: plan.acceptor,
+            registry: Rc::clone(&registry),
+            activity: Rc::clone(&activity),
+            limits: plan.limits,
+            application: plan.application,
+        });
+        let max_connections = plan.max_connections;
+        Self { outbound, inbound, registry, activity, connections: Cell::new(0), max_connections }
+    }
+
+    fn answer(&self, command: Command) {
+        match command {
+            // Whoever asked may have given up.
+            Command::Snapshot(answer) => {
+                let _given_up = answer.send(self.registry.snapshot());
+            }
+            Command::Load(answer) => {
+                let connections = self.connections.get();
+                let _given_up = answer.send(Load { busy: self.activity.busy(), connections });
+            }
+            Command::Drain => self.activity.drain(),
+        }
+    }
+
+    fn sweep(&self) {
+        self.outbound.sweep();
+        self.inbound.sweep();
+        if self.activity.busy() == 0 {
+            leno_http::trim_pool();
+        }
+    }
+
+    /// A place for one more connection, or none when the bound is reached.
+    fn place(self: &Rc<Self>, stream: &mut TcpStream, limit: Counter) -> Option<ConnectionPlace> {
+        if self.connections.get() >= self.max_connections {
+            self.registry.count(limit);
+            stream.abort();
+            return None;
+        }
+        self.connections.set(self.connections.get() + 1);
+        Some(ConnectionPlace(Rc::clone(self)))
+    }
+}
+
+/// Counts a connection as open until it is dropped.
+struct ConnectionPlace(Rc<Planes>);
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+async fn accept_outbound(listener: Listener, planes: Rc<Planes>) {
+    let address = listener.address();
+    loop {
+        match listener.accept().await {
+            Ok((mut stream, _)) => {
+                let limit = Counter::OutboundConnectionLimit;
+                let Some(place) = planes.place(&mut stream, limit) else { continue };
+                spawn_local(async move { place.0.outbound.serve(stream, address).await });
+            }
+            Err(error) => tracing::error!(%error, %address, "accepting"),
+        }
+    }
+}
+
+async fn accept_inbound(listener: Listener, planes: Rc<Planes>) {
+    let address = listener.address();
+    loop {
+        match listener.accept().await {
+            Ok((mut stream, client)) => {
+                let limit = Counter::InboundConnectionLimit;
+                let Some(place) = planes.place(&mut stream, limit) else { continue };
+                spawn_local(async move { place.0.inbound.serve(stream, client, address).await });
+            }
+            Err(error) => tracing::error!(%error, %address, "accepting"),
+        }
+    }
+}
