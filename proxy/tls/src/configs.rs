@@ -35,9 +35,6 @@ const SESSIONS_PER_IDENTITY: usize = 128;
 /// a connection when another one has ended.
 const TICKETS: usize = 1;
 
-/// The most plaintext that rustls holds for a socket that does not take it; more is back-pressure.
-pub(crate) const SEND_BUFFER: usize = 64 * 1024;
-
 /// The TLS settings for one set of [`Credentials`]: a server's, and a client's for each identity that
 /// it expects. Sessions and tickets end with them, so that a rotation asks for a full handshake.
 #[derive(Debug)]

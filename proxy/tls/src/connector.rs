@@ -2,21 +2,22 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::Future;
-use std::io;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leno_transport::Prefixed;
 use leno_types::Identity;
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, CommonState, HandshakeKind};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::configs::SEND_BUFFER;
-use crate::stream::{Alpn, Inner, MeshStream};
+use crate::session::Session;
+use crate::stream::{Alpn, MeshStream};
+use crate::tls::Tls;
 use crate::verify::Svid;
 use crate::{HandshakeError, Refusal, TlsConfigs};
 
@@ -71,21 +72,16 @@ impl Connector {
         let client = self.clients.borrow_mut().get(&current, expected);
         // Sessions are found again by the server's address.
         let server = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
-        let connector = TlsConnector::from(client);
-        let connecting = connector.with_alpn(vec![alpn.as_bytes().to_vec()]).connect_with(
-            server,
-            Prefixed::new(Vec::new(), tcp),
-            |session| {
-                session.set_buffer_limit(Some(SEND_BUFFER));
-            },
-        );
-        let inner = Inner::from(in_time(connecting).await?);
-        let session = common(&inner);
+        let alpns = vec![alpn.as_bytes().to_vec()];
+        let session = UnbufferedClientConnection::new_with_alpn(client, server, alpns)?;
+        let tcp = Prefixed::new(Vec::new(), tcp);
+        let tls = in_time(Tls::new(tcp, Session::Client(session))).await?;
+        let session = tls.common();
         agreed(session).filter(|agreed| *agreed == alpn).ok_or(HandshakeError::NoProtocol)?;
         if session.handshake_kind() == Some(HandshakeKind::Resumed) {
             proven(session, &current)?.check_identity(expected)?;
         }
-        Ok(MeshStream::new(inner, expected.clone(), alpn))
+        Ok(MeshStream::new(tls, expected.clone(), alpn))
     }
 }
 
@@ -119,16 +115,13 @@ impl Acceptor {
     /// [`HandshakeError`].
     pub async fn accept(&self, tcp: Prefixed<TcpStream>) -> Result<MeshStream, HandshakeError> {
         let current = current(&self.current)?;
-        let acceptor = TlsAcceptor::from(current.server());
-        let accepting = acceptor.accept_with(tcp, |session| {
-            session.set_buffer_limit(Some(SEND_BUFFER));
-        });
-        let inner = Inner::from(in_time(accepting).await?);
-        let session = common(&inner);
+        let session = UnbufferedServerConnection::new(current.server())?;
+        let tls = in_time(Tls::new(tcp, Session::Server(session))).await?;
+        let session = tls.common();
         let alpn = agreed(session).ok_or(HandshakeError::NoProtocol)?;
         let svid = proven(session, &current)?;
         svid.check_domain(current.credentials().identity().trust_domain())?;
-        Ok(MeshStream::new(inner, svid.identity, alpn))
+        Ok(MeshStream::new(tls, svid.identity, alpn))
     }
 }
 
@@ -136,13 +129,11 @@ fn current(current: &Current) -> Result<Arc<TlsConfigs>, HandshakeError> {
     current.borrow().clone().ok_or(HandshakeError::NoCredentials)
 }
 
-async fn in_time<T>(handshake: impl Future<Output = io::Result<T>>) -> Result<T, HandshakeError> {
+async fn in_time(mut tls: Box<Tls>) -> Result<Box<Tls>, HandshakeError> {
+    let handshake = poll_fn(|cx| tls.poll_handshake(cx));
     let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
-    Ok(done.map_err(|_| HandshakeError::Timeout)??)
-}
-
-fn common(inner: &Inner) -> &CommonState {
-    inner.get_ref().1
+    done.map_err(|_| HandshakeError::Timeout)??;
+    Ok(tls)
 }
 
 fn agreed(session: &CommonState) -> Option<Alpn> {

@@ -22,8 +22,10 @@ mod credentials;
 mod error;
 mod keyring;
 mod refusal;
+mod session;
 mod sniff;
 mod stream;
+mod tls;
 mod verify;
 
 pub use channel::Channel;

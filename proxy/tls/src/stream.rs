@@ -5,11 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use leno_http::Io;
-use leno_transport::{Prefixed, Stream};
+use leno_transport::Stream;
 use leno_types::Identity;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsStream;
+
+use crate::tls::Tls;
 
 /// What is inside the TLS of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,20 +47,17 @@ impl Alpn {
     }
 }
 
-/// What TLS runs on: the socket, with what was read of it before.
-pub(crate) type Inner = TlsStream<Prefixed<TcpStream>>;
-
 /// An mTLS connection whose other side is known.
 #[derive(Debug)]
 pub struct MeshStream {
-    inner: Box<Inner>,
+    tls: Box<Tls>,
     identity: Identity,
     alpn: Alpn,
 }
 
 impl MeshStream {
-    pub(crate) fn new(inner: Inner, identity: Identity, alpn: Alpn) -> Self {
-        Self { inner: Box::new(inner), identity, alpn }
+    pub(crate) fn new(tls: Box<Tls>, identity: Identity, alpn: Alpn) -> Self {
+        Self { tls, identity, alpn }
     }
 
     /// Who is on the other side.
@@ -77,13 +75,18 @@ impl MeshStream {
     /// Whether an earlier session was resumed.
     #[must_use]
     pub fn resumed(&self) -> bool {
-        self.inner.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+        self.tls.common().handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tls.is_idle()
     }
 
     /// The socket below.
     #[must_use]
     pub fn tcp(&self) -> &TcpStream {
-        self.inner.get_ref().0.inner()
+        self.tls.tcp()
     }
 }
 
@@ -93,7 +96,7 @@ impl AsyncRead for MeshStream {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.inner).poll_read(cx, out)
+        Pin::new(&mut *self.tls).poll_read(cx, out)
     }
 }
 
@@ -103,7 +106,7 @@ impl AsyncWrite for MeshStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.inner).poll_write(cx, bytes)
+        Pin::new(&mut *self.tls).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -111,19 +114,19 @@ impl AsyncWrite for MeshStream {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.inner).poll_write_vectored(cx, slices)
+        Pin::new(&mut *self.tls).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
+        self.tls.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.inner).poll_flush(cx)
+        Pin::new(&mut *self.tls).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.inner).poll_shutdown(cx)
+        Pin::new(&mut *self.tls).poll_shutdown(cx)
     }
 }
 
@@ -133,18 +136,13 @@ impl Stream for MeshStream {
     }
 
     fn abort(&mut self) {
-        self.inner.get_mut().0.abort();
+        self.tls.abort();
     }
 }
 
 impl Io for MeshStream {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (below, session) = self.inner.get_ref();
-        let has_plaintext = !session.wants_read();
-        if has_plaintext || !below.prefix().is_empty() {
-            return Poll::Ready(Ok(()));
-        }
-        below.inner().poll_read_ready(cx)
+        self.tls.poll_read_ready(cx)
     }
 
     fn reset_on_drop(&mut self) {

@@ -37,6 +37,18 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
+    /// The same, to be changed in place.
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+
+    /// Moves what is filled to the front, so that all free room is behind it.
+    pub fn compact(&mut self) {
+        self.bytes.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+    }
+
     /// Where the next bytes go.
     pub fn unfilled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.end..]
@@ -93,6 +105,11 @@ mod tests {
         buffer.fill(5);
         buffer.consume(2);
         assert_eq!(buffer.filled(), b"llo");
+        buffer.compact();
+        assert_eq!(buffer.filled(), b"llo");
+        assert_eq!(buffer.unfilled().len(), RELAY_BUFFER - 3);
+        buffer.filled_mut()[0] = b'L';
+        assert_eq!(buffer.filled(), b"Llo");
         buffer.consume(3);
         assert_eq!(buffer.unfilled().len(), RELAY_BUFFER);
     }

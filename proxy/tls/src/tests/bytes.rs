@@ -1,5 +1,7 @@
 //! Bytes through mTLS: whole, with their ends, and cut.
 
+use std::io::IoSlice;
+
 use leno_http::Io;
 use leno_transport::{Ended, RELAY_IDLE, Stream};
 
@@ -40,6 +42,99 @@ async fn large_streams_arrive_whole_both_ways_and_end_one_by_one() {
     server.await.unwrap();
     drop(near);
     assert_eq!(ended.await.unwrap().reason(), "closed");
+}
+
+#[tokio::test]
+async fn two_sides_that_both_write_do_not_wait_for_each_other() {
+    let (client, server) = Mesh::new().connected(Alpn::Opaque).await;
+    // Far more than the kernel and the buffers hold, so that each side must read while its own
+    // write is stuck.
+    let sent = pattern(24 * 1024 * 1024);
+    let both = [client, server].map(|stream| {
+        let sent = sent.clone();
+        let (mut from, mut to) = tokio::io::split(stream);
+        let expected = sent.clone();
+        let writes = async move {
+            to.write_all(&sent).await.unwrap();
+            to.shutdown().await.unwrap();
+            to
+        };
+        let reads = async move {
+            let mut received = Vec::new();
+            from.read_to_end(&mut received).await.unwrap();
+            assert!(received == expected);
+        };
+        tokio::spawn(async move { tokio::join!(writes, reads) })
+    });
+    for side in both {
+        side.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_holds_no_buffer() {
+    let (mut client, mut server) = Mesh::new().connected(Alpn::Http1).await;
+    for _ in 0..3 {
+        echo(&mut client, &mut server).await;
+        assert!(client.is_idle() && server.is_idle());
+    }
+    // A read that waits holds none either.
+    tokio::select! {
+        biased;
+        read = server.read_u8() => panic!("{read:?}"),
+        () = std::future::ready(()) => {}
+    }
+    assert!(server.is_idle());
+}
+
+#[tokio::test]
+async fn writes_and_reads_of_any_size_fit_together() {
+    let sizes = [1, 2, 100, 1_000, 16_384, 16_385, 64_512, 65_536, 200_000];
+    for (at, write) in sizes.into_iter().enumerate() {
+        let read = sizes[sizes.len() - 1 - at];
+        let (mut client, mut server) = Mesh::new().connected(Alpn::Opaque).await;
+        let sent = pattern(write * 3 + 40_000);
+        let expected = sent.clone();
+        let writer = tokio::spawn(async move {
+            for (at, chunk) in sent.chunks(write).enumerate() {
+                if at % 2 == 0 {
+                    client.write_all(chunk).await.unwrap();
+                } else {
+                    let mut slices = Vec::new();
+                    slices.extend(chunk.chunks(chunk.len().div_ceil(3)).map(IoSlice::new));
+                    let mut slices = &mut slices[..];
+                    while !slices.is_empty() {
+                        let n = client.write_vectored(slices).await.unwrap();
+                        IoSlice::advance_slices(&mut slices, n);
+                    }
+                }
+            }
+            client.shutdown().await.unwrap();
+            client
+        });
+        let mut received = Vec::new();
+        let mut space = vec![0; read];
+        loop {
+            match server.read(&mut space).await.unwrap() {
+                0 => break,
+                n => received.extend_from_slice(&space[..n]),
+            }
+        }
+        assert!(received == expected, "writes of {write}, reads of {read}");
+        writer.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_reader_may_have_bytes_already() {
+    let (mut client, mut server) = Mesh::new().connected(Alpn::Opaque).await;
+    client.write_all(&pattern(10_000)).await.unwrap();
+    let mut received = b"before".to_vec();
+    received.reserve(3);
+    while received.len() < 10_006 {
+        server.read_buf(&mut received).await.unwrap();
+    }
+    assert_eq!((&received[..6], &received[6..]), (&b"before"[..], &pattern(10_000)[..]));
 }
 
 #[tokio::test]

@@ -1,0 +1,391 @@
+//! A rustls session that works in our buffers.
+//!
+//! ```text
+//!   socket ─► Incoming ─process─► plaintext ─► reader
+//!   socket ◄─ outgoing ◄─encrypt─ writer
+//!                 ▲ handshake, alerts, tickets, key updates
+//! ```
+
+use std::fmt;
+
+use leno_transport::Buffer;
+use rustls::CommonState;
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic,
+};
+use tokio::io::ReadBuf;
+
+/// The largest record on the wire (RFC 8446 section 5.2).
+const MAX_RECORD: usize = 5 + (1 << 14) + 256;
+
+/// The most that the session itself may have to say while the socket takes nothing: flights of the
+/// handshake, a key update, an alert. A peer that asks for more is given up.
+const MAX_OWN: usize = 64 * 1024;
+
+/// The most plaintext encrypted at once: what fits a buffer with the overhead of its records.
+pub(crate) const MAX_PLAINTEXT: usize = leno_transport::RELAY_BUFFER - 1024;
+
+/// Either side of rustls.
+pub(crate) enum Session {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// Where [`Session::step`] has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// All input is used up, and the handshake goes on with more.
+    NeedInput,
+    /// All input is used up; application data can be encrypted.
+    Open,
+    /// The reader has no room for the next record.
+    Full,
+}
+
+/// Encrypted bytes that wait to be sent, in the order of their encryption: first the buffer of the
+/// last write, then what the session itself had to say meanwhile. Reading never waits for them, or
+/// two sides that both write would wait for each other.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    buffer: Option<Buffer>,
+    own: Vec<u8>,
+}
+
+/// Encrypted bytes that were read. It holds a buffer only while a read is under way: what must wait
+/// for the rest of a record is parked in as much memory as it needs.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    buffer: Option<Buffer>,
+    parked: Vec<u8>,
+}
+
+/// Decrypted bytes on their way to a reader, whose space comes first.
+pub(crate) struct Plaintext<'a, 'b> {
+    pub(crate) out: Option<&'a mut ReadBuf<'b>>,
+    /// What was in `out` before the read began.
+    pub(crate) before: usize,
+    pub(crate) held: &'a mut Option<Buffer>,
+}
+
+impl Incoming {
+    pub(crate) fn parked(bytes: Vec<u8>) -> Self {
+        Self { buffer: None, parked: bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffer.is_none() && self.parked.is_empty()
+    }
+
+    /// A buffer with room for the rest of a record; none when what is in it fills it already.
+    pub(crate) fn room(&mut self) -> Option<&mut Buffer> {
+        if self.parked.len() > leno_transport::RELAY_BUFFER {
+            return None;
+        }
+        let parked = std::mem::take(&mut self.parked);
+        let buffer = self.buffer.get_or_insert_with(Buffer::take);
+        if !parked.is_empty() {
+            buffer.unfilled()[..parked.len()].copy_from_slice(&parked);
+            buffer.fill(parked.len());
+        }
+        if buffer.unfilled().len() < MAX_RECORD {
+            buffer.compact();
+        }
+        (!buffer.unfilled().is_empty()).then_some(buffer)
+    }
+
+    /// Gives the buffer back before a wait.
+    pub(crate) fn park(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.parked = buffer.filled().to_vec();
+        }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match &mut self.buffer {
+            Some(buffer) => buffer.filled_mut(),
+            None => &mut self.parked,
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        match &mut self.buffer {
+            Some(buffer) => {
+                buffer.consume(n);
+                if buffer.filled().is_empty() {
+                    self.buffer = None;
+                }
+            }
+            None => {
+                self.parked.drain(..n);
+                if self.parked.is_empty() {
+                    self.parked = Vec::new();
+                }
+            }
+        }
+    }
+}
+
+impl Outgoing {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffer.is_none() && self.own.is_empty()
+    }
+
+    /// What is to be sent next; none when all is sent.
+    pub(crate) fn next(&self) -> Option<&[u8]> {
+        match &self.buffer {
+            Some(buffer) => Some(buffer.filled()),
+            None if self.own.is_empty() => None,
+            None => Some(&self.own),
+        }
+    }
+
+    /// `n` bytes of what is next were sent.
+    pub(crate) fn sent(&mut self, n: usize) {
+        match &mut self.buffer {
+            Some(buffer) => {
+                buffer.consume(n);
+                if buffer.filled().is_empty() {
+                    self.buffer = None;
+                }
+            }
+            None if n == self.own.len() => self.own = Vec::new(),
+            None => drop(self.own.drain(..n)),
+        }
+    }
+
+    /// Takes an encrypted write, when everything before it is sent.
+    pub(crate) fn put(&mut self, buffer: Buffer) {
+        debug_assert!(self.is_empty(), "sent out of order");
+        self.buffer = (!buffer.filled().is_empty()).then_some(buffer);
+    }
+
+    /// Takes what the session has to say.
+    fn encode(
+        &mut self,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+    ) -> Result<(), rustls::Error> {
+        let before = self.own.len();
+        if before > MAX_OWN {
+            return Err(out_of_step());
+        }
+        self.own.resize(before + MAX_RECORD, 0);
+        let n = encode(&mut self.own[before..]).map_err(|_| out_of_step())?;
+        self.own.truncate(before + n);
+        Ok(())
+    }
+}
+
+impl Plaintext<'_, '_> {
+    fn takes(&self, len: usize) -> bool {
+        match &self.out {
+            Some(out) => {
+                let nothing_yet = out.filled().len() == self.before && self.held.is_none();
+                nothing_yet || (self.held.is_none() && len <= out.remaining())
+            }
+            // A writer must get past what is to be read. One buffer of input becomes at most one
+            // of plaintext, and no more is read while that is held.
+            None => true,
+        }
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) {
+        if let Some(out) = self.out.as_mut().filter(|_| self.held.is_none()) {
+            let n = bytes.len().min(out.remaining());
+            out.put_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        let held = self.held.get_or_insert_with(Buffer::take);
+        if held.unfilled().len() < bytes.len() {
+            held.compact();
+        }
+        held.unfilled()[..bytes.len()].copy_from_slice(bytes);
+        held.fill(bytes.len());
+    }
+}
+
+/// What both kinds of connection have, which rustls gives each under a type of its own.
+trait Process {
+    type Data;
+    fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+}
+
+impl Process for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+    fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(tls)
+    }
+}
+
+impl Process for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+    fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(tls)
+    }
+}
+
+/// Shows no key.
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client(_) => "Client",
+            Self::Server(_) => "Server",
+        })
+    }
+}
+
+impl Session {
+    pub(crate) fn common(&self) -> &CommonState {
+        match self {
+            Self::Client(client) => client,
+            Self::Server(server) => server,
+        }
+    }
+
+    /// Uses up the input as far as it goes. `peer_closed` is set once the other side has ended its
+    /// direction. After an error, `outgoing` has the alert that says so to the other side.
+    pub(crate) fn step(
+        &mut self,
+        incoming: &mut Incoming,
+        plaintext: Plaintext<'_, '_>,
+        outgoing: &mut Outgoing,
+        peer_closed: &mut bool,
+    ) -> Result<Step, rustls::Error> {
+        match self {
+            Self::Client(client) => step(client, incoming, plaintext, (outgoing, peer_closed)),
+            Self::Server(server) => step(server, incoming, plaintext, (outgoing, peer_closed)),
+        }
+    }
+
+    /// Encrypts up to [`MAX_PLAINTEXT`] bytes, after [`Step::Open`] and into an empty buffer.
+    pub(crate) fn encrypt(
+        &mut self,
+        incoming: &mut Incoming,
+        bytes: &[u8],
+        to: &mut Buffer,
+    ) -> Result<(), rustls::Error> {
+        let encrypt = |mut traffic: Traffic<'_>| traffic.encrypt(bytes, to);
+        self.in_traffic(incoming, encrypt)
+    }
+
+    /// Ends the own direction, after [`Step::Open`].
+    pub(crate) fn close(
+        &mut self,
+        incoming: &mut Incoming,
+        to: &mut Buffer,
+    ) -> Result<(), rustls::Error> {
+        self.in_traffic(incoming, |mut traffic| traffic.close(to))
+    }
+
+    fn in_traffic(
+        &mut self,
+        incoming: &mut Incoming,
+        act: impl FnOnce(Traffic<'_>) -> Result<(), EncryptError>,
+    ) -> Result<(), rustls::Error> {
+        let acted = match self {
+            Self::Client(client) => match client.process(incoming.bytes()).state? {
+                ConnectionState::WriteTraffic(traffic) => act(Traffic::Client(traffic)),
+                _ => return Err(out_of_step()),
+            },
+            Self::Server(server) => match server.process(incoming.bytes()).state? {
+                ConnectionState::WriteTraffic(traffic) => act(Traffic::Server(traffic)),
+                _ => return Err(out_of_step()),
+            },
+        };
+        acted.map_err(|error| match error {
+            EncryptError::EncryptExhausted => rustls::Error::EncryptError,
+            EncryptError::InsufficientSize(_) => out_of_step(),
+        })
+    }
+}
+
+/// The right to encrypt, on either side.
+enum Traffic<'c> {
+    Client(WriteTraffic<'c, ClientConnectionData>),
+    Server(WriteTraffic<'c, ServerConnectionData>),
+}
+
+impl Traffic<'_> {
+    fn encrypt(&mut self, bytes: &[u8], to: &mut Buffer) -> Result<(), EncryptError> {
+        let n = match self {
+            Self::Client(traffic) => traffic.encrypt(bytes, to.unfilled()),
+            Self::Server(traffic) => traffic.encrypt(bytes, to.unfilled()),
+        }?;
+        to.fill(n);
+        Ok(())
+    }
+
+    fn close(&mut self, to: &mut Buffer) -> Result<(), EncryptError> {
+        let n = match self {
+            Self::Client(traffic) => traffic.queue_close_notify(to.unfilled()),
+            Self::Server(traffic) => traffic.queue_close_notify(to.unfilled()),
+        }?;
+        to.fill(n);
+        Ok(())
+    }
+}
+
+fn step<P: Process>(
+    connection: &mut P,
+    incoming: &mut Incoming,
+    mut plaintext: Plaintext<'_, '_>,
+    (outgoing, peer_closed): (&mut Outgoing, &mut bool),
+) -> Result<Step, rustls::Error> {
+    loop {
+        let UnbufferedStatus { discard, state } = connection.process(incoming.bytes());
+        let stop = match state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+                match traffic.peek_len() {
+                    Some(len) if !plaintext.takes(len.get()) => break Some(Step::Full),
+                    _ => match traffic.next_record() {
+                        Some(record) => plaintext.put(record?.payload),
+                        None => break None,
+                    },
+                }
+            },
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                outgoing.encode(|to| data.encode(to))?;
+                None
+            }
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                // It is in `outgoing`, which is sent in order.
+                data.done();
+                None
+            }
+            Ok(ConnectionState::PeerClosed) => {
+                *peer_closed = true;
+                None
+            }
+            Ok(ConnectionState::WriteTraffic(_) | ConnectionState::Closed) => Some(Step::Open),
+            Ok(ConnectionState::BlockedHandshake) => Some(Step::NeedInput),
+            Ok(_) => return Err(out_of_step()),
+            Err(error) => {
+                alert(connection, incoming, outgoing);
+                return Err(error);
+            }
+        };
+        incoming.consume(discard);
+        if let Some(stop) = stop {
+            return Ok(stop);
+        }
+    }
+}
+
+/// Takes the alert that rustls has ready after an error.
+fn alert<P: Process>(connection: &mut P, incoming: &mut Incoming, outgoing: &mut Outgoing) {
+    while let Ok(ConnectionState::EncodeTlsData(mut data)) =
+        connection.process(incoming.bytes()).state
+    {
+        if outgoing.encode(|to| data.encode(to)).is_err() {
+            return;
+        }
+    }
+}
+
+fn out_of_step() -> rustls::Error {
+    rustls::Error::General("the TLS session is out of step".to_owned())
+}

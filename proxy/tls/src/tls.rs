@@ -1,0 +1,262 @@
+//! TLS over a socket.
+//!
+//! It holds buffers only while bytes are in them: an idle connection has none. Reads take as much as
+//! the socket has, writes are encrypted into one buffer and sent at once; what the socket does not
+//! take then is sent before anything else.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use leno_transport::{Buffer, Prefixed, Stream};
+use rustls::CommonState;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::session::{Incoming, MAX_PLAINTEXT, Outgoing, Plaintext, Session, Step};
+
+/// A connection before, in and after its handshake.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    tcp: TcpStream,
+    session: Session,
+    incoming: Incoming,
+    held: Option<Buffer>,
+    outgoing: Outgoing,
+    /// rustls has decrypted more than the reader had room for.
+    more: bool,
+    peer_closed: bool,
+    closed: bool,
+}
+
+impl Tls {
+    /// Boxed, since rustls keeps a kilobyte of state and connections are moved about.
+    pub(crate) fn new(tcp: Prefixed<TcpStream>, session: Session) -> Box<Self> {
+        let (read, tcp) = tcp.into_parts();
+        Box::new(Self {
+            tcp,
+            session,
+            incoming: Incoming::parked(read),
+            held: None,
+            outgoing: Outgoing::default(),
+            more: false,
+            peer_closed: false,
+            closed: false,
+        })
+    }
+
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    pub(crate) fn abort(&mut self) {
+        self.tcp.abort();
+    }
+
+    pub(crate) fn common(&self) -> &CommonState {
+        self.session.common()
+    }
+
+    /// Whether it holds no byte, and no memory for any.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.incoming.is_empty() && self.outgoing.is_empty() && self.held.is_none()
+    }
+
+    /// Ready when a read may find something.
+    pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.more || self.held.is_some() || self.peer_closed {
+            return Poll::Ready(Ok(()));
+        }
+        self.tcp.poll_read_ready(cx)
+    }
+
+    /// Ready when both sides have finished, and the own last flight is with the kernel.
+    pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let step = self.step(None, 0, cx)?;
+            ready!(self.poll_send(cx))?;
+            if !self.common().is_handshaking() {
+                self.more = step == Step::Full || !self.incoming.is_empty();
+                return Poll::Ready(Ok(()));
+            }
+            if self.peer_closed || ready!(self.poll_fill(cx))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    /// One step of the session. After an error, its alert goes out if the socket takes it.
+    fn step(
+        &mut self,
+        out: Option<&mut ReadBuf<'_>>,
+        before: usize,
+        cx: &mut Context<'_>,
+    ) -> io::Result<Step> {
+        let plaintext = Plaintext { out, before, held: &mut self.held };
+        let outgoing = &mut self.outgoing;
+        self.session.step(&mut self.incoming, plaintext, outgoing, &mut self.peer_closed).map_err(
+            |error| {
+                // The error is what matters; the other side may be gone.
+                let _alert = self.poll_send(cx);
+                io::Error::new(io::ErrorKind::InvalidData, error)
+            },
+        )
+    }
+
+    /// Reads what the socket has. 0 is the end, which without an alert before it is a cut.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // First, so that no buffer is taken for nothing.
+        ready!(self.tcp.poll_read_ready(cx))?;
+        let Some(buffer) = self.incoming.room() else {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        };
+        let mut space = ReadBuf::new(buffer.unfilled());
+        let read = Pin::new(&mut self.tcp).poll_read(cx, &mut space);
+        let n = space.filled().len();
+        buffer.fill(n);
+        if n == 0 {
+            self.incoming.park();
+        }
+        read.map_ok(|()| n)
+    }
+
+    /// Sends what is encrypted already.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(bytes) = self.outgoing.next() {
+            let n = ready!(Pin::new(&mut self.tcp).poll_write(cx, bytes))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.outgoing.sent(n);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when nothing waits to be sent and the session can encrypt.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        loop {
+            ready!(self.poll_send(cx))?;
+            let step = self.step(None, 0, cx)?;
+            self.more = false;
+            match step {
+                Step::Open if self.outgoing.is_empty() => return Poll::Ready(Ok(())),
+                Step::Open => {}
+                Step::NeedInput | Step::Full => {
+                    return Poll::Ready(Err(io::Error::other("not connected")));
+                }
+            }
+        }
+    }
+
+    fn read_held(&mut self, out: &mut ReadBuf<'_>) {
+        if let Some(held) = &mut self.held {
+            let n = held.filled().len().min(out.remaining());
+            out.put_slice(&held.filled()[..n]);
+            held.consume(n);
+            if held.filled().is_empty() {
+                self.held = None;
+            }
+        }
+    }
+}
+
+impl AsyncRead for Tls {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = out.filled().len();
+        this.read_held(out);
+        loop {
+            if out.remaining() == 0 || (out.filled().len() > before && !this.more) {
+                return Poll::Ready(Ok(()));
+            }
+            if this.more || !this.incoming.is_empty() {
+                this.more = this.step(Some(out), before, cx)? == Step::Full;
+            }
+            if out.filled().len() > before || this.peer_closed {
+                return Poll::Ready(Ok(()));
+            }
+            // What the session itself has to say (a ticket, a key update) must not wait for a write.
+            let _sent_or_later = this.poll_send(cx)?;
+            if ready!(this.poll_fill(cx))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Tls {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.poll_open(cx))?;
+        let n = bytes.len().min(MAX_PLAINTEXT);
+        this.encrypt(cx, &bytes[..n])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.poll_open(cx))?;
+        let mut filled = slices.iter().filter(|slice| !slice.is_empty());
+        let first = filled.next().map_or(&[][..], |slice| slice);
+        if first.len() >= MAX_PLAINTEXT || filled.next().is_none() {
+            return this.encrypt(cx, &first[..first.len().min(MAX_PLAINTEXT)]);
+        }
+        // One record for a head and its body costs less than two and no copy.
+        let mut gathered = Buffer::take();
+        for slice in slices {
+            let n = slice.len().min(MAX_PLAINTEXT - gathered.filled().len());
+            gathered.unfilled()[..n].copy_from_slice(&slice[..n]);
+            gathered.fill(n);
+        }
+        this.encrypt(cx, gathered.filled())
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_send(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !this.closed {
+            ready!(this.poll_open(cx))?;
+            let mut buffer = Buffer::take();
+            this.session.close(&mut this.incoming, &mut buffer).map_err(io::Error::other)?;
+            this.outgoing.put(buffer);
+            this.closed = true;
+        }
+        ready!(this.poll_send(cx))?;
+        Pin::new(&mut this.tcp).poll_shutdown(cx)
+    }
+}
+
+impl Tls {
+    /// Encrypts and sends as much as the socket takes; the rest is sent before the next write.
+    fn encrypt(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = Buffer::take();
+        self.session.encrypt(&mut self.incoming, bytes, &mut buffer).map_err(io::Error::other)?;
+        self.outgoing.put(buffer);
+        match self.poll_send(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(bytes.len())),
+        }
+    }
+}
