@@ -36,7 +36,7 @@ pub(crate) fn run(proxies: &[Contender], connections: usize, out: &Path) -> Resu
 fn measure(contender: Contender, backend: SocketAddr, connections: usize) -> Result<Record> {
     let proxy = Proxy::start(contender, backend, Place::Anywhere)?;
     let process = proxy.process.as_ref().context("there is no process to measure")?;
-    let idle = process.usage()?.rss_kib;
+    let idle = process.usage()?;
     // Each has carried a request, as connections in a pool have.
     let open: Vec<TcpStream> = (0..connections)
         .map(|_| {
@@ -56,7 +56,12 @@ fn measure(contender: Contender, backend: SocketAddr, connections: usize) -> Res
         proxy: contender.to_string(),
         version: proxy.version.clone(),
         connections,
-        rss_kib: RssKib { idle, connections_open, connections_closed },
+        rss_kib: RssKib {
+            idle: idle.rss_kib,
+            idle_anonymous: idle.anonymous_kib,
+            connections_open,
+            connections_closed,
+        },
         ..Record::default()
     })
 }

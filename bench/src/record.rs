@@ -54,6 +54,8 @@ pub(crate) struct Record {
 pub(crate) struct RssKib {
     /// Before any connection.
     pub(crate) idle: u64,
+    /// The part of that which is the process's own: heap and stacks, no file.
+    pub(crate) idle_anonymous: u64,
     /// With idle connections open.
     pub(crate) connections_open: u64,
     /// After they were closed.

@@ -90,15 +90,20 @@ fn ratio(records: &[&Record], reference: Option<&Vec<&Record>>) -> String {
 
 fn memory_table(out: &mut String, records: &[&Record]) {
     out.push_str(
-        "\n**Resident memory, KiB**\n\n| proxy | idle | connections open | after they closed | \
-         connections |\n|---|---|---|---|---|\n",
+        "\n**Resident memory, KiB**\n\n| proxy | idle | of it no file | connections open | after they closed | \
+         connections |\n|---|---|---|---|---|---|\n",
     );
     for r in records {
         let m = r.rss_kib;
         writeln!(
             out,
-            "| {} | {} | {} | {} | {} |",
-            r.proxy, m.idle, m.connections_open, m.connections_closed, r.connections
+            "| {} | {} | {} | {} | {} | {} |",
+            r.proxy,
+            m.idle,
+            m.idle_anonymous,
+            m.connections_open,
+            m.connections_closed,
+            r.connections
         )
         .expect("writing to a string cannot fail");
     }

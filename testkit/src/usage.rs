@@ -50,6 +50,8 @@ pub struct Usage {
     pub cpu: Cpu,
     /// Resident memory in KiB, shared pages included.
     pub rss_kib: u64,
+    /// The part of it that is the process's own: heap and stacks, no file.
+    pub anonymous_kib: u64,
     /// Open file descriptors.
     pub descriptors: u64,
     /// How many processes were counted.
@@ -60,6 +62,7 @@ impl AddAssign for Usage {
     fn add_assign(&mut self, other: Usage) {
         self.cpu += other.cpu;
         self.rss_kib += other.rss_kib;
+        self.anonymous_kib += other.anonymous_kib;
         self.descriptors += other.descriptors;
         self.processes += other.processes;
     }
@@ -71,7 +74,14 @@ pub fn of_process(pid: u32) -> Result<Usage> {
     let descriptors = fs::read_dir(dir.join("fd"))
         .with_context(|| format!("cannot count the descriptors of process {pid}"))?
         .count() as u64;
-    Ok(Usage { cpu: cpu_of_process(pid)?, rss_kib: rss_kib(&dir)?, descriptors, processes: 1 })
+    let status = status(&dir)?;
+    Ok(Usage {
+        cpu: cpu_of_process(pid)?,
+        rss_kib: kib(&status, "VmRSS:")?,
+        anonymous_kib: kib(&status, "RssAnon:")?,
+        descriptors,
+        processes: 1,
+    })
 }
 
 /// The CPU time of one process, all its threads together: the sum is exact while no thread ends,
@@ -138,13 +148,16 @@ fn cpu_of_cgroup(dir: &Path) -> Result<Cpu> {
     Ok(Cpu { user_us: value("user_usec")?, system_us: value("system_usec")? })
 }
 
-fn rss_kib(dir: &Path) -> Result<u64> {
-    let status = match fs::read_to_string(dir.join("status")) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
-        other => other?,
-    };
-    // A zombie has no VmRSS line.
-    let Some(rest) = status.lines().find_map(|line| line.strip_prefix("VmRSS:")) else {
+fn status(dir: &Path) -> Result<String> {
+    match fs::read_to_string(dir.join("status")) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(String::new()),
+        other => Ok(other?),
+    }
+}
+
+/// One line of /proc/PID/status; 0 where there is none, as for a zombie.
+fn kib(status: &str, name: &str) -> Result<u64> {
+    let Some(rest) = status.lines().find_map(|line| line.strip_prefix(name)) else {
         return Ok(0);
     };
     Ok(rest.trim().trim_end_matches(" kB").parse()?)
@@ -162,7 +175,8 @@ mod tests {
     #[test]
     fn this_process_is_alive_and_its_cpu_time_grows() {
         let before = of_process(std::process::id()).unwrap();
-        assert!(before.rss_kib > 0 && before.descriptors > 2);
+        assert!(before.rss_kib > before.anonymous_kib && before.anonymous_kib > 0);
+        assert!(before.descriptors > 2);
         let mut spin = 0_u64;
         while cpu_of_process(std::process::id()).unwrap().total_us() <= before.cpu.total_us() {
             spin = spin.wrapping_add(1);
