@@ -1,1 +1,32 @@
 //! Where the control plane's objects come from: files, later Kubernetes.
+//!
+//! A source tells its reader of [`Update`]s over a bounded channel: the changes since the last good
+//! state, or why the newest one was refused, in which case the last good one still holds.
+//! [`FilesSource`] follows YAML files and directories; [`read_once`] reads them and is done.
+//!
+//! The crate does not know what objects mean to the mesh: that is the index's part.
+//!
+//! ```text
+//! inotify -> settle -> load and check all -> diff to the last good state -> Update -> index
+//! ```
+//!
+//! Read first: [`Update`], [`FilesSource`].
+
+mod diff;
+mod files;
+
+pub use diff::diff;
+pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
+
+use leno_index::Change;
+use leno_resources::Problem;
+
+/// What a source has to tell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// What differs from the last good state, to be applied as one. Empty where there is nothing at
+    /// the start, and where a refused state was taken back.
+    Changes(Vec<Change>),
+    /// The newest state as a whole is refused; the last good one holds.
+    Refused(Vec<Problem>),
+}

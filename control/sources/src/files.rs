@@ -1,0 +1,128 @@
+//! Objects from YAML files and directories.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_resources::{Documents, Ignored, Located, Object, Problem, load};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, timeout_at};
+
+mod keeper;
+mod watch;
+
+pub use watch::OpenError;
+
+use crate::Update;
+use keeper::Keeper;
+use watch::Watch;
+
+/// How long files must stay as they are before they are read: an editor writes, renames and sets
+/// times within a few milliseconds, and people notice only what takes longer than this.
+pub const DEBOUNCE: Duration = Duration::from_millis(50);
+/// Longest wait for quiet: files that change all the time are read this often nonetheless.
+const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
+/// A good bound for the channel of updates: what comes while it is full becomes one later update.
+pub const UPDATES: usize = 4;
+
+/// Follows files and directories: every edit becomes one [`Update`].
+///
+/// Write files under another name and rename them into place where half a file must not be seen:
+/// one that stays half written for longer than [`DEBOUNCE`] is read as it is.
+#[derive(Debug)]
+pub struct FilesSource {
+    paths: Vec<PathBuf>,
+    watch: Watch,
+    /// Raised by the watch; holds at most one.
+    changed: Arc<Notify>,
+    keeper: Keeper,
+    ignored: Vec<Located<Ignored>>,
+}
+
+/// Reads the objects of files and directories, and of standard input as `-`, as they are now.
+///
+/// # Errors
+/// Every problem of every file; then nothing may be used.
+pub fn read_once<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Object>, Vec<Problem>> {
+    let Documents { objects, ignored } = load(paths)?;
+    warn(&ignored);
+    Ok(values(objects))
+}
+
+impl FilesSource {
+    /// Begins to watch; nothing is read yet. A path that does not exist may appear later, where the
+    /// directory it lies in exists.
+    ///
+    /// # Errors
+    /// Where a directory cannot be watched, or standard input should be.
+    pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<Self, OpenError> {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        let changed = Arc::new(Notify::new());
+        let raise = changed.clone();
+        let watch = Watch::open(&paths, move || raise.notify_one())?;
+        Ok(Self { paths, watch, changed, keeper: Keeper::default(), ignored: Vec::new() })
+    }
+
+    /// Reads everything, and again after every edit. The first update is sent in any case. Ends
+    /// when nobody receives updates any more.
+    pub async fn run(mut self, updates: mpsc::Sender<Update>) {
+        loop {
+            let read = move || {
+                // A directory that was replaced is another one: watched before it is read.
+                self.watch.renew();
+                let update = self.read();
+                (self, update)
+            };
+            let Ok((source, update)) = tokio::task::spawn_blocking(read).await else {
+                tracing::error!("reading documents has failed; edits are no longer followed");
+                return;
+            };
+            self = source;
+            if let Some(update) = update
+                && updates.send(update).await.is_err()
+            {
+                return;
+            }
+            tokio::select! {
+                () = settled(&self.changed) => {}
+                () = updates.closed() => return,
+            }
+        }
+    }
+
+    fn read(&mut self) -> Option<Update> {
+        let loaded = load(&self.paths).map(|Documents { objects, ignored }| {
+            if self.ignored != ignored {
+                warn(&ignored);
+                self.ignored = ignored;
+            }
+            values(objects)
+        });
+        self.keeper.take(loaded)
+    }
+}
+
+/// Waits for a change, and then for quiet.
+async fn settled(changed: &Notify) {
+    changed.notified().await;
+    let latest = Instant::now() + MAX_DEBOUNCE;
+    loop {
+        let quiet = Instant::now() + DEBOUNCE;
+        if timeout_at(quiet.min(latest), changed.notified()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn warn(ignored: &[Located<Ignored>]) {
+    for Located { value: Ignored { api_version, kind }, file, place } in ignored {
+        tracing::warn!("{file}:{place}: {api_version} {kind} is none of Leno's: ignored");
+    }
+}
+
+fn values(objects: Vec<Located<Object>>) -> Vec<Object> {
+    objects.into_iter().map(|located| located.value).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! The last good state, and what to tell about the next one; pure.
+
+use leno_resources::{Object, Problem};
+
+use crate::{Update, diff};
+
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    /// None before the first.
+    good: Option<Vec<Object>>,
+    /// Why the newest state was refused; empty where it was not.
+    refused: Vec<Problem>,
+}
+
+impl Keeper {
+    /// Takes the newest state; what is to be told of it, if anything is new.
+    pub(super) fn take(&mut self, newest: Result<Vec<Object>, Vec<Problem>>) -> Option<Update> {
+        match newest {
+            Ok(newest) => {
+                let told = self.good.is_some() && self.refused.is_empty();
+                self.refused.clear();
+                let changes = diff(self.good.as_deref().unwrap_or_default(), &newest);
+                self.good = Some(newest);
+                (!told || !changes.is_empty()).then_some(Update::Changes(changes))
+            }
+            Err(problems) if problems == self.refused => None,
+            Err(problems) => {
+                self.refused.clone_from(&problems);
+                Some(Update::Refused(problems))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(reason: &str) -> Vec<Problem> {
+        vec![Problem::of_file("a.yaml", reason)]
+    }
+
+    #[test]
+    fn the_first_state_is_told_even_if_empty() {
+        let mut keeper = Keeper::default();
+        assert_eq!(keeper.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(keeper.take(Ok(Vec::new())), None);
+    }
+
+    #[test]
+    fn a_refusal_is_told_once_and_its_end_too() {
+        let mut keeper = Keeper::default();
+        let refused = |reason| Some(Update::Refused(problems(reason)));
+        assert_eq!(keeper.take(Err(problems("bad"))), refused("bad"));
+        assert_eq!(keeper.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(keeper.take(Err(problems("bad"))), refused("bad"));
+        assert_eq!(keeper.take(Err(problems("bad"))), None);
+        assert_eq!(keeper.take(Err(problems("worse"))), refused("worse"));
+        assert_eq!(keeper.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+    }
+}

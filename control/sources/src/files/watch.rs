@@ -1,0 +1,149 @@
+//! Which directories to watch, and which of their events matter.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use leno_resources::STDIN;
+use notify::event::{AccessKind, AccessMode, Event, EventKind};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+
+/// Why files cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Standard input is read once.
+    #[error("standard input cannot be watched: name a file or a directory")]
+    Stdin,
+    /// The directory that a path lies in cannot be watched.
+    #[error("{} cannot be watched", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: notify::Error,
+    },
+    /// The system gives no watch at all.
+    #[error("file changes cannot be watched: raise fs.inotify.max_user_instances")]
+    Watcher(#[source] notify::Error),
+    /// The current directory is gone, so that a relative path has no meaning.
+    #[error("{} cannot be made absolute", path.display())]
+    Relative {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Raises a signal when one of the paths may have changed; ends when dropped.
+#[derive(Debug)]
+pub(super) struct Watch {
+    watcher: RecommendedWatcher,
+    /// Paths that may be directories, watched as such while they are.
+    paths: BTreeSet<PathBuf>,
+}
+
+/// Decides which events matter: rather one too many than one too few, as reading again is cheap.
+#[derive(Debug)]
+struct Filter {
+    /// The last parts of the paths.
+    names: BTreeSet<OsString>,
+}
+
+impl Watch {
+    pub(super) fn open(
+        given: &[PathBuf],
+        raise: impl Fn() + Send + 'static,
+    ) -> Result<Self, OpenError> {
+        let paths = resolve(given)?;
+        let names = paths.iter().filter_map(|path| path.file_name()).map(OsStr::to_owned);
+        let filter = Filter { names: names.collect() };
+        let handler = move |event: notify::Result<Event>| match event {
+            Ok(event) if !filter.matters(&event) => {}
+            Ok(_) => raise(),
+            Err(error) => {
+                tracing::warn!(%error, "watching files has failed; reading them again");
+                raise();
+            }
+        };
+        let mut watcher = notify::recommended_watcher(handler).map_err(OpenError::Watcher)?;
+        // Editors replace files by renaming: that is an event of the directory, not of the file.
+        let parents: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+        for path in parents {
+            let result = watcher.watch(path, RecursiveMode::NonRecursive);
+            result.map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
+        }
+        let mut watch = Self { watcher, paths };
+        watch.renew();
+        Ok(watch)
+    }
+
+    /// Watches the paths that are directories now. What cannot be watched cannot be read either,
+    /// which the reader reports.
+    pub(super) fn renew(&mut self) {
+        for path in self.paths.iter().filter(|path| path.is_dir()) {
+            if let Err(error) = self.watcher.watch(path, RecursiveMode::NonRecursive) {
+                tracing::warn!(%error, path = %path.display(), "cannot be watched");
+            }
+        }
+    }
+}
+
+/// The paths as they are named, and what links lead to.
+fn resolve(given: &[PathBuf]) -> Result<BTreeSet<PathBuf>, OpenError> {
+    let mut paths = BTreeSet::new();
+    for path in given {
+        if path == Path::new(STDIN) {
+            return Err(OpenError::Stdin);
+        }
+        let relative = |source| OpenError::Relative { path: path.clone(), source };
+        paths.insert(std::path::absolute(path).map_err(relative)?);
+        paths.extend(path.canonicalize());
+    }
+    Ok(paths)
+}
+
+impl Filter {
+    fn matters(&self, event: &Event) -> bool {
+        // To read the files is an event, too: only access that may have written counts.
+        let written = AccessKind::Close(AccessMode::Write);
+        match event.kind {
+            EventKind::Access(kind) if kind != written => false,
+            _ => event.need_rescan() || event.paths.iter().any(|path| self.concerns(path)),
+        }
+    }
+
+    fn concerns(&self, path: &Path) -> bool {
+        let Some(name) = path.file_name() else {
+            return true;
+        };
+        let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+        matches!(extension, "yaml" | "yml" | "json")
+            || self.names.contains(name)
+            // Kubernetes mounts a ConfigMap as links through `..data`, which it replaces.
+            || name.to_string_lossy().starts_with("..")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use notify::event::{CreateKind, Flag};
+
+    use super::*;
+
+    #[test]
+    fn reading_is_no_change() {
+        let filter = Filter { names: BTreeSet::from(["mesh".into()]) };
+        let event = |kind, path: &str| Event::new(kind).add_path(path.into());
+        let create = EventKind::Create(CreateKind::File);
+        for path in ["/d/mesh", "/e/mesh", "/d/a.yaml", "/d/a.yml", "/d/a.json", "/d/..data", "/"] {
+            assert!(filter.matters(&event(create, path)), "{path}");
+        }
+        assert!(!filter.matters(&event(create, "/d/access.log")));
+        let open = EventKind::Access(AccessKind::Open(AccessMode::Any));
+        assert!(!filter.matters(&event(open, "/d/a.yaml")));
+        let closed = EventKind::Access(AccessKind::Close(AccessMode::Write));
+        assert!(filter.matters(&event(closed, "/d/a.yaml")));
+        assert!(filter.matters(&Event::new(EventKind::Other).set_flag(Flag::Rescan)));
+    }
+}
