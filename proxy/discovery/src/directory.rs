@@ -279,7 +279,7 @@ impl Live {
             changed.extend(state.table.remove(name));
         }
         for (name, resource) in resources {
-            changed.extend(state.table.insert(name, resource));
+            changed.extend(state.table.insert(&name, resource));
         }
         for ip in absent {
             state.table.set_absent(*ip);
@@ -326,3 +326,6 @@ impl Live {
         dropped
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -178,7 +178,10 @@ fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
                     decode::Address::Service(service) => Address::Service(Arc::new(service)),
                     decode::Address::Workload(workload) => Address::Workload(Arc::new(workload)),
                 };
-                resources.push((resource.name, Resource { version: resource.version, address }));
+                let aliases = resource.aliases.iter().filter_map(|name| names::address(name));
+                let aliases = aliases.collect();
+                let taken = Resource { version: resource.version, address, aliases };
+                resources.push((resource.name, taken));
             }
             Err(error) => problems.push(format!("{}: {}", resource.name, crate::chain(&error))),
         }
@@ -212,3 +215,6 @@ fn policies(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     }
     problems
 }
+
+#[cfg(test)]
+mod tests;

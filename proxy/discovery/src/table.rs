@@ -5,7 +5,7 @@
 //!   ip/10.96.0.9 --absent: the control plane said that nothing is there
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -23,25 +23,21 @@ pub(crate) enum Address {
 pub(crate) struct Resource {
     pub(crate) version: String,
     pub(crate) address: Address,
+    /// The addresses that lead to it.
+    pub(crate) aliases: Vec<IpAddr>,
 }
 
 /// Resources by name, and which of them stands behind an address.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    resources: HashMap<String, Resource>,
-    aliases: HashMap<IpAddr, String>,
+    resources: HashMap<Arc<str>, Resource>,
+    /// Several resources may claim an address, be it only while one takes it over from the other.
+    /// The first by name has it, so a service goes before a workload, as the index decides.
+    aliases: HashMap<IpAddr, BTreeSet<Arc<str>>>,
     absent: HashSet<IpAddr>,
 }
 
 impl Address {
-    /// The addresses that lead to it.
-    pub(crate) fn ips(&self) -> &[IpAddr] {
-        match self {
-            Self::Service(service) => &service.vips,
-            Self::Workload(workload) => &workload.addresses,
-        }
-    }
-
     fn namespace(&self) -> &str {
         match self {
             Self::Service(service) => &service.name.namespace,
@@ -60,8 +56,8 @@ impl Address {
 impl Table {
     /// What is known of an address.
     pub(crate) fn resolve(&self, ip: IpAddr) -> Resolution {
-        let known = self.aliases.get(&ip).and_then(|name| self.resources.get(name));
-        match known {
+        let name = self.aliases.get(&ip).and_then(BTreeSet::first);
+        match name.and_then(|name| self.resources.get(name)) {
             Some(resource) => resource.address.resolution(),
             None if self.absent.contains(&ip) => Resolution::Unknown,
             None => Resolution::Pending,
@@ -76,17 +72,17 @@ impl Table {
     /// Name and version of everything held, for a control plane that has just been reached.
     pub(crate) fn versions(&self) -> HashMap<String, String> {
         let version =
-            |(name, resource): (&String, &Resource)| (name.clone(), resource.version.clone());
+            |(name, resource): (&Arc<str>, &Resource)| (name.to_string(), resource.version.clone());
         self.resources.iter().map(version).collect()
     }
 
     /// Takes a resource in place of an older one of that name. Returns the addresses whose
     /// resolution may have changed.
-    pub(crate) fn insert(&mut self, name: String, resource: Resource) -> Vec<IpAddr> {
-        let mut changed = self.forget(&name);
-        for ip in resource.address.ips() {
-            // The control plane decides whose an address is, and says so with the newer resource.
-            self.aliases.insert(*ip, name.clone());
+    pub(crate) fn insert(&mut self, name: &str, resource: Resource) -> Vec<IpAddr> {
+        let mut changed = self.remove(name);
+        let name: Arc<str> = name.into();
+        for ip in &resource.aliases {
+            self.aliases.entry(*ip).or_default().insert(Arc::clone(&name));
             self.absent.remove(ip);
             changed.push(*ip);
         }
@@ -96,7 +92,13 @@ impl Table {
 
     /// Drops a resource. Returns the addresses that led to it.
     pub(crate) fn remove(&mut self, name: &str) -> Vec<IpAddr> {
-        self.forget(name)
+        let Some(old) = self.resources.remove(name) else {
+            return Vec::new();
+        };
+        for ip in &old.aliases {
+            self.give_up(*ip, name);
+        }
+        old.aliases
     }
 
     /// Records that nothing of the mesh is at an address.
@@ -108,25 +110,26 @@ impl Table {
     /// Drops what neither `watched` nor the namespace `own` (which is prefetched) needs.
     pub(crate) fn retain(&mut self, own: &str, watched: impl Fn(IpAddr) -> bool) {
         self.absent.retain(|ip| watched(*ip));
-        self.resources.retain(|_, resource| {
-            let address = &resource.address;
-            address.namespace() == own || address.ips().iter().any(|ip| watched(*ip))
-        });
-        let resources = &self.resources;
-        self.aliases.retain(|_, name| resources.contains_key(name));
+        let needed = |resource: &Resource| {
+            resource.address.namespace() == own || resource.aliases.iter().any(|ip| watched(*ip))
+        };
+        let dropped: Vec<Arc<str>> = self
+            .resources
+            .iter()
+            .filter(|(_, resource)| !needed(resource))
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        for name in dropped {
+            self.remove(&name);
+        }
     }
 
-    fn forget(&mut self, name: &str) -> Vec<IpAddr> {
-        let Some(old) = self.resources.remove(name) else {
-            return Vec::new();
-        };
-        let mut led = Vec::new();
-        for ip in old.address.ips() {
-            if self.aliases.get(ip).is_some_and(|owner| owner == name) {
-                self.aliases.remove(ip);
-                led.push(*ip);
+    fn give_up(&mut self, ip: IpAddr, name: &str) {
+        if let Some(names) = self.aliases.get_mut(&ip) {
+            names.remove(name);
+            if names.is_empty() {
+                self.aliases.remove(&ip);
             }
         }
-        led
     }
 }

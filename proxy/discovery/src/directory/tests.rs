@@ -1,0 +1,177 @@
+//! The directory without a connection: what it is told is what watchers see.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_types::InstanceName;
+use leno_types::mesh::{Resolution, Service, Workload};
+
+use super::{Directory, IDLE, Live, MAX_WATCHED};
+use crate::table::{Address, Resource};
+
+fn live() -> (Directory, Arc<Live>) {
+    Directory::live("shop/web-0".parse().unwrap())
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn service(name: &str, vips: &[&str]) -> (String, Resource) {
+    let vips: Vec<_> = vips.iter().map(|text| ip(text)).collect();
+    let service = Service { name: name.parse().unwrap(), vips: vips.clone(), ports: Vec::new() };
+    resource(format!("service/{name}"), Address::Service(Arc::new(service)), vips)
+}
+
+fn workload(name: &str, address: &str) -> (String, Resource) {
+    let workload = Workload {
+        name: name.parse().unwrap(),
+        addresses: vec![ip(address)],
+        identity: None,
+        ports: Vec::new(),
+    };
+    let aliases = workload.addresses.clone();
+    resource(format!("workload/{name}"), Address::Workload(Arc::new(workload)), aliases)
+}
+
+fn resource(name: String, address: Address, aliases: Vec<IpAddr>) -> (String, Resource) {
+    (name, Resource { version: "1".to_owned(), address, aliases })
+}
+
+fn name(resolution: &Resolution) -> String {
+    match resolution {
+        Resolution::Pending => "pending".to_owned(),
+        Resolution::Service(service) => format!("service {}", service.name),
+        Resolution::Workload(workload) => format!("workload {}", workload.name),
+        Resolution::Unknown => "unknown".to_owned(),
+    }
+}
+
+#[test]
+fn a_watch_is_pending_until_the_control_plane_answers() {
+    let (directory, live) = live();
+    let watched = directory.watch(ip("10.96.0.1"));
+    let other = directory.watch(ip("10.96.0.2"));
+    assert_eq!(name(&watched.borrow()), "pending");
+    assert_eq!(live.take_subscriptions().len(), 2);
+
+    live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[ip("10.96.0.2")]);
+    assert_eq!(name(&watched.borrow()), "service shop/db");
+    assert_eq!(name(&other.borrow()), "unknown");
+
+    live.apply(vec![], &["service/shop/db".to_owned()], &[]);
+    assert_eq!(name(&watched.borrow()), "unknown");
+}
+
+#[test]
+fn what_was_prefetched_is_known_at_once() {
+    let (directory, live) = live();
+    live.apply(vec![service("shop/db", &["10.96.0.1", "fd00::1"])], &[], &[]);
+    assert_eq!(name(&directory.watch(ip("fd00::1")).borrow()), "service shop/db");
+    // The same address as IPv6 sockets show it, and the same watch.
+    assert_eq!(name(&directory.watch(ip("::ffff:10.96.0.1")).borrow()), "service shop/db");
+    assert_eq!(name(&directory.watch(ip("10.96.0.1")).borrow()), "service shop/db");
+    assert_eq!(live.take_subscriptions().len(), 2);
+}
+
+#[test]
+fn an_address_may_move_to_another_resource() {
+    let (directory, live) = live();
+    let watched = directory.watch(ip("10.0.0.5"));
+    live.apply(vec![workload("shop/a-0", "10.0.0.5")], &[], &[]);
+    // The new owner is told of before the end of the old one: never is there none.
+    live.apply(vec![workload("shop/b-0", "10.0.0.5")], &[], &[]);
+    assert_eq!(name(&watched.borrow()), "workload shop/a-0");
+    live.apply(vec![], &["workload/shop/a-0".to_owned()], &[]);
+    assert_eq!(name(&watched.borrow()), "workload shop/b-0");
+    // A service goes before a workload, whichever came last.
+    live.apply(vec![service("shop/z", &["10.0.0.5"])], &[], &[]);
+    live.apply(vec![workload("shop/b-0", "10.0.0.5")], &[], &[]);
+    assert_eq!(name(&watched.borrow()), "service shop/z");
+    live.apply(vec![], &["service/shop/z".to_owned()], &[]);
+    // An address that its resource gave up leads nowhere.
+    live.apply(vec![workload("shop/b-0", "10.0.0.6")], &[], &[]);
+    assert_eq!(name(&watched.borrow()), "unknown");
+}
+
+#[test]
+fn an_equal_value_wakes_nobody() {
+    let (directory, live) = live();
+    let mut watched = directory.watch(ip("10.96.0.1"));
+    live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[]);
+    assert!(watched.has_changed().unwrap());
+    watched.mark_unchanged();
+    live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[]);
+    assert!(!watched.has_changed().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_addresses_are_dropped_and_used_ones_kept() {
+    let (directory, live) = live();
+    let kept = directory.watch(ip("10.96.1.1"));
+    drop(directory.watch(ip("10.96.1.2")));
+    drop(directory.watch(ip("10.96.1.3")));
+    let answer = vec![service("far/a", &["10.96.1.1"]), service("far/b", &["10.96.1.2"])];
+    live.apply(answer, &[], &[ip("10.96.1.3")]);
+    live.apply(vec![service("shop/own", &["10.96.0.9"])], &[], &[]);
+    assert!(live.sweep().is_empty());
+    tokio::time::advance(IDLE - Duration::from_secs(1)).await;
+    assert!(live.sweep().is_empty());
+    // A new watch starts the time over.
+    drop(directory.watch(ip("10.96.1.3")));
+    assert!(live.sweep().is_empty());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(live.sweep(), [ip("10.96.1.2")]);
+    assert_eq!(name(&kept.borrow()), "service far/a");
+    // What nobody watches is gone, but for the prefetched.
+    let status = directory.status();
+    assert_eq!((status.addresses, status.resources), (2, 2));
+    let (watched, versions) = live.resume();
+    assert_eq!(watched.len(), 2);
+    assert!(versions.contains_key("service/far/a") && versions.contains_key("service/shop/own"));
+}
+
+#[test]
+fn a_scan_is_refused_beyond_the_bound() {
+    let (directory, live) = live();
+    for number in 0..u32::try_from(MAX_WATCHED).unwrap() {
+        drop(directory.watch(std::net::Ipv4Addr::from(0x0a00_0000 + number).into()));
+    }
+    let refused = directory.watch(ip("192.168.0.1"));
+    assert_eq!(name(&refused.borrow()), "unknown");
+    assert_eq!(directory.status().refused, 1);
+    assert_eq!(live.take_subscriptions().len(), MAX_WATCHED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_counts_from_the_loss() {
+    let (directory, live) = live();
+    assert!(!directory.status().connected);
+    live.connected();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(directory.status().age, Duration::ZERO);
+    live.disconnected();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let status = directory.status();
+    assert_eq!((status.connected, status.age), (false, Duration::from_secs(5)));
+}
+
+#[test]
+fn a_fixed_directory_asks_its_resolver() {
+    let name_of = "shop/web-0".parse::<InstanceName>().unwrap();
+    let directory = Directory::fixed(move |address| match &*address.to_string() {
+        "10.0.0.1" => Resolution::Workload(Arc::new(Workload {
+            name: name_of.clone(),
+            addresses: vec![address],
+            identity: None,
+            ports: Vec::new(),
+        })),
+        _ => Resolution::Unknown,
+    });
+    let watched = directory.watch(ip("10.0.0.1"));
+    assert_eq!(name(&watched.borrow()), "workload shop/web-0");
+    assert_eq!(name(&directory.watch(ip("10.0.0.2")).borrow()), "unknown");
+    assert!(directory.server_policy().borrow().is_none());
+    assert!(directory.status().connected);
+}
