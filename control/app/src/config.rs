@@ -1,0 +1,143 @@
+//! What the control plane is told by flags and environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
+use leno_types::{MtlsMode, TrustDomain};
+
+/// The control plane of the Leno service mesh.
+///
+/// It reads YAML documents, follows their edits, gives proxies certificates against tokens, and
+/// tells each proxy what it asks for.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "leno-controller", version, max_term_width = 100)]
+pub(crate) struct Flags {
+    /// Files and directories with the mesh's documents; repeat for several. Edits are followed
+    #[arg(long, visible_alias = "state", env = "LENO_FILES", value_name = "PATH",
+          value_delimiter = ',', num_args = 1.., required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Where discovery and identity are served
+    #[arg(long, env = "LENO_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
+    pub(crate) listen: SocketAddr,
+
+    /// Directory of the certificate authority; one is made where there is none
+    #[arg(long, visible_alias = "data", env = "LENO_CA_DIR", value_name = "DIR")]
+    pub(crate) ca_dir: PathBuf,
+
+    /// Directory of the workloads' tokens [default: "tokens" beside the authority's directory]
+    #[arg(long, env = "LENO_TOKENS", value_name = "DIR")]
+    pub(crate) tokens: Option<PathBuf>,
+
+    /// The trust domain of the mesh
+    #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
+    pub(crate) trust_domain: String,
+
+    /// How long workloads' certificates hold, for example 60s, 90m or 24h
+    #[arg(long, env = "LENO_CERT_LIFETIME", value_name = "DURATION", default_value = "24h",
+          value_parser = lifetime)]
+    pub(crate) cert_lifetime: Duration,
+
+    /// What workloads do with plaintext where no document says: strict, permissive or disabled
+    #[arg(long, env = "LENO_DEFAULT_MTLS", value_name = "MODE", default_value = "permissive")]
+    pub(crate) default_mtls: MtlsMode,
+
+    /// Where /metrics, /ready and /live are served; nowhere without it
+    #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS")]
+    pub(crate) admin: Option<SocketAddr>,
+
+    /// What is logged to standard error, for example info or leno_serve=debug
+    #[arg(long, env = "LENO_LOG", default_value = "warn")]
+    pub(crate) log: String,
+}
+
+/// What the flags mean.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) listen: SocketAddr,
+    pub(crate) ca_dir: PathBuf,
+    pub(crate) tokens: PathBuf,
+    pub(crate) trust_domain: TrustDomain,
+    pub(crate) cert_lifetime: Duration,
+    pub(crate) default_mtls: MtlsMode,
+    pub(crate) admin: Option<SocketAddr>,
+}
+
+impl Config {
+    /// Reads the flags as one.
+    pub(crate) fn new(flags: Flags) -> anyhow::Result<Self> {
+        let trust_domain = TrustDomain::new(&flags.trust_domain).context("--trust-domain")?;
+        Ok(Self {
+            tokens: flags.tokens.unwrap_or_else(|| flags.ca_dir.with_file_name("tokens")),
+            files: flags.files,
+            listen: flags.listen,
+            ca_dir: flags.ca_dir,
+            trust_domain,
+            cert_lifetime: flags.cert_lifetime,
+            default_mtls: flags.default_mtls,
+            admin: flags.admin,
+        })
+    }
+}
+
+/// Reads a number with one of the units s, m, h and d.
+fn lifetime(text: &str) -> anyhow::Result<Duration> {
+    let form = || format!("{text:?} is not a duration: use for example 60s, 90m, 24h or 7d");
+    let unit = text.chars().last().with_context(form)?;
+    let seconds: u64 = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 60 * 60,
+        'd' => 24 * 60 * 60,
+        _ => bail!(form()),
+    };
+    let digits = text.strip_suffix(unit).unwrap_or_default();
+    let number: u64 = digits.parse().ok().with_context(form)?;
+    let duration = number.checked_mul(seconds).map(Duration::from_secs).with_context(form)?;
+    if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&duration) {
+        bail!(
+            "{text} is not between {MIN_LIFETIME:?} and {} days",
+            MAX_LIFETIME.as_secs() / 86_400
+        );
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lifetime_has_a_unit_and_bounds() {
+        assert_eq!(lifetime("60s").unwrap(), Duration::from_mins(1));
+        assert_eq!(lifetime("24h").unwrap(), Duration::from_hours(24));
+        assert_eq!(lifetime("90d").unwrap(), MAX_LIFETIME);
+        for text in ["", "60", "s", "-1s", "1.5h", "9s", "91d", "18446744073709551615d", "60ss"] {
+            assert!(lifetime(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn leno_up_starts_it_with_its_own_names() {
+        let arguments = [
+            "leno-controller",
+            "--state",
+            "/run/leno/default/state",
+            "--data",
+            "/run/leno/default/control",
+            "--listen",
+            "10.89.0.1:15010",
+            "--cert-lifetime",
+            "86400s",
+        ];
+        let config = Config::new(Flags::try_parse_from(arguments).unwrap()).unwrap();
+        assert_eq!(config.files, [PathBuf::from("/run/leno/default/state")]);
+        assert_eq!(config.tokens, PathBuf::from("/run/leno/default/tokens"));
+        assert_eq!(config.cert_lifetime, Duration::from_hours(24));
+    }
+}

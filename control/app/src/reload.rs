@@ -1,0 +1,76 @@
+//! How reading the documents went, for `/ready` and `/metrics`.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// Counts of reloads. A refused edit changes nothing but these: the last good state stays.
+#[derive(Debug, Default)]
+pub(crate) struct Reloads {
+    good: AtomicU64,
+    refused: AtomicU64,
+    last_was_good: AtomicBool,
+    last_good_unix_s: AtomicU64,
+}
+
+impl Reloads {
+    /// Notes documents that were taken in.
+    pub(crate) fn took(&self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        self.good.fetch_add(1, Ordering::Relaxed);
+        self.last_good_unix_s.store(now.as_ref().map_or(0, Duration::as_secs), Ordering::Relaxed);
+        self.last_was_good.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes documents that were refused.
+    pub(crate) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.last_was_good.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether documents were taken in at all.
+    pub(crate) fn loaded(&self) -> bool {
+        self.good.load(Ordering::Relaxed) > 0
+    }
+
+    /// Appends the counts as Prometheus text.
+    pub(crate) fn render(&self, text: &mut String) {
+        let (good, refused) = (&self.good, &self.refused);
+        let good = good.load(Ordering::Relaxed);
+        let refused = refused.load(Ordering::Relaxed);
+        let last = u8::from(self.last_was_good.load(Ordering::Relaxed));
+        let last_good = self.last_good_unix_s.load(Ordering::Relaxed);
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "# HELP leno_control_reloads_total Times that the documents were read anew.\n\
+             # TYPE leno_control_reloads_total counter\n\
+             leno_control_reloads_total{{result=\"good\"}} {good}\n\
+             leno_control_reloads_total{{result=\"refused\"}} {refused}\n\
+             # HELP leno_control_last_reload_good Whether the last reading was taken in.\n\
+             # TYPE leno_control_last_reload_good gauge\n\
+             leno_control_last_reload_good {last}\n\
+             # HELP leno_control_last_good_reload_seconds When documents were last taken in.\n\
+             # TYPE leno_control_last_good_reload_seconds gauge\n\
+             leno_control_last_good_reload_seconds {last_good}\n"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_edit_shows_and_leaves_it_ready() {
+        let reloads = Reloads::default();
+        assert!(!reloads.loaded());
+        reloads.took();
+        reloads.refused();
+        assert!(reloads.loaded());
+        let mut text = String::new();
+        reloads.render(&mut text);
+        assert!(text.contains("reloads_total{result=\"refused\"} 1\n"));
+        assert!(text.contains("leno_control_last_reload_good 0\n"));
+    }
+}

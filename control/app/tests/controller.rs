@@ -1,0 +1,140 @@
+//! The binary as `leno up` runs it: exit codes, reloads, the admin server, its end.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const GOOD: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
+                    spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n";
+
+/// A running controller; killed if a test fails before it ended.
+struct Controller {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    admin: String,
+}
+
+impl Controller {
+    fn start(directory: &Path) -> Self {
+        let mut child = command(directory).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut controller = Self { child, log, admin: String::new() };
+        let line = controller.line("serving /metrics");
+        let address = line.split("address=").nth(1).unwrap();
+        controller.admin = address.split_whitespace().next().unwrap().to_owned();
+        controller
+    }
+
+    /// The next line of the log that has `text`.
+    fn line(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "the log ended before {text:?}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Status and body of an admin page.
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.admin).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        // Ended already, where the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leno-controller"));
+    command
+        .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cert-lifetime", "60s"])
+        .args(["--log", "info"])
+        .env("NO_COLOR", "1")
+        .arg("--state")
+        .arg(directory.join("state"))
+        .arg("--data")
+        .arg(directory.join("control"));
+    command
+}
+
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("state")).unwrap();
+    directory
+}
+
+/// Writes the state as `leno up` does: whole, by a rename.
+fn write_state(directory: &Path, text: &str) {
+    let staged = directory.join("state.new");
+    fs::write(&staged, text).unwrap();
+    fs::rename(staged, directory.join("state/state.yaml")).unwrap();
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_leno-controller")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn it_takes_edits_refuses_bad_ones_and_ends_when_told() {
+    let directory = directory();
+    write_state(directory.path(), "kind: Nonsense\n");
+    let mut controller = Controller::start(directory.path());
+    controller.line("documents refused");
+    assert!(controller.get("/ready").starts_with("HTTP/1.1 503"));
+    assert!(controller.get("/live").starts_with("HTTP/1.1 200"));
+
+    write_state(directory.path(), GOOD);
+    controller.line("serving discovery and identity");
+    assert!(controller.get("/ready").starts_with("HTTP/1.1 200"));
+
+    write_state(directory.path(), &GOOD.replace("port: 80", "port: none"));
+    let problem = controller.line("state.yaml:4:");
+    assert!(problem.contains("spec.ports[0].port"), "{problem}");
+    controller.line("documents refused");
+    assert!(controller.get("/ready").starts_with("HTTP/1.1 200"));
+    let metrics = controller.get("/metrics");
+    assert!(metrics.contains("leno_control_reloads_total{result=\"refused\"} 2\n"), "{metrics}");
+    assert!(metrics.contains("leno_control_last_reload_good 0\n"), "{metrics}");
+    assert!(metrics.contains("leno_control_index_version 1\n"), "{metrics}");
+    assert!(controller.get("/nonsense").starts_with("HTTP/1.1 404"));
+
+    kill(Pid::from_raw(controller.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(controller.child.wait().unwrap().code(), Some(0));
+    for made in ["control/ca.pem", "control/ca-key.pem", "tokens"] {
+        assert!(directory.path().join(made).exists(), "{made}");
+    }
+}
+
+#[test]
+fn usage_and_errors_have_their_exit_codes() {
+    let help = run(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    let text = String::from_utf8(help.stdout).unwrap();
+    for flag in ["--files", "--listen", "--ca-dir", "--tokens", "--default-mtls", "--admin"] {
+        assert!(text.contains(flag), "{flag}: {text}");
+    }
+    assert_eq!(run(&["--nonsense"]).status.code(), Some(64));
+    let paths = ["--files", "/nonexistent/state", "--ca-dir", "/proc/nonexistent/ca"];
+    assert_eq!(run(&[&paths[..], &["--cert-lifetime", "1s"]].concat()).status.code(), Some(64));
+    assert_eq!(run(&[&paths[..], &["--trust-domain", "A B"]].concat()).status.code(), Some(64));
+    let failed = run(&paths);
+    assert_eq!(failed.status.code(), Some(2));
+    let text = String::from_utf8(failed.stderr).unwrap();
+    assert!(text.contains("/proc/nonexistent/ca"), "{text}");
+}

@@ -1,0 +1,130 @@
+//! What the control plane counts, as Prometheus text.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that any task may change. Counters only ever grow; gauges go both ways.
+#[derive(Debug, Default)]
+pub(crate) struct Number(AtomicU64);
+
+impl Number {
+    /// One more.
+    pub(crate) fn increment(&self) {
+        self.add(1);
+    }
+
+    /// `more` more.
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Takes a new value.
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// One less.
+    fn decrement(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Holds a gauge one higher until it is dropped.
+pub(crate) struct Held {
+    metrics: Arc<Metrics>,
+    gauge: fn(&Metrics) -> &Number,
+}
+
+impl Held {
+    pub(crate) fn new(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &Number) -> Self {
+        gauge(metrics).increment();
+        Self { metrics: Arc::clone(metrics), gauge }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        (self.gauge)(&self.metrics).decrement();
+    }
+}
+
+/// The numbers of one control plane.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    pub(crate) connections: Number,
+    pub(crate) connections_refused: Number,
+    pub(crate) handshakes_failed: Number,
+    pub(crate) streams: Number,
+    pub(crate) streams_refused: Number,
+    pub(crate) requests: Number,
+    pub(crate) responses: Number,
+    pub(crate) resources_sent: Number,
+    pub(crate) removals_sent: Number,
+    pub(crate) nacks: Number,
+    pub(crate) subscriptions_refused: Number,
+    pub(crate) prefetch_cut: Number,
+    pub(crate) catch_ups: Number,
+    pub(crate) certificates: Number,
+    pub(crate) certificates_refused: Number,
+    pub(crate) index_version: Number,
+    pub(crate) cached_resources: Number,
+}
+
+impl Metrics {
+    /// Appends every number as Prometheus text.
+    pub(crate) fn render(&self, text: &mut String) {
+        for (name, kind, help, number) in self.rows() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "# HELP leno_control_{name} {help}");
+            let _ = writeln!(text, "# TYPE leno_control_{name} {kind}");
+            let _ = writeln!(text, "leno_control_{name} {}", number.get());
+        }
+    }
+
+    #[rustfmt::skip]
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 17] {
+        [
+            ("connections", "gauge", "Open connections.", &self.connections),
+            ("connections_refused_total", "counter", "Connections closed for the bound on their number.", &self.connections_refused),
+            ("handshake_failures_total", "counter", "TLS handshakes that failed or took too long.", &self.handshakes_failed),
+            ("streams", "gauge", "Open discovery streams.", &self.streams),
+            ("streams_refused_total", "counter", "Discovery streams refused: no certificate, another's name, or too many.", &self.streams_refused),
+            ("requests_total", "counter", "Discovery requests taken.", &self.requests),
+            ("responses_total", "counter", "Discovery responses sent.", &self.responses),
+            ("resources_sent_total", "counter", "Resources sent in responses.", &self.resources_sent),
+            ("removals_sent_total", "counter", "Removed or unknown names sent in responses.", &self.removals_sent),
+            ("nacks_total", "counter", "Responses that a proxy could not use.", &self.nacks),
+            ("subscriptions_refused_total", "counter", "Names not subscribed for the bound of a stream.", &self.subscriptions_refused),
+            ("prefetch_cut_total", "counter", "Times that a namespace had more to prefetch than the bound.", &self.prefetch_cut),
+            ("catch_ups_total", "counter", "Times that a stream was too far behind to follow single changes.", &self.catch_ups),
+            ("certificates_issued_total", "counter", "Workload certificates signed.", &self.certificates),
+            ("certificates_refused_total", "counter", "Certificate requests refused.", &self.certificates_refused),
+            ("index_version", "gauge", "Changes applied to the index since the start.", &self.index_version),
+            ("cached_resources", "gauge", "Resources kept encoded.", &self.cached_resources),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gauge_falls_when_its_guard_is_dropped() {
+        let metrics = Arc::new(Metrics::default());
+        let held = Held::new(&metrics, |metrics| &metrics.streams);
+        let render = || {
+            let mut text = String::new();
+            metrics.render(&mut text);
+            text
+        };
+        assert!(render().contains("\nleno_control_streams 1\n"));
+        drop(held);
+        assert!(render().contains("\nleno_control_streams 0\n"));
+    }
+}

@@ -1,0 +1,41 @@
+//! Who is at the other end of a connection, as its certificate says.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use leno_types::Identity;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The client of one connection. Requests carry it as an extension.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// None before the client has its first certificate.
+    pub(crate) certificate: Option<PeerCertificate>,
+}
+
+/// What a client's certificate says; the handshake has verified it against the trust bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerCertificate {
+    pub(crate) identity: Identity,
+    pub(crate) not_after: SystemTime,
+}
+
+impl PeerCertificate {
+    /// Reads a verified leaf; none where it is not an X509-SVID, which has exactly one URI
+    /// (SPIFFE X509-SVID section 2).
+    pub(crate) fn read(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let mut uris = certificate.extensions().iter().filter_map(|e| match e.parsed_extension() {
+            ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
+            _ => None,
+        });
+        let [GeneralName::URI(uri)] = uris.next()?.as_slice() else {
+            return None;
+        };
+        let end = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+        let not_after = SystemTime::UNIX_EPOCH + Duration::from_secs(end);
+        Some(Self { identity: uri.parse().ok()?, not_after })
+    }
+}

@@ -1,0 +1,188 @@
+//! One port with TLS, and both services behind it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use leno_identity::{Authority, TokenStore};
+use leno_wire::MAX_MESSAGE;
+use leno_wire::proto::discovery_server::{self, DiscoveryServer};
+use leno_wire::proto::identity_server::{self, IdentityServer};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tower_service::Service;
+
+use crate::discovery::DiscoveryService;
+use crate::identity::{IdentityService, Issuer};
+use crate::incoming;
+use crate::state::State;
+use crate::tls::{Credentials, TlsError};
+
+/// Calls at once on one connection: a stream and a renewal, with room for retries.
+const MAX_CALLS: u32 = 8;
+/// Largest certificate request message: a request of 4 KiB and a token, with room.
+const MAX_IDENTITY_MESSAGE: usize = 64 << 10;
+/// Largest head of a call, in bytes; ours have a few hundred.
+const MAX_HEAD: u32 = 8 << 10;
+/// A proxy that vanished is noticed within the sum of these two.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// Longest wait for the answer to a ping.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for connections to end once told to; proxies keep their state and come back.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a server issues with, and for how long.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Signs workloads' certificates and the server's own.
+    pub authority: Arc<Authority>,
+    /// Says whose token it is.
+    pub tokens: Arc<TokenStore>,
+    /// How long workloads' certificates hold.
+    pub lifetime: Duration,
+}
+
+/// Why no server was made.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0}")]
+    Listen(SocketAddr, #[source] io::Error),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS")]
+    Tls(#[from] TlsError),
+    /// The server ended by itself.
+    #[error("the server ended")]
+    Ended(#[source] tonic::transport::Error),
+}
+
+/// A listening server. [`Server::run`] serves.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    credentials: Arc<Credentials>,
+    acceptor: TlsAcceptor,
+    settings: Settings,
+    state: Arc<State>,
+}
+
+impl Server {
+    /// Listens; clients that connect before [`Server::run`] wait.
+    ///
+    /// # Errors
+    /// [`ServeError`] where the address is taken or the authority signs no certificate.
+    pub async fn bind(
+        address: SocketAddr,
+        settings: Settings,
+        state: Arc<State>,
+    ) -> Result<Self, ServeError> {
+        let listen = |error| ServeError::Listen(address, error);
+        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let bound = listener.local_addr().map_err(listen)?;
+        let authority = Arc::clone(&settings.authority);
+        let credentials = Arc::new(Credentials::new(authority, settings.lifetime)?);
+        let acceptor = TlsAcceptor::from(Arc::new(credentials.server_config()?));
+        Ok(Self { listener, address: bound, credentials, acceptor, settings, state })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` says true or its sender is dropped; then every stream is told, and
+    /// connections that do not end in time are cut.
+    ///
+    /// # Errors
+    /// [`ServeError::Ended`], never for the sake of a client.
+    pub async fn run(self, stop: watch::Receiver<bool>) -> Result<(), ServeError> {
+        let Self { listener, credentials, acceptor, settings, state, .. } = self;
+        let issuer = Issuer {
+            authority: settings.authority,
+            tokens: settings.tokens,
+            lifetime: settings.lifetime,
+        };
+        let services = Services {
+            discovery: DiscoveryServer::new(DiscoveryService::new(
+                Arc::clone(&state),
+                stop.clone(),
+            ))
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE),
+            identity: IdentityServer::new(IdentityService::new(
+                Arc::new(issuer),
+                Arc::clone(&state),
+            ))
+            .max_decoding_message_size(MAX_IDENTITY_MESSAGE),
+        };
+        let connections = incoming::accept(listener, acceptor, Arc::clone(&state.metrics));
+        let mut asked = stop.clone();
+        let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(MAX_CALLS)
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .http2_max_header_list_size(MAX_HEAD)
+            .serve_with_incoming_shutdown(services, ReceiverStream::new(connections), async move {
+                // A dropped sender says the same.
+                let _ = asked.wait_for(|stop| *stop).await;
+            });
+        let mut asked = stop;
+        let cut = async move {
+            let _ = asked.wait_for(|stop| *stop).await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            ended = server => ended.map_err(ServeError::Ended),
+            () = credentials.keep_fresh() => Ok(()),
+            () = cut => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Both services, told apart by the path of a call.
+#[derive(Clone)]
+struct Services {
+    discovery: DiscoveryServer<DiscoveryService>,
+    identity: IdentityServer<IdentityService>,
+}
+
+type Call = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+impl Service<http::Request<Body>> for Services {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Call;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Call {
+        let path = request.uri().path();
+        let service = path.strip_prefix('/').and_then(|path| path.split('/').next());
+        match service {
+            Some(discovery_server::SERVICE_NAME) => self.discovery.call(request),
+            Some(identity_server::SERVICE_NAME) => self.identity.call(request),
+            _ => {
+                let status = tonic::Status::unimplemented("no such service");
+                Box::pin(std::future::ready(Ok(status.into_http())))
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! TLS of the control plane: its own certificate, renewed in place, and the check of clients'.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use leno_identity::{Authority, IssueError};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+
+/// Share of the certificate's life after which the next one is made, in percent.
+const RENEW_AT: u32 = 70;
+/// Pause after a failed renewal; the certificate in use still holds for 30 % of its life.
+const RENEW_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why the server's TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The authority signed nothing.
+    #[error("cannot issue the control plane's own certificate")]
+    Issue(#[from] IssueError),
+    /// What the authority has or made is not usable.
+    #[error("the authority's certificate is not usable")]
+    Certificate(#[from] rustls::Error),
+    /// The check of clients' certificates cannot be built.
+    #[error("the trust bundle is not usable")]
+    Roots(#[from] VerifierBuilderError),
+}
+
+/// The control plane's own certificate, always one that holds.
+pub(crate) struct Credentials {
+    authority: Arc<Authority>,
+    lifetime: Duration,
+    current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
+}
+
+impl Credentials {
+    pub(crate) fn new(authority: Arc<Authority>, lifetime: Duration) -> Result<Self, TlsError> {
+        let current = RwLock::new(issue(&authority, lifetime)?);
+        Ok(Self { authority, lifetime, current })
+    }
+
+    /// Replaces the certificate at 70 % of its life, for ever. New handshakes see the new one.
+    pub(crate) async fn keep_fresh(&self) {
+        loop {
+            let not_after = self.current.read().unwrap_or_else(PoisonError::into_inner).1;
+            let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
+            tokio::time::sleep(left * RENEW_AT / 100).await;
+            match issue(&self.authority, self.lifetime) {
+                Ok(next) => {
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+                    tracing::info!("the control plane's certificate was renewed");
+                }
+                Err(error) => {
+                    warn(&error);
+                    tokio::time::sleep(RENEW_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// TLS 1.3, HTTP/2, a client certificate of the trust bundle or none. Nothing is resumed, so
+    /// every connection shows a certificate that holds now.
+    pub(crate) fn server_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
+        let provider = provider();
+        let mut roots = RootCertStore::empty();
+        for root in self.authority.roots_der() {
+            roots.add(CertificateDer::from(root))?;
+        }
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .allow_unauthenticated()
+                .build()?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+}
+
+impl ResolvesServerCert for Credentials {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0))
+    }
+}
+
+impl fmt::Debug for Credentials {
+    /// Leaves the key out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("lifetime", &self.lifetime).finish_non_exhaustive()
+    }
+}
+
+fn issue(
+    authority: &Authority,
+    lifetime: Duration,
+) -> Result<(Arc<CertifiedKey>, SystemTime), TlsError> {
+    let made = authority.server_certificate(lifetime)?;
+    let chain = made.issued.chain_der.into_iter().map(CertificateDer::from).collect();
+    let key = CertifiedKey::from_der(chain, made.key.into(), &provider())?;
+    Ok((Arc::new(key), made.issued.not_after))
+}
+
+fn warn(error: &TlsError) {
+    let error: &dyn std::error::Error = error;
+    tracing::error!(error, "the control plane's certificate cannot be renewed");
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}

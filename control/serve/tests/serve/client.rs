@@ -1,0 +1,219 @@
+//! A raw client: TLS, HTTP/2 and the generated stubs, nothing of a proxy.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use leno_wire::proto::discovery_client::DiscoveryClient;
+use leno_wire::proto::identity_client::IdentityClient;
+use leno_wire::proto::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, IssueCertificateRequest,
+    IssueCertificateResponse, Node, Status,
+};
+use leno_wire::{ADDRESS_TYPE, MAX_MESSAGE};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower_service::Service;
+
+/// Bounds every wait of a test; nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A certificate with its key.
+pub(crate) struct Shown {
+    pub(crate) chain: Vec<Vec<u8>>,
+    pub(crate) key: Vec<u8>,
+}
+
+/// A key, and a certificate request for it.
+pub(crate) fn request() -> (KeyPair, Vec<u8>) {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let csr = params.serialize_request(&key).unwrap().der().to_vec();
+    (key, csr)
+}
+
+/// Connects, with or without a certificate.
+pub(crate) async fn connect(
+    address: SocketAddr,
+    shown: Option<&Shown>,
+) -> Result<Channel, tonic::transport::Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone));
+    let mut config = match shown {
+        None => builder.with_no_client_auth(),
+        Some(Shown { chain, key }) => {
+            let chain = chain.iter().cloned().map(CertificateDer::from).collect();
+            let key = PrivateKeyDer::Pkcs8(key.clone().into());
+            builder.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let connector = Connector { address, tls: TlsConnector::from(Arc::new(config)) };
+    Endpoint::from_static("https://leno-controller").connect_with_connector(connector).await
+}
+
+/// Asks for a certificate, showing one or none.
+pub(crate) async fn issue(
+    address: SocketAddr,
+    token: &str,
+    shown: Option<&Shown>,
+) -> Result<(IssueCertificateResponse, Shown), tonic::Status> {
+    let channel = connect(address, shown).await.unwrap();
+    let (key, csr) = request();
+    let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned() };
+    let answer = IdentityClient::new(channel).issue_certificate(request).await?.into_inner();
+    let chain = answer.chain.iter().map(|der| der.to_vec()).collect();
+    Ok((answer, Shown { chain, key: key.serialize_der() }))
+}
+
+/// A discovery stream.
+pub(crate) struct Stream {
+    node: Option<Node>,
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+}
+
+impl Stream {
+    /// Opens a stream; its first request will name `node`.
+    pub(crate) async fn open(channel: Channel, node: &str) -> Result<Self, tonic::Status> {
+        let (requests, outgoing) = mpsc::channel(16);
+        let mut client = DiscoveryClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let outgoing = ReceiverStream::new(outgoing);
+        let responses = client.delta_aggregated_resources(outgoing).await?.into_inner();
+        Ok(Self { node: Some(Node { id: node.to_owned() }), requests, responses })
+    }
+
+    pub(crate) async fn send(&mut self, request: DeltaDiscoveryRequest) {
+        let request = DeltaDiscoveryRequest { node: self.node.take(), ..request };
+        self.requests.send(request).await.unwrap();
+    }
+
+    /// Subscribes to addresses and wildcards.
+    pub(crate) async fn subscribe(&mut self, names: &[&str]) {
+        self.send(DeltaDiscoveryRequest {
+            type_url: ADDRESS_TYPE.to_owned(),
+            resource_names_subscribe: names.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        })
+        .await;
+    }
+
+    /// Ends the subscription to addresses.
+    pub(crate) async fn unsubscribe(&mut self, names: &[&str]) {
+        self.send(DeltaDiscoveryRequest {
+            type_url: ADDRESS_TYPE.to_owned(),
+            resource_names_unsubscribe: names.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        })
+        .await;
+    }
+
+    /// Says that a response was no good.
+    pub(crate) async fn nack(&mut self, response: &DeltaDiscoveryResponse) {
+        self.send(DeltaDiscoveryRequest {
+            type_url: response.type_url.clone(),
+            response_nonce: response.nonce.clone(),
+            error_detail: Some(Status { code: 3, message: "no good".to_owned() }),
+            ..Default::default()
+        })
+        .await;
+    }
+
+    /// The next response.
+    pub(crate) async fn next(&mut self) -> Result<DeltaDiscoveryResponse, tonic::Status> {
+        let next = tokio::time::timeout(PATIENCE, self.responses.message()).await;
+        next.expect("a response in time").map(|response| response.expect("the stream goes on"))
+    }
+}
+
+/// Names of the resources of a response, sorted.
+pub(crate) fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
+    let mut names: Vec<_> = response.resources.iter().map(|r| r.name.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+struct Connector {
+    address: SocketAddr,
+    tls: TlsConnector,
+}
+
+type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<TlsStream<TcpStream>>>> + Send>>;
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = io::Error;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Connecting {
+        let (address, tls) = (self.address, self.tls.clone());
+        Box::pin(async move {
+            let stream = TcpStream::connect(address).await?;
+            let name = ServerName::try_from("leno-controller").unwrap();
+            Ok(TokioIo::new(tls.connect(name, stream).await?))
+        })
+    }
+}
+
+/// Takes any server: these tests are about what the server makes of clients.
+#[derive(Debug)]
+struct Anyone;
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        unreachable!("TLS 1.3 only")
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}

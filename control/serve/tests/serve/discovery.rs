@@ -1,0 +1,240 @@
+//! What a stream is told, and what not.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use leno_resources::Kind;
+use leno_types::MtlsMode;
+use leno_wire::decode::{self, Address};
+use leno_wire::proto::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use leno_wire::{ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE};
+use tonic::Code;
+
+use crate::client::{self, Stream, names};
+use crate::{Plane, service, workload};
+
+#[tokio::test]
+async fn without_a_certificate_there_is_no_discovery() {
+    let plane = Plane::start("").await;
+    let channel = client::connect(plane.address, None).await.unwrap();
+    let refused = Stream::open(channel, "shop/web-0").await.err().unwrap();
+    assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    assert_eq!(plane.metric("leno_control_streams_refused_total"), 1);
+}
+
+#[tokio::test]
+async fn the_name_of_another_instance_is_refused() {
+    let plane = Plane::start(&workload("shop", "cart", "10.89.0.9", "strict")).await;
+    let shown = plane.certificate("shop/web-0").await;
+    let db = plane.grant("shop/db-0", "db");
+    client::issue(plane.address, &db, None).await.unwrap();
+    for (node, code) in [
+        // Known by its token, with another service account.
+        ("shop/db-0", Code::PermissionDenied),
+        ("shop/nobody-0", Code::Unauthenticated),
+        ("nonsense", Code::InvalidArgument),
+    ] {
+        let channel = client::connect(plane.address, Some(&shown)).await.unwrap();
+        let mut stream = Stream::open(channel, node).await.unwrap();
+        stream.subscribe(&["*"]).await;
+        let refused = stream.next().await.err().unwrap();
+        assert_eq!(refused.code(), code, "{node}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_the_index_knows_needs_no_token_again() {
+    let authority = leno_identity::Authority::ephemeral(&leno_types::TrustDomain::default());
+    let authority = std::sync::Arc::new(authority.unwrap());
+    let hour = Duration::from_hours(1);
+    let before = Plane::start_as(std::sync::Arc::clone(&authority), "", hour).await;
+    let shown = before.certificate("shop/web-0").await;
+    // The control plane after a restart: the same authority, nothing remembered.
+    let documents = workload("shop", "web", "10.89.0.2", "strict");
+    let after = Plane::start_as(authority, &documents, hour).await;
+    let channel = client::connect(after.address, Some(&shown)).await.unwrap();
+    let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
+    stream.subscribe(&["*"]).await;
+    assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/web-0"]);
+}
+
+#[tokio::test]
+async fn an_address_is_answered_whatever_is_there() {
+    let documents = service("books", "api", "10.96.0.7", 80)
+        + &workload("books", "api", "10.89.0.7", "permissive");
+    let plane = Plane::start(&documents).await;
+    let mut stream = plane.stream("shop/web-0").await;
+
+    stream.subscribe(&["ip/10.96.0.7"]).await;
+    let response = stream.next().await.unwrap();
+    assert_eq!(names(&response), ["service/books/api"]);
+    assert_eq!(response.resources[0].aliases, ["ip/10.96.0.7"]);
+    let any = response.resources[0].resource.as_ref().unwrap();
+    let Address::Service(found) = decode::address(any).unwrap() else { panic!("{any:?}") };
+    assert_eq!(found.ports[0].port, 80);
+
+    stream.subscribe(&["ip/10.89.0.7"]).await;
+    assert_eq!(names(&stream.next().await.unwrap()), ["workload/books/api-0"]);
+
+    stream.subscribe(&["ip/192.0.2.1", "service/books/api"]).await;
+    let response = stream.next().await.unwrap();
+    assert!(response.resources.is_empty());
+    assert_eq!(response.removed_resources, ["ip/192.0.2.1", "service/books/api"]);
+
+    // What appears later is told without being asked for again, and so is its end.
+    plane.apply(&service("books", "late", "192.0.2.1", 80));
+    let response = stream.next().await.unwrap();
+    assert_eq!(names(&response), ["service/books/late"]);
+    assert!(response.removed_resources.is_empty());
+    plane.delete(Kind::Service, "books", "late");
+    let response = stream.next().await.unwrap();
+    assert_eq!(response.removed_resources, ["ip/192.0.2.1", "service/books/late"]);
+}
+
+#[tokio::test]
+async fn an_address_asked_for_anew_is_answered_anew() {
+    let plane = Plane::start(&service("books", "api", "10.96.0.7", 80)).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    for _ in 0..2 {
+        stream.subscribe(&["ip/10.96.0.7", "ip/192.0.2.1"]).await;
+        let response = stream.next().await.unwrap();
+        assert_eq!(names(&response), ["service/books/api"]);
+        assert_eq!(response.removed_resources, ["ip/192.0.2.1"]);
+        stream.unsubscribe(&["ip/10.96.0.7", "ip/192.0.2.1"]).await;
+    }
+}
+
+#[tokio::test]
+async fn the_own_namespace_is_prefetched_up_to_a_bound() {
+    let mut documents = service("books", "other", "10.96.9.9", 80);
+    for i in 0..MAX_PREFETCH + 10 {
+        let (high, low) = (i / 250, i % 250 + 1);
+        let vip = format!("10.96.{high}.{low}");
+        write!(documents, "{}", service("shop", &format!("s{i:04}"), &vip, 80)).unwrap();
+    }
+    let plane = Plane::start(&documents).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    stream.subscribe(&["*"]).await;
+    let response = stream.next().await.unwrap();
+    let names = names(&response);
+    assert_eq!(names.len(), MAX_PREFETCH);
+    assert!(names.iter().all(|name| name.starts_with("service/shop/")), "{names:?}");
+    assert_eq!(plane.metric("leno_control_prefetch_cut_total"), 1);
+    // One over the bound is had by its address.
+    stream.subscribe(&["ip/10.96.1.16"]).await;
+    assert_eq!(client::names(&stream.next().await.unwrap()), ["service/shop/s0265"]);
+}
+
+#[tokio::test]
+async fn an_update_is_pushed_to_those_whom_it_concerns() {
+    let documents =
+        service("shop", "web", "10.96.0.1", 80) + &service("books", "api", "10.96.0.7", 80);
+    let plane = Plane::start(&documents).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    stream.subscribe(&["*"]).await;
+    let first = stream.next().await.unwrap();
+    assert_eq!(names(&first), ["service/shop/web"]);
+
+    // The first is none of this stream's; were it sent, it would come before the second.
+    plane.apply(&service("books", "api", "10.96.0.7", 81));
+    plane.apply(&service("shop", "web", "10.96.0.1", 82));
+    let second = stream.next().await.unwrap();
+    assert_eq!(names(&second), ["service/shop/web"]);
+    assert_ne!(first.resources[0].version, second.resources[0].version);
+    assert_ne!(first.nonce, second.nonce);
+
+    plane.apply(&service("shop", "cart", "10.96.0.2", 80));
+    assert_eq!(names(&stream.next().await.unwrap()), ["service/shop/cart"]);
+    plane.delete(Kind::Service, "shop", "web");
+    assert_eq!(stream.next().await.unwrap().removed_resources, ["service/shop/web"]);
+}
+
+#[tokio::test]
+async fn a_refused_response_is_not_sent_again_until_it_changes() {
+    let plane = Plane::start(&service("shop", "web", "10.96.0.1", 80)).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    stream.subscribe(&["*"]).await;
+    let refused = stream.next().await.unwrap();
+    stream.nack(&refused).await;
+    // Were it sent again, it would come before what this asks for.
+    stream.subscribe(&["ip/192.0.2.1"]).await;
+    let response = stream.next().await.unwrap();
+    assert_eq!(names(&response), [""; 0]);
+    assert_eq!(response.removed_resources, ["ip/192.0.2.1"]);
+    assert_eq!(plane.metric("leno_control_nacks_total"), 1);
+    plane.apply(&service("shop", "web", "10.96.0.1", 81));
+    assert_eq!(names(&stream.next().await.unwrap()), ["service/shop/web"]);
+}
+
+#[tokio::test]
+async fn a_reconnect_brings_only_what_differs() {
+    let documents = ["one", "two", "three"]
+        .iter()
+        .enumerate()
+        .map(|(i, name)| service("shop", name, &format!("10.96.0.{}", i + 1), 80))
+        .collect::<String>();
+    let plane = Plane::start(&documents).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    stream.subscribe(&["*"]).await;
+    let held = versions(&stream.next().await.unwrap());
+    assert_eq!(held.len(), 3);
+    drop(stream);
+
+    plane.apply(&service("shop", "two", "10.96.0.2", 90));
+    plane.delete(Kind::Service, "shop", "three");
+    let mut stream = plane.stream("shop/web-0").await;
+    let request = DeltaDiscoveryRequest {
+        type_url: ADDRESS_TYPE.to_owned(),
+        resource_names_subscribe: vec!["*".to_owned(), "ip/10.96.0.1".to_owned()],
+        initial_resource_versions: held,
+        ..Default::default()
+    };
+    stream.send(request).await;
+    let response = stream.next().await.unwrap();
+    assert_eq!(names(&response), ["service/shop/two"]);
+    assert_eq!(response.removed_resources, ["service/shop/three"]);
+}
+
+#[tokio::test]
+async fn a_workload_is_told_its_own_policy_only() {
+    let documents = workload("shop", "web", "10.89.0.2", "strict")
+        + &workload("shop", "db", "10.89.0.3", "disabled");
+    let plane = Plane::start(&documents).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    stream
+        .send(DeltaDiscoveryRequest {
+            type_url: SERVER_POLICY_TYPE.to_owned(),
+            resource_names_subscribe: vec!["shop/web-0".to_owned(), "shop/db-0".to_owned()],
+            ..Default::default()
+        })
+        .await;
+    let response = stream.next().await.unwrap();
+    assert_eq!(response.type_url, SERVER_POLICY_TYPE);
+    assert_eq!(names(&response), ["shop/web-0"]);
+    assert_eq!(response.removed_resources, ["shop/db-0"]);
+    assert_eq!(mode(&response), MtlsMode::Strict);
+
+    plane.apply(&workload("shop", "web", "10.89.0.2", "permissive"));
+    assert_eq!(mode(&stream.next().await.unwrap()), MtlsMode::Permissive);
+    plane.delete(Kind::Workload, "shop", "web");
+    assert_eq!(stream.next().await.unwrap().removed_resources, ["shop/web-0"]);
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_certificate_of_its_connection() {
+    let plane = Plane::start_with("", leno_identity::MIN_LIFETIME).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    stream.subscribe(&["ip/192.0.2.1"]).await;
+    stream.next().await.unwrap();
+    let ended = stream.next().await.err().unwrap();
+    assert_eq!(ended.code(), Code::Unauthenticated, "{ended}");
+}
+
+fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
+    response.resources.iter().map(|r| (r.name.clone(), r.version.clone())).collect()
+}
+
+fn mode(response: &DeltaDiscoveryResponse) -> MtlsMode {
+    decode::server_policy(response.resources[0].resource.as_ref().unwrap()).unwrap().mtls
+}
