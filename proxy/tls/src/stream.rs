@@ -79,6 +79,11 @@ impl MeshStream {
     }
 
     #[cfg(test)]
+    pub(crate) fn session(&self) -> &rustls::CommonState {
+        self.tls.common()
+    }
+
+    #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.tls.is_idle()
     }

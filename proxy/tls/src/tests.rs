@@ -84,6 +84,16 @@ async fn both_sides_know_each_other_and_what_is_inside() {
 }
 
 #[tokio::test]
+async fn the_key_exchange_is_hybrid_and_the_version_1_3() {
+    let (client, server) = Mesh::new().connected(Alpn::Http1).await;
+    for session in [client.session(), server.session()] {
+        assert_eq!(session.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
+        let group = session.negotiated_key_exchange_group().unwrap();
+        assert_eq!(group.name(), rustls::NamedGroup::X25519MLKEM768);
+    }
+}
+
+#[tokio::test]
 async fn without_credentials_there_is_no_handshake() {
     let empty = Keyring::new();
     let (near, far) = pair().await;

@@ -14,6 +14,12 @@ thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Frees the buffers that nobody uses. For a worker that has nothing in progress, so that an idle
+/// proxy is as small as a new one.
+pub fn trim_buffers() {
+    FREE.with_borrow_mut(|free| *free = Vec::new());
+}
+
 /// A buffer of [`RELAY_BUFFER`] bytes of which `start..end` is filled; back to the pool on drop.
 #[derive(Debug)]
 pub struct Buffer {
@@ -112,5 +118,7 @@ mod tests {
         assert_eq!(buffer.filled(), b"Llo");
         buffer.consume(3);
         assert_eq!(buffer.unfilled().len(), RELAY_BUFFER);
+        trim_buffers();
+        assert_eq!(FREE.with_borrow(Vec::capacity), 0);
     }
 }

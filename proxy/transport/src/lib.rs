@@ -27,7 +27,7 @@ mod relay;
 mod stream;
 
 pub use activity::{Activity, Busy};
-pub use buffer::{Buffer, RELAY_BUFFER};
+pub use buffer::{Buffer, RELAY_BUFFER, trim_buffers};
 pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
 pub use detect::{DETECT_TIMEOUT, Detected, MAX_DETECT, detect};
 pub use first::{MAX_FIRST, detect_first, read_first};
