@@ -1,1 +1,100 @@
-fn main() {}
+//! The command line of Leno: parsing, and nothing else. Each command is one file in `commands`.
+//!
+//! Exit codes: 0 yes or done, 1 no (a check that fails, a demo that proves nothing), 2 error,
+//! 64 usage (sysexits(3)).
+
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use commands::{check, cleanup, completion, demo, exec, stat, up};
+
+/// `EX_USAGE` of sysexits(3).
+const USAGE: u8 = 64;
+
+/// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
+/// traffic between services without changing them
+#[derive(Debug, Parser)]
+#[command(name = "leno", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "First steps:\n  sudo leno demo\n  sudo leno up examples/shop/shop.yaml")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(up::Up),
+    Exec(exec::Exec),
+    Stat(stat::Stat),
+    Check(check::Check),
+    Demo(demo::Demo),
+    Cleanup(cleanup::Cleanup),
+    Completion(completion::Completion),
+    /// Prints the version
+    Version,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return parsing_ended(&error),
+    };
+    let done = match cli.command {
+        Command::Up(up) => up::run(&up),
+        Command::Exec(exec) => Err(exec::run(&exec)),
+        Command::Stat(stat) => stat::run(&stat),
+        Command::Check(check) => check::run(&check),
+        Command::Demo(demo) => demo::run(&demo),
+        Command::Cleanup(cleanup) => cleanup::run(&cleanup),
+        Command::Completion(completion) => {
+            completion::run(&completion, &mut Cli::command());
+            Ok(true)
+        }
+        Command::Version => {
+            println!("leno {}", env!("CARGO_PKG_VERSION"));
+            Ok(true)
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("leno: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parsing_ended(error: &clap::Error) -> ExitCode {
+    // Nothing can be done about a closed standard error.
+    let _closed = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(USAGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_says_what_it_is() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+            for argument in command.get_arguments() {
+                let name = argument.get_id();
+                assert!(argument.get_help().is_some(), "{} {name} has no help", command.get_name());
+            }
+        }
+    }
+}

@@ -64,10 +64,10 @@ async fn discover(
 ) -> Infallible {
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
-        let certificate = match certificates.wait_for(Option::is_some).await {
-            Ok(certificate) => certificate.clone(),
+        let waited = certificates.wait_for(Option::is_some).await.map(|issued| issued.clone());
+        let Ok(certificate) = waited else {
             // The sender lives in the identity client, which runs beside this and never ends.
-            Err(_) => std::future::pending().await,
+            return std::future::pending().await;
         };
         let reason = match Connection::open(settings, certificate.as_deref()).await {
             Ok(connection) => match stream::run(live, connection, || backoff.reset()).await {

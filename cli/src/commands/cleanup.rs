@@ -1,0 +1,36 @@
+//! `leno cleanup`.
+
+use anyhow::Result;
+use clap::Args;
+
+/// Removes what a killed `leno up` has left: namespaces, control groups, pins, mounts, processes
+///
+/// A mesh that still runs is left alone. Needs root.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  sudo leno cleanup")]
+pub(crate) struct Cleanup {
+    /// Only the mesh of this name; without it, every mesh that nobody runs any more
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+pub(crate) fn run(cleanup: &Cleanup) -> Result<bool> {
+    let outcomes = leno_local::cleanup::cleanup(cleanup.name.as_deref())?;
+    if outcomes.is_empty() {
+        println!("nothing to remove");
+    }
+    let mut all = true;
+    for outcome in outcomes {
+        match outcome.result {
+            Ok(()) => println!("mesh {:?}: nothing is left", outcome.mesh),
+            Err(leno_local::Error::Running { owner, .. }) if cleanup.name.is_none() => {
+                println!("mesh {:?}: runs, owned by process {owner}; left alone", outcome.mesh);
+            }
+            Err(error) => {
+                eprintln!("leno: {}", error.chain());
+                all = false;
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,83 @@
+//! CPU and latency of the shop, with and without a mesh.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::mesh::Mesh;
+
+/// What the load generator reports; the rest of its record is left unread.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Load {
+    pub(super) requests: u64,
+    pub(super) errors: BTreeMap<String, u64>,
+    pub(super) latency_us: Latency,
+}
+
+/// Percentiles in microseconds.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Latency {
+    pub(super) p50: u64,
+    pub(super) p99: u64,
+}
+
+/// CPU time in microseconds, user and system.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cpu {
+    pub(super) applications: u64,
+    pub(super) proxies: u64,
+}
+
+/// One run of the shop under load.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) load: Load,
+    pub(super) cpu: Cpu,
+}
+
+impl Measured {
+    pub(super) fn new(load: Load, before: Cpu, after: Cpu) -> Self {
+        let cpu = Cpu {
+            applications: after.applications.saturating_sub(before.applications),
+            proxies: after.proxies.saturating_sub(before.proxies),
+        };
+        Self { load, cpu }
+    }
+
+    /// Pages answered well.
+    pub(super) fn succeeded(&self) -> u64 {
+        self.load.requests.saturating_sub(self.load.errors.values().sum())
+    }
+
+    /// CPU microseconds for each page.
+    pub(super) fn per_page(&self, cpu: u64) -> f64 {
+        cpu as f64 / self.load.requests.max(1) as f64
+    }
+}
+
+/// What the shop has used so far: its applications (the customer is none) and its proxies.
+pub(super) fn cpu(mesh: &Mesh) -> Result<Cpu> {
+    let mut sum = Cpu::default();
+    for instance in mesh.status()?.instances {
+        let application = &instance.surroundings.cgroup;
+        if instance.workload != "customer" {
+            sum.applications += of_cgroup(application)?;
+        }
+        if instance.meshed {
+            let proxy = application.parent().context("a control group has a parent")?.join("proxy");
+            sum.proxies += of_cgroup(&proxy)?;
+        }
+    }
+    Ok(sum)
+}
+
+/// The kernel accounts CPU time for every version 2 group, whether or not the controller is on.
+fn of_cgroup(directory: &Path) -> Result<u64> {
+    let path = directory.join("cpu.stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+    usage.and_then(|value| value.parse().ok()).with_context(|| format!("{}", path.display()))
+}

@@ -1,0 +1,241 @@
+//! The shop as a mesh of its own: started, loaded, looked at, ended.
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use leno_local::layout::Layout;
+use leno_local::status::Status;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::measure::Load;
+
+const SHOP: &str = include_str!("../../../../examples/shop/shop.yaml");
+/// The client of the shop: a workload like every other, in which the load generator is run.
+const CLIENT: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: customer, namespace: shop, labels: {app: customer}}
+spec:
+  serviceAccount: customer
+  command: [sleep, infinity]
+";
+const UNMESHED: &str = "
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, annotations: {leno.dev/inject: disabled}}
+";
+
+/// How long the shop may take to be ready, on a slow machine.
+const READY: Duration = Duration::from_secs(60);
+/// How long it may take to end.
+const END: Duration = Duration::from_secs(30);
+/// How often either is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Load before what is measured.
+const WARM_UP: &str = "1s";
+
+/// A running shop.
+pub(super) struct Mesh {
+    name: &'static str,
+    layout: Layout,
+    up: Child,
+    folder: PathBuf,
+    ended: bool,
+}
+
+/// The load generator while it runs.
+pub(super) struct Running {
+    child: Child,
+}
+
+impl Mesh {
+    /// Starts the shop and waits until every instance takes traffic.
+    pub(super) async fn start(name: &'static str, capture: &str, meshed: bool) -> Result<Self> {
+        for (program, package) in [("redis-server", "redis-server")] {
+            if leno_local::proxy::find(program).is_none() {
+                bail!("{program} is missing: apt-get install -y {package}");
+            }
+        }
+        let folder = std::env::temp_dir().join(format!("leno-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let file = folder.join("shop.yaml");
+        let unmeshed = if meshed { "" } else { UNMESHED };
+        fs::write(&file, format!("{SHOP}{CLIENT}{unmeshed}"))?;
+        let log = fs::File::create(folder.join("leno-up.log"))?;
+        let up = Command::new(std::env::current_exe()?)
+            .args(["up", "--name", name, "--capture", capture, "--mtls", "strict"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting leno up")?;
+        let mut mesh = Self { name, layout: Layout::new(name)?, up, folder, ended: false };
+        let deadline = Instant::now() + READY;
+        while !mesh.is_ready() {
+            mesh.check_alive()?;
+            if Instant::now() > deadline {
+                bail!("the shop was not ready within {READY:?}:\n{}", mesh.log());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(mesh)
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn status(&self) -> Result<Status> {
+        Ok(Status::read(&self.layout)?)
+    }
+
+    /// One line about what runs.
+    pub(super) fn describe(&self) -> Result<String> {
+        let status = self.status()?;
+        let meshed = status.instances.iter().filter(|instance| instance.meshed).count();
+        let capture = status.instances.iter().find_map(|instance| instance.capture.clone());
+        let capture = capture.unwrap_or_else(|| "none".to_owned());
+        let all = status.instances.len();
+        Ok(format!("{all} workload instances, {meshed} with a proxy, captured by {capture}"))
+    }
+
+    fn is_ready(&self) -> bool {
+        self.status().is_ok_and(|status| {
+            !status.instances.is_empty() && status.instances.iter().all(|instance| instance.ready)
+        })
+    }
+
+    /// Fails with what it printed when `leno up` has ended by itself.
+    pub(super) fn check_alive(&mut self) -> Result<()> {
+        if let Some(status) = self.up.try_wait()? {
+            self.ended = true;
+            bail!("leno up ended with {status}:\n{}", self.log());
+        }
+        Ok(())
+    }
+
+    /// Runs the load generator as the customer.
+    pub(super) fn load(&self, rate: u32, duration: Duration) -> Result<Running> {
+        let generator = leno_local::proxy::find("leno-load")
+            .ok_or_else(|| leno_local::proxy::missing("leno-load"))?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["exec", "--name", self.name, "-n", "shop", "customer", "--"])
+            .arg(generator)
+            .args(["--url", "http://web:8080/", "--warm-up", WARM_UP, "-o", "json"])
+            .args(["--rate", &rate.to_string()])
+            .args(["--duration", &format!("{}s", duration.as_secs())])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("starting the load")?;
+        Ok(Running { child })
+    }
+
+    /// Rules of netfilter in all namespaces of the mesh, as `nft` lists them; none when there is
+    /// no `nft` to ask.
+    pub(super) fn netfilter_rules(&self) -> Result<Option<usize>> {
+        let Some(nft) = leno_local::proxy::find("nft") else { return Ok(None) };
+        let mut rules = 0;
+        for instance in self.status()?.instances {
+            let listed = Command::new(std::env::current_exe()?)
+                .args(["exec", "--name", self.name, "-n", &instance.namespace, &instance.name])
+                .arg("--")
+                .arg(&nft)
+                .args(["list", "ruleset"])
+                .output()
+                .context("listing netfilter rules")?;
+            if !listed.status.success() {
+                bail!("nft list ruleset: {}", String::from_utf8_lossy(&listed.stderr));
+            }
+            let text = String::from_utf8_lossy(&listed.stdout);
+            rules += text.lines().filter(|line| is_rule(line)).count();
+        }
+        Ok(Some(rules))
+    }
+
+    /// Ends the shop in good order.
+    pub(super) async fn stop(mut self) -> Result<()> {
+        let pid = i32::try_from(self.up.id()).context("a process id")?;
+        kill(Pid::from_raw(pid), Signal::SIGINT)?;
+        let deadline = Instant::now() + END;
+        while self.up.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                bail!("leno up did not end within {END:?}:\n{}", self.log());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        self.ended = true;
+        Ok(())
+    }
+
+    /// The last lines that `leno up` printed.
+    fn log(&self) -> String {
+        let text = fs::read_to_string(self.folder.join("leno-up.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        if !self.ended {
+            // On the way out after an error, which is the one to report.
+            let _gone = self.up.kill();
+            let _gone = self.up.wait();
+            let _left = leno_local::cleanup::cleanup(Some(self.name));
+        }
+        let _left = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Running {
+    pub(super) fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// What it measured.
+    pub(super) fn finish(mut self) -> Result<Load> {
+        let (mut record, mut errors) = (String::new(), String::new());
+        self.child.stdout.take().context("no output")?.read_to_string(&mut record)?;
+        self.child.stderr.take().context("no errors")?.read_to_string(&mut errors)?;
+        self.child.wait()?;
+        serde_json::from_str(&record).with_context(|| format!("no record: {record}{errors}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ended already, unless the demo is on its way out.
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// Whether a line of `nft list ruleset` is a rule, and not a table, a chain or their frame.
+fn is_rule(line: &str) -> bool {
+    let line = line.trim();
+    let frame = ["table ", "chain ", "type ", "policy ", "}", "#"];
+    !line.is_empty() && !frame.iter().any(|start| line.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_told_from_their_frame() {
+        let listed = "table ip leno {\n\tchain output {\n\t\ttype nat hook output priority -100; \
+                      policy accept;\n\t\tmeta skuid 2102 return\n\t\ttcp dport 80 redirect\n\t}\n}";
+        assert_eq!(listed.lines().filter(|line| is_rule(line)).count(), 2);
+        assert_eq!("".lines().filter(|line| is_rule(line)).count(), 0);
+    }
+}

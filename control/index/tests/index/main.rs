@@ -1,0 +1,8 @@
+//! Objects into the index, values and changes out.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod changes;
+mod orders;
+mod services;
+mod support;
+mod workloads;

@@ -1,0 +1,320 @@
+//! Whatever the order of changes: the same tables as if the last state had been read at once, and
+//! exactly what differs is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ObjectReference, ServicePort, ServiceSpec};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leno_index::{Address, Change, Changed, Index};
+use leno_resources::{
+    EndpointSlice, InstanceStatus, MTLS_ANNOTATION, Metadata, Namespace, Object, ObjectKey,
+    SERVICE_NAME_LABEL, Service, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
+};
+use leno_types::InstanceName;
+use leno_types::mesh::{self, ServerPolicy};
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+use crate::support::{index, ip};
+
+// Few of everything, so that objects meet: names are shared, addresses are claimed twice.
+const NAMESPACES: [&str; 2] = ["a", "b"];
+const SERVICES: [&str; 2] = ["s", "t"];
+const SLICES: [&str; 3] = ["x", "y", "z"];
+const WORKLOADS: [&str; 2] = ["v", "w"];
+const INSTANCES: [&str; 3] = ["v-0", "w-0", "w-1"];
+const ADDRESSES: [&str; 6] =
+    ["10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1", "fd00::2", "::ffff:10.0.0.1"];
+const PORT_NAMES: [&str; 2] = ["http", "sql"];
+const PROTOCOLS: [&str; 3] = ["http", "grpc", "mysql"];
+const MODES: [&str; 3] = ["strict", "permissive", "disabled"];
+
+fn one_of<const N: usize>(texts: [&'static str; N]) -> impl Strategy<Value = String> {
+    select(texts.to_vec()).prop_map(str::to_owned)
+}
+
+fn some_of<const N: usize>(texts: [&'static str; N]) -> impl Strategy<Value = Vec<String>> {
+    let subset = subsequence(texts.to_vec(), 0..=N).prop_shuffle();
+    subset.prop_map(|texts| texts.into_iter().map(str::to_owned).collect())
+}
+
+fn mode() -> impl Strategy<Value = BTreeMap<String, String>> {
+    let annotation = |mode| (MTLS_ANNOTATION.to_owned(), mode);
+    of(one_of(MODES)).prop_map(move |mode| mode.into_iter().map(annotation).collect())
+}
+
+prop_compose! {
+    fn namespace()(name in one_of(NAMESPACES), annotations in mode()) -> Object {
+        let metadata = ObjectMeta {
+            name: Some(name),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        };
+        Object::Namespace(Box::new(Namespace { metadata, ..Namespace::default() }))
+    }
+}
+
+prop_compose! {
+    fn service_port()(
+        name in one_of(PORT_NAMES),
+        port in 80..=82_i32,
+        target in of(prop_oneof![
+            (8080..=8082_i32).prop_map(IntOrString::Int),
+            one_of(PORT_NAMES).prop_map(IntOrString::String),
+        ]),
+        app_protocol in of(one_of(PROTOCOLS)),
+        transport in of(select(vec!["TCP", "TCP", "UDP"])),
+    ) -> ServicePort {
+        ServicePort {
+            name: Some(name),
+            port,
+            target_port: target,
+            app_protocol,
+            protocol: transport.map(str::to_owned),
+            ..ServicePort::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn service()(
+        namespace in one_of(NAMESPACES),
+        name in one_of(SERVICES),
+        vips in some_of(ADDRESSES),
+        ports in prop::collection::vec(service_port(), 0..3),
+        type_ in select(vec![None, None, None, Some("ExternalName")]),
+    ) -> Object {
+        let metadata =
+            ObjectMeta { namespace: Some(namespace), name: Some(name), ..ObjectMeta::default() };
+        let spec = ServiceSpec {
+            cluster_ip: Some(vips.first().cloned().unwrap_or("None".to_owned())),
+            cluster_ips: Some(vips),
+            ports: Some(ports),
+            type_: type_.map(str::to_owned),
+            ..ServiceSpec::default()
+        };
+        Object::Service(Box::new(Service { metadata, spec: Some(spec), status: None }))
+    }
+}
+
+prop_compose! {
+    fn endpoint()(
+        address in one_of(ADDRESSES),
+        ready in of(any::<bool>()),
+        target in of((one_of(INSTANCES), of(one_of(NAMESPACES)))),
+    ) -> Endpoint {
+        let reference = |(name, namespace)| ObjectReference {
+            kind: Some("Workload".to_owned()),
+            name: Some(name),
+            namespace,
+            ..ObjectReference::default()
+        };
+        Endpoint {
+            addresses: vec![address],
+            conditions: Some(EndpointConditions { ready, ..EndpointConditions::default() }),
+            target_ref: target.map(reference),
+            ..Endpoint::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn slice()(
+        namespace in one_of(NAMESPACES),
+        name in one_of(SLICES),
+        service in one_of(SERVICES),
+        ports in prop::collection::vec(
+            (one_of(PORT_NAMES), of(8080..=8082_i32), of(one_of(PROTOCOLS))), 0..3),
+        endpoints in prop::collection::vec(endpoint(), 0..4),
+    ) -> Object {
+        let port = |(name, port, app_protocol)| EndpointPort {
+            name: Some(name),
+            port,
+            app_protocol,
+            ..EndpointPort::default()
+        };
+        let metadata = ObjectMeta {
+            namespace: Some(namespace),
+            name: Some(name),
+            labels: Some(BTreeMap::from([(SERVICE_NAME_LABEL.to_owned(), service)])),
+            ..ObjectMeta::default()
+        };
+        Object::EndpointSlice(Box::new(EndpointSlice {
+            address_type: "IPv4".to_owned(),
+            metadata,
+            ports: Some(ports.into_iter().map(port).collect()),
+            endpoints: Some(endpoints),
+        }))
+    }
+}
+
+prop_compose! {
+    fn workload()(
+        namespace in one_of(NAMESPACES),
+        name in one_of(WORKLOADS),
+        annotations in mode(),
+        service_account in select(vec!["one", "two", "not a name"]),
+        ports in prop::collection::vec(
+            (one_of(PORT_NAMES), 8080..=8082_u16, of(one_of(PROTOCOLS))), 0..3),
+        instances in some_of(INSTANCES),
+        rest in prop::collection::vec((some_of(ADDRESSES), any::<bool>()), INSTANCES.len()),
+    ) -> Object {
+        let port = |(name, port, app_protocol)| WorkloadPort { name, port, app_protocol };
+        let instance = |(name, (addresses, meshed)): (String, (Vec<String>, bool))| {
+            let addresses = addresses.iter().map(|text| ip(text)).collect();
+            InstanceStatus { name, addresses, meshed, ready: true }
+        };
+        Object::Workload(Box::new(Workload {
+            metadata: Metadata { name, namespace, labels: BTreeMap::new(), annotations },
+            spec: WorkloadSpec {
+                service_account: service_account.to_owned(),
+                replicas: 1,
+                command: vec!["w".to_owned()],
+                env: BTreeMap::new(),
+                working_dir: None,
+                ports: ports.into_iter().map(port).collect(),
+            },
+            status: Some(WorkloadStatus {
+                instances: instances.into_iter().zip(rest).map(instance).collect(),
+            }),
+        }))
+    }
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let object = prop_oneof![1 => namespace(), 3 => service(), 5 => slice(), 3 => workload()];
+    (object, 0..4_u8).prop_map(|(object, dice)| match dice {
+        0 => Change::Delete(object.key()),
+        _ => Change::Upsert(object),
+    })
+}
+
+/// All that can be asked.
+#[derive(Default, PartialEq, Debug)]
+struct Answers {
+    services: BTreeMap<String, Arc<mesh::Service>>,
+    workloads: BTreeMap<String, Arc<mesh::Workload>>,
+    policies: BTreeMap<String, Arc<ServerPolicy>>,
+    addresses: BTreeMap<IpAddr, Address>,
+}
+
+impl Answers {
+    fn of(index: &Index) -> Self {
+        let mut all = Self::default();
+        for namespace in NAMESPACES {
+            let services = index.services_in(namespace);
+            all.services.extend(services.map(|s| (s.name.to_string(), s.clone())));
+            let workloads = index.workloads_in(namespace);
+            all.workloads.extend(workloads.map(|w| (w.name.to_string(), w.clone())));
+            for name in INSTANCES {
+                let name = InstanceName::new(namespace, name).unwrap();
+                let policy = index.server_policy(&name);
+                all.policies.extend(policy.map(|policy| (name.to_string(), policy)));
+            }
+        }
+        for ip in ADDRESSES.map(ip) {
+            let address = index.address(ip);
+            all.addresses.extend(address.map(|address| (ip.to_canonical(), address)));
+        }
+        all
+    }
+}
+
+/// The keys whose values differ.
+fn differing<K: Ord + Clone, V: PartialEq>(
+    before: &BTreeMap<K, V>,
+    after: &BTreeMap<K, V>,
+) -> BTreeSet<K> {
+    let keys: BTreeSet<&K> = before.keys().chain(after.keys()).collect();
+    keys.into_iter().filter(|key| before.get(key) != after.get(key)).cloned().collect()
+}
+
+/// A value that did not change is the same one.
+fn kept<K: Ord + Debug, V: PartialEq>(
+    before: &BTreeMap<K, Arc<V>>,
+    after: &BTreeMap<K, Arc<V>>,
+) -> bool {
+    before
+        .iter()
+        .all(|(key, old)| after.get(key).is_none_or(|new| Arc::ptr_eq(old, new) || old != new))
+}
+
+fn check_told(before: &Answers, after: &Answers, changed: &Changed) {
+    let texts = |set: Vec<String>| set.into_iter().collect::<BTreeSet<_>>();
+    let services = texts(crate::support::names(&changed.services));
+    let workloads = texts(crate::support::names(&changed.workloads));
+    let policies = texts(crate::support::names(&changed.policies));
+    assert_eq!(services, differing(&before.services, &after.services));
+    assert_eq!(workloads, differing(&before.workloads, &after.workloads));
+    assert_eq!(policies, differing(&before.policies, &after.policies));
+    assert_eq!(changed.addresses, differing(&before.addresses, &after.addresses));
+    assert!(kept(&before.services, &after.services));
+    assert!(kept(&before.workloads, &after.workloads));
+    assert!(kept(&before.policies, &after.policies));
+}
+
+/// Each address leads to who counts it among its aliases.
+fn check_aliases(index: &Index, answers: &Answers) {
+    for (ip, address) in &answers.addresses {
+        assert!(index.aliases(address).contains(ip));
+    }
+    let services = answers.services.values().cloned().map(Address::Service);
+    let workloads = answers.workloads.values().cloned().map(Address::Workload);
+    for address in services.chain(workloads) {
+        for alias in index.aliases(&address) {
+            assert_eq!(answers.addresses[&alias], address);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn step_by_step_is_the_same_as_at_once(
+        batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..16),
+        seed in any::<u64>(),
+    ) {
+        let mut stepwise = index();
+        let mut live: BTreeMap<ObjectKey, Object> = BTreeMap::new();
+        for batch in batches {
+            let before = Answers::of(&stepwise);
+            for change in &batch {
+                match change {
+                    Change::Upsert(object) => drop(live.insert(object.key(), object.clone())),
+                    Change::Delete(key) => drop(live.remove(key)),
+                }
+            }
+            let changed = stepwise.apply_all(batch);
+            let after = Answers::of(&stepwise);
+            check_told(&before, &after, &changed);
+            check_aliases(&stepwise, &after);
+        }
+        let mut order: Vec<_> = live.values().cloned().map(Change::Upsert).collect();
+        // Any order will do, as long as it is another one.
+        order.sort_by_cached_key(|change| {
+            use std::hash::{DefaultHasher, Hash, Hasher};
+            let mut hasher = DefaultHasher::new();
+            (seed, format!("{change:?}")).hash(&mut hasher);
+            hasher.finish()
+        });
+        let mut at_once = index();
+        at_once.apply_all(order.clone());
+        // The insides, too: nothing is left of what is gone.
+        prop_assert_eq!(format!("{stepwise:#?}"), format!("{at_once:#?}"));
+        let mut one_by_one = index();
+        for change in order {
+            one_by_one.apply(change);
+        }
+        prop_assert_eq!(format!("{stepwise:?}"), format!("{one_by_one:?}"));
+        let gone = live.into_keys().map(Change::Delete).collect();
+        stepwise.apply_all(gone);
+        prop_assert_eq!(format!("{stepwise:?}"), format!("{:?}", index()));
+    }
+}

@@ -1,0 +1,223 @@
+//! What a service becomes.
+
+use leno_types::Protocol;
+use leno_types::mesh::Resolution;
+
+use crate::support::{endpoints, index, ip, names, put, service, shop};
+
+#[test]
+fn slices_of_both_families_make_one_endpoint_of_each_instance() {
+    let index = shop();
+    let web = service(&index, "shop/web");
+    assert_eq!(web.vips, [ip("10.96.0.1"), ip("fd96::1")]);
+    let expected =
+        ["shop/web-0 10.89.0.2,fd89::2 8080 web", "shop/web-1 10.89.0.3,fd89::3 8080 web"];
+    assert_eq!(endpoints(web.port(80).unwrap()), expected);
+}
+
+#[test]
+fn every_vip_leads_to_the_service() {
+    let index = shop();
+    let web = service(&index, "shop/web");
+    for vip in ["10.96.0.1", "fd96::1", "::ffff:10.96.0.1"] {
+        assert_eq!(index.resolve(ip(vip)), Resolution::Service(web.clone()), "{vip}");
+    }
+    let address = index.address(ip("fd96::1")).unwrap();
+    assert_eq!(index.aliases(&address), [ip("10.96.0.1"), ip("fd96::1")]);
+    assert_eq!(index.resolve(ip("10.96.0.9")), Resolution::Unknown);
+}
+
+#[test]
+fn only_ready_endpoints_are_told() {
+    let mut index = shop();
+    let slice = |conditions: &str| {
+        format!(
+            r#"
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: db, namespace: shop, labels: {{kubernetes.io/service-name: db}}}}
+addressType: IPv4
+ports: [{{port: 5432}}]
+endpoints: [{{addresses: [10.89.0.9], conditions: {conditions}}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: db, namespace: shop}}
+spec: {{ports: [{{port: 5432}}]}}
+"#
+        )
+    };
+    let told = |index: &leno_index::Index| endpoints(service(index, "shop/db").port(5432).unwrap());
+    // A missing condition is to be read as ready; one that ends is not ready.
+    for (conditions, ready) in [
+        ("{}", true),
+        ("{ready: true}", true),
+        ("{ready: false}", false),
+        ("{ready: false, serving: true, terminating: true}", false),
+    ] {
+        put(&mut index, &slice(conditions));
+        assert_eq!(!told(&index).is_empty(), ready, "{conditions}");
+    }
+}
+
+#[test]
+fn a_place_without_an_instance_is_served_in_plaintext() {
+    let mut index = shop();
+    put(
+        &mut index,
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {name: bank, namespace: shop}
+spec: {clusterIP: 10.96.0.7, ports: [{port: 443, appProtocol: https}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: bank, namespace: shop, labels: {kubernetes.io/service-name: bank}}
+addressType: IPv4
+ports: [{port: 8443}]
+endpoints:
+- {addresses: [192.0.2.7]}
+- {addresses: [192.0.2.8], targetRef: {kind: Node, name: web-0}}
+- {addresses: [10.89.0.77], targetRef: {kind: Pod, name: gone, namespace: shop}}
+"#,
+    );
+    let bank = service(&index, "shop/bank");
+    let port = bank.port(443).unwrap();
+    assert_eq!(port.protocol, Protocol::Opaque);
+    let expected = ["shop/gone 10.89.0.77 8443 -", "- 192.0.2.7 8443 -", "- 192.0.2.8 8443 -"];
+    assert_eq!(endpoints(port), expected);
+}
+
+#[test]
+fn ports_are_matched_by_name() {
+    let mut index = shop();
+    put(
+        &mut index,
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {name: many, namespace: shop}
+spec:
+  ports:
+  - {name: metrics, port: 9090}
+  - {name: http, port: 80, targetPort: 8080}
+  - {name: dns, port: 53, protocol: UDP}
+  - {name: unserved, port: 81}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: many, namespace: shop, labels: {kubernetes.io/service-name: many}}
+addressType: IPv4
+ports: [{name: http, port: 8080}, {name: dns, port: 53, protocol: UDP}, {name: metrics, port: 9191}]
+endpoints: [{addresses: [10.89.0.2], targetRef: {kind: Workload, name: web-0}}]
+"#,
+    );
+    let many = service(&index, "shop/many");
+    let numbers: Vec<_> = many.ports.iter().map(|port| port.port).collect();
+    assert_eq!(numbers, [80, 81, 9090], "by number, TCP only");
+    assert_eq!(endpoints(many.port(80).unwrap()), ["shop/web-0 10.89.0.2 8080 web"]);
+    assert_eq!(endpoints(many.port(9090).unwrap()), ["shop/web-0 10.89.0.2 9191 web"]);
+    assert_eq!(endpoints(many.port(81).unwrap()), [""; 0]);
+}
+
+#[test]
+fn a_named_target_port_may_differ_between_instances() {
+    let mut index = shop();
+    let slice = |name: &str, port: &str, ip: &str, instance: &str| {
+        format!(
+            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {name}, \
+             namespace: shop, labels: {{kubernetes.io/service-name: web2}}}}, addressType: IPv4, \
+             ports: [{port}], endpoints: [{{addresses: [{ip}], \
+             targetRef: {{kind: Workload, name: {instance}}}}}]}}\n"
+        )
+    };
+    let service_document = "{apiVersion: v1, kind: Service, metadata: {name: web2, \
+                            namespace: shop}, spec: {ports: [{port: 80, targetPort: http}]}}\n";
+    let documents = [
+        service_document.to_owned(),
+        slice("a", "{port: 8081}", "10.89.0.2", "web-0"),
+        // Left open: what the workload calls `http`, and nothing where it is not known.
+        slice("b", "{appProtocol: http}", "10.89.0.3", "web-1"),
+        slice("c", "{appProtocol: http}", "10.89.0.4", "gone"),
+    ];
+    put(&mut index, &documents.concat());
+    let expected = ["shop/web-0 10.89.0.2 8081 web", "shop/web-1 10.89.0.3 8080 web"];
+    assert_eq!(endpoints(service(&index, "shop/web2").port(80).unwrap()), expected);
+}
+
+#[test]
+fn a_headless_service_has_endpoints_and_no_vip() {
+    let mut index = shop();
+    put(
+        &mut index,
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: None, clusterIPs: [None], ports: [{name: http, port: 80}]}
+"#,
+    );
+    let web = service(&index, "shop/web");
+    assert_eq!((web.vips.len(), web.port(80).unwrap().endpoints.len()), (0, 2));
+    assert_eq!(index.resolve(ip("10.96.0.1")), Resolution::Unknown);
+    assert!(matches!(index.resolve(ip("10.89.0.2")), Resolution::Workload(_)));
+}
+
+#[test]
+fn an_external_name_is_no_service_of_the_mesh() {
+    let mut index = shop();
+    let changed = put(
+        &mut index,
+        "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, \
+         spec: {type: ExternalName, externalName: example.org}}",
+    );
+    assert!(index.service(&"shop/web".parse().unwrap()).is_none());
+    assert_eq!(names(&changed.services), ["shop/web"]);
+}
+
+/// The protocol of port 80 when service, slices and workload say this.
+fn protocol(service_says: &str, slices_say: [&str; 2], workload_says: &str) -> Protocol {
+    let said = |text: &str| match text {
+        "" => String::new(),
+        text => format!(", appProtocol: {text}"),
+    };
+    let slice = |name: &str, says: &str| {
+        format!(
+            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {name}, \
+             labels: {{kubernetes.io/service-name: s}}}}, addressType: IPv4, \
+             ports: [{{port: 8080{}}}], endpoints: [{{addresses: [10.0.0.1], \
+             targetRef: {{kind: Workload, name: w-0}}, conditions: {{ready: false}}}}]}}\n",
+            said(says)
+        )
+    };
+    let text = [
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: s}}, \
+             spec: {{ports: [{{port: 80{}}}]}}}}\n",
+            said(service_says)
+        ),
+        slice("a", slices_say[0]),
+        slice("b", slices_say[1]),
+        format!(
+            "---\n{{apiVersion: leno.dev/v1alpha1, kind: Workload, metadata: {{name: w}}, \
+             spec: {{command: [w], ports: [{{port: 8080{}}}]}}, \
+             status: {{instances: [{{name: w-0, addresses: [10.0.0.1]}}]}}}}\n",
+            said(workload_says)
+        ),
+    ];
+    let mut index = index();
+    put(&mut index, &text.concat());
+    service(&index, "default/s").ports[0].protocol
+}
+
+#[test]
+fn the_service_declares_before_slices_before_workloads() {
+    assert_eq!(protocol("http", ["grpc", "grpc"], "mysql"), Protocol::Http1);
+    assert_eq!(protocol("", ["grpc", ""], "mysql"), Protocol::Http2);
+    assert_eq!(protocol("", ["", ""], "mysql"), Protocol::Opaque);
+    assert_eq!(protocol("", ["", ""], ""), Protocol::Detect);
+    // Slices that contradict each other say nothing.
+    assert_eq!(protocol("", ["grpc", "http"], ""), Protocol::Detect);
+    assert_eq!(protocol("", ["grpc", "http"], "mysql"), Protocol::Opaque);
+}

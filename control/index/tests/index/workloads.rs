@@ -1,0 +1,131 @@
+//! What an instance becomes: its own value, its policy, and whom clients expect.
+
+use leno_index::{Index, Settings};
+use leno_types::mesh::{Resolution, declared};
+use leno_types::{MtlsMode, Protocol, TrustDomain};
+
+use crate::support::{SHOP, endpoints, ip, names, objects, put, service, shop, workload};
+
+fn policy_mode(index: &Index, name: &str) -> MtlsMode {
+    index.server_policy(&name.parse().unwrap()).unwrap().mtls
+}
+
+/// `SHOP` with an annotation on its workload.
+fn annotated(mode: &str) -> String {
+    let with = format!("{{name: web, namespace: shop, annotations: {{leno.dev/mtls: {mode}}}}}");
+    SHOP.replacen("{name: web, namespace: shop}", &with, 1)
+}
+
+fn namespace(mode: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, \
+         annotations: {{leno.dev/mtls: {mode}}}}}}}"
+    )
+}
+
+#[test]
+fn an_instance_is_found_by_each_address() {
+    let index = shop();
+    let web = workload(&index, "shop/web-1");
+    for address in ["10.89.0.3", "fd89::3"] {
+        assert_eq!(index.resolve(ip(address)), Resolution::Workload(web.clone()));
+    }
+    let identity = web.identity.as_ref().unwrap().to_string();
+    assert_eq!(identity, "spiffe://cluster.local/ns/shop/sa/web");
+    let listed: Vec<_> = index.workloads_in("shop").map(|w| w.name.to_string()).collect();
+    assert_eq!(listed, ["shop/web-0", "shop/web-1"]);
+    assert_eq!(index.workloads_in("sho").count(), 0);
+    assert_eq!(index.services_in("shop").count(), 1);
+}
+
+#[test]
+fn the_workload_sets_the_mode_before_its_namespace_before_the_mesh() {
+    let trust_domain = TrustDomain::new("example.org").unwrap();
+    let mut index = Index::new(Settings { trust_domain, default_mtls: MtlsMode::Strict });
+    put(&mut index, SHOP);
+    assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Strict);
+    let identity = workload(&index, "shop/web-0").identity.as_ref().unwrap().to_string();
+    assert_eq!(identity, "spiffe://example.org/ns/shop/sa/web");
+    put(&mut index, &namespace("permissive"));
+    assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Permissive);
+    put(&mut index, &annotated("disabled"));
+    assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Disabled);
+}
+
+#[test]
+fn nobody_is_expected_of_what_speaks_no_mtls() {
+    let mut index = shop();
+    let expected = |index: &Index| {
+        let port = endpoints(service(index, "shop/web").port(80).unwrap()).swap_remove(0);
+        (workload(index, "shop/web-0").identity.is_some(), !port.ends_with('-'))
+    };
+    assert_eq!(expected(&index), (true, true));
+    put(&mut index, &annotated("disabled"));
+    assert_eq!(expected(&index), (false, false));
+    put(&mut index, &annotated("strict"));
+    assert_eq!(expected(&index), (true, true));
+    put(&mut index, &SHOP.replace("meshed: true", "meshed: false"));
+    assert_eq!(expected(&index), (false, false));
+}
+
+#[test]
+fn a_namespace_that_turns_mtls_off_changes_all_that_names_its_instances() {
+    let mut index = shop();
+    let changed = put(&mut index, &namespace("disabled"));
+    assert_eq!(names(&changed.services), ["shop/web"]);
+    assert_eq!(names(&changed.workloads), ["shop/web-0", "shop/web-1"]);
+    assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
+    let all = ["10.89.0.2", "10.89.0.3", "10.96.0.1", "fd89::2", "fd89::3", "fd96::1"];
+    assert_eq!(names(&changed.addresses), all);
+    // Strict differs from permissive for the server alone: clients use mTLS in both.
+    let mut index = shop();
+    let changed = put(&mut index, &namespace("strict"));
+    assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
+    assert!(changed.services.is_empty() && changed.workloads.is_empty());
+    assert!(changed.addresses.is_empty());
+}
+
+#[test]
+fn the_ports_of_an_instance_are_declared_by_itself_then_by_its_services() {
+    let mut index = shop();
+    put(
+        &mut index,
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: shop}
+spec:
+  ports:
+  - {name: sql, port: 3306, appProtocol: mysql}
+  - {name: web, port: 80, targetPort: 8080, appProtocol: mysql}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db, namespace: shop, labels: {kubernetes.io/service-name: db}}
+addressType: IPv4
+ports: [{name: sql, port: 13306}, {name: web, port: 8080}]
+endpoints: [{addresses: [10.89.0.2], targetRef: {kind: Workload, name: web-0}}]
+"#,
+    );
+    let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+    assert_eq!(declared(&policy.ports, 8080), Protocol::Http1, "its own word");
+    assert_eq!(declared(&policy.ports, 13306), Protocol::Opaque, "the service's");
+    assert_eq!(declared(&policy.ports, 3306), Protocol::Detect, "not the port that is dialled");
+    assert_eq!(policy.ports, workload(&index, "shop/web-0").ports);
+    let other = index.server_policy(&"shop/web-1".parse().unwrap()).unwrap();
+    assert_eq!(declared(&other.ports, 13306), Protocol::Detect);
+}
+
+#[test]
+fn a_workload_that_ends_leaves_nothing_behind() {
+    let mut index = shop();
+    let key = objects(SHOP)[0].key();
+    let changed = index.apply(leno_index::Change::Delete(key));
+    assert!(index.workload(&"shop/web-0".parse().unwrap()).is_none());
+    assert!(index.server_policy(&"shop/web-0".parse().unwrap()).is_none());
+    assert_eq!(index.resolve(ip("fd89::2")), Resolution::Unknown);
+    assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
+    // The slices still name them, and nobody is expected there any more.
+    let left = endpoints(service(&index, "shop/web").port(80).unwrap());
+    assert!(left.iter().all(|endpoint| endpoint.ends_with('-')), "{left:?}");
+}

@@ -1,0 +1,169 @@
+//! The control groups (v2) of workloads: where capture attaches, and how all of a workload's
+//! processes are found and ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::error::{Attempt, Error, Result};
+
+/// How long processes may take to vanish after SIGKILL. They go within milliseconds; one that
+/// hangs in the kernel for longer is reported instead of waited for.
+const KILL_BOUND: Duration = Duration::from_secs(5);
+/// How often an emptying group is looked at.
+const POLL: Duration = Duration::from_millis(5);
+/// Deepest group that is walked: workloads may make groups of their own, but not without end.
+const MAX_DEPTH: usize = 32;
+
+/// One control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// The group at `path`, made if missing (with its parents).
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn create(path: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&path).attempt(|| format!("cannot create {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// The group at `path`, which may be gone.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The kernel's number for it, which eBPF programs compare: the inode of its directory.
+    ///
+    /// # Errors
+    /// When the group is gone.
+    pub fn id(&self) -> Result<u64> {
+        let metadata =
+            fs::metadata(&self.0).attempt(|| format!("cannot read {}", self.0.display()))?;
+        Ok(metadata.ino())
+    }
+
+    /// The file a process writes `0` to in order to join.
+    ///
+    /// # Errors
+    /// When the group is gone.
+    pub fn entry(&self) -> Result<File> {
+        let path = self.0.join("cgroup.procs");
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .attempt(|| format!("cannot open {}", path.display()))
+    }
+
+    /// Every process in it and below it.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Pid> {
+        let mut found = Vec::new();
+        for directory in self.descendants() {
+            let Ok(text) = fs::read_to_string(directory.join("cgroup.procs")) else {
+                continue;
+            };
+            // 0 stands for a process of another pid namespace; as an argument of kill(2) it would
+            // mean our own process group.
+            let pids = text.lines().filter_map(|line| line.parse().ok());
+            found.extend(pids.filter(|pid| *pid > 0).map(Pid::from_raw));
+        }
+        found
+    }
+
+    /// Sends `signal` to every process in it and below it.
+    pub fn signal(&self, signal: Signal) {
+        for process in self.processes() {
+            // It may have ended since it was listed.
+            let _ = kill(process, signal);
+        }
+    }
+
+    /// Ends every process in it and below it at once and waits until they are gone.
+    ///
+    /// # Errors
+    /// When one is still there after [`KILL_BOUND`].
+    pub fn kill(&self) -> Result<()> {
+        let deadline = Instant::now() + KILL_BOUND;
+        while self.0.exists() {
+            // Kernels before 5.14 have no cgroup.kill; there the list is worked off repeatedly.
+            if fs::write(self.0.join("cgroup.kill"), "1").is_err() {
+                self.signal(Signal::SIGKILL);
+            }
+            if self.processes().is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let left: Vec<String> = self.processes().iter().map(Pid::to_string).collect();
+                return Err(Error::Refused(format!(
+                    "processes {} in {} survive SIGKILL: look at their stacks in /proc",
+                    left.join(", "),
+                    self.0.display()
+                )));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Removes it and what is below it; no process may be left in it. That it is gone already is
+    /// not an error.
+    ///
+    /// # Errors
+    /// When the kernel keeps it busy for longer than [`KILL_BOUND`].
+    pub fn remove(&self) -> Result<()> {
+        let deadline = Instant::now() + KILL_BOUND;
+        for directory in self.descendants().into_iter().rev() {
+            loop {
+                match fs::remove_dir(&directory) {
+                    Ok(()) => break,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    // A killed process leaves its group a moment after it left the list.
+                    Err(error)
+                        if error.raw_os_error() == Some(libc::EBUSY)
+                            && Instant::now() < deadline =>
+                    {
+                        std::thread::sleep(POLL);
+                    }
+                    Err(error) => {
+                        return Err(error)
+                            .attempt(|| format!("cannot remove {}", directory.display()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Itself first, then every group below, parents before children.
+    fn descendants(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut pending = vec![(self.0.clone(), 0)];
+        while let Some((directory, depth)) = pending.pop() {
+            if let Ok(entries) = fs::read_dir(&directory)
+                && depth < MAX_DEPTH
+            {
+                for entry in entries.flatten() {
+                    if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                        pending.push((entry.path(), depth + 1));
+                    }
+                }
+            }
+            found.push(directory);
+        }
+        found
+    }
+}

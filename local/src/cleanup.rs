@@ -1,0 +1,34 @@
+//! `leno cleanup`: removes what a killed run left behind.
+
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::record;
+
+/// What became of one mesh.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The name of the mesh.
+    pub mesh: String,
+    /// Whether everything of it is gone; [`Error::Running`] when it was left alone.
+    pub result: Result<()>,
+}
+
+/// Removes everything of the named mesh, or of every mesh that nobody owns any more.
+///
+/// # Errors
+/// When the name is not one.
+pub fn cleanup(mesh: Option<&str>) -> Result<Vec<Outcome>> {
+    if !nix::unistd::geteuid().is_root() {
+        let reason = "leno cleanup removes namespaces and control groups: run it as root";
+        return Err(Error::Refused(reason.to_owned()));
+    }
+    let meshes = match mesh {
+        Some(name) => vec![Layout::new(name)?],
+        None => Layout::all(),
+    };
+    let clean = |layout: &Layout| Outcome {
+        mesh: layout.mesh().to_owned(),
+        result: record::clean_up(layout),
+    };
+    Ok(meshes.iter().map(clean).collect())
+}

@@ -1,0 +1,111 @@
+//! The control plane of a mesh: one process in the namespace of the bridge.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use leno_types::ports;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::backoff::Backoff;
+use crate::cgroup::Cgroup;
+use crate::enclosure::{Credentials, Enclosure};
+use crate::error::Result;
+use crate::instance::Mesh;
+use crate::plan::subnet;
+use crate::process::{Running, Task, describe};
+use crate::proxy;
+use crate::supervise::{Event, Stop, keep_running};
+use crate::up::Options;
+
+/// How long it may take to end; it holds nothing that is not on disk.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The running control plane. It is started again whenever it ends; proxies live on meanwhile.
+#[derive(Debug)]
+pub struct Controller {
+    pid: Rc<Cell<Option<i32>>>,
+    task: JoinHandle<()>,
+}
+
+impl Controller {
+    /// Its process, none while there is none.
+    #[must_use]
+    pub fn pid(&self) -> Option<i32> {
+        self.pid.get()
+    }
+
+    /// Comes back when it has ended, as the mesh's stop has it.
+    pub async fn ended(self) {
+        // A panic has been printed, and the process ends with the mesh's control group.
+        let _ = self.task.await;
+    }
+}
+
+/// Starts the control plane and keeps it running until `stop` reaches [`Stop::All`].
+///
+/// # Errors
+/// When its control group cannot be made.
+pub fn start(
+    mesh: &Rc<Mesh>,
+    options: &Options,
+    stop: watch::Receiver<Stop>,
+) -> Result<Controller> {
+    let group = Cgroup::create(mesh.layout.cgroup(&mesh.hierarchy).join("controller"))?;
+    let pid = Rc::new(Cell::new(None));
+    let (mesh, known, options) = (mesh.clone(), pid.clone(), options.clone());
+    let task = tokio::task::spawn_local(async move {
+        let origin = mesh.output.origin("controller", "controller");
+        let start =
+            || -> Result<Running> { task(&mesh, &options, &group)?.start(&mesh.output, &origin) };
+        let report = |event| {
+            known.set(if let Event::Started(pid) = event { Some(pid) } else { None });
+            let text = match event {
+                Event::Ended(status, wait) => {
+                    let (how, wait) = (describe(status), wait.as_secs());
+                    format!("the controller {how}; starting it again in {wait} s")
+                }
+                Event::Failed(error, _) => error.chain(),
+                _ => return,
+            };
+            let output = mesh.output.clone();
+            tokio::task::spawn_local(async move { output.say(&text).await });
+        };
+        let backoff = Backoff::eager(Instant::now());
+        keep_running(start, backoff, (stop, Stop::All), GRACE, report).await;
+    });
+    Ok(Controller { pid, task })
+}
+
+fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
+    let name = "leno-controller";
+    let binary = proxy::find(name).ok_or_else(|| proxy::missing(name))?;
+    let layout = &mesh.layout;
+    let listen = format!("{}:{}", subnet().gateway().v4, ports::CONTROL);
+    let lifetime = format!("{}s", options.cert_lifetime.as_secs());
+    let state = layout.state();
+    let control = layout.control();
+    let arguments: [(&str, OsString); 4] = [
+        ("--state", state.into()),
+        ("--data", control.into()),
+        ("--listen", listen.into()),
+        ("--cert-lifetime", lifetime.into()),
+    ];
+    let mut command: Vec<OsString> = vec![binary.into()];
+    for (flag, value) in arguments {
+        command.extend([flag.into(), value]);
+    }
+    let environment: BTreeMap<OsString, OsString> =
+        [("LENO_LOG".into(), options.log.clone().into())].into();
+    Ok(Task {
+        command,
+        environment,
+        inherit: false,
+        directory: Some("/".into()),
+        enclosure: Enclosure::new(group, mesh.switch.netns(), &[], layout.mesh())?,
+        credentials: Credentials::powerless_root(),
+    })
+}

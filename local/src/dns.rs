@@ -1,0 +1,16 @@
+//! DNS for workloads: the names of services and instances as in a Kubernetes cluster; everything
+//! else is asked of the host's own resolvers.
+//!
+//! A meshed client gets a service's VIP. For an unmeshed one nothing routes a VIP, so it gets the
+//! addresses of the endpoints; who is who is told by the address a query comes from.
+
+mod forward;
+mod server;
+mod zone;
+
+pub use forward::Upstreams;
+pub use server::{Sockets, serve};
+pub use zone::{Answer, EndpointNames, PortName, ServiceNames, Zone};
+
+/// The domain below which all names of a mesh are.
+pub const DOMAIN: &str = "cluster.local";

@@ -1,0 +1,319 @@
+//! The server: UDP and TCP on the gateway's addresses.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, ResponseCode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+use super::forward::Upstreams;
+use super::zone::{Answer, Zone};
+
+/// Longest answer over UDP that is offered, in bytes: what fits every path (DNS flag day 2020).
+const MAX_UDP_PAYLOAD: u16 = 1232;
+/// Longest question over UDP, in bytes; real ones stay below 512.
+const MAX_QUESTION: usize = 4096;
+/// TCP connections at a time, over all clients: each costs a task and little more.
+const MAX_CONNECTIONS: usize = 256;
+/// How long a TCP client may be silent.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long to wait when accepting fails, as it does while descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The sockets of the server, made inside the namespace of the bridge.
+#[derive(Debug)]
+pub struct Sockets {
+    udp: Vec<UdpSocket>,
+    tcp: Vec<TcpListener>,
+}
+
+/// What every question needs.
+#[derive(Debug)]
+struct Shared {
+    zone: watch::Receiver<Arc<Zone>>,
+    upstreams: Upstreams,
+    connections: Semaphore,
+}
+
+impl Sockets {
+    /// Binds `port` on every address, in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn bind(addresses: impl IntoIterator<Item = IpAddr>, port: u16) -> io::Result<Self> {
+        let mut sockets = Self { udp: Vec::new(), tcp: Vec::new() };
+        for address in addresses {
+            let udp = UdpSocket::bind((address, port))?;
+            udp.set_nonblocking(true)?;
+            let tcp = TcpListener::bind(udp.local_addr()?)?;
+            tcp.set_nonblocking(true)?;
+            sockets.udp.push(udp);
+            sockets.tcp.push(tcp);
+        }
+        Ok(sockets)
+    }
+}
+
+/// Serves on a thread of its own, so that nothing else on the machine's side delays an answer.
+/// Ends when the sender of `zone` is dropped.
+///
+/// # Errors
+/// When the sockets cannot be used.
+pub fn serve(
+    sockets: Sockets,
+    zone: watch::Receiver<Arc<Zone>>,
+    upstreams: Upstreams,
+) -> io::Result<std::thread::JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut ended = zone.clone();
+    let shared = Arc::new(Shared { zone, upstreams, connections: Semaphore::new(MAX_CONNECTIONS) });
+    {
+        let _context = runtime.enter();
+        for socket in sockets.udp {
+            let socket = Arc::new(tokio::net::UdpSocket::from_std(socket)?);
+            runtime.spawn(serve_udp(socket, shared.clone()));
+        }
+        for listener in sockets.tcp {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            runtime.spawn(serve_tcp(listener, shared.clone()));
+        }
+    }
+    std::thread::Builder::new().name("dns".into()).spawn(move || {
+        // Every question is a task of this runtime, and goes with it.
+        runtime.block_on(async { while ended.changed().await.is_ok() {} });
+    })
+}
+
+async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<Shared>) {
+    let mut buffer = vec![0; MAX_QUESTION];
+    loop {
+        // An error here is an ICMP message about an answer sent earlier.
+        let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
+            continue;
+        };
+        let question = &buffer[..length];
+        match answer(&shared, question, client, false) {
+            Reply::Now(answer) => {
+                // A client that is gone needs no answer.
+                let _ = socket.try_send_to(&answer, client);
+            }
+            Reply::Never => {}
+            Reply::Elsewhere(failure) => {
+                let (socket, shared) = (socket.clone(), shared.clone());
+                let question = question.to_vec();
+                tokio::spawn(async move {
+                    let answer = shared.upstreams.ask(&question, false).await.unwrap_or(failure);
+                    let _ = socket.send_to(&answer, client).await;
+                });
+            }
+        }
+    }
+}
+
+async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
+    loop {
+        let Ok((stream, client)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            // Beyond the bound a connection is closed at once.
+            if let Ok(_permit) = shared.connections.try_acquire()
+                && let Err(error) = converse(stream, client, &shared).await
+            {
+                tracing::debug!(%client, %error, "DNS connection ended");
+            }
+        });
+    }
+}
+
+async fn converse(
+    mut stream: tokio::net::TcpStream,
+    client: SocketAddr,
+    shared: &Shared,
+) -> io::Result<()> {
+    while let Ok(Ok(length)) = timeout(IDLE, stream.read_u16()).await {
+        let mut question = vec![0; usize::from(length)];
+        timeout(IDLE, stream.read_exact(&mut question)).await??;
+        let answer = match answer(shared, &question, client, true) {
+            Reply::Now(answer) => answer,
+            Reply::Never => return Ok(()),
+            Reply::Elsewhere(failure) => {
+                shared.upstreams.ask(&question, true).await.unwrap_or(failure)
+            }
+        };
+        let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
+        stream.write_u16(length).await?;
+        stream.write_all(&answer).await?;
+    }
+    Ok(())
+}
+
+/// What to do with a question.
+enum Reply {
+    /// Send this.
+    Now(Vec<u8>),
+    /// Send nothing: it is not a question.
+    Never,
+    /// Ask the host's resolvers; this is the answer when they do not.
+    Elsewhere(Vec<u8>),
+}
+
+fn answer(shared: &Shared, question: &[u8], client: SocketAddr, stream: bool) -> Reply {
+    let Ok(request) = Message::from_vec(question) else {
+        return Reply::Never;
+    };
+    if request.metadata.message_type != MessageType::Query {
+        return Reply::Never;
+    }
+    let limit = match stream {
+        true => u16::MAX,
+        false => request.max_payload().min(MAX_UDP_PAYLOAD),
+    };
+    let reply = |code, answers| encode(&response(&request, code, answers), limit);
+    let [query] = request.queries.as_slice() else {
+        return now(reply(ResponseCode::FormErr, Vec::new()));
+    };
+    if request.metadata.op_code != OpCode::Query {
+        return now(reply(ResponseCode::NotImp, Vec::new()));
+    }
+    let zone = shared.zone.borrow().clone();
+    let client = leno_types::canonical(client).ip();
+    match zone.answer(query.name(), query.query_type(), client) {
+        Answer::Records(records) => now(reply(ResponseCode::NoError, records)),
+        Answer::NoName => now(reply(ResponseCode::NXDomain, Vec::new())),
+        Answer::Elsewhere => match reply(ResponseCode::ServFail, Vec::new()) {
+            Some(failure) => Reply::Elsewhere(failure),
+            None => Reply::Never,
+        },
+    }
+}
+
+fn now(answer: Option<Vec<u8>>) -> Reply {
+    answer.map_or(Reply::Never, Reply::Now)
+}
+
+fn response(
+    request: &Message,
+    code: ResponseCode,
+    answers: Vec<hickory_proto::rr::Record>,
+) -> Message {
+    let mut response = Message::response(request.metadata.id, request.metadata.op_code);
+    response.metadata = Metadata::response_from_request(&request.metadata);
+    response.metadata.recursion_available = true;
+    response.metadata.authoritative =
+        matches!(code, ResponseCode::NoError | ResponseCode::NXDomain);
+    response.metadata.response_code = code;
+    response.add_queries(request.queries.iter().cloned());
+    if answers.is_empty()
+        && response.metadata.authoritative
+        && let Some(authority) = Zone::start_of_authority()
+    {
+        response.add_authority(authority);
+    }
+    response.insert_answers(answers);
+    if request.edns.is_some() {
+        let mut edns = Edns::new();
+        edns.set_max_payload(MAX_UDP_PAYLOAD);
+        response.set_edns(edns);
+    }
+    response
+}
+
+/// The message in bytes; one that is too long for the way it goes says so, and the client comes
+/// back over TCP.
+fn encode(response: &Message, limit: u16) -> Option<Vec<u8>> {
+    let bytes = response.to_vec().ok()?;
+    if bytes.len() <= usize::from(limit) {
+        return Some(bytes);
+    }
+    response.truncate().to_vec().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::op::Query;
+    use hickory_proto::rr::{Name, RecordType};
+
+    use super::super::zone::{EndpointNames, ServiceNames};
+    use super::*;
+    use crate::addresses::Subnet;
+
+    /// Endpoints of the test's service: so many that they do not fit a datagram.
+    const ENDPOINTS: u16 = 200;
+
+    fn zone() -> Zone {
+        let endpoint = |number| EndpointNames {
+            host: format!("web-{number}"),
+            addresses: Subnet::workloads(true).addresses(number + 2).iter().collect(),
+            ports: Vec::new(),
+        };
+        let names = ServiceNames {
+            endpoints: (0..ENDPOINTS).map(endpoint).collect(),
+            ..ServiceNames::default()
+        };
+        Zone::new([(("shop".to_owned(), "web".to_owned()), names)], [])
+    }
+
+    fn question(name: &str, kind: RecordType) -> Vec<u8> {
+        let mut message = Message::query();
+        message.metadata.id = 77;
+        message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+        message.to_vec().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_too_long_for_udp_comes_whole_over_tcp() {
+        let sockets = Sockets::bind(["127.0.0.1".parse().unwrap()], 0).unwrap();
+        let udp = sockets.udp[0].local_addr().unwrap();
+        let tcp = sockets.tcp[0].local_addr().unwrap();
+        let (zone, received) = watch::channel(Arc::new(zone()));
+        let server = serve(sockets, received, Upstreams::of_host()).unwrap();
+
+        let asked = question("web.shop.svc.cluster.local.", RecordType::A);
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.send_to(&asked, udp).await.unwrap();
+        let mut buffer = vec![0; 4096];
+        let length = socket.recv(&mut buffer).await.unwrap();
+        let short = Message::from_vec(&buffer[..length]).unwrap();
+        assert!(short.metadata.truncation);
+        assert_eq!((short.metadata.id, short.answers.len()), (77, 0));
+
+        let mut stream = tokio::net::TcpStream::connect(tcp).await.unwrap();
+        stream.write_u16(u16::try_from(asked.len()).unwrap()).await.unwrap();
+        stream.write_all(&asked).await.unwrap();
+        let length = stream.read_u16().await.unwrap();
+        let mut buffer = vec![0; usize::from(length)];
+        stream.read_exact(&mut buffer).await.unwrap();
+        let whole = Message::from_vec(&buffer).unwrap();
+        assert_eq!(whole.answers.len(), usize::from(ENDPOINTS));
+        assert!(whole.metadata.authoritative);
+
+        drop(zone);
+        tokio::task::spawn_blocking(|| server.join()).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_question_gets_no_answer_and_the_next_one_does() {
+        let sockets = Sockets::bind(["127.0.0.1".parse().unwrap()], 0).unwrap();
+        let udp = sockets.udp[0].local_addr().unwrap();
+        let (_zone, received) = watch::channel(Arc::new(zone()));
+        serve(sockets, received, Upstreams::of_host()).unwrap();
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.send_to(b"nonsense", udp).await.unwrap();
+        socket
+            .send_to(&question("other.shop.svc.cluster.local.", RecordType::A), udp)
+            .await
+            .unwrap();
+        let mut buffer = vec![0; 4096];
+        let length = socket.recv(&mut buffer).await.unwrap();
+        let answer = Message::from_vec(&buffer[..length]).unwrap();
+        assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain);
+        assert_eq!(answer.authorities.len(), 1);
+    }
+}

@@ -1,0 +1,371 @@
+//! The names of a mesh and what they stand for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use hickory_proto::rr::rdata::{PTR, SOA, SRV};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+
+use super::DOMAIN;
+use crate::addresses::Subnet;
+
+/// How long an answer may be kept, in seconds: endpoints come and go.
+const TTL_SECONDS: u32 = 5;
+
+/// All names of a mesh. A value: an edit makes a new one.
+#[derive(Clone, Debug, Default)]
+pub struct Zone {
+    services: BTreeMap<(String, String), ServiceNames>,
+    namespaces: BTreeSet<String>,
+    /// Clients that get VIPs.
+    meshed: BTreeSet<IpAddr>,
+    reverse: BTreeMap<IpAddr, String>,
+}
+
+/// What the name of a service stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceNames {
+    /// Its VIPs; empty for a headless service.
+    pub vips: Vec<IpAddr>,
+    /// Its named ports.
+    pub ports: Vec<PortName>,
+    /// Its ready endpoints.
+    pub endpoints: Vec<EndpointNames>,
+}
+
+/// What the name of one endpoint of a service stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointNames {
+    /// The first label of its name, the instance's name.
+    pub host: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its named ports.
+    pub ports: Vec<PortName>,
+}
+
+/// A named port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortName {
+    /// Its name.
+    pub name: String,
+    /// `tcp`, `udp` or `sctp`.
+    pub protocol: String,
+    /// Its number.
+    pub port: u16,
+}
+
+/// What a zone says to a question.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The records asked for; none when the name exists and has no such record.
+    Records(Vec<Record>),
+    /// There is no such name.
+    NoName,
+    /// The name is not of this mesh.
+    Elsewhere,
+}
+
+impl Zone {
+    /// Makes the zone of these services; `meshed` are the addresses of meshed workloads.
+    #[must_use]
+    pub fn new(
+        services: impl IntoIterator<Item = ((String, String), ServiceNames)>,
+        meshed: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        let services: BTreeMap<_, _> = services.into_iter().collect();
+        let mut reverse = BTreeMap::new();
+        for ((namespace, service), names) in &services {
+            let full = format!("{service}.{namespace}.svc.{DOMAIN}.");
+            for endpoint in &names.endpoints {
+                for address in &endpoint.addresses {
+                    let name = format!("{}.{full}", endpoint.host);
+                    reverse.entry(*address).or_insert(name);
+                }
+            }
+            for vip in &names.vips {
+                reverse.insert(*vip, full.clone());
+            }
+        }
+        Self {
+            namespaces: services.keys().map(|(namespace, _)| namespace.clone()).collect(),
+            services,
+            meshed: meshed.into_iter().collect(),
+            reverse,
+        }
+    }
+
+    /// Answers the question for `name` and `kind`, asked from the address `client`.
+    #[must_use]
+    pub fn answer(&self, name: &Name, kind: RecordType, client: IpAddr) -> Answer {
+        let text = name.to_ascii().to_ascii_lowercase();
+        let text = text.trim_end_matches('.');
+        if text.ends_with(".in-addr.arpa") || text.ends_with(".ip6.arpa") {
+            return self.reverse(name, kind);
+        }
+        let Some(inside) = below_domain(text) else {
+            return Answer::Elsewhere;
+        };
+        let mut labels: Vec<&str> = inside.split('.').filter(|label| !label.is_empty()).collect();
+        labels.reverse();
+        let data = match labels.as_slice() {
+            [] | ["svc"] => Some(Vec::new()),
+            ["svc", namespace] => self.namespaces.contains(*namespace).then(Vec::new),
+            ["svc", namespace, service, rest @ ..] => {
+                let key = ((*namespace).to_owned(), (*service).to_owned());
+                self.services.get(&key).and_then(|names| {
+                    let vips = self.meshed.contains(&client);
+                    let front = Front {
+                        names,
+                        vips,
+                        domain: format!("{service}.{namespace}.svc.{DOMAIN}."),
+                    };
+                    front.data(rest, kind)
+                })
+            }
+            _ => None,
+        };
+        data.map_or(Answer::NoName, |data| {
+            let record = |data| Record::from_rdata(name.clone(), TTL_SECONDS, data);
+            Answer::Records(data.into_iter().map(record).collect())
+        })
+    }
+
+    /// The record that goes with "no": how long it may be kept (RFC 2308).
+    #[must_use]
+    pub fn start_of_authority() -> Option<Record> {
+        let zone = Name::from_ascii(format!("{DOMAIN}.")).ok()?;
+        let server = Name::from_ascii(format!("ns.dns.{DOMAIN}.")).ok()?;
+        let keeper = Name::from_ascii(format!("hostmaster.{DOMAIN}.")).ok()?;
+        let hour = 3600;
+        let authority = SOA::new(server, keeper, 1, hour, hour, hour, TTL_SECONDS);
+        Some(Record::from_rdata(zone, TTL_SECONDS, RData::SOA(authority)))
+    }
+
+    fn reverse(&self, name: &Name, kind: RecordType) -> Answer {
+        let Ok(network) = name.parse_arpa_name() else {
+            return Answer::Elsewhere;
+        };
+        let address = network.addr();
+        let host = network.prefix_len() == network.max_prefix_len();
+        let ours = [Subnet::workloads(true), Subnet::services(true)];
+        if !host || !ours.iter().any(|subnet| subnet.number(address).is_some()) {
+            return Answer::Elsewhere;
+        }
+        let Some(target) = self.reverse.get(&address) else {
+            return Answer::NoName;
+        };
+        let target = Name::from_ascii(target).ok().filter(|_| kind == RecordType::PTR);
+        let record =
+            |target| Record::from_rdata(name.clone(), TTL_SECONDS, RData::PTR(PTR(target)));
+        Answer::Records(target.map(record).into_iter().collect())
+    }
+}
+
+/// A service as one client sees it.
+struct Front<'a> {
+    names: &'a ServiceNames,
+    vips: bool,
+    domain: String,
+}
+
+impl Front<'_> {
+    /// What stands at the labels below the service's name, nearest first. None: no such name.
+    fn data(&self, rest: &[&str], kind: RecordType) -> Option<Vec<RData>> {
+        match rest {
+            [] => Some(addresses(self.addresses(), kind)),
+            [transport @ ("_tcp" | "_udp" | "_sctp")] => {
+                let known = self.ports().any(|port| port.protocol == transport[1..]);
+                known.then(Vec::new)
+            }
+            [transport @ ("_tcp" | "_udp" | "_sctp"), port] => {
+                let port = port.strip_prefix('_')?;
+                let found = self.services(&transport[1..], port);
+                (!found.is_empty()).then(|| match kind {
+                    RecordType::SRV => found,
+                    _ => Vec::new(),
+                })
+            }
+            [host] => {
+                let mut endpoints = self.names.endpoints.iter();
+                let endpoint = endpoints.find(|endpoint| endpoint.host == *host)?;
+                Some(addresses(endpoint.addresses.iter().copied(), kind))
+            }
+            _ => None,
+        }
+    }
+
+    fn has_vip(&self) -> bool {
+        self.vips && !self.names.vips.is_empty()
+    }
+
+    fn addresses(&self) -> Box<dyn Iterator<Item = IpAddr> + '_> {
+        if self.has_vip() {
+            return Box::new(self.names.vips.iter().copied());
+        }
+        let endpoints = self.names.endpoints.iter();
+        Box::new(endpoints.flat_map(|endpoint| endpoint.addresses.iter().copied()))
+    }
+
+    fn ports(&self) -> impl Iterator<Item = &PortName> {
+        let endpoints = self.names.endpoints.iter();
+        let below = endpoints.flat_map(|endpoint| endpoint.ports.iter());
+        self.names.ports.iter().chain(below)
+    }
+
+    /// The SRV records of a port: the service itself where the client gets its VIP, else one for
+    /// each endpoint.
+    fn services(&self, protocol: &str, name: &str) -> Vec<RData> {
+        let matches = |port: &&PortName| port.name == name && port.protocol == protocol;
+        let record = |port: u16, target: &str| {
+            let target = Name::from_ascii(target).ok()?;
+            Some(RData::SRV(SRV::new(0, 100, port, target)))
+        };
+        if self.has_vip() {
+            let port = self.names.ports.iter().find(matches);
+            return port.and_then(|port| record(port.port, &self.domain)).into_iter().collect();
+        }
+        let endpoints = self.names.endpoints.iter();
+        let found = endpoints.filter_map(|endpoint| {
+            let port = endpoint.ports.iter().find(matches)?;
+            record(port.port, &format!("{}.{}", endpoint.host, self.domain))
+        });
+        found.collect()
+    }
+}
+
+/// The part of a name before the domain, none when it is not below it.
+fn below_domain(name: &str) -> Option<&str> {
+    let inside = name.strip_suffix(DOMAIN)?;
+    (inside.is_empty() || inside.ends_with('.')).then_some(inside)
+}
+
+fn addresses(all: impl Iterator<Item = IpAddr>, kind: RecordType) -> Vec<RData> {
+    let of_kind = all.filter_map(|address| match (address, kind) {
+        (IpAddr::V4(v4), RecordType::A | RecordType::ANY) => Some(RData::A(v4.into())),
+        (IpAddr::V6(v6), RecordType::AAAA | RecordType::ANY) => Some(RData::AAAA(v6.into())),
+        _ => None,
+    });
+    of_kind.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESHED: &str = "10.89.0.2";
+    const UNMESHED: &str = "10.89.0.9";
+
+    fn zone() -> Zone {
+        let port = |port| PortName { name: "http".into(), protocol: "tcp".into(), port };
+        let endpoint = |host: &str, number: u16| EndpointNames {
+            host: host.into(),
+            addresses: Subnet::workloads(true).addresses(number).iter().collect(),
+            ports: vec![port(8080)],
+        };
+        let web = ServiceNames {
+            vips: Subnet::services(true).addresses(1).iter().collect(),
+            ports: vec![port(80)],
+            endpoints: vec![endpoint("web-0", 2), endpoint("web-1", 3)],
+        };
+        let headless = ServiceNames {
+            vips: Vec::new(),
+            ports: vec![port(80)],
+            endpoints: vec![endpoint("db-0", 4)],
+        };
+        Zone::new(
+            [
+                (("shop".to_owned(), "web".to_owned()), web),
+                (("shop".to_owned(), "db".to_owned()), headless),
+            ],
+            [MESHED.parse().unwrap()],
+        )
+    }
+
+    /// The answer as text: the records' data, or why there are none.
+    fn ask(name: &str, kind: RecordType, client: &str) -> String {
+        let name = Name::from_ascii(name).unwrap();
+        match zone().answer(&name, kind, client.parse().unwrap()) {
+            Answer::Records(records) => {
+                let data: Vec<String> = records.iter().map(|r| r.data.to_string()).collect();
+                data.join(" ")
+            }
+            Answer::NoName => "no name".into(),
+            Answer::Elsewhere => "elsewhere".into(),
+        }
+    }
+
+    #[test]
+    fn a_meshed_client_gets_the_vip() {
+        let name = "web.shop.svc.cluster.local.";
+        assert_eq!(ask(name, RecordType::A, MESHED), "10.96.0.1");
+        assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::1");
+        assert_eq!(ask("WEB.Shop.svc.cluster.LOCAL.", RecordType::A, MESHED), "10.96.0.1");
+        assert_eq!(ask(name, RecordType::MX, MESHED), "");
+    }
+
+    #[test]
+    fn an_unmeshed_client_gets_endpoints_because_nothing_routes_a_vip_for_it() {
+        let name = "web.shop.svc.cluster.local.";
+        assert_eq!(ask(name, RecordType::A, UNMESHED), "10.89.0.2 10.89.0.3");
+        assert_eq!(ask(name, RecordType::AAAA, UNMESHED), "fd89::2 fd89::3");
+    }
+
+    #[test]
+    fn headless_and_instance_names_give_endpoints() {
+        assert_eq!(ask("db.shop.svc.cluster.local.", RecordType::A, MESHED), "10.89.0.4");
+        let instance = "web-1.web.shop.svc.cluster.local.";
+        assert_eq!(ask(instance, RecordType::A, MESHED), "10.89.0.3");
+        assert_eq!(ask("web-2.web.shop.svc.cluster.local.", RecordType::A, MESHED), "no name");
+    }
+
+    #[test]
+    fn named_ports_have_service_records() {
+        let web = "_http._tcp.web.shop.svc.cluster.local.";
+        assert_eq!(ask(web, RecordType::SRV, MESHED), "0 100 80 web.shop.svc.cluster.local.");
+        assert_eq!(
+            ask("_http._tcp.db.shop.svc.cluster.local.", RecordType::SRV, MESHED),
+            "0 100 8080 db-0.db.shop.svc.cluster.local."
+        );
+        assert_eq!(ask(web, RecordType::A, MESHED), "");
+        assert_eq!(
+            ask("_grpc._tcp.web.shop.svc.cluster.local.", RecordType::SRV, MESHED),
+            "no name"
+        );
+    }
+
+    #[test]
+    fn addresses_have_names() {
+        assert_eq!(
+            ask("1.0.96.10.in-addr.arpa.", RecordType::PTR, MESHED),
+            "web.shop.svc.cluster.local."
+        );
+        assert_eq!(
+            ask("4.0.89.10.in-addr.arpa.", RecordType::PTR, MESHED),
+            "db-0.db.shop.svc.cluster.local."
+        );
+        assert_eq!(ask("7.0.89.10.in-addr.arpa.", RecordType::PTR, MESHED), "no name");
+        assert_eq!(ask("1.1.1.1.in-addr.arpa.", RecordType::PTR, MESHED), "elsewhere");
+    }
+
+    #[test]
+    fn what_has_names_below_it_exists() {
+        for name in ["cluster.local.", "svc.cluster.local.", "shop.svc.cluster.local."] {
+            assert_eq!(ask(name, RecordType::A, MESHED), "", "{name}");
+        }
+    }
+
+    #[test]
+    fn searching_ends_in_the_zone_and_other_names_leave_it() {
+        for name in [
+            "nothing.shop.svc.cluster.local.",
+            "web.shop.shop.svc.cluster.local.",
+            "example.com.cluster.local.",
+            "other.svc.cluster.local.",
+        ] {
+            assert_eq!(ask(name, RecordType::A, MESHED), "no name", "{name}");
+        }
+        assert_eq!(ask("example.com.", RecordType::A, MESHED), "elsewhere");
+        assert_eq!(ask("mycluster.local.", RecordType::A, MESHED), "elsewhere");
+    }
+}

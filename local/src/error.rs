@@ -1,0 +1,109 @@
+//! What can go wrong between a file of workloads and a running mesh.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why an operation on a local mesh failed. `Display` says what was attempted and, where the
+/// operator can do something, what; the system's own reason is the `source()`.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call or file operation failed.
+    #[error("{what}")]
+    Os {
+        /// What was attempted.
+        what: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The kernel refused a change of links, addresses or routes.
+    #[error("{what}")]
+    Netlink {
+        /// What was attempted.
+        what: String,
+        /// The kernel's reason.
+        source: rtnetlink::Error,
+    },
+    /// Traffic cannot be captured.
+    #[error(transparent)]
+    Capture(#[from] leno_capture::Error),
+    /// The documents cannot be run; one line a problem, each with file and line.
+    #[error("{0}")]
+    Documents(String),
+    /// Another process runs a mesh of this name.
+    #[error(
+        "mesh {mesh:?} is already running, owned by process {owner}: stop that one (Ctrl-C in its \
+         terminal, or `kill {owner}`), or give this one another name with --name"
+    )]
+    Running {
+        /// The name of the mesh.
+        mesh: String,
+        /// The process id of its owner, `unknown` while it starts.
+        owner: String,
+    },
+    /// No mesh of this name runs.
+    #[error("no mesh named {0:?} is running: start one with `leno up FILE`, or name another")]
+    NotRunning(String),
+    /// The mesh has no such workload.
+    #[error("mesh {mesh:?} has no workload {wanted:?}; it has: {present}")]
+    NoWorkload {
+        /// The name of the mesh.
+        mesh: String,
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        present: String,
+    },
+    /// A file that Leno wrote itself cannot be read back.
+    #[error("{} is damaged: remove it, then run `leno cleanup`", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Anything else, with its remedy in the text.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Error {
+    /// The error and its causes on one line.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
+
+/// The result of an operation on a local mesh.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Says what was attempted when a system call fails.
+pub(crate) trait Attempt<T> {
+    /// Wraps the failure; `what` reads like "cannot create /run/leno".
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Attempt<T> for io::Result<T> {
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Os { what: what(), source })
+    }
+}
+
+impl<T> Attempt<T> for nix::Result<T> {
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|errno| Error::Os { what: what(), source: errno.into() })
+    }
+}
+
+impl<T> Attempt<T> for std::result::Result<T, rtnetlink::Error> {
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Netlink { what: what(), source })
+    }
+}

@@ -1,0 +1,441 @@
+//! The life of one instance: namespace, links, control groups, capture, proxy, application, and the
+//! removal of all of it.
+//!
+//! ```text
+//! set up ─► proxy ─► proxy ready ─► application ─► (stop) application ends ─► proxy drains ─► removed
+//!              ▲ └─ died: at once, then back-off │ ▲ └─ ended: back-off
+//!              └─────────────────────────────────┘ └── each is started again by itself
+//! ```
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use leno_capture::{Backend, Captured};
+use leno_types::{InstanceName, MtlsMode};
+use tokio::sync::{Mutex, mpsc, watch};
+
+use crate::admin::Admin;
+use crate::backoff::Backoff;
+use crate::cgroup::Cgroup;
+use crate::enclosure::{Credentials, Enclosure, Names, write_files};
+use crate::error::{Attempt, Error, Result};
+use crate::layout::Layout;
+use crate::netns::Netns;
+use crate::network::Switch;
+use crate::output::Output;
+use crate::plan::Instance;
+use crate::process::{Running, Task, describe};
+use crate::proxy;
+use crate::record::{Made, Record};
+use crate::status::{Phase, Surroundings};
+use crate::supervise::{Event, Stop, keep_running};
+
+/// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
+/// its identity.
+const READY_POLL: Duration = Duration::from_millis(10);
+/// How long a proxy may take before somebody is told that it is not ready, and how often again.
+const READY_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest a proxy may take to finish what is under way once its application has ended, and
+/// with it every request it could still answer.
+const DRAIN_BOUND: Duration = Duration::from_secs(5);
+
+/// What all instances of a mesh share.
+#[derive(Debug)]
+pub struct Mesh {
+    /// Its paths.
+    pub layout: Layout,
+    /// Everything made for it.
+    pub record: RefCell<Record>,
+    /// The bridge.
+    pub switch: Switch,
+    /// Where cgroup2 is mounted.
+    pub hierarchy: PathBuf,
+    /// Where lines go.
+    pub output: Output,
+    /// How proxies are run.
+    pub proxy: proxy::Settings,
+    /// How long an application may take to end.
+    pub grace: Duration,
+    /// What instances report.
+    pub changes: mpsc::Sender<(InstanceName, Change)>,
+}
+
+/// What an instance reports about itself.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// It is set up; its application may start.
+    Placed(Box<Surroundings>, Option<Backend>),
+    /// Its application is somewhere else in its life.
+    Application(Phase),
+    /// Its proxy became able or unable to serve.
+    Proxy {
+        /// Whether it serves.
+        ready: bool,
+        /// How often it was started again.
+        restarts: u32,
+    },
+    /// It could not be set up; the reason has been printed.
+    Failed,
+    /// Its application has ended for good; its proxy still serves what is under way.
+    ApplicationEnded,
+    /// Nothing of it is left.
+    Gone,
+}
+
+/// One instance while it lives.
+struct Life {
+    mesh: Rc<Mesh>,
+    instance: Instance,
+    stop: watch::Receiver<Stop>,
+}
+
+/// What was made for an instance.
+struct Place {
+    netns: Netns,
+    group: Cgroup,
+    app: Cgroup,
+    proxy: Cgroup,
+    files: Vec<(PathBuf, PathBuf)>,
+    /// Taken out while a thread works on it.
+    captured: Mutex<Option<Captured>>,
+}
+
+/// Runs an instance until `stop` says otherwise, then removes everything of it.
+pub async fn live(mesh: Rc<Mesh>, instance: Instance, stop: watch::Receiver<Stop>) {
+    let life = Life { mesh, instance, stop };
+    match life.place().await {
+        Ok(place) => {
+            let surroundings = Box::new(life.surroundings(&place));
+            let backend = place.captured.lock().await.as_ref().map(Captured::backend);
+            life.report(Change::Placed(surroundings, backend)).await;
+            life.run(&place).await;
+            life.change_capture(&place, Captured::release).await;
+        }
+        Err(error) => {
+            life.complain(&error).await;
+            life.report(Change::Failed).await;
+            let mut stop = life.stop.clone();
+            // A sender that is gone is the end of the mesh.
+            let _ = stop.wait_for(|now| *now >= Stop::Applications).await;
+        }
+    }
+    if let Err(error) = life.remove().await {
+        life.complain(&error).await;
+    }
+    life.report(Change::Gone).await;
+}
+
+impl Life {
+    /// Makes everything that an instance's processes are put into.
+    async fn place(&self) -> Result<Place> {
+        let Self { mesh, instance, .. } = self;
+        let name = mesh.layout.netns(&instance.name);
+        self.record(Made::Netns(name.clone()))?;
+        let netns = tokio::task::spawn_blocking(move || Netns::create(&name));
+        let netns = joined(netns.await)?;
+        let subnet = crate::plan::subnet();
+        let listening = &instance.listening;
+        mesh.switch.connect(&netns, &instance.addresses, &subnet, listening).await?;
+        let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name);
+        let names = Names {
+            instance: &instance.name.name,
+            full: &instance.full_names,
+            namespace: &instance.name.namespace,
+            addresses: instance.addresses,
+            server: subnet.gateway().v4.into(),
+        };
+        let mut place = Place {
+            netns,
+            app: Cgroup::create(group.join("app"))?,
+            proxy: Cgroup::create(group.join("proxy"))?,
+            group: Cgroup::at(group),
+            files: write_files(&mesh.layout.instance(&instance.name), &names)?,
+            captured: Mutex::default(),
+        };
+        if instance.launch.meshed {
+            place.captured = Mutex::new(Some(self.capture(&place).await?));
+        }
+        Ok(place)
+    }
+
+    async fn capture(&self, place: &Place) -> Result<Captured> {
+        let Self { mesh, instance, .. } = self;
+        let backend = mesh.proxy.machine.choose(instance.launch.capture)?;
+        let workload = leno_capture::Workload {
+            name: mesh.layout.netns(&instance.name),
+            netns: place.netns.path(),
+            cgroup: place.group.path().to_owned(),
+            proxy_cgroup: place.proxy.path().to_owned(),
+            fail_closed: instance.mtls == MtlsMode::Strict,
+            excluded: proxy::never_captured(),
+            proxy_uid: leno_types::ports::PROXY_UID,
+        };
+        self.record(Made::Capture(workload.name.clone()))?;
+        let captured =
+            tokio::task::spawn_blocking(move || leno_capture::capture(backend, &workload));
+        joined(captured.await.map(|result| result.map_err(Error::from)))
+    }
+
+    /// Works on the capture on a thread of its own: some backends run commands.
+    async fn change_capture(
+        &self,
+        place: &Place,
+        work: impl FnOnce(&mut Captured) -> Result<(), leno_capture::Error> + Send + 'static,
+    ) {
+        let mut slot = place.captured.lock().await;
+        let Some(mut captured) = slot.take() else { return };
+        let worked = tokio::task::spawn_blocking(move || {
+            let result = work(&mut captured);
+            Ok((captured, result))
+        });
+        match joined(worked.await) {
+            Ok((captured, result)) => {
+                *slot = Some(captured);
+                if let Err(error) = result {
+                    self.complain(&error.into()).await;
+                }
+            }
+            Err(error) => self.complain(&error).await,
+        }
+    }
+
+    /// Proxy first, then the application; both until they are stopped.
+    async fn run(&self, place: &Place) {
+        if !self.instance.launch.meshed {
+            self.application(place).await;
+            return self.report(Change::ApplicationEnded).await;
+        }
+        let (ready, mut is_ready) = watch::channel(false);
+        let application = async {
+            let mut stop = self.stop.clone();
+            let may_start = tokio::select! {
+                ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
+                _ = stop.wait_for(|now| *now >= Stop::Applications) => false,
+            };
+            if may_start {
+                self.application(place).await;
+            }
+            self.report(Change::ApplicationEnded).await;
+        };
+        tokio::join!(self.proxy(place, ready), application);
+    }
+
+    async fn application(&self, place: &Place) {
+        let Self { mesh, instance, .. } = self;
+        let origin = mesh.output.origin(&instance.label, &instance.workload);
+        let start = || self.task(place)?.start(&mesh.output, &origin);
+        let (events, mut happened) = mpsc::unbounded_channel();
+        let backoff = Backoff::patient(Instant::now());
+        let until = (self.stop.clone(), Stop::Applications);
+        let process = async {
+            // The receiver is polled beside the process and ends after it.
+            let report = |event| drop(events.send(event));
+            keep_running(start, backoff, until, mesh.grace, report).await;
+            drop(events);
+        };
+        let listen = async {
+            while let Some(event) = happened.recv().await {
+                self.application_event(event).await;
+            }
+        };
+        tokio::join!(process, listen);
+    }
+
+    async fn application_event(&self, event: Event) {
+        let label = &self.instance.label;
+        match event {
+            Event::Started(_) => self.report(Change::Application(Phase::Running)).await,
+            Event::Ended(status, wait) => {
+                let (how, wait) = (describe(status), wait.as_secs());
+                self.report(Change::Application(Phase::Waiting)).await;
+                self.say(&format!("{label} {how}; starting it again in {wait} s")).await;
+            }
+            Event::Failed(error, wait) => {
+                self.report(Change::Application(Phase::Waiting)).await;
+                self.complain(&error).await;
+                self.say(&format!("{label}: trying again in {} s", wait.as_secs())).await;
+            }
+            Event::Stopping => self.report(Change::Application(Phase::Stopping)).await,
+            Event::Stopped => {}
+        }
+    }
+
+    fn task(&self, place: &Place) -> Result<Task> {
+        let instance = &self.instance;
+        let launch = &instance.launch;
+        let files = &place.files;
+        Ok(Task {
+            command: launch.command.iter().map(OsString::from).collect(),
+            environment: environment(instance)
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            inherit: true,
+            directory: Some(launch.directory.clone()),
+            enclosure: Enclosure::new(&place.app, &place.netns, files, &instance.name.name)?,
+            credentials: Credentials::invoking(),
+        })
+    }
+
+    /// Keeps the proxy running; `ready` follows whether it serves.
+    async fn proxy(&self, place: &Place, ready: watch::Sender<bool>) {
+        let Self { mesh, instance, .. } = self;
+        let label = format!("{} proxy", instance.label);
+        let origin = mesh.output.origin(&label, &instance.workload);
+        let start = || -> Result<Running> {
+            let token = mesh.proxy.tokens.issue(instance, &mesh.layout)?;
+            let enclosure =
+                Enclosure::new(&place.proxy, &place.netns, &place.files, &instance.name.name)?;
+            mesh.proxy.task(instance, &token, enclosure)?.start(&mesh.output, &origin)
+        };
+        let (events, happened) = mpsc::unbounded_channel();
+        let backoff = Backoff::eager(Instant::now());
+        let until = (self.stop.clone(), Stop::All);
+        let process = async {
+            // The receiver is polled beside the process and ends after it.
+            let report = |event| drop(events.send(event));
+            keep_running(start, backoff, until, DRAIN_BOUND, report).await;
+            drop(events);
+        };
+        tokio::join!(process, self.watch_proxy(place, ready, happened));
+    }
+
+    async fn watch_proxy(
+        &self,
+        place: &Place,
+        ready: watch::Sender<bool>,
+        mut happened: mpsc::UnboundedReceiver<Event>,
+    ) {
+        let label = &self.instance.label;
+        let mut starts = 0_u32;
+        let mut alive = false;
+        loop {
+            let event = tokio::select! {
+                event = happened.recv() => event,
+                () = self.until_ready(place), if alive && !*ready.borrow() => {
+                    self.proxy_serves(place, true, starts).await;
+                    ready.send_replace(true);
+                    continue;
+                }
+            };
+            let Some(event) = event else { return };
+            alive = matches!(event, Event::Started(_));
+            match &event {
+                Event::Started(_) => starts += 1,
+                Event::Ended(status, wait) => {
+                    let (how, wait) = (describe(*status), wait.as_secs());
+                    self.say(&format!("the proxy of {label} {how}; starting it again in {wait} s"))
+                        .await;
+                }
+                Event::Failed(error, _) => self.complain(error).await,
+                Event::Stopping | Event::Stopped => {}
+            }
+            if !alive && ready.send_replace(false) {
+                self.proxy_serves(place, false, starts).await;
+            }
+        }
+    }
+
+    async fn proxy_serves(&self, place: &Place, serves: bool, starts: u32) {
+        self.change_capture(place, move |captured| captured.set_listening(serves)).await;
+        let restarts = starts.saturating_sub(1);
+        self.report(Change::Proxy { ready: serves, restarts }).await;
+    }
+
+    /// Comes back when the proxy says that it serves; tells why it does not when that takes long.
+    async fn until_ready(&self, place: &Place) {
+        let admin = Admin::within(&place.netns);
+        let mut told = Instant::now();
+        loop {
+            let answer = admin.get("/ready").await;
+            if matches!(&answer, Ok(reply) if reply.status == 200) {
+                return;
+            }
+            if told.elapsed() >= READY_PATIENCE {
+                told = Instant::now();
+                let why = match answer {
+                    Ok(reply) => reply.body.trim().to_owned(),
+                    Err(error) => error.chain(),
+                };
+                let label = &self.instance.label;
+                self.say(&format!("the proxy of {label} is not ready: {why}")).await;
+            }
+            tokio::time::sleep(READY_POLL).await;
+        }
+    }
+
+    /// Removes everything of the instance.
+    async fn remove(&self) -> Result<()> {
+        let Self { mesh, instance, .. } = self;
+        let group = Cgroup::at(mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name));
+        let directory = mesh.layout.instance(&instance.name);
+        let removed = tokio::task::spawn_blocking(move || {
+            group.kill()?;
+            group.remove()?;
+            match std::fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(error).attempt(|| format!("cannot remove {}", directory.display()))
+                }
+                _ => Ok(()),
+            }
+        });
+        joined(removed.await)?;
+        mesh.proxy.tokens.revoke(&instance.name)?;
+        let name = mesh.layout.netns(&instance.name);
+        let mut made = vec![Made::Netns(name.clone())];
+        if instance.launch.meshed {
+            made.push(Made::Capture(name));
+        }
+        mesh.record.borrow_mut().remove(&made)
+    }
+
+    fn surroundings(&self, place: &Place) -> Surroundings {
+        Surroundings {
+            netns: place.netns.name().to_owned(),
+            cgroup: place.app.path().to_owned(),
+            files: place.files.clone(),
+            environment: environment(&self.instance),
+            directory: self.instance.launch.directory.clone(),
+        }
+    }
+
+    fn record(&self, made: Made) -> Result<()> {
+        self.mesh.record.borrow_mut().add(made)
+    }
+
+    async fn report(&self, change: Change) {
+        // Nobody listens any more once the mesh is gone.
+        let _ = self.mesh.changes.send((self.instance.name.clone(), change)).await;
+    }
+
+    async fn say(&self, text: &str) {
+        self.mesh.output.say(text).await;
+    }
+
+    async fn complain(&self, error: &Error) {
+        self.say(&format!("{}: {}", self.instance.label, error.chain())).await;
+    }
+}
+
+/// What the application's environment has besides what it inherits.
+fn environment(instance: &Instance) -> BTreeMap<String, String> {
+    let mut environment = instance.launch.environment.clone();
+    environment.insert("LENO_WORKLOAD".into(), instance.name.name.to_string());
+    environment.insert("LENO_NAMESPACE".into(), instance.name.namespace.to_string());
+    environment
+}
+
+/// The result of work done on another thread; its panic goes on here.
+fn joined<T>(result: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    match result {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(cancelled) => Err(Error::Refused(cancelled.to_string())),
+        },
+    }
+}

@@ -1,0 +1,155 @@
+//! Where a mesh keeps its files: everything of one mesh is below `/run/leno/<mesh>`.
+
+use std::path::{Path, PathBuf};
+
+use leno_types::{InstanceName, check_label};
+
+use crate::error::{Error, Result};
+
+/// The directory of all meshes of this machine. `/run` is empty after a boot, as the namespaces
+/// and processes that are recorded there are.
+pub const ROOT: &str = "/run/leno";
+
+/// Longest mesh name: with namespace and instance it must stay a file name in `/run/netns`.
+const MAX_MESH_NAME: usize = 32;
+/// Names in [`ROOT`] that are no mesh.
+const RESERVED: &[&str] = &["bpf", "cgroup2"];
+
+/// The paths of one mesh.
+///
+/// ```text
+/// /run/leno/<mesh>/
+///   lock                 held (flock) by the owner while the mesh runs
+///   state.json           owner and everything made, so that it can be removed
+///   mesh.json            what runs, for exec, stat and check
+///   state/state.yaml     what the controller reads
+///   control/             the certificate authority
+///   roots.pem            what proxies check the control plane against
+///   tokens/              digests of the proxies' tokens
+///   instances/<ns>.<instance>/{resolv.conf,hosts,nsswitch.conf,token}
+/// ```
+///
+/// Beside the meshes, `bpf` and `cgroup2` are mounts that capture makes where the machine has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    mesh: String,
+    directory: PathBuf,
+}
+
+impl Layout {
+    /// The paths of the mesh of this name.
+    ///
+    /// # Errors
+    /// When the name is not a DNS label of at most 32 characters.
+    pub fn new(mesh: &str) -> Result<Self> {
+        check_label("mesh name", mesh).map_err(|error| Error::Refused(error.to_string()))?;
+        if mesh.len() > MAX_MESH_NAME {
+            return Err(Error::Refused(format!(
+                "mesh name {mesh:?} is longer than {MAX_MESH_NAME} characters"
+            )));
+        }
+        if RESERVED.contains(&mesh) {
+            return Err(Error::Refused(format!("mesh name {mesh:?} is reserved: choose another")));
+        }
+        Ok(Self { mesh: mesh.to_owned(), directory: Path::new(ROOT).join(mesh) })
+    }
+
+    /// Every mesh that has a directory, running or left behind.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let entries = std::fs::read_dir(ROOT).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let meshes = names.filter_map(|name| Self::new(&name).ok());
+        let mut found: Vec<Self> = meshes.filter(|mesh| mesh.lock().exists()).collect();
+        found.sort_by(|a, b| a.mesh.cmp(&b.mesh));
+        found
+    }
+
+    /// The name of the mesh.
+    #[must_use]
+    pub fn mesh(&self) -> &str {
+        &self.mesh
+    }
+
+    /// The directory of the mesh.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What the owner holds locked.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.directory.join("lock")
+    }
+
+    /// The ownership record.
+    #[must_use]
+    pub fn record(&self) -> PathBuf {
+        self.directory.join("state.json")
+    }
+
+    /// What runs.
+    #[must_use]
+    pub fn status(&self) -> PathBuf {
+        self.directory.join("mesh.json")
+    }
+
+    /// The directory that the controller watches.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.directory.join("state")
+    }
+
+    /// The controller's own directory.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.directory.join("control")
+    }
+
+    /// The roots of the trust domain, for proxies.
+    #[must_use]
+    pub fn roots(&self) -> PathBuf {
+        self.directory.join("roots.pem")
+    }
+
+    /// The store of the proxies' tokens.
+    #[must_use]
+    pub fn tokens(&self) -> PathBuf {
+        self.directory.join("tokens")
+    }
+
+    /// The files of one instance.
+    #[must_use]
+    pub fn instance(&self, name: &InstanceName) -> PathBuf {
+        self.directory.join("instances").join(dotted(name))
+    }
+
+    /// The network namespace of the bridge, the controller and DNS.
+    #[must_use]
+    pub fn switch_netns(&self) -> String {
+        format!("leno-{}", self.mesh)
+    }
+
+    /// The network namespace of one instance.
+    #[must_use]
+    pub fn netns(&self, name: &InstanceName) -> String {
+        format!("leno-{}-{}-{}", self.mesh, name.namespace, name.name)
+    }
+
+    /// The control group of the mesh, below the mount of the hierarchy.
+    #[must_use]
+    pub fn cgroup(&self, hierarchy: &Path) -> PathBuf {
+        hierarchy.join("leno").join(&self.mesh)
+    }
+
+    /// The control group of one instance; `app` and `proxy` are below it.
+    #[must_use]
+    pub fn instance_cgroup(&self, hierarchy: &Path, name: &InstanceName) -> PathBuf {
+        self.cgroup(hierarchy).join(dotted(name))
+    }
+}
+
+fn dotted(name: &InstanceName) -> String {
+    format!("{}.{}", name.namespace, name.name)
+}

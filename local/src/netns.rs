@@ -1,0 +1,152 @@
+//! Named network namespaces, as `ip netns` makes them: bind mounts in `/run/netns`.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::error::{Attempt, Error, Result};
+
+/// Where `ip netns` keeps the namespaces.
+pub const DIRECTORY: &str = "/run/netns";
+
+/// An open named network namespace. Dropping it closes the descriptor and leaves the namespace.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+    file: File,
+}
+
+impl Netns {
+    /// Makes a new namespace of this name.
+    ///
+    /// # Errors
+    /// When the name is taken or the process is not privileged.
+    pub fn create(name: &str) -> Result<Self> {
+        prepare_directory()?;
+        let path = path(name);
+        File::create_new(&path).attempt(|| format!("cannot create {}", path.display()))?;
+        let target = path.clone();
+        let made = on_own_thread(move || {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            let own = Path::new("/proc/thread-self/ns/net");
+            mount(Some(own), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        });
+        if let Err(errno) = made {
+            // Best effort: the creation has failed already and that is what is reported.
+            let _ = fs::remove_file(&path);
+            return Err(Error::Os {
+                what: format!("cannot create network namespace {name}"),
+                source: errno.into(),
+            });
+        }
+        Self::open(name)
+    }
+
+    /// Opens an existing namespace.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub fn open(name: &str) -> Result<Self> {
+        let file =
+            File::open(path(name)).attempt(|| format!("cannot open network namespace {name}"))?;
+        Ok(Self { name: name.to_owned(), file })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        path(&self.name)
+    }
+
+    /// Runs `work` on a thread of its own inside the namespace and waits for it. Sockets made there
+    /// stay in the namespace when they are used elsewhere.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered; else what `work` returns.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        on_own_thread(|| {
+            setns(&self.file, CloneFlags::CLONE_NEWNET)
+                .attempt(|| format!("cannot enter network namespace {}", self.name))?;
+            work()
+        })
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Removes a namespace's name; the kernel frees it with its last process and socket. That it is
+/// gone already is not an error.
+///
+/// # Errors
+/// When it cannot be unmounted or removed.
+pub fn remove(name: &str) -> Result<()> {
+    let path = path(name);
+    match umount2(&path, MntFlags::MNT_DETACH) {
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+        Err(errno) => {
+            return Err(errno).attempt(|| format!("cannot unmount {}", path.display()));
+        }
+    }
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).attempt(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Undoes what [`Netns::create`] did to `/run/netns` itself, unless somebody's namespace is there.
+pub fn remove_directory() {
+    let empty = fs::read_dir(DIRECTORY).is_ok_and(|mut entries| entries.next().is_none());
+    if empty && umount2(DIRECTORY, MntFlags::empty()).is_ok() {
+        // Left in place when another program put something there just now.
+        let _ = fs::remove_dir(DIRECTORY);
+    }
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(name)
+}
+
+/// Makes `/run/netns` a shared mount, so that an unmounted namespace goes away in every mount
+/// namespace and with it its last reference.
+fn prepare_directory() -> Result<()> {
+    fs::create_dir_all(DIRECTORY).attempt(|| format!("cannot create {DIRECTORY}"))?;
+    let share = || {
+        let flags = MsFlags::MS_SHARED | MsFlags::MS_REC;
+        mount(None::<&str>, DIRECTORY, None::<&str>, flags, None::<&str>)
+    };
+    match share() {
+        Err(Errno::EINVAL) => {
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+            mount(Some(DIRECTORY), DIRECTORY, None::<&str>, flags, None::<&str>)
+                .and_then(|()| share())
+        }
+        other => other,
+    }
+    .attempt(|| format!("cannot make {DIRECTORY} a shared mount (are you root?)"))
+}
+
+/// A namespace belongs to a thread: changing it on a thread that ends is the only safe way.
+fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

@@ -1,0 +1,232 @@
+//! The network of a mesh: one bridge in a namespace of its own, a veth pair to every instance.
+//!
+//! The bridge lives apart from the host's interfaces, routes and firewall, which are never touched.
+//!
+//! ```text
+//!  leno-<mesh>                      leno-<mesh>-<ns>-web-0
+//!  ┌───────────────────────┐        ┌──────────────────────┐
+//!  │ bridge leno0   v2 ────┼────────┼─ eth0  10.89.0.2     │
+//!  │ 10.89.0.1  fd89::1    │        │        fd89::2       │
+//!  └───────────────────────┘        └──────────────────────┘
+//! ```
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use futures_util::TryStreamExt;
+use leno_types::ports;
+use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::{
+    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
+};
+
+use crate::addresses::{Addresses, Subnet};
+use crate::error::{Attempt, Error, Result};
+use crate::netns::Netns;
+
+/// The bridge's name in its namespace.
+const BRIDGE: &str = "leno0";
+/// An instance's interface in its namespace.
+const INTERFACE: &str = "eth0";
+/// Lowest and highest local port of outgoing connections: steered connections share few
+/// destinations, so nearly all, but none below 10000, where programs usually listen.
+const LOCAL_PORTS: (u16, u16) = (10_000, 65_535);
+
+/// The bridge with its namespace.
+#[derive(Debug)]
+pub struct Switch {
+    netns: Netns,
+    netlink: Handle,
+    bridge: u32,
+    /// Drives the netlink socket; ends when the switch is dropped.
+    connection: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Switch {
+    /// Makes the bridge in `netns`, with the gateway's addresses on it.
+    ///
+    /// # Errors
+    /// When the kernel refuses a link, an address or a setting.
+    pub async fn create(netns: Netns, subnet: &Subnet) -> Result<Self> {
+        let runtime = tokio::runtime::Handle::current();
+        let (connection, netlink, _) = netns.within(|| {
+            prepare_settings(&[])?;
+            // With forwarding on and no way out, what leaves the mesh is refused at once instead of
+            // vanishing.
+            write_setting("net/ipv4/ip_forward", "1")?;
+            write_setting("net/ipv6/conf/all/forwarding", "1")?;
+            let _context = runtime.enter();
+            rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into())
+        })?;
+        let connection = tokio::spawn(connection);
+        let message = LinkBridge::new(BRIDGE).mcast_snooping(false).up().build();
+        let what = || format!("cannot make bridge {BRIDGE} in {}", netns.name());
+        netlink.link().add(message).execute().await.attempt(what)?;
+        let bridge = link_index(&netlink, BRIDGE).await?;
+        set_up_loopback(&netlink).await?;
+        add_addresses(&netlink, bridge, &subnet.gateway(), subnet).await?;
+        Ok(Self { netns, netlink, bridge, connection })
+    }
+
+    /// The namespace of the bridge.
+    #[must_use]
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Links an instance's namespace to the bridge: interface, addresses, default route, settings.
+    /// No outgoing connection will take one of its `listening` ports.
+    ///
+    /// # Errors
+    /// When the kernel refuses a link, an address, a route or a setting.
+    pub async fn connect(
+        &self,
+        instance: &Netns,
+        addresses: &Addresses,
+        subnet: &Subnet,
+        listening: &[u16],
+    ) -> Result<()> {
+        let port = port_name(subnet, addresses);
+        let runtime = tokio::runtime::Handle::current();
+        let (connection, netlink, _) = instance.within(|| {
+            prepare_settings(listening)?;
+            let _context = runtime.enter();
+            rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into())
+        })?;
+        let connection = tokio::spawn(connection);
+        let linked = self.link(instance, &netlink, &port).await;
+        let result = match linked {
+            Ok(interface) => configure(&netlink, interface, addresses, subnet).await,
+            Err(error) => Err(error),
+        };
+        connection.abort();
+        result
+    }
+
+    /// Makes the veth pair with one end in each namespace, both up.
+    async fn link(&self, instance: &Netns, netlink: &Handle, port: &str) -> Result<u32> {
+        let peer = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(port)
+            .setns_by_fd(self.netns.as_fd().as_raw_fd())
+            .build();
+        let pair = LinkVeth::new(INTERFACE, port)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+            .up()
+            .build();
+        let what = || format!("cannot link {} to the bridge", instance.name());
+        netlink.link().add(pair).execute().await.attempt(what)?;
+        let member = LinkUnspec::new_with_name(port).controller(self.bridge).up().build();
+        self.netlink.link().set(member).execute().await.attempt(what)?;
+        link_index(netlink, INTERFACE).await
+    }
+}
+
+/// The bridge's end of an instance's pair. Interface names have at most 15 characters, so it is
+/// made from the instance's number in the subnet.
+fn port_name(subnet: &Subnet, addresses: &Addresses) -> String {
+    format!("v{}", subnet.number_of(addresses))
+}
+
+async fn configure(
+    netlink: &Handle,
+    interface: u32,
+    addresses: &Addresses,
+    subnet: &Subnet,
+) -> Result<()> {
+    set_up_loopback(netlink).await?;
+    add_addresses(netlink, interface, addresses, subnet).await?;
+    let gateway = subnet.gateway();
+    let mut routes = vec![
+        RouteMessageBuilder::<Ipv4Addr>::new()
+            .gateway(gateway.v4)
+            .output_interface(interface)
+            .build(),
+    ];
+    if let Some(v6) = gateway.v6 {
+        let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(v6);
+        routes.push(route.output_interface(interface).build());
+    }
+    for route in routes {
+        let what = || "cannot add the default route".to_owned();
+        netlink.route().add(route).execute().await.attempt(what)?;
+    }
+    Ok(())
+}
+
+async fn add_addresses(
+    netlink: &Handle,
+    interface: u32,
+    addresses: &Addresses,
+    subnet: &Subnet,
+) -> Result<()> {
+    for address in addresses.iter() {
+        let prefix = match address {
+            IpAddr::V4(_) => subnet.v4_prefix(),
+            IpAddr::V6(_) => subnet.v6_prefix(),
+        };
+        let what = || format!("cannot add address {address}");
+        let request = netlink.address().add(interface, address, prefix);
+        request.execute().await.attempt(what)?;
+    }
+    Ok(())
+}
+
+async fn set_up_loopback(netlink: &Handle) -> Result<()> {
+    let what = || "cannot set lo up".to_owned();
+    let message = LinkUnspec::new_with_name("lo").up().build();
+    netlink.link().set(message).execute().await.attempt(what)
+}
+
+async fn link_index(netlink: &Handle, name: &str) -> Result<u32> {
+    let what = || format!("cannot find interface {name}");
+    let mut links = Box::pin(netlink.link().get().match_name(name).execute());
+    let found = links.try_next().await.attempt(what)?;
+    found.map(|link| link.header.index).ok_or_else(|| Error::Refused(what()))
+}
+
+/// Settings of a namespace, written by a thread inside it before any interface is there.
+fn prepare_settings(listening: &[u16]) -> Result<()> {
+    let mesh_ports = [ports::OUTBOUND, ports::INBOUND, HBONE, ports::ADMIN];
+    let reserved = mesh_ports.iter().chain(listening).map(u16::to_string);
+    let reserved = reserved.collect::<Vec<_>>().join(",");
+    write_setting("net/ipv4/ip_local_reserved_ports", &reserved)?;
+    let (low, high) = LOCAL_PORTS;
+    write_setting("net/ipv4/ip_local_port_range", &format!("{low} {high}"))?;
+    // Applications need no root for a port below 1024 or for ping: nobody else is in here.
+    write_setting("net/ipv4/ip_unprivileged_port_start", "0")?;
+    write_setting("net/ipv4/ping_group_range", "0 2147483647")?;
+    // Addresses are given out once, so nobody has to be asked whether one is taken (RFC 4862
+    // section 5.4), which would keep IPv6 unusable for its first second.
+    for scope in ["all", "default"] {
+        write_setting(&format!("net/ipv6/conf/{scope}/accept_dad"), "0")?;
+        write_setting(&format!("net/ipv6/conf/{scope}/dad_transmits"), "0")?;
+        write_setting(&format!("net/ipv6/conf/{scope}/accept_ra"), "0")?;
+    }
+    Ok(())
+}
+
+/// The second wire form's port; reserved so that no outgoing connection ever takes it.
+const HBONE: u16 = 15008;
+
+/// Writes one `/proc/sys` file; a file that this kernel does not have is passed over.
+fn write_setting(name: &str, value: &str) -> Result<()> {
+    let path = Path::new("/proc/sys").join(name);
+    match fs::write(&path, value) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.attempt(|| format!("cannot write {value:?} to {}", path.display())),
+    }
+}
+
+/// Whether this machine has IPv6 at all.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
+}

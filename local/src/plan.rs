@@ -1,0 +1,212 @@
+//! From documents to what is to run: instances with addresses, services with VIPs and endpoints.
+//!
+//! Pure: nothing is started, and the same documents over the same earlier plan give the same plan.
+//! An edit keeps every address whose owner stays.
+
+mod render;
+mod services;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod workloads;
+mod zone;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use leno_capture::Choice;
+use leno_resources::{Documents, Located, Object, Problem, Workload};
+use leno_types::{InstanceName, MtlsMode, ServiceName};
+
+use crate::addresses::{Addresses, Allocation, Subnet};
+use crate::network;
+
+use services::Service;
+
+/// What is to run.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The instances.
+    pub instances: BTreeMap<InstanceName, Instance>,
+    /// What is odd but can be run.
+    pub warnings: Vec<String>,
+    services: BTreeMap<ServiceName, Service>,
+    workloads: Vec<Workload>,
+    /// Slices that were given, for services without a selector.
+    slices: Vec<EndpointSlice>,
+    /// Objects that are passed on as they are.
+    others: Vec<Object>,
+    numbers: Numbers,
+}
+
+/// One instance of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// Its name.
+    pub name: InstanceName,
+    /// The workload it is an instance of.
+    pub workload: Arc<str>,
+    /// The name in front of its output: with the namespace where there are several.
+    pub label: String,
+    /// Its names in DNS.
+    pub full_names: Vec<String>,
+    /// Its addresses.
+    pub addresses: Addresses,
+    /// The ports it declares.
+    pub listening: Vec<u16>,
+    /// What its inbound side does with plaintext.
+    pub mtls: MtlsMode,
+    /// What is started; another one needs a restart, everything else does not.
+    pub launch: Launch,
+}
+
+/// What is started for an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Added to the environment.
+    pub environment: BTreeMap<String, String>,
+    /// Where it starts, absolute.
+    pub directory: PathBuf,
+    /// What its identity names.
+    pub service_account: String,
+    /// Whether it gets a proxy.
+    pub meshed: bool,
+    /// How its traffic is captured.
+    pub capture: Choice,
+}
+
+/// What holds where documents say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// What inbound sides do with plaintext.
+    pub mtls: MtlsMode,
+    /// How traffic is captured.
+    pub capture: Choice,
+    /// Whether there is IPv6.
+    pub ipv6: bool,
+}
+
+/// How one plan differs from the one before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Instances to end: gone, or started differently now.
+    pub ended: BTreeSet<InstanceName>,
+    /// Instances to start: new, or started differently now.
+    pub started: BTreeSet<InstanceName>,
+}
+
+/// Who has which addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Numbers {
+    instances: Allocation,
+    services: Allocation,
+}
+
+/// What is known while a plan is made.
+struct Draft<'a> {
+    documents: &'a Documents,
+    defaults: Defaults,
+    problems: Vec<Problem>,
+    plan: Plan,
+}
+
+impl Plan {
+    /// Makes the plan for these documents; addresses of `before` are kept.
+    ///
+    /// # Errors
+    /// Every reason why the documents cannot be run here, with its place.
+    pub fn make(
+        documents: &Documents,
+        defaults: Defaults,
+        before: &Self,
+    ) -> Result<Self, Vec<Problem>> {
+        let plan = Self { numbers: before.numbers.clone(), ..Self::default() };
+        let mut draft = Draft { documents, defaults, problems: Vec::new(), plan };
+        draft.pass_on();
+        draft.add_workloads();
+        draft.add_services();
+        draft.name_instances();
+        if draft.problems.is_empty() { Ok(draft.plan) } else { Err(draft.problems) }
+    }
+
+    /// What has to be ended and started to come from this plan to `next`.
+    #[must_use]
+    pub fn difference(&self, next: &Self) -> Difference {
+        let same = |name: &InstanceName| {
+            let now = self.instances.get(name).map(|i| (&i.launch, i.addresses));
+            now.is_some() && now == next.instances.get(name).map(|i| (&i.launch, i.addresses))
+        };
+        let changed = |plan: &Self| plan.instances.keys().filter(|n| !same(n)).cloned().collect();
+        Difference { ended: changed(self), started: changed(next) }
+    }
+
+    /// Whether anything has a proxy.
+    #[must_use]
+    pub fn meshed(&self) -> bool {
+        self.instances.values().any(|instance| instance.launch.meshed)
+    }
+
+    /// How many services there are.
+    #[must_use]
+    pub fn services(&self) -> usize {
+        self.services.len()
+    }
+}
+
+impl Draft<'_> {
+    fn problem(&mut self, of: &Located<Object>, path: &str, reason: String) {
+        self.problems.push(Problem {
+            file: of.file.clone(),
+            place: of.place,
+            path: path.to_owned(),
+            reason,
+        });
+    }
+
+    /// Takes over what needs no work here, and refuses what `leno up` cannot run.
+    fn pass_on(&mut self) {
+        for located in &self.documents.objects {
+            match &located.value {
+                Object::Namespace(_) | Object::ServiceAccount(_) => {
+                    self.plan.others.push(located.value.clone());
+                }
+                Object::EndpointSlice(slice) => self.plan.slices.push((**slice).clone()),
+                Object::Proxy(_) => {
+                    let reason = "a Proxy document is for `leno-proxy --static`: remove it, leno up \
+                                  makes the proxies itself";
+                    self.problem(located, "", reason.to_owned());
+                }
+                Object::Service(_) | Object::Workload(_) => {}
+            }
+        }
+    }
+
+    fn name_instances(&mut self) {
+        let namespaces: BTreeSet<_> =
+            self.plan.instances.keys().map(|name| name.namespace.clone()).collect();
+        for instance in self.plan.instances.values_mut() {
+            instance.label = match namespaces.len() {
+                1 => instance.name.name.to_string(),
+                _ => instance.name.to_string(),
+            };
+            for (name, service) in &self.plan.services {
+                if service.serves(&instance.name) {
+                    let (host, domain) = (&instance.name.name, crate::dns::DOMAIN);
+                    let full = format!("{host}.{}.{}.svc.{domain}", name.name, name.namespace);
+                    instance.full_names.push(full);
+                }
+            }
+        }
+    }
+}
+
+/// The range of instances' addresses on this machine.
+#[must_use]
+pub fn subnet() -> Subnet {
+    static SUBNET: std::sync::OnceLock<Subnet> = std::sync::OnceLock::new();
+    *SUBNET.get_or_init(|| Subnet::workloads(network::has_ipv6()))
+}

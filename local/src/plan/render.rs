@@ -1,0 +1,161 @@
+//! What the control plane reads: the documents with everything filled in that a cluster would have
+//! filled in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::discovery::v1::{
+    Endpoint as SliceEndpoint, EndpointConditions, EndpointPort, EndpointSlice,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leno_resources::{InstanceStatus, Kind, Object, SERVICE_NAME_LABEL, WorkloadStatus, to_yaml};
+use leno_types::{InstanceName, ServiceName};
+
+use super::services::{Endpoint, Service};
+use super::{Instance, Plan};
+
+impl Plan {
+    /// The documents as YAML; `ready` are the instances that take traffic.
+    #[must_use]
+    pub fn render(&self, ready: &BTreeSet<InstanceName>) -> String {
+        let mut objects: Vec<Object> = self.others.clone();
+        objects.extend(self.services.values().map(|s| Object::Service(Box::new(s.object.clone()))));
+        objects.extend(self.slices.iter().map(|s| Object::EndpointSlice(Box::new(s.clone()))));
+        for (name, service) in &self.services {
+            let slices = self.slices_of(name, service, ready);
+            objects.extend(slices.into_iter().map(|s| Object::EndpointSlice(Box::new(s))));
+        }
+        for workload in &self.workloads {
+            let mut workload = workload.clone();
+            let metadata = &workload.metadata;
+            let of_workload = |instance: &&Instance| {
+                *instance.name.namespace == *metadata.namespace
+                    && *instance.workload == *metadata.name
+            };
+            let mut instances: Vec<&Instance> =
+                self.instances.values().filter(of_workload).collect();
+            // By number: web-10 comes after web-9.
+            instances.sort_by_key(|instance| (instance.name.name.len(), instance.name.clone()));
+            let status = |instance: &&Instance| InstanceStatus {
+                name: instance.name.name.to_string(),
+                addresses: instance.addresses.iter().collect(),
+                meshed: instance.launch.meshed,
+                ready: ready.contains(&instance.name),
+            };
+            let instances = instances.iter().map(status).collect();
+            workload.status = Some(WorkloadStatus { instances });
+            objects.push(Object::Workload(Box::new(workload)));
+        }
+        let documents: Vec<String> =
+            objects.iter().map(|object| to_yaml(object).trim_end().to_owned() + "\n").collect();
+        documents.join("---\n")
+    }
+
+    /// The slices of a service's own endpoints: one for each family and each set of port numbers,
+    /// because named ports may differ from workload to workload.
+    fn slices_of(
+        &self,
+        name: &ServiceName,
+        service: &Service,
+        ready: &BTreeSet<InstanceName>,
+    ) -> Vec<EndpointSlice> {
+        let mut groups: BTreeMap<&[Option<u16>], Vec<&Endpoint>> = BTreeMap::new();
+        for endpoint in &service.endpoints {
+            groups.entry(&endpoint.ports).or_default().push(endpoint);
+        }
+        let mut slices = Vec::new();
+        for (index, (ports, endpoints)) in groups.into_iter().enumerate() {
+            for family in [Family::V4, Family::V6] {
+                let endpoint = |endpoint: &&Endpoint| {
+                    let instance = self.instances.get(&endpoint.instance)?;
+                    let address = instance.addresses.iter().find(|a| family.has(*a))?;
+                    let ready = service.lists_unready || ready.contains(&instance.name);
+                    Some(slice_endpoint(instance, address, ready))
+                };
+                let found: Vec<_> = endpoints.iter().filter_map(endpoint).collect();
+                if found.is_empty() {
+                    continue;
+                }
+                let suffix = format!("{}-{index}", family.label());
+                slices.push(EndpointSlice {
+                    address_type: family.address_type().to_owned(),
+                    endpoints: Some(found),
+                    metadata: slice_metadata(name, &suffix),
+                    ports: Some(slice_ports(service, ports)),
+                });
+            }
+        }
+        slices
+    }
+}
+
+/// An address family, which a slice has one of.
+#[derive(Clone, Copy)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn has(self, address: IpAddr) -> bool {
+        address.is_ipv4() == matches!(self, Self::V4)
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+        }
+    }
+
+    fn address_type(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+}
+
+fn slice_metadata(service: &ServiceName, suffix: &str) -> ObjectMeta {
+    let label = (SERVICE_NAME_LABEL.to_owned(), service.name.to_string());
+    ObjectMeta {
+        name: Some(format!("{}-leno-{suffix}", service.name)),
+        namespace: Some(service.namespace.to_string()),
+        labels: Some([label].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+fn slice_endpoint(instance: &Instance, address: IpAddr, ready: bool) -> SliceEndpoint {
+    SliceEndpoint {
+        addresses: vec![address.to_string()],
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(ready),
+            terminating: Some(false),
+        }),
+        hostname: Some(instance.name.name.to_string()),
+        target_ref: Some(ObjectReference {
+            api_version: Some(Kind::Workload.api_version().to_owned()),
+            kind: Some(Kind::Workload.as_str().to_owned()),
+            name: Some(instance.name.name.to_string()),
+            namespace: Some(instance.name.namespace.to_string()),
+            ..ObjectReference::default()
+        }),
+        ..SliceEndpoint::default()
+    }
+}
+
+fn slice_ports(service: &Service, numbers: &[Option<u16>]) -> Vec<EndpointPort> {
+    let ports = service.ports().iter().zip(numbers);
+    let port = ports.filter_map(|(port, number)| {
+        Some(EndpointPort {
+            name: port.name.clone(),
+            port: Some(i32::from((*number)?)),
+            protocol: port.protocol.clone().or(Some("TCP".to_owned())),
+            app_protocol: port.app_protocol.clone(),
+        })
+    });
+    port.collect()
+}

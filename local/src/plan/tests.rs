@@ -1,0 +1,274 @@
+use std::net::IpAddr;
+
+use hickory_proto::rr::{Name, RecordType};
+
+use super::*;
+use crate::dns::Answer;
+
+const DEFAULTS: Defaults =
+    Defaults { mtls: MtlsMode::Permissive, capture: Choice::Auto, ipv6: true };
+
+const SHOP: &str = "\
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec:
+  replicas: 2
+  command: [nginx]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: front, namespace: shop}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: http}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: peers, namespace: shop}
+spec:
+  clusterIP: None
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+";
+
+fn documents(text: &str) -> Documents {
+    leno_resources::parse("/srv/mesh.yaml", text).unwrap()
+}
+
+fn plan(text: &str) -> Plan {
+    Plan::make(&documents(text), DEFAULTS, &Plan::default()).unwrap()
+}
+
+fn problems(text: &str) -> String {
+    let problems = Plan::make(&documents(text), DEFAULTS, &Plan::default()).unwrap_err();
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn instance(name: &str) -> InstanceName {
+    name.parse().unwrap()
+}
+
+fn all(plan: &Plan) -> BTreeSet<InstanceName> {
+    plan.instances.keys().cloned().collect()
+}
+
+fn workload(name: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: \
+         shop}}\nspec: {{command: [run], {rest}}}\n---\n"
+    )
+}
+
+#[test]
+fn instances_have_names_addresses_and_a_place_to_start() {
+    let plan = plan(SHOP);
+    let web = &plan.instances[&instance("shop/web-1")];
+    assert_eq!(web.addresses.iter().collect::<Vec<_>>(), ips(&["10.89.0.3", "fd89::3"]));
+    assert_eq!(web.label, "web-1");
+    assert_eq!(web.launch.directory, std::path::Path::new("/srv"));
+    assert_eq!(web.listening, [8080]);
+    assert!(web.launch.meshed);
+    assert!(web.full_names.contains(&"web-1.front.shop.svc.cluster.local".to_owned()));
+}
+
+#[test]
+fn services_get_vips_in_both_families_unless_headless() {
+    let plan = plan(SHOP);
+    let vips = |name: &str| plan.services[&name.parse().unwrap()].vips.clone();
+    assert_eq!(vips("shop/front"), ips(&["10.96.0.1", "fd96::1"]));
+    assert_eq!(vips("shop/peers"), ips(&[]));
+    // Implied by the workload's ports.
+    assert_eq!(vips("shop/web"), ips(&["10.96.0.2", "fd96::2"]));
+}
+
+#[test]
+fn a_vip_that_is_asked_for_is_given_and_kept_from_others() {
+    let asking = "\
+apiVersion: v1
+kind: Service
+metadata: {name: zoo, namespace: shop}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
+---
+";
+    let plan = plan(&(asking.to_owned() + SHOP));
+    let vips = |name: &str| plan.services[&name.parse().unwrap()].vips.clone();
+    assert_eq!(vips("shop/zoo")[0], ips(&["10.96.0.1"])[0]);
+    assert_eq!(vips("shop/front"), ips(&["10.96.0.2", "fd96::2"]));
+
+    let outside = asking.replace("10.96.0.1", "192.0.2.1");
+    let text = problems(&outside);
+    assert!(text.starts_with("/srv/mesh.yaml:1:1: spec.clusterIP: 192.0.2.1"), "{text}");
+    let twice = asking.to_owned() + &asking.replace("zoo", "zoo2");
+    assert!(problems(&twice).contains("is the VIP of shop/zoo already"));
+}
+
+#[test]
+fn families_of_a_service_are_respected() {
+    let single = "\
+apiVersion: v1
+kind: Service
+metadata: {name: six, namespace: shop}
+spec: {ipFamilies: [IPv6], ports: [{port: 80}]}
+";
+    let plan = plan(single);
+    assert_eq!(plan.services[&"shop/six".parse().unwrap()].vips, ips(&["fd96::1"]));
+}
+
+#[test]
+fn endpoints_follow_selectors_and_named_ports() {
+    let other = "\
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: old, namespace: shop, labels: {app: web}}
+spec: {command: [run], ports: [{name: http, port: 9090}]}
+";
+    let plan = plan(&(SHOP.to_owned() + other));
+    let yaml = plan.render(&all(&plan));
+    let read = leno_resources::parse("state.yaml", &yaml).unwrap();
+    let mut seen = BTreeSet::new();
+    for located in read.objects {
+        let Object::EndpointSlice(slice) = located.value else { continue };
+        let labels = slice.metadata.labels.unwrap();
+        if labels[leno_resources::SERVICE_NAME_LABEL] != "front" {
+            continue;
+        }
+        for endpoint in slice.endpoints.unwrap() {
+            let port = slice.ports.as_ref().unwrap()[0].port.unwrap();
+            seen.insert(format!("{} {port}", endpoint.addresses[0]));
+        }
+    }
+    let expected = [
+        "10.89.0.2 9090",
+        "10.89.0.3 8080",
+        "10.89.0.4 8080",
+        "fd89::2 9090",
+        "fd89::3 8080",
+        "fd89::4 8080",
+    ];
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn what_is_rendered_is_read_back_and_says_who_is_ready() {
+    let plan = plan(SHOP);
+    let ready = [instance("shop/web-0")].into();
+    let yaml = plan.render(&ready);
+    let read = leno_resources::parse("state.yaml", &yaml).unwrap();
+    let workload = read.objects.iter().find_map(|located| match &located.value {
+        Object::Workload(workload) => Some(workload),
+        _ => None,
+    });
+    let workload = workload.unwrap();
+    assert_eq!(workload.metadata.annotations["leno.dev/mtls"], "permissive");
+    let instances = &workload.status.as_ref().unwrap().instances;
+    let status: Vec<_> = instances.iter().map(|i| (i.name.as_str(), i.meshed, i.ready)).collect();
+    assert_eq!(status, [("web-0", true, true), ("web-1", true, false)]);
+    let service = read.objects.iter().find_map(|located| match &located.value {
+        Object::Service(service) => Some(service),
+        _ => None,
+    });
+    let spec = service.unwrap().spec.clone().unwrap();
+    assert_eq!(spec.cluster_ips.unwrap(), ["10.96.0.1", "fd96::1"]);
+    assert_eq!(spec.ports.unwrap()[0].app_protocol.as_deref(), Some("http"));
+}
+
+#[test]
+fn names_follow_readiness() {
+    let plan = plan(SHOP);
+    let ask = |ready: &BTreeSet<InstanceName>, name: &str| {
+        let name = Name::from_ascii(name).unwrap();
+        let client: IpAddr = "10.89.0.2".parse().unwrap();
+        match plan.zone(ready).answer(&name, RecordType::A, client) {
+            Answer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
+            other => vec![format!("{other:?}")],
+        }
+    };
+    let one = [instance("shop/web-1")].into();
+    assert_eq!(ask(&one, "peers.shop.svc.cluster.local."), ["10.89.0.3"]);
+    assert_eq!(ask(&one, "front.shop.svc.cluster.local."), ["10.96.0.1"]);
+    assert_eq!(ask(&all(&plan), "peers.shop.svc.cluster.local."), ["10.89.0.2", "10.89.0.3"]);
+}
+
+#[test]
+fn an_edit_touches_only_what_it_changes() {
+    let text = workload("api", "ports: [{port: 80}]") + &workload("web", "replicas: 2");
+    let before = plan(&text);
+    let same = Plan::make(&documents(&text), DEFAULTS, &before).unwrap();
+    assert_eq!(before.difference(&same), Difference::default());
+
+    let edited = workload("aaa", "replicas: 1")
+        + &workload("api", "ports: [{port: 81}]")
+        + &workload("web", "replicas: 3, env: {A: b}");
+    let after = Plan::make(&documents(&edited), DEFAULTS, &before).unwrap();
+    let difference = before.difference(&after);
+    let names = |names: &[&str]| names.iter().map(|name| instance(name)).collect();
+    assert_eq!(difference.ended, names(&["shop/web-0", "shop/web-1"]));
+    assert_eq!(
+        difference.started,
+        names(&["shop/aaa-0", "shop/web-0", "shop/web-1", "shop/web-2"])
+    );
+    let address = |plan: &Plan| plan.instances[&instance("shop/api-0")].addresses;
+    assert_eq!(address(&before), address(&after));
+}
+
+#[test]
+fn settings_come_from_the_workload_before_the_namespace() {
+    let text = "\
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: shop
+  annotations: {leno.dev/mtls: strict, leno.dev/capture: nftables}
+  labels: {leno.dev/inject: disabled}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop, labels: {leno.dev/inject: enabled}}
+spec: {command: [run]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: job, namespace: shop, annotations: {leno.dev/mtls: disabled}}
+spec: {command: [run]}
+";
+    let plan = plan(text);
+    let web = &plan.instances[&instance("shop/web-0")];
+    let job = &plan.instances[&instance("shop/job-0")];
+    assert!(web.launch.meshed);
+    assert_eq!(web.mtls, MtlsMode::Strict);
+    assert_eq!(web.launch.capture.to_string(), "nftables");
+    assert!(!job.launch.meshed);
+    assert_eq!(job.mtls, MtlsMode::Disabled);
+}
+
+#[test]
+fn problems_say_where_and_what_to_do() {
+    let missing = SHOP.replace("targetPort: http", "targetPort: https");
+    let text = problems(&missing);
+    assert!(text.contains("no selected workload has a port named \"https\""), "{text}");
+    assert!(text.starts_with("/srv/mesh.yaml:"), "{text}");
+    let node = SHOP.replace("labels: {app: web}}", "labels: {leno.dev/mode: node}}");
+    assert!(problems(&node).contains("use mode sidecar"));
+}
+
+#[test]
+fn namespaces_that_would_share_a_name_are_refused() {
+    let text = workload("b-c", "replicas: 1").replace("shop", "a")
+        + &workload("c", "replicas: 1").replace("shop", "a-b");
+    let text = problems(&text);
+    assert!(text.contains("would have the same name"), "{text}");
+}
+
+#[test]
+fn a_selector_that_matches_nothing_is_a_warning() {
+    let text = SHOP.replace("selector: {app: web}", "selector: {app: none}");
+    let plan = plan(&text);
+    assert!(plan.warnings[0].contains("Service shop/front matches no workload"));
+}
+
+fn ips(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}

@@ -1,0 +1,136 @@
+//! Instances from `Workload` documents.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use leno_resources::{Located, MTLS_ANNOTATION, Object, STDIN, Workload};
+use leno_types::InstanceName;
+
+use super::{Draft, Instance, Launch, settings};
+use crate::addresses::Subnet;
+
+impl Draft<'_> {
+    /// Adds every instance of every workload.
+    pub(super) fn add_workloads(&mut self) {
+        let documents = self.documents;
+        let workloads = documents.objects.iter().filter_map(|located| match &located.value {
+            Object::Workload(workload) => Some((located, &**workload)),
+            _ => None,
+        });
+        let workloads: Vec<_> = workloads.collect();
+        if !self.number(&workloads) {
+            return;
+        }
+        let mut places: BTreeMap<String, InstanceName> = BTreeMap::new();
+        for (located, workload) in workloads {
+            for instance in self.instances(located, workload) {
+                // Names of network namespaces join both parts with a hyphen.
+                let joined = format!("{}-{}", instance.name.namespace, instance.name.name);
+                if let Some(other) = places.insert(joined, instance.name.clone()) {
+                    let reason = format!(
+                        "the network namespaces of {} and {other} would have the same name: \
+                         rename one",
+                        instance.name
+                    );
+                    self.problem(located, "metadata.name", reason);
+                }
+                self.plan.instances.insert(instance.name.clone(), instance);
+            }
+        }
+    }
+
+    /// Gives every instance its number.
+    fn number(&mut self, workloads: &[(&Located<Object>, &Workload)]) -> bool {
+        let owners = workloads.iter().flat_map(|(_, workload)| {
+            let namespace = &workload.metadata.namespace;
+            (0..workload.spec.replicas)
+                .map(move |number| (namespace.clone(), workload.instance_name(number)))
+        });
+        let subnet = Subnet::workloads(self.defaults.ipv6);
+        let gateway = subnet.number_of(&subnet.gateway());
+        if let Some(numbers) = self.plan.numbers.instances.assign(owners, &[gateway]) {
+            self.plan.numbers.instances = numbers;
+            return true;
+        }
+        if let Some((located, _)) = workloads.last() {
+            let reason = "there are more instances than addresses: use fewer replicas";
+            self.problem(located, "spec.replicas", reason.to_owned());
+        }
+        false
+    }
+
+    fn instances(&mut self, located: &Located<Object>, workload: &Workload) -> Vec<Instance> {
+        let settings = settings::of(self.documents, workload, self.defaults);
+        if settings.node_mode {
+            let reason = "leno up gives every instance a proxy of its own: use mode sidecar";
+            self.problem(located, "metadata.annotations", reason.to_owned());
+        }
+        let launch = Launch {
+            command: workload.spec.command.clone(),
+            environment: workload.spec.env.clone(),
+            directory: directory(&located.file, workload.spec.working_dir.as_deref()),
+            service_account: workload.spec.service_account.clone(),
+            meshed: settings.meshed,
+            capture: settings.capture,
+        };
+        let mut resolved = workload.clone();
+        let mode = settings.mtls.as_str().to_owned();
+        resolved.metadata.annotations.insert(MTLS_ANNOTATION.to_owned(), mode);
+        resolved.status = None;
+        self.plan.workloads.push(resolved);
+
+        let subnet = Subnet::workloads(self.defaults.ipv6);
+        let mut instances = Vec::new();
+        for index in 0..workload.spec.replicas {
+            let namespace = workload.metadata.namespace.clone();
+            let name = workload.instance_name(index);
+            let number = self.plan.numbers.instances.number(&(namespace.clone(), name.clone()));
+            let number = number.expect("every instance was given a number");
+            match InstanceName::new(&namespace, &name) {
+                Ok(name) => instances.push(Instance {
+                    name,
+                    workload: workload.metadata.name.as_str().into(),
+                    label: String::new(),
+                    full_names: Vec::new(),
+                    addresses: subnet.addresses(number),
+                    listening: workload.spec.ports.iter().map(|port| port.port).collect(),
+                    mtls: settings.mtls,
+                    launch: launch.clone(),
+                }),
+                Err(error) => {
+                    let reason = format!("{error} (an instance is named after its workload)");
+                    self.problem(located, "metadata.name", reason);
+                    break;
+                }
+            }
+        }
+        instances
+    }
+}
+
+/// Where a command starts: relative to the file's directory, which is the default.
+fn directory(file: &str, wanted: Option<&str>) -> PathBuf {
+    let base = match file {
+        STDIN => Path::new("."),
+        file => Path::new(file).parent().unwrap_or(Path::new(".")),
+    };
+    let directory = base.join(wanted.unwrap_or("."));
+    let absolute = std::path::absolute(&directory).unwrap_or(directory);
+    // Without the `.` that joining leaves, so that messages read well.
+    absolute.components().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_start_beside_their_file() {
+        assert_eq!(directory("/srv/shop/mesh.yaml", None), Path::new("/srv/shop"));
+        assert_eq!(directory("/srv/shop/mesh.yaml", Some("web")), Path::new("/srv/shop/web"));
+        assert_eq!(directory("/srv/shop/mesh.yaml", Some("/tmp")), Path::new("/tmp"));
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(directory("mesh.yaml", None), here);
+        assert_eq!(directory("-", None), here);
+    }
+}

@@ -1,0 +1,100 @@
+//! What DNS says about a plan.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use leno_resources::SERVICE_NAME_LABEL;
+use leno_types::{InstanceName, ServiceName};
+
+use super::Plan;
+use super::services::{Endpoint, Service};
+use crate::dns::{EndpointNames, PortName, ServiceNames, Zone};
+
+impl Plan {
+    /// The names; `ready` are the instances that take traffic.
+    #[must_use]
+    pub fn zone(&self, ready: &BTreeSet<InstanceName>) -> Zone {
+        let services = self.services.iter().map(|(name, service)| {
+            let key = (name.namespace.to_string(), name.name.to_string());
+            (key, self.names(name, service, ready))
+        });
+        let meshed = self.instances.values().filter(|instance| instance.launch.meshed);
+        Zone::new(services, meshed.flat_map(|instance| instance.addresses.iter()))
+    }
+
+    fn names(
+        &self,
+        name: &ServiceName,
+        service: &Service,
+        ready: &BTreeSet<InstanceName>,
+    ) -> ServiceNames {
+        let own = service.endpoints.iter().filter_map(|endpoint| {
+            let instance = self.instances.get(&endpoint.instance)?;
+            let listed = service.lists_unready || ready.contains(&instance.name);
+            listed.then(|| EndpointNames {
+                host: instance.name.name.to_string(),
+                addresses: instance.addresses.iter().collect(),
+                ports: endpoint_ports(service, endpoint),
+            })
+        });
+        let mut endpoints: Vec<EndpointNames> = own.collect();
+        for slice in &self.slices {
+            if belongs(slice, name) {
+                endpoints.extend(given(slice));
+            }
+        }
+        let port = |port: &k8s_openapi::api::core::v1::ServicePort| {
+            port_name(port.name.as_deref(), port.protocol.as_deref(), u16::try_from(port.port).ok())
+        };
+        ServiceNames {
+            vips: service.vips.clone(),
+            ports: service.ports().iter().filter_map(port).collect(),
+            endpoints,
+        }
+    }
+}
+
+fn endpoint_ports(service: &Service, endpoint: &Endpoint) -> Vec<PortName> {
+    let ports = service.ports().iter().zip(&endpoint.ports);
+    let name = ports.filter_map(|(port, number)| {
+        port_name(port.name.as_deref(), port.protocol.as_deref(), *number)
+    });
+    name.collect()
+}
+
+fn port_name(name: Option<&str>, protocol: Option<&str>, port: Option<u16>) -> Option<PortName> {
+    Some(PortName {
+        name: name.filter(|name| !name.is_empty())?.to_owned(),
+        protocol: protocol.unwrap_or("TCP").to_ascii_lowercase(),
+        port: port?,
+    })
+}
+
+fn belongs(slice: &EndpointSlice, service: &ServiceName) -> bool {
+    let labels = slice.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)).map(String::as_str)
+        == Some(&*service.name)
+        && slice.metadata.namespace.as_deref() == Some(&*service.namespace)
+}
+
+/// The endpoints of a slice that was given; one without a host name is named after its address, as
+/// in a cluster.
+fn given(slice: &EndpointSlice) -> Vec<EndpointNames> {
+    let ports = slice.ports.iter().flatten().filter_map(|port| {
+        let number = port.port.and_then(|number| u16::try_from(number).ok());
+        port_name(port.name.as_deref(), port.protocol.as_deref(), number)
+    });
+    let ports: Vec<PortName> = ports.collect();
+    let endpoints = slice.endpoints.iter().flatten().filter(|endpoint| {
+        endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)
+    });
+    let names = endpoints.filter_map(|endpoint| {
+        let addresses: Vec<IpAddr> =
+            endpoint.addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        let first = addresses.first()?.to_string().replace(['.', ':'], "-");
+        let host = endpoint.hostname.clone().unwrap_or(first);
+        Some(EndpointNames { host, addresses, ports: ports.clone() })
+    });
+    names.collect()
+}

@@ -1,0 +1,144 @@
+//! Starting and ending the processes of a mesh.
+
+#![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+
+use crate::enclosure::{Credentials, Enclosure, Tether};
+use crate::error::{Attempt, Error, Result};
+use crate::output::{Origin, Output};
+
+/// A command line with its surroundings.
+#[derive(Debug)]
+pub struct Task {
+    /// Program and arguments; the program is looked up in the PATH of `environment`.
+    pub command: Vec<OsString>,
+    /// Added to the inherited environment, or all of it.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// Whether this process's environment is passed on.
+    pub inherit: bool,
+    /// Where it starts.
+    pub directory: Option<PathBuf>,
+    /// What it enters.
+    pub enclosure: Enclosure,
+    /// Whom it runs as.
+    pub credentials: Credentials,
+}
+
+/// A running process whose output is being printed. Killed when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    pid: Pid,
+}
+
+impl Task {
+    /// Starts the process. Must be called by a thread that lives as long as the mesh, which is
+    /// when the kernel ends the process at the latest.
+    ///
+    /// # Errors
+    /// When it cannot be started: no such program, or its surroundings refuse it.
+    pub fn start(self, output: &Output, origin: &Origin) -> Result<Running> {
+        let program = self
+            .command
+            .first()
+            .ok_or_else(|| Error::Refused("the command is empty".into()))?
+            .clone();
+        let mut command = Command::new(&program);
+        command.args(&self.command[1..]);
+        if !self.inherit {
+            command.env_clear();
+        }
+        command.envs(self.credentials.environment());
+        command.envs(&self.environment);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C in the terminal is for leno, which ends the mesh in order.
+            .process_group(0)
+            .kill_on_drop(true);
+        let (enclosure, credentials) = (self.enclosure, self.credentials);
+        let tether = Tether::to_this_process();
+        let prepare = move || {
+            enclosure.enter()?;
+            credentials.assume()?;
+            tether.tie()
+        };
+        // SAFETY: `prepare` makes system calls on descriptors and strings that were made before the
+        // fork; it neither allocates nor takes a lock.
+        unsafe { command.pre_exec(prepare) };
+        let what = || format!("cannot start {}", program.display());
+        let mut child = command.spawn().attempt(what)?;
+        let id = child.id().and_then(|id| id.try_into().ok());
+        let pid = Pid::from_raw(id.expect("a child that was not waited for has an id"));
+        if let Some(stdout) = child.stdout.take() {
+            let (output, origin) = (output.clone(), origin.clone());
+            tokio::spawn(async move { output.copy(&origin, stdout).await });
+        }
+        if let Some(stderr) = child.stderr.take() {
+            let (output, origin) = (output.clone(), origin.clone());
+            tokio::spawn(async move { output.copy(&origin, stderr).await });
+        }
+        Ok(Running { child, pid })
+    }
+}
+
+impl Running {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
+    /// Waits for its end. Cancel safe.
+    ///
+    /// # Errors
+    /// When the system cannot wait for it.
+    pub async fn ended(&mut self) -> Result<ExitStatus> {
+        let pid = self.pid;
+        self.child.wait().await.attempt(|| format!("cannot wait for process {pid}"))
+    }
+
+    /// Asks it to end and waits up to `grace`, then kills it.
+    ///
+    /// # Errors
+    /// When the system cannot wait for it.
+    pub async fn end(&mut self, grace: Duration) -> Result<ExitStatus> {
+        if self.child.id().is_some() {
+            // It is not reaped yet, so the number is still its own.
+            let _ = kill(self.pid, Signal::SIGTERM);
+        }
+        if let Ok(status) = tokio::time::timeout(grace, self.ended()).await {
+            return status;
+        }
+        self.child.start_kill().attempt(|| format!("cannot kill process {}", self.pid))?;
+        self.ended().await
+    }
+}
+
+/// How a process ended, in words.
+#[must_use]
+pub fn describe(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with {code}"),
+        (None, Some(number)) => match Signal::try_from(number) {
+            Ok(signal) => format!("was ended by {signal}"),
+            Err(_) => format!("was ended by signal {number}"),
+        },
+        (None, None) => "ended".to_owned(),
+    }
+}

@@ -1,0 +1,365 @@
+//! The ownership record: who runs a mesh and everything made for it, so that whatever a killed run
+//! left behind can be found and removed, and nothing else ever is.
+//!
+//! A thing is recorded before it is made, so there is no moment in which it exists unrecorded.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Cgroup;
+use crate::error::{Attempt, Error, Result};
+use crate::layout::{self, Layout};
+use crate::netns;
+
+/// A process, told apart from a later one with the same number by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// The process id.
+    pub pid: i32,
+    /// Field 22 of `/proc/<pid>/stat`, in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// One thing that was made for a mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Made {
+    /// A process that runs in no control group of the mesh.
+    Process(Process),
+    /// A control group with everything in it.
+    Cgroup(PathBuf),
+    /// A named network namespace with the links in it.
+    Netns(String),
+    /// A captured workload, by the name under which it is captured.
+    Capture(String),
+}
+
+/// The record of a mesh, held by the process that owns it.
+#[derive(Debug)]
+pub struct Record {
+    layout: Layout,
+    contents: Contents,
+    /// Released by the kernel when the owner ends, however it ends.
+    _lock: Flock<File>,
+}
+
+/// What is written to `state.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Contents {
+    version: u32,
+    owner: Process,
+    made: Vec<Made>,
+}
+
+/// Format of `state.json`; another one is never read.
+const VERSION: u32 = 1;
+
+impl Process {
+    /// The process of this number, if there is one.
+    #[must_use]
+    pub fn find(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The command name, field 2, may hold spaces and brackets: count from its end.
+        let (_, rest) = stat.rsplit_once(')')?;
+        let start_ticks = rest.split_ascii_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { pid, start_ticks })
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn alive(&self) -> bool {
+        Self::find(self.pid) == Some(*self)
+    }
+}
+
+impl Record {
+    /// Becomes the owner of a mesh: takes its lock and removes what an earlier owner left.
+    ///
+    /// # Errors
+    /// [`Error::Running`] when another process owns it; else when the files cannot be made or what
+    /// was left cannot be removed.
+    pub fn acquire(layout: &Layout) -> Result<Self> {
+        let lock = lock(layout)?;
+        if layout.record().exists() {
+            tracing::info!(mesh = layout.mesh(), "removing what an earlier run left");
+            remove_made(&read(layout)?.made)?;
+        }
+        let owner = std::process::id().try_into().ok().and_then(Process::find);
+        let owner = owner.ok_or_else(|| Error::Refused("cannot read /proc/self/stat".into()))?;
+        let contents = Contents { version: VERSION, owner, made: Vec::new() };
+        write_atomically(&layout.record(), &to_json(&contents), 0o600)?;
+        Ok(Self { layout: layout.clone(), contents, _lock: lock })
+    }
+
+    /// Records something about to be made.
+    ///
+    /// # Errors
+    /// When the record cannot be written; the thing must then not be made.
+    pub fn add(&mut self, made: Made) -> Result<()> {
+        if self.contents.made.contains(&made) {
+            return Ok(());
+        }
+        self.contents.made.push(made);
+        write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
+    }
+
+    /// Removes things and forgets them.
+    ///
+    /// # Errors
+    /// When one cannot be removed; it stays recorded.
+    pub fn remove(&mut self, things: &[Made]) -> Result<()> {
+        remove_made(things)?;
+        self.contents.made.retain(|made| !things.contains(made));
+        write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
+    }
+
+    /// Removes everything, the mesh's directory last.
+    ///
+    /// # Errors
+    /// When something cannot be removed; the record stays for `leno cleanup`.
+    pub fn remove_all(self) -> Result<()> {
+        remove_made(&self.contents.made)?;
+        remove_directory(&self.layout)
+    }
+}
+
+/// Who owns a mesh, none when nobody does.
+#[must_use]
+pub fn owner(layout: &Layout) -> Option<Process> {
+    read(layout).ok().map(|contents| contents.owner).filter(Process::alive)
+}
+
+/// Removes what a killed run of this mesh left.
+///
+/// # Errors
+/// [`Error::Running`] when the mesh runs; else when something cannot be removed.
+pub fn clean_up(layout: &Layout) -> Result<()> {
+    let _lock = lock(layout)?;
+    if layout.record().exists() {
+        remove_made(&read(layout)?.made)?;
+    }
+    remove_directory(layout)
+}
+
+/// Writes a file so that a reader sees the old text or the new one, never a part.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_atomically(path: &Path, text: &[u8], mode: u32) -> Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    // Hidden, so that a directory watch for *.yaml never takes it for a document.
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    let draft = path.with_file_name(hidden);
+    let write = || {
+        // A draft that a killed run left may have another mode.
+        let _ = fs::remove_file(&draft);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+        file.write_all(text)?;
+        fs::rename(&draft, path)
+    };
+    write().attempt(|| format!("cannot write {}", path.display()))
+}
+
+fn to_json(contents: &Contents) -> Vec<u8> {
+    serde_json::to_vec_pretty(contents).expect("the record has only text keys")
+}
+
+fn read(layout: &Layout) -> Result<Contents> {
+    let path = layout.record();
+    let text = fs::read(&path).attempt(|| format!("cannot read {}", path.display()))?;
+    let contents: Contents = serde_json::from_slice(&text)
+        .map_err(|source| Error::Damaged { path: path.clone(), source })?;
+    if contents.version == VERSION {
+        return Ok(contents);
+    }
+    Err(Error::Refused(format!(
+        "{} was written by another version of leno: run that version's `leno cleanup`",
+        path.display()
+    )))
+}
+
+/// Takes the lock of a mesh. The lock file is removed with the mesh, so a lock on a file that is no
+/// longer the one at this path counts for nothing and is tried again.
+fn lock(layout: &Layout) -> Result<Flock<File>> {
+    let path = layout.lock();
+    loop {
+        prepare_directory(layout)?;
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let file = match opened {
+            // The directory was removed in between.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other.attempt(|| format!("cannot open {}", path.display()))?,
+        };
+        let locked = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => locked,
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let owner = owner(layout).map_or("unknown".into(), |p| p.pid.to_string());
+                let mesh = layout.mesh().to_owned();
+                return Err(Error::Running { mesh, owner });
+            }
+            Err((_, errno)) => {
+                return Err(errno).attempt(|| format!("cannot lock {}", path.display()));
+            }
+        };
+        let ours = locked.metadata().attempt(|| format!("cannot read {}", path.display()))?;
+        let same =
+            |current: fs::Metadata| (current.dev(), current.ino()) == (ours.dev(), ours.ino());
+        if fs::metadata(&path).is_ok_and(same) {
+            return Ok(locked);
+        }
+    }
+}
+
+/// Makes the directory of a mesh: others may pass through, because proxies read their token there,
+/// but not list it.
+fn prepare_directory(layout: &Layout) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    let directory = layout.directory();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o711)
+        .create(directory)
+        .attempt(|| format!("cannot create {} (leno needs root)", directory.display()))
+}
+
+fn remove_directory(layout: &Layout) -> Result<()> {
+    let directory = layout.directory();
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).attempt(|| format!("cannot remove {}", directory.display()));
+        }
+        _ => {}
+    }
+    remove_shared();
+    netns::remove_directory();
+    Ok(())
+}
+
+/// Removes what all meshes share, with the last of them: the file systems that capture mounted. The
+/// lock is the one under which it mounts them.
+fn remove_shared() {
+    let root = Path::new(layout::ROOT);
+    let lock = root.join("mount.lock");
+    if let Ok(file) = File::open(&lock) {
+        let Ok(_turn) = Flock::lock(file, FlockArg::LockExclusive) else { return };
+        if !Layout::all().is_empty() {
+            return;
+        }
+        for name in ["bpf", "cgroup2"] {
+            let mount = root.join(name);
+            let _ = fs::remove_dir(mount.join("leno"));
+            // Busy, or never mounted: then it stays.
+            let _ = umount2(&mount, MntFlags::empty());
+            let _ = fs::remove_dir(&mount);
+        }
+        let _ = fs::remove_file(&lock);
+    }
+    // Other meshes may be there.
+    let _ = fs::remove_dir(root);
+}
+
+/// Removes in the order in which it is possible: processes hold groups and namespaces, and groups
+/// are below mounts.
+fn remove_made(made: &[Made]) -> Result<()> {
+    for process in made.iter().filter_map(Made::process).filter(|p| p.alive()) {
+        // It may have ended since it was looked at.
+        let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+    }
+    for path in made.iter().filter_map(Made::cgroup) {
+        let group = Cgroup::at(path.clone());
+        group.kill()?;
+        group.remove()?;
+        if let Some(parent) = path.parent() {
+            // Shared by all meshes: goes with the last one.
+            let _ = fs::remove_dir(parent);
+        }
+    }
+    let captured: Vec<&str> = made.iter().filter_map(Made::capture).collect();
+    if !captured.is_empty() {
+        let owners = leno_capture::prune(|owner| !captured.contains(&owner))?;
+        tracing::debug!(?owners, "released");
+    }
+    for thing in made {
+        if let Made::Netns(name) = thing {
+            netns::remove(name)?;
+        }
+    }
+    Ok(())
+}
+
+impl Made {
+    fn process(&self) -> Option<&Process> {
+        match self {
+            Self::Process(process) => Some(process),
+            _ => None,
+        }
+    }
+
+    fn cgroup(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Cgroup(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    fn capture(&self) -> Option<&str> {
+        match self {
+            Self::Capture(owner) => Some(owner),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_with_its_number() {
+        let own = Process::find(std::process::id().try_into().unwrap()).unwrap();
+        assert!(own.alive());
+        let earlier = Process { start_ticks: own.start_ticks.wrapping_sub(1), ..own };
+        assert!(!earlier.alive());
+        assert_eq!(Process::find(i32::MAX), None);
+    }
+
+    #[test]
+    fn the_record_survives_its_text() {
+        let contents = Contents {
+            version: VERSION,
+            owner: Process { pid: 1, start_ticks: 2 },
+            made: vec![
+                Made::Netns("leno-default".into()),
+                Made::Cgroup("/sys/fs/cgroup/leno/default".into()),
+                Made::Process(Process { pid: 3, start_ticks: 4 }),
+            ],
+        };
+        assert_eq!(serde_json::from_slice::<Contents>(&to_json(&contents)).unwrap(), contents);
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.yaml");
+        write_atomically(&path, b"one", 0o644).unwrap();
+        write_atomically(&path, b"two", 0o644).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,220 @@
+//! What runs in a mesh, written by its owner for the other commands.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use leno_types::MtlsMode;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Attempt, Error, Result};
+use crate::layout::Layout;
+use crate::record;
+
+/// A running mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub mesh: String,
+    /// The process that owns it.
+    pub owner: i32,
+    /// The control plane's process, none while it is down or when nothing is meshed.
+    pub controller: Option<i32>,
+    /// Whether there is anything for a control plane to do.
+    pub needs_controller: bool,
+    /// The address of DNS and the control plane.
+    pub gateway: IpAddr,
+    /// The namespace of the bridge.
+    pub switch_netns: String,
+    /// Why the last edit of the files was refused, none when it was taken.
+    pub refused_edit: Option<String>,
+    /// The instances, by namespace and name.
+    pub instances: Vec<InstanceStatus>,
+}
+
+/// A running instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceStatus {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its workload.
+    pub workload: String,
+    /// Its name, `web-0`.
+    pub name: String,
+    /// Its addresses, IPv4 first.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it has a proxy.
+    pub meshed: bool,
+    /// What its inbound side does with plaintext.
+    pub mtls: MtlsMode,
+    /// By what its traffic is captured, none when it is not.
+    pub capture: Option<String>,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Whether it takes traffic.
+    pub ready: bool,
+    /// How often its application was started again.
+    pub restarts: u32,
+    /// How often its proxy was started again.
+    pub proxy_restarts: u32,
+    /// How a command is run as it.
+    pub surroundings: Surroundings,
+}
+
+/// Where an instance is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Namespace, proxy and capture are being made.
+    #[default]
+    Starting,
+    /// The application runs.
+    Running,
+    /// The application ended and will be started again.
+    Waiting,
+    /// The application was asked to end.
+    Stopping,
+    /// It could not be set up.
+    Failed,
+}
+
+/// What a process of an instance is put into.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Surroundings {
+    /// The network namespace.
+    pub netns: String,
+    /// The application's control group.
+    pub cgroup: PathBuf,
+    /// Files laid over the system's own: from, onto.
+    pub files: Vec<(PathBuf, PathBuf)>,
+    /// The environment that is added.
+    pub environment: BTreeMap<String, String>,
+    /// Where the application starts.
+    pub directory: PathBuf,
+}
+
+impl Phase {
+    /// The name in tables.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Stopping => "stopping",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Status {
+    /// The status of the running mesh of this layout.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`] when nobody owns it.
+    pub fn read(layout: &Layout) -> Result<Self> {
+        let not_running = || Error::NotRunning(layout.mesh().to_owned());
+        let path = layout.status();
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(not_running()),
+            other => {
+                other.attempt(|| format!("cannot read {} (leno needs root)", path.display()))?
+            }
+        };
+        record::owner(layout).ok_or_else(not_running)?;
+        serde_json::from_slice(&text).map_err(|source| Error::Damaged { path, source })
+    }
+
+    /// Replaces the status on disk.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, layout: &Layout) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self).expect("a status has only text keys");
+        // The environment of applications may hold secrets.
+        record::write_atomically(&layout.status(), &text, 0o600)
+    }
+
+    /// The instance called `wanted`, or the first instance of a workload called so.
+    ///
+    /// # Errors
+    /// [`Error::NoWorkload`], with those there are.
+    pub fn find(&self, namespace: Option<&str>, wanted: &str) -> Result<&InstanceStatus> {
+        let here = |instance: &&InstanceStatus| {
+            namespace.is_none_or(|namespace| namespace == instance.namespace)
+        };
+        let mut by_name = self.instances.iter().filter(here).filter(|i| i.name == wanted);
+        let mut by_workload = self.instances.iter().filter(here).filter(|i| i.workload == wanted);
+        let found = by_name.next().or_else(|| by_workload.next()).ok_or_else(|| {
+            let present = |i: &InstanceStatus| format!("{}/{}", i.namespace, i.name);
+            let present: Vec<String> = self.instances.iter().map(present).collect();
+            Error::NoWorkload {
+                mesh: self.mesh.clone(),
+                wanted: namespace.map_or(wanted.to_owned(), |n| format!("{n}/{wanted}")),
+                present: present.join(", "),
+            }
+        })?;
+        let elsewhere = self.instances.iter().find(|other| {
+            namespace.is_none()
+                && other.namespace != found.namespace
+                && (other.name == wanted || other.workload == wanted)
+        });
+        match elsewhere {
+            None => Ok(found),
+            Some(other) => Err(Error::Refused(format!(
+                "{wanted:?} is in namespaces {} and {}: say which with -n",
+                found.namespace, other.namespace
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(namespace: &str, workload: &str, number: u32) -> InstanceStatus {
+        InstanceStatus {
+            namespace: namespace.into(),
+            workload: workload.into(),
+            name: format!("{workload}-{number}"),
+            addresses: Vec::new(),
+            meshed: true,
+            mtls: MtlsMode::Permissive,
+            capture: None,
+            phase: Phase::Running,
+            ready: true,
+            restarts: 0,
+            proxy_restarts: 0,
+            surroundings: Surroundings::default(),
+        }
+    }
+
+    #[test]
+    fn a_workload_stands_for_its_first_instance() {
+        let status = Status {
+            mesh: "default".into(),
+            owner: 1,
+            controller: None,
+            needs_controller: false,
+            gateway: IpAddr::from([10, 89, 0, 1]),
+            switch_netns: "leno-default".into(),
+            refused_edit: None,
+            instances: vec![
+                instance("bank", "web", 0),
+                instance("shop", "api", 0),
+                instance("shop", "web", 0),
+                instance("shop", "web", 1),
+            ],
+        };
+        assert_eq!(status.find(Some("shop"), "web").unwrap().name, "web-0");
+        assert_eq!(status.find(Some("shop"), "web-1").unwrap().name, "web-1");
+        assert_eq!(status.find(None, "api").unwrap().namespace, "shop");
+        let ambiguous = status.find(None, "web").unwrap_err().to_string();
+        assert!(ambiguous.contains("bank and shop"), "{ambiguous}");
+        let absent = status.find(None, "db").unwrap_err().to_string();
+        assert!(absent.contains("shop/api-0"), "{absent}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The tokens by which proxies prove who they are when they ask for their first certificate.
+
+use std::os::unix::fs::chown;
+use std::path::PathBuf;
+
+use leno_identity::TokenStore;
+use leno_types::{Identity, InstanceName, TrustDomain, ports};
+
+use crate::error::{Attempt, Error, Result};
+use crate::layout::Layout;
+use crate::plan::Instance;
+use crate::record;
+
+/// The tokens of a mesh.
+#[derive(Debug)]
+pub struct Tokens {
+    store: TokenStore,
+    trust_domain: TrustDomain,
+}
+
+impl Tokens {
+    /// Prepares the store that the control plane reads.
+    ///
+    /// # Errors
+    /// When its directory cannot be made.
+    pub fn prepare(layout: &Layout) -> Result<Self> {
+        let store = TokenStore::open(&layout.tokens()).map_err(refused)?;
+        Ok(Self { store, trust_domain: TrustDomain::default() })
+    }
+
+    /// The trust domain of the mesh.
+    #[must_use]
+    pub fn trust_domain(&self) -> &TrustDomain {
+        &self.trust_domain
+    }
+
+    /// Gives an instance a new token, in the file that is returned: only its proxy can read it. An
+    /// earlier token is void.
+    ///
+    /// # Errors
+    /// When it cannot be granted or written.
+    pub fn issue(&self, instance: &Instance, layout: &Layout) -> Result<PathBuf> {
+        let name = &instance.name;
+        let account = &instance.launch.service_account;
+        let identity = Identity::new(self.trust_domain.clone(), &name.namespace, account)
+            .map_err(|error| Error::Refused(error.to_string()))?;
+        let token = self.store.grant(name, &identity).map_err(refused)?;
+        let path = layout.instance(name).join("token");
+        record::write_atomically(&path, token.as_bytes(), 0o400)?;
+        chown(&path, Some(ports::PROXY_UID), Some(ports::PROXY_UID))
+            .attempt(|| format!("cannot give {} to the proxy", path.display()))?;
+        Ok(path)
+    }
+
+    /// Takes the token of an instance back.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn revoke(&self, instance: &InstanceName) -> Result<()> {
+        self.store.revoke(instance).map_err(refused)?;
+        Ok(())
+    }
+}
+
+fn refused(error: leno_identity::TokenError) -> Error {
+    Error::Os {
+        what: "cannot keep the tokens of proxies".to_owned(),
+        source: std::io::Error::other(error),
+    }
+}

@@ -1,0 +1,212 @@
+//! A control plane on loopback, and what its proxies need.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_discovery::{Client, Directory, Settings};
+use leno_identity::{Authority, TokenStore};
+use leno_index::{Index, Settings as IndexSettings};
+use leno_resources::Problem;
+use leno_serve::{Server, Settings as ServeSettings, State};
+use leno_sources::{FilesSource, UPDATES, Update};
+use leno_types::{Identity, InstanceName, TrustDomain};
+use tempfile::TempDir;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// Problems that a test may leave unread.
+const REFUSALS: usize = 16;
+
+pub(crate) struct Plane {
+    directory: TempDir,
+    address: SocketAddr,
+    lifetime: Duration,
+    tokens: Arc<TokenStore>,
+    running: Option<Running>,
+    refusals: mpsc::Receiver<Vec<Problem>>,
+    refused: mpsc::Sender<Vec<Problem>>,
+}
+
+struct Running {
+    state: Arc<State>,
+    stop: watch::Sender<bool>,
+    server: JoinHandle<()>,
+    updates: JoinHandle<()>,
+}
+
+impl Plane {
+    pub(crate) async fn start(documents: &str) -> Self {
+        Self::start_with(documents, Duration::from_hours(1)).await
+    }
+
+    pub(crate) async fn start_with(documents: &str, lifetime: Duration) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("mesh.yaml"), documents).unwrap();
+        let tokens = Arc::new(TokenStore::open(&directory.path().join("tokens")).unwrap());
+        let (refused, refusals) = mpsc::channel(REFUSALS);
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut plane =
+            Self { directory, address, lifetime, tokens, running: None, refusals, refused };
+        plane.restart().await;
+        plane
+    }
+
+    /// Starts it, again on the same address and with the same authority.
+    pub(crate) async fn restart(&mut self) {
+        let trust_domain = TrustDomain::default();
+        let ca = self.directory.path().join("ca");
+        let authority = Arc::new(Authority::open(&ca, &trust_domain).unwrap());
+        std::fs::write(self.directory.path().join("roots.pem"), authority.roots_pem()).unwrap();
+        let state = State::new(Index::new(IndexSettings::default()));
+        let source = FilesSource::open(&[self.directory.path().join("mesh.yaml")]).unwrap();
+        let (sender, mut updates) = mpsc::channel(UPDATES);
+        tokio::spawn(source.run(sender));
+        match updates.recv().await {
+            Some(Update::Changes(changes)) => state.apply(changes),
+            other => panic!("the first documents are not good: {other:?}"),
+        }
+        let tokens = Arc::clone(&self.tokens);
+        let settings = ServeSettings { authority, tokens, lifetime: self.lifetime };
+        let server = Server::bind(self.address, settings, Arc::clone(&state)).await.unwrap();
+        self.address = server.address();
+        let (stop, stopped) = watch::channel(false);
+        let server = tokio::spawn(async move { server.run(stopped).await.unwrap() });
+        let (applied, refused) = (Arc::clone(&state), self.refused.clone());
+        let updates = tokio::spawn(async move {
+            while let Some(update) = updates.recv().await {
+                match update {
+                    Update::Changes(changes) => applied.apply(changes),
+                    Update::Refused(problems) => refused.send(problems).await.unwrap(),
+                }
+            }
+        });
+        self.running = Some(Running { state, stop, server, updates });
+    }
+
+    pub(crate) async fn stop(&mut self) {
+        let running = self.running.take().unwrap();
+        running.updates.abort();
+        running.stop.send_replace(true);
+        running.server.await.unwrap();
+    }
+
+    /// Replaces the documents at once, as an editor does.
+    pub(crate) fn edit(&self, documents: &str) {
+        let next = self.directory.path().join("mesh.yaml.next");
+        std::fs::write(&next, documents).unwrap();
+        std::fs::rename(next, self.directory.path().join("mesh.yaml")).unwrap();
+    }
+
+    /// The problems of the next refused edit.
+    pub(crate) async fn refused(&mut self) -> Vec<Problem> {
+        self.refusals.recv().await.unwrap()
+    }
+
+    /// Gives an instance a token; the file that holds it.
+    pub(crate) fn grant(&self, instance: &str) -> PathBuf {
+        let name: InstanceName = instance.parse().unwrap();
+        let account = name.name.trim_end_matches("-0");
+        let identity = Identity::new(TrustDomain::default(), &name.namespace, account).unwrap();
+        let token = self.tokens.grant(&name, &identity).unwrap();
+        let file = format!("token-{}-{}", name.namespace, name.name);
+        let path = self.directory.path().join(file);
+        std::fs::write(&path, token + "\n").unwrap();
+        path
+    }
+
+    /// What a proxy of that instance is told.
+    pub(crate) fn settings(&self, instance: &str) -> Settings {
+        Settings {
+            control: format!("https://{}", self.address),
+            roots: self.directory.path().join("roots.pem"),
+            token: self.grant(instance),
+            instance: instance.parse().unwrap(),
+            trust_domain: TrustDomain::default(),
+        }
+    }
+
+    pub(crate) fn client(&self, instance: &str) -> (Client, Directory) {
+        Client::new(self.settings(instance))
+    }
+
+    /// A running proxy; abort it at the end.
+    pub(crate) fn proxy(&self, instance: &str) -> (JoinHandle<Infallible>, Directory) {
+        let (client, directory) = self.client(instance);
+        (tokio::spawn(client.run()), directory)
+    }
+
+    /// One number of the control plane's metrics.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        self.running.as_ref().unwrap().state.render_metrics(&mut text);
+        let prefix = format!("{name} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+    }
+}
+
+/// Polls until `holds`; a test that waits for longer than this has failed.
+pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let poll = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(30), poll).await;
+    assert!(waited.is_ok(), "{what}");
+}
+
+/// `shop/web`, strict, and `data/db` with one endpoint for each address.
+pub(crate) fn mesh(databases: &[&str]) -> String {
+    let instance = |(number, address): (usize, &&str)| {
+        format!("  - {{name: db-{number}, addresses: [{address}], meshed: true, ready: true}}\n")
+    };
+    let endpoint = |(number, address): (usize, &&str)| {
+        format!(
+            "- addresses: [{address}]\n  conditions: {{ready: true}}\n  \
+             targetRef: {{kind: Workload, name: db-{number}, namespace: data}}\n"
+        )
+    };
+    let instances: String = databases.iter().enumerate().map(instance).collect();
+    let endpoints: String = databases.iter().enumerate().map(endpoint).collect();
+    format!(
+        "\
+apiVersion: v1
+kind: Namespace
+metadata: {{name: shop, annotations: {{leno.dev/mtls: strict}}}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {{name: web, namespace: shop}}
+spec: {{serviceAccount: web, replicas: 1, command: [web], ports: [{{port: 8080}}]}}
+status: {{instances: [{{name: web-0, addresses: [10.89.0.2], meshed: true, ready: true}}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop}}
+spec: {{clusterIP: 10.96.0.6, ports: [{{port: 80}}]}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {{name: db, namespace: data}}
+spec: {{serviceAccount: db, command: [db], ports: [{{port: 5432, appProtocol: postgresql}}]}}
+status:
+  instances:
+{instances}---
+apiVersion: v1
+kind: Service
+metadata: {{name: db, namespace: data}}
+spec: {{clusterIP: 10.96.0.5, ports: [{{port: 80, targetPort: 5432}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: db-1, namespace: data, labels: {{kubernetes.io/service-name: db}}}}
+addressType: IPv4
+ports: [{{port: 5432}}]
+endpoints:
+{endpoints}"
+    )
+}
