@@ -273,3 +273,48 @@ fn files_and_directories_are_loaded() {
     let problems = load(&[dir.path().join("absent.yaml")]).unwrap_err();
     assert!(problems[0].reason.starts_with("cannot be read"), "{problems:?}");
 }
+
+#[test]
+fn what_a_cluster_prints_is_taken() {
+    let text = "\
+apiVersion: v1
+kind: Service
+metadata:
+  annotations:
+    kubectl.kubernetes.io/last-applied-configuration: |
+      {\"apiVersion\":\"v1\"}
+  creationTimestamp: \"2026-01-02T03:04:05Z\"
+  managedFields:
+  - apiVersion: v1
+    fieldsType: FieldsV1
+    fieldsV1:
+      f:metadata:
+        f:annotations:
+          .: {}
+    manager: kubectl
+    operation: Update
+    time: \"2026-01-02T03:04:05Z\"
+  name: web
+  namespace: shop
+  resourceVersion: \"12345\"
+  uid: 0a1b2c3d-0000-0000-0000-000000000000
+spec:
+  clusterIP: 10.96.0.1
+  clusterIPs:
+  - 10.96.0.1
+  - fd00::1
+  internalTrafficPolicy: Cluster
+  ipFamilies: [IPv4, IPv6]
+  ports:
+  - {name: http, port: 80, protocol: TCP, targetPort: http}
+  - {name: dns, port: 80, protocol: UDP, targetPort: 53}
+  sessionAffinity: None
+  type: ClusterIP
+status:
+  loadBalancer: {}
+";
+    let documents = parse("web.yaml", text).unwrap();
+    let object = &documents.objects[0].value;
+    assert_eq!(object.key().to_string(), "Service shop/web");
+    assert_eq!(&parse("again.yaml", &to_yaml(object)).unwrap().objects[0].value, object);
+}
