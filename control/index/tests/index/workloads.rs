@@ -129,3 +129,25 @@ fn a_workload_that_ends_leaves_nothing_behind() {
     let left = endpoints(service(&index, "shop/web").port(80).unwrap());
     assert!(left.iter().all(|endpoint| endpoint.ends_with('-')), "{left:?}");
 }
+
+#[test]
+fn services_that_contradict_each_other_declare_nothing_for_an_instance() {
+    let mut index = shop();
+    let document = |name: &str, protocol: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: shop}}, \
+             spec: {{ports: [{{port: 9, appProtocol: {protocol}}}]}}}}\n---\n\
+             {{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {name}, \
+             namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}, \
+             addressType: IPv4, ports: [{{port: 9}}], endpoints: [{{addresses: [10.89.0.2], \
+             targetRef: {{kind: Workload, name: web-0}}}}]}}\n"
+        )
+    };
+    let of_nine = |index: &Index| declared(&workload(index, "shop/web-0").ports, 9);
+    put(&mut index, &document("a", "mysql"));
+    assert_eq!(of_nine(&index), Protocol::Opaque);
+    put(&mut index, &document("b", "http"));
+    assert_eq!(of_nine(&index), Protocol::Detect);
+    put(&mut index, &document("b", "redis"));
+    assert_eq!(of_nine(&index), Protocol::Opaque);
+}
