@@ -55,6 +55,7 @@ fn log(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
         .init();
     Ok(())

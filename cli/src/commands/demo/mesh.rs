@@ -1,8 +1,9 @@
 //! The shop as a mesh of its own: started, loaded, looked at, ended.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -66,10 +67,12 @@ impl Mesh {
         let folder = std::env::temp_dir().join(format!("leno-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         let file = folder.join("shop.yaml");
-        let unmeshed = if meshed { "" } else { UNMESHED };
-        fs::write(&file, format!("{SHOP}{CLIENT}{unmeshed}"))?;
+        let shop = if meshed { SHOP.to_owned() } else { format!("{}{UNMESHED}", reachable(SHOP)) };
+        fs::write(&file, format!("{shop}{CLIENT}"))?;
         let log = fs::File::create(folder.join("leno-up.log"))?;
-        let up = Command::new(std::env::current_exe()?)
+        let own = std::env::current_exe()?;
+        let up = Command::new(&own)
+            .env("PATH", with_folder_of(&own)?)
             .args(["up", "--name", name, "--capture", capture, "--mtls", "strict"])
             .arg(&file)
             .stdin(Stdio::null())
@@ -220,6 +223,20 @@ impl Drop for Running {
     }
 }
 
+/// Redis of the shop listens on loopback only, which its proxy makes up for. Without one it has to
+/// listen for others.
+fn reachable(shop: &str) -> String {
+    shop.replace("--bind, 127.0.0.1", "--bind, 0.0.0.0, --protected-mode, \"no\"")
+}
+
+/// The search path with the folder of this executable first: the shop lies beside it.
+fn with_folder_of(executable: &Path) -> Result<OsString> {
+    let own = executable.parent().context("an executable lies in a folder")?.to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(own).chain(std::env::split_paths(&path));
+    Ok(std::env::join_paths(folders)?)
+}
+
 /// Whether a line of `nft list ruleset` is a rule, and not a table, a chain or their frame.
 fn is_rule(line: &str) -> bool {
     let line = line.trim();
@@ -230,6 +247,11 @@ fn is_rule(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_mesh_redis_listens_for_others() {
+        assert_ne!(reachable(SHOP), SHOP);
+    }
 
     #[test]
     fn rules_are_told_from_their_frame() {
