@@ -236,6 +236,23 @@ impl Lab {
         Ok(serde_json::from_str(&said)?)
     }
 
+    /// Waits until `http://service/` answers `who` with success, and says how long that took: a
+    /// server listens some time after it was started.
+    pub fn reach(&self, who: &str, service: &str) -> Result<Duration> {
+        let start = Instant::now();
+        let ask = format!("GET / HTTP/1.1\r\nHost: {service}\r\n\r\n");
+        let steps = [Step::Send(ask), Step::Response(false)];
+        let mut last = None;
+        wait::until("a first answer", READY_LIMIT, || {
+            let said = self.talk(who, service, &steps);
+            let served = said.as_ref().is_ok_and(|t| t.statuses() == [200]);
+            last = Some(said);
+            Ok(served.then_some(()))
+        })
+        .with_context(|| format!("{service}: {last:?}"))?;
+        Ok(start.elapsed())
+    }
+
     /// Starts load from `who`; `arguments` are those of `leno-load`.
     pub fn load(&self, who: &str, arguments: &[&str]) -> Result<Load> {
         let command = [&["leno-load", "-o", "json"], arguments].concat();

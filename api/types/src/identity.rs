@@ -111,15 +111,8 @@ impl Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            trust_domain,
-            namespace,
-            service_account,
-        } = self;
-        write!(
-            f,
-            "spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}"
-        )
+        let Self { trust_domain, namespace, service_account } = self;
+        write!(f, "spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}")
     }
 }
 
@@ -130,14 +123,7 @@ impl FromStr for Identity {
         let form = || IdentityError::Form(text.to_owned());
         let rest = text.strip_prefix("spiffe://").ok_or_else(form)?;
         let mut parts = rest.split('/');
-        match (
-            parts.next(),
-            parts.next(),
-            parts.next(),
-            parts.next(),
-            parts.next(),
-            parts.next(),
-        ) {
+        match (parts.next(), parts.next(), parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some(domain), Some("ns"), Some(namespace), Some("sa"), Some(account), None) => {
                 Self::new(TrustDomain::new(domain)?, namespace, account)
             }

@@ -105,11 +105,7 @@ impl Endpoint {
     #[must_use]
     pub fn address(&self, like: IpAddr) -> Option<SocketAddr> {
         let same_family = |ip: &&IpAddr| ip.is_ipv4() == like.is_ipv4();
-        let ip = self
-            .addresses
-            .iter()
-            .find(same_family)
-            .or(self.addresses.first())?;
+        let ip = self.addresses.iter().find(same_family).or(self.addresses.first())?;
         Some(SocketAddr::new(*ip, self.port))
     }
 }
@@ -117,8 +113,5 @@ impl Endpoint {
 /// What is declared for `port`, [`Protocol::Detect`] when nothing is.
 #[must_use]
 pub fn declared(ports: &[PortProtocol], port: u16) -> Protocol {
-    ports
-        .iter()
-        .find(|p| p.port == port)
-        .map_or(Protocol::Detect, |p| p.protocol)
+    ports.iter().find(|p| p.port == port).map_or(Protocol::Detect, |p| p.protocol)
 }

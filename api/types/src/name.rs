@@ -52,14 +52,7 @@ pub fn check_label(what: &'static str, text: &str) -> Result<(), NameError> {
         && text.bytes().all(allowed)
         && !text.starts_with('-')
         && !text.ends_with('-');
-    if good {
-        Ok(())
-    } else {
-        Err(NameError::Label {
-            what,
-            text: text.to_owned(),
-        })
-    }
+    if good { Ok(()) } else { Err(NameError::Label { what, text: text.to_owned() }) }
 }
 
 macro_rules! namespaced {
@@ -72,10 +65,7 @@ macro_rules! namespaced {
             pub fn new(namespace: &str, name: &str) -> Result<Self, NameError> {
                 check_label("namespace", namespace)?;
                 check_label($what, name)?;
-                Ok(Self {
-                    namespace: namespace.into(),
-                    name: name.into(),
-                })
+                Ok(Self { namespace: namespace.into(), name: name.into() })
             }
         }
 

@@ -42,8 +42,11 @@ fn main() -> ExitCode {
         Ok(filter) => filter,
         Err(error) => return complain(USAGE, &format!("--log {:?}: {error}", flags.log)),
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
     let config = match Config::new(flags) {
         Ok(config) => config,
         Err(error) => return complain(USAGE, &format!("{error:#}")),

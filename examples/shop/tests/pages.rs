@@ -1,5 +1,7 @@
 //! The whole shop as ordinary processes over a real Redis, with no mesh.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
+
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

@@ -121,6 +121,10 @@ impl Backends {
         self.balancer.borrow_mut().pick(Instant::now(), excluded)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.balancer.borrow().is_empty()
+    }
+
     /// Counts what belongs to no endpoint.
     pub(crate) fn nobody(&self) -> &Edge {
         self.nobody.get_or_init(|| self.shared.registry.edge(&self.edge_labels(None)))

@@ -18,6 +18,9 @@ use crate::backends::{Backends, ServiceLabels};
 /// Longest wait for discovery's first answer about an address; after it the address is taken for
 /// one that the mesh does not know. A control plane answers within milliseconds.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for the first endpoint of a service that has none: one that has just become ready is
+/// known within this time, and a restart of the only instance is bridged.
+const EMPTY_WAIT: Duration = Duration::from_secs(1);
 /// Most destinations remembered by one worker; past it, those idle longest are forgotten.
 const MAX_DESTINATIONS: usize = 4096;
 /// How long a destination is remembered that nobody uses.
@@ -52,6 +55,13 @@ pub(crate) enum Route {
     Backends(Rc<Backends>),
     /// A service that has no such port.
     NoSuchPort,
+}
+
+impl Route {
+    /// A service without any endpoint.
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Backends(backends) if backends.is_empty())
+    }
 }
 
 impl Destinations {
@@ -125,6 +135,26 @@ impl Destination {
                 tracing::warn!(destination = %self.original, "discovery does not answer");
             }
         }
+        self.route_with_endpoints().await
+    }
+
+    /// Where its connections go now; waits, within a bound, for a service to have an endpoint.
+    pub(crate) async fn route_with_endpoints(&self) -> Route {
+        let route = self.route_now();
+        if !route.is_empty() {
+            return route;
+        }
+        let mut resolution = self.resolution.borrow().clone();
+        let filled = async {
+            while self.route_now().is_empty() {
+                // The sender lives as long as the directory does.
+                if resolution.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Whoever asked finds none, and says so.
+        let _still_empty = tokio::time::timeout(EMPTY_WAIT, filled).await;
         self.route_now()
     }
 

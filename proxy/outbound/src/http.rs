@@ -83,7 +83,7 @@ async fn forward(
     client: &mut Conn<TcpStream>,
     request: &RequestHead,
 ) -> After {
-    let Route::Backends(backends) = destination.route_now() else {
+    let Route::Backends(backends) = destination.route_with_endpoints().await else {
         return fail(client, request, 503, "destination-gone").await;
     };
     let head = request.view(client.received());

@@ -19,10 +19,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use leno_testkit::lab::{Capture, Lab, Options};
-use leno_testkit::{binaries, command};
+use leno_testkit::{binaries, command, wait};
 
 /// How long a database may take to make its files.
 const INITIALISE_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long a program may take from its start to its first answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The documents of the shared mesh.
 const MESH: &str = include_str!("mesh.yaml");
@@ -56,7 +59,8 @@ impl Shared {
     pub(crate) fn with(&self, work: fn(&Lab) -> Result<()>) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::NotYet) {
-            *state = match Lab::start(&Options::new(self.capture), MESH, prepare) {
+            let lab = Lab::start(&Options::new(self.capture), MESH, prepare);
+            *state = match lab.and_then(settled) {
                 Ok(lab) => State::Up(Box::new(lab)),
                 Err(error) => State::Failed(format!("{error:#}")),
             };
@@ -80,6 +84,33 @@ impl Shared {
         let remains = lab.remains()?;
         if remains.is_empty() { Ok(()) } else { bail!("left behind: {}", remains.join(", ")) }
     }
+}
+
+/// Waits until every server answers: programs listen some time after they were started, and the
+/// client's proxy hears of them a moment later.
+fn settled(lab: Lab) -> Result<Lab> {
+    for service in ["nginx", "web", "detect", "local"] {
+        answers(&lab, &["curl", "-sS", "--fail", "-m", "5", &format!("http://{service}/")])?;
+    }
+    answers(&lab, &["redis-cli", "-h", "redis", "--no-raw", "GET", "nothing"])?;
+    answers(&lab, &["pg_isready", "-h", "postgres"])?;
+    answers(&lab, &["mariadb-admin", "--no-defaults", "-hmariadb", "-ulab", "-plab", "ping"])?;
+    for service in ["echo:9000", "banner:9000"] {
+        let steps = r#"[{"send":"x"},{"read":1}]"#;
+        answers(&lab, &["leno-peer", "talk", service, steps])?;
+    }
+    Ok(lab)
+}
+
+/// Waits until `command` succeeds as the client.
+fn answers(lab: &Lab, command: &[&str]) -> Result<()> {
+    let mut last = String::new();
+    let answered = wait::until("an answer", ANSWER_LIMIT, || {
+        let output = lab.exec("client", command)?;
+        last = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        Ok(output.status.success().then_some(()))
+    });
+    answered.with_context(|| format!("{command:?}: {last}\n{}", lab.log()))
 }
 
 /// The last lines of a log.

@@ -44,8 +44,9 @@ fn load_for(seconds: &str) -> [&str; 8] {
 
 fn pieces_stop_and_die_under_load(capture: Capture) -> Result<()> {
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
-    let outcome = control_plane_stopped(&lab)
-        .context("the control plane stopped")
+    let outcome = lab
+        .reach("client", "web:8080")
+        .and_then(|_| control_plane_stopped(&lab).context("the control plane stopped"))
         .and_then(|()| control_plane_killed(&lab).context("the control plane killed"))
         .and_then(|()| endpoint_killed(&lab).context("an endpoint killed"))
         .and_then(|()| proxy_killed(&lab).context("a proxy killed"));
@@ -108,6 +109,7 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
     let options = Options { cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     let rotation = || -> Result<()> {
+        lab.reach("client", "web:8080")?;
         let before = super::life::certificate(&lab, "web-0")?;
         // Longer than the certificates live that it began with.
         let report = lab.load("client", &load_for("18s"))?.finish()?;

@@ -44,6 +44,7 @@ fn twice_saturation_grows_nothing(capture: Capture) -> Result<()> {
 }
 
 fn soak(lab: &Lab, capture: Capture) -> Result<()> {
+    lab.reach("client", "web:8080")?;
     let idle = usage(lab)?;
     let url = "http://web:8080/?size=1024";
     let fill = ["--url", url, "--rate", "max", "--connections", "64", "--duration", "2s"];
