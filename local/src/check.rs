@@ -1,7 +1,7 @@
 //! `leno check`: what this machine can do, and whether a mesh is healthy.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leno_types::ports;
 use serde::Serialize;
@@ -9,12 +9,18 @@ use serde::Serialize;
 use crate::admin::Admin;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
+use crate::metrics;
 use crate::netns::Netns;
 use crate::record::Process;
 use crate::status::{InstanceStatus, Phase, Status};
 
 /// How long the control plane may take to accept a connection.
 const CONNECT_BOUND: Duration = Duration::from_secs(1);
+
+/// Metric of a proxy: when its certificate ends, in seconds since 1970.
+const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
+/// Metric of a proxy: 1 while the control plane is connected.
+const CONNECTED: &str = "leno_discovery_connected";
 
 /// The state of a machine and of the mesh on it.
 #[derive(Clone, Debug, Serialize)]
@@ -125,9 +131,39 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
         }
     }
     text += &format!(", mTLS {}", instance.mtls);
+    if let Ok(reply) = admin.get("/metrics").await {
+        let samples = metrics::parse(&reply.body);
+        let value = |name: &str| samples.iter().find(|s| s.name == name).map(|s| s.value);
+        let left = value(EXPIRATION).map(|end| end - unix_now());
+        healthy &= left.is_none_or(|left| left > 0.0);
+        match left {
+            Some(left) if left > 0.0 => text += &format!(", certificate holds {}", roughly(left)),
+            Some(_) => text += ", certificate has expired",
+            None => {}
+        }
+        if value(CONNECTED) == Some(0.0) {
+            healthy = false;
+            text += ", serves on what it knew before it lost the control plane";
+        }
+    }
     if instance.proxy_restarts > 0 {
         text += &format!(", started again {} times", instance.proxy_restarts);
     }
     let subject = format!("{}/{} proxy", instance.namespace, instance.name);
     Finding { subject, healthy, text }
+}
+
+fn unix_now() -> f64 {
+    // A clock before 1970 makes every certificate look fresh, which its proxy knows better.
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// A time in its largest unit.
+fn roughly(seconds: f64) -> String {
+    match seconds {
+        s if s >= 172_800.0 => format!("{:.0} days", s / 86_400.0),
+        s if s >= 7_200.0 => format!("{:.0} h", s / 3_600.0),
+        s if s >= 120.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{s:.0} s"),
+    }
 }

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_types::ports;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
 use crate::enclosure::{Credentials, Enclosure};
 use crate::error::Result;
-use crate::instance::Mesh;
+use crate::instance::{Mesh, after};
 use crate::plan::subnet;
 use crate::process::{Running, Task, describe};
 use crate::proxy;
@@ -47,12 +47,15 @@ impl Controller {
 
 /// Starts the control plane and keeps it running until `stop` reaches [`Stop::All`].
 ///
+/// Tells `changed` whenever its process is another one.
+///
 /// # Errors
 /// When its control group cannot be made.
 pub fn start(
     mesh: &Rc<Mesh>,
     options: &Options,
     stop: watch::Receiver<Stop>,
+    changed: Rc<Notify>,
 ) -> Result<Controller> {
     let group = Cgroup::create(mesh.layout.cgroup(&mesh.hierarchy).join("controller"))?;
     let pid = Rc::new(Cell::new(None));
@@ -63,10 +66,11 @@ pub fn start(
             || -> Result<Running> { task(&mesh, &options, &group)?.start(&mesh.output, &origin) };
         let report = |event| {
             known.set(if let Event::Started(pid) = event { Some(pid) } else { None });
+            changed.notify_one();
             let text = match event {
                 Event::Ended(status, wait) => {
-                    let (how, wait) = (describe(status), wait.as_secs());
-                    format!("the controller {how}; starting it again in {wait} s")
+                    let how = describe(status);
+                    format!("the controller {how}; starting it again {}", after(wait))
                 }
                 Event::Failed(error, _) => error.chain(),
                 _ => return,

@@ -20,6 +20,7 @@ use nix::unistd::{
 use crate::cgroup::Cgroup;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
+use crate::record;
 
 /// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
 const CAPABILITIES: libc::c_ulong = 64;
@@ -229,7 +230,9 @@ fn drop_capabilities() {
 /// # Errors
 /// When one cannot be written, or the machine has no `/etc/resolv.conf` to lay one over.
 pub fn write_files(directory: &Path, names: &Names<'_>) -> Result<Vec<(PathBuf, PathBuf)>> {
-    fs::create_dir_all(directory).attempt(|| format!("cannot create {}", directory.display()))?;
+    for part in [directory.parent(), Some(directory)].into_iter().flatten() {
+        record::make_directory(part, 0o711)?;
+    }
     let resolver = fs::canonicalize("/etc/resolv.conf").attempt(|| {
         "cannot find the file behind /etc/resolv.conf: create an empty one".to_owned()
     })?;
@@ -245,7 +248,7 @@ pub fn write_files(directory: &Path, names: &Names<'_>) -> Result<Vec<(PathBuf, 
     let mut pairs = Vec::new();
     for (name, onto, text) in files {
         let from = directory.join(name);
-        fs::write(&from, text).attempt(|| format!("cannot write {}", from.display()))?;
+        record::write_atomically(&from, text.as_bytes(), 0o644)?;
         pairs.push((from, onto));
     }
     Ok(pairs)

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured};
-use leno_types::{InstanceName, MtlsMode};
+use leno_types::InstanceName;
 use tokio::sync::{Mutex, mpsc, watch};
 
 use crate::admin::Admin;
@@ -91,6 +91,7 @@ struct Life {
     mesh: Rc<Mesh>,
     instance: Instance,
     stop: watch::Receiver<Stop>,
+    closed: watch::Receiver<bool>,
 }
 
 /// What was made for an instance.
@@ -104,9 +105,15 @@ struct Place {
     captured: Mutex<Option<Captured>>,
 }
 
-/// Runs an instance until `stop` says otherwise, then removes everything of it.
-pub async fn live(mesh: Rc<Mesh>, instance: Instance, stop: watch::Receiver<Stop>) {
-    let life = Life { mesh, instance, stop };
+/// Runs an instance until `stop` says otherwise, then removes everything of it. `closed` is whether
+/// its traffic is refused while its proxy does not listen.
+pub async fn live(
+    mesh: Rc<Mesh>,
+    instance: Instance,
+    stop: watch::Receiver<Stop>,
+    closed: watch::Receiver<bool>,
+) {
+    let life = Life { mesh, instance, stop, closed };
     match life.place().await {
         Ok(place) => {
             let surroundings = Box::new(life.surroundings(&place));
@@ -170,7 +177,7 @@ impl Life {
             netns: place.netns.path(),
             cgroup: place.group.path().to_owned(),
             proxy_cgroup: place.proxy.path().to_owned(),
-            fail_closed: instance.mtls == MtlsMode::Strict,
+            fail_closed: *self.closed.borrow(),
             excluded: proxy::never_captured(),
             proxy_uid: leno_types::ports::PROXY_UID,
         };
@@ -221,7 +228,25 @@ impl Life {
             }
             self.report(Change::ApplicationEnded).await;
         };
-        tokio::join!(self.proxy(place, ready), application);
+        tokio::select! {
+            _ = async { tokio::join!(self.proxy(place, ready), application) } => {}
+            () = self.follow_mode(place) => {}
+        }
+    }
+
+    /// Brings the capture up to date whenever an edit opens or closes it. Never comes back.
+    async fn follow_mode(&self, place: &Place) {
+        let mut closed = self.closed.clone();
+        while closed.changed().await.is_ok() {
+            let fail_closed = *closed.borrow_and_update();
+            let upgrade = move |captured: &mut Captured| {
+                let workload =
+                    leno_capture::Workload { fail_closed, ..captured.workload().clone() };
+                captured.upgrade(&workload)
+            };
+            self.change_capture(place, upgrade).await;
+        }
+        std::future::pending().await
     }
 
     async fn application(&self, place: &Place) {
@@ -250,14 +275,14 @@ impl Life {
         match event {
             Event::Started(_) => self.report(Change::Application(Phase::Running)).await,
             Event::Ended(status, wait) => {
-                let (how, wait) = (describe(status), wait.as_secs());
+                let how = describe(status);
                 self.report(Change::Application(Phase::Waiting)).await;
-                self.say(&format!("{label} {how}; starting it again in {wait} s")).await;
+                self.say(&format!("{label} {how}; starting it again {}", after(wait))).await;
             }
             Event::Failed(error, wait) => {
                 self.report(Change::Application(Phase::Waiting)).await;
                 self.complain(&error).await;
-                self.say(&format!("{label}: trying again in {} s", wait.as_secs())).await;
+                self.say(&format!("{label}: trying again {}", after(wait))).await;
             }
             Event::Stopping => self.report(Change::Application(Phase::Stopping)).await,
             Event::Stopped => {}
@@ -284,7 +309,7 @@ impl Life {
     /// Keeps the proxy running; `ready` follows whether it serves.
     async fn proxy(&self, place: &Place, ready: watch::Sender<bool>) {
         let Self { mesh, instance, .. } = self;
-        let label = format!("{} proxy", instance.label);
+        let label = proxy_label(instance);
         let origin = mesh.output.origin(&label, &instance.workload);
         let start = || -> Result<Running> {
             let token = mesh.proxy.tokens.issue(instance, &mesh.layout)?;
@@ -327,8 +352,8 @@ impl Life {
             match &event {
                 Event::Started(_) => starts += 1,
                 Event::Ended(status, wait) => {
-                    let (how, wait) = (describe(*status), wait.as_secs());
-                    self.say(&format!("the proxy of {label} {how}; starting it again in {wait} s"))
+                    let (how, when) = (describe(*status), after(*wait));
+                    self.say(&format!("the proxy of {label} {how}; starting it again {when}"))
                         .await;
                 }
                 Event::Failed(error, _) => self.complain(error).await,
@@ -419,6 +444,26 @@ impl Life {
     async fn complain(&self, error: &Error) {
         self.say(&format!("{}: {}", self.instance.label, error.chain())).await;
     }
+}
+
+/// When something is tried again, in words.
+pub(crate) fn after(wait: Duration) -> String {
+    match wait.as_secs() {
+        0 => "at once".to_owned(),
+        seconds => format!("in {seconds} s"),
+    }
+}
+
+/// The longest label of an instance's lines.
+pub(crate) fn longest_label(instance: &Instance) -> String {
+    match instance.launch.meshed {
+        true => proxy_label(instance),
+        false => instance.label.clone(),
+    }
+}
+
+fn proxy_label(instance: &Instance) -> String {
+    format!("{} proxy", instance.label)
 }
 
 /// What the application's environment has besides what it inherits.

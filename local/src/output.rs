@@ -58,10 +58,15 @@ impl Output {
         (output, Writer(writer))
     }
 
+    /// Keeps room for a label that comes later.
+    pub fn reserve(&self, label: &str) {
+        self.width.fetch_max(label.len(), Ordering::Relaxed);
+    }
+
     /// The origin called `label`; the same `group` has the same colour in every run.
     #[must_use]
     pub fn origin(&self, label: &str, group: &str) -> Origin {
-        self.width.fetch_max(label.len(), Ordering::Relaxed);
+        self.reserve(label);
         let hash =
             group.bytes().fold(5381_usize, |hash, byte| hash.wrapping_mul(33) ^ usize::from(byte));
         Origin {

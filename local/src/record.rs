@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -60,6 +61,9 @@ struct Contents {
     made: Vec<Made>,
 }
 
+/// How long a killed owner may take to let go of its lock: the kernel closes its files first.
+const DYING: Duration = Duration::from_millis(400);
+
 /// Format of `state.json`; another one is never read.
 const VERSION: u32 = 1;
 
@@ -70,6 +74,10 @@ impl Process {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The command name, field 2, may hold spaces and brackets: count from its end.
         let (_, rest) = stat.rsplit_once(')')?;
+        // A zombie has ended; it only waits for its parent to notice.
+        if matches!(rest.trim_start().chars().next()?, 'Z' | 'X') {
+            return None;
+        }
         let start_ticks = rest.split_ascii_whitespace().nth(19)?.parse().ok()?;
         Some(Self { pid, start_ticks })
     }
@@ -156,7 +164,7 @@ pub fn clean_up(layout: &Layout) -> Result<()> {
 /// When the file cannot be written.
 pub fn write_atomically(path: &Path, text: &[u8], mode: u32) -> Result<()> {
     use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -168,6 +176,8 @@ pub fn write_atomically(path: &Path, text: &[u8], mode: u32) -> Result<()> {
         // A draft that a killed run left may have another mode.
         let _ = fs::remove_file(&draft);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+        // The process's mask may have taken bits away.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(text)?;
         fs::rename(&draft, path)
     };
@@ -196,6 +206,7 @@ fn read(layout: &Layout) -> Result<Contents> {
 /// longer the one at this path counts for nothing and is tried again.
 fn lock(layout: &Layout) -> Result<Flock<File>> {
     let path = layout.lock();
+    let deadline = Instant::now() + DYING;
     loop {
         prepare_directory(layout)?;
         let mut options = OpenOptions::new();
@@ -207,6 +218,10 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
         };
         let locked = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(locked) => locked,
+            Err((_, Errno::EWOULDBLOCK)) if Instant::now() < deadline => {
+                std::thread::sleep(DYING / 20);
+                continue;
+            }
             Err((_, Errno::EWOULDBLOCK)) => {
                 let owner = owner(layout).map_or("unknown".into(), |p| p.pid.to_string());
                 let mesh = layout.mesh().to_owned();
@@ -228,14 +243,23 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
 /// Makes the directory of a mesh: others may pass through, because proxies read their token there,
 /// but not list it.
 fn prepare_directory(layout: &Layout) -> Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
+    let passable = |directory: &Path| make_directory(directory, 0o711);
+    passable(Path::new(layout::ROOT)).and_then(|()| passable(layout.directory()))
+}
 
-    let directory = layout.directory();
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o711)
-        .create(directory)
-        .attempt(|| format!("cannot create {} (leno needs root)", directory.display()))
+/// Makes a directory with exactly this mode, or gives it to one that is there.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let made = match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    };
+    made.and_then(|()| fs::set_permissions(directory, fs::Permissions::from_mode(mode)))
+        .attempt(|| format!("cannot make {} (leno needs root)", directory.display()))
 }
 
 fn remove_directory(layout: &Layout) -> Result<()> {

@@ -54,7 +54,7 @@ pub async fn keep_running(
             let _ = stop.wait_for(|now| *now >= level).await;
         }
     };
-    loop {
+    while *stop.borrow() < until {
         backoff.started(Instant::now());
         let wait = match start() {
             Err(error) => {

@@ -14,7 +14,7 @@ use leno_identity::Authority;
 use leno_resources::Documents;
 use leno_types::{InstanceName, MtlsMode};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::cgroup::Cgroup;
@@ -66,6 +66,7 @@ pub struct Options {
 /// A mesh while it runs.
 struct Up<'a> {
     options: &'a Options,
+    files: Files,
     mesh: Rc<Mesh>,
     plan: Plan,
     defaults: Defaults,
@@ -73,6 +74,7 @@ struct Up<'a> {
     lives: BTreeMap<InstanceName, Life>,
     zone: watch::Sender<Arc<dns::Zone>>,
     controller: Option<controller::Controller>,
+    controller_changed: Rc<Notify>,
     stop: watch::Sender<Stop>,
     refused_edit: Option<String>,
     /// What was written last, so that nothing is written that nobody needs to read.
@@ -85,6 +87,8 @@ struct Up<'a> {
 struct Life {
     task: JoinHandle<()>,
     stop: watch::Sender<Stop>,
+    /// Whether its traffic is refused while its proxy does not listen.
+    closed: watch::Sender<bool>,
     phase: Phase,
     started: bool,
     proxy_ready: bool,
@@ -123,6 +127,8 @@ async fn run(options: &Options, output: Output) -> Result<()> {
     let defaults =
         Defaults { mtls: options.mtls, capture: options.capture, ipv6: network::has_ipv6() };
     let begun = Instant::now();
+    // Looked at before they are read, so that no edit is missed.
+    let files = Files::new(options.files.clone());
     let documents = load(&options.files)?;
     let plan = make(&documents, defaults, &Plan::default())?;
     let mut signals = Signals::new()?;
@@ -140,12 +146,14 @@ async fn run(options: &Options, output: Output) -> Result<()> {
     let (zone, zone_received) = watch::channel(Arc::default());
     let mut up = Up {
         options,
+        files,
         mesh: Rc::new(mesh),
         plan: Plan::default(),
         defaults,
         lives: BTreeMap::new(),
         zone,
         controller: None,
+        controller_changed: Rc::default(),
         stop: watch::channel(Stop::No).0,
         refused_edit: None,
         rendered: String::new(),
@@ -240,7 +248,6 @@ impl Up<'_> {
         }
         self.greet(&plan).await;
         self.adopt(plan).await?;
-        let mut files = Files::new(self.options.files.clone());
         loop {
             tokio::select! {
                 () = signals.asked() => return Ok(()),
@@ -250,7 +257,7 @@ impl Up<'_> {
                         self.announce().await;
                     }
                 }
-                () = files.edited() => self.edited().await?,
+                () = self.files.edited() => self.edited().await?,
             }
         }
     }
@@ -258,8 +265,7 @@ impl Up<'_> {
     /// Makes `plan` the one that runs: ends what it does not want, starts what is new.
     async fn adopt(&mut self, plan: Plan) -> Result<()> {
         if plan.meshed() && self.controller.is_none() {
-            std::fs::create_dir_all(self.mesh.layout.state())
-                .attempt(|| format!("cannot create {}", self.mesh.layout.state().display()))?;
+            record::make_directory(&self.mesh.layout.state(), 0o700)?;
         }
         let difference = self.plan.difference(&plan);
         for warning in &plan.warnings {
@@ -275,15 +281,22 @@ impl Up<'_> {
         self.publish()?;
         if self.plan.meshed() && self.controller.is_none() {
             let stop = self.stop.subscribe();
-            self.controller = Some(controller::start(&self.mesh, self.options, stop)?);
+            let changed = self.controller_changed.clone();
+            self.controller = Some(controller::start(&self.mesh, self.options, stop, changed)?);
         }
         for name in difference.ended {
             if let Some(life) = self.lives.get(&name) {
                 let stop = life.stop.clone();
                 tokio::task::spawn_local(async move {
                     tokio::time::sleep(NOTICE).await;
-                    stop.send_replace(Stop::All);
+                    raise(&stop, Stop::Applications);
                 });
+            }
+        }
+        for (name, life) in &self.lives {
+            if let Some(instance) = self.plan.instances.get(name) {
+                let closed = instance.mtls == MtlsMode::Strict;
+                life.closed.send_if_modified(|now| std::mem::replace(now, closed) != closed);
             }
         }
         for name in difference.started {
@@ -297,10 +310,12 @@ impl Up<'_> {
     fn start(&mut self, name: &InstanceName) {
         let Some(instance) = self.plan.instances.get(name) else { return };
         let (stop, stopped) = watch::channel(Stop::No);
-        let life = instance::live(self.mesh.clone(), instance.clone(), stopped);
+        let (closed, is_closed) = watch::channel(instance.mtls == MtlsMode::Strict);
+        let life = instance::live(self.mesh.clone(), instance.clone(), stopped, is_closed);
         let life = Life {
             task: tokio::task::spawn_local(life),
             stop,
+            closed,
             phase: Phase::Starting,
             started: false,
             proxy_ready: !instance.launch.meshed,
@@ -355,7 +370,13 @@ impl Up<'_> {
                 life.proxy_restarts = restarts;
             }
             Change::Failed => life.phase = Phase::Failed,
-            Change::ApplicationEnded => life.application_ended = true,
+            Change::ApplicationEnded => {
+                life.application_ended = true;
+                // Its proxy served it to the end.
+                if life.ending {
+                    raise(&life.stop, Stop::All);
+                }
+            }
             Change::Gone => {}
         }
     }
@@ -421,7 +442,8 @@ impl Up<'_> {
                 let (ended, started) = (difference.ended.len(), difference.started.len());
                 self.refused_edit = None;
                 self.adopt(plan).await?;
-                self.say(&format!("edit taken: {ended} instances end, {started} start")).await;
+                self.say(&format!("edit taken: {ended} of the instances end, {started} start"))
+                    .await;
             }
             Err(error) => {
                 let reason = error.chain();
@@ -434,6 +456,10 @@ impl Up<'_> {
     }
 
     async fn greet(&self, plan: &Plan) {
+        for instance in plan.instances.values() {
+            // Known now, so that the first lines are as wide as the last.
+            self.mesh.output.reserve(&instance::longest_label(instance));
+        }
         let (instances, services) = (plan.instances.len(), plan.services());
         let mesh = self.mesh.layout.mesh();
         let capture = match (plan.meshed(), self.mesh.proxy.machine.chosen) {
@@ -441,7 +467,9 @@ impl Up<'_> {
             (true, Some(backend)) => format!("captured by {backend}"),
             (true, None) => "no way to capture".to_owned(),
         };
-        let text = format!("mesh {mesh}: {instances} instances, {services} services, {capture}");
+        let instances = counted(instances, "instance");
+        let services = counted(services, "service");
+        let text = format!("mesh {mesh}: {instances}, {services}, {capture}");
         self.say(&text).await;
     }
 
@@ -451,7 +479,8 @@ impl Up<'_> {
         if !self.announced && ready == self.plan.instances.len() {
             self.announced = true;
             let after = self.begun.elapsed().as_secs_f64();
-            self.say(&format!("all {ready} instances ready after {after:.2} s")).await;
+            let ready = counted(ready, "instance");
+            self.say(&format!("{ready} ready after {after:.2} s")).await;
         }
     }
 
@@ -467,7 +496,7 @@ impl Up<'_> {
     ) {
         self.stop.send_replace(Stop::Applications);
         self.say("stopping; once more to stop at once").await;
-        let begun = Instant::now();
+        let deadline = tokio::time::Instant::now() + self.options.grace + LATE;
         for level in [Stop::Applications, Stop::All] {
             self.reach(level);
             let done = |up: &Self| match level {
@@ -475,14 +504,13 @@ impl Up<'_> {
                 _ => up.lives.is_empty(),
             };
             while !done(&self) && *self.stop.borrow() < Stop::Now {
-                let late = self.options.grace.saturating_sub(begun.elapsed()) + LATE;
                 tokio::select! {
                     change = received.recv() => {
                         let Some((name, change)) = change else { break };
                         self.change(&name, change);
                     }
                     () = signals.asked() => self.reach(Stop::Now),
-                    () = tokio::time::sleep(late) => self.reach(Stop::Now),
+                    () = tokio::time::sleep_until(deadline) => self.reach(Stop::Now),
                 }
             }
         }
@@ -511,12 +539,14 @@ impl Up<'_> {
     }
 
     fn reach(&self, level: Stop) {
-        let raise = |stop: &watch::Sender<Stop>| {
-            stop.send_modify(|now| *now = (*now).max(level));
-        };
-        raise(&self.stop);
-        self.lives.values().for_each(|life| raise(&life.stop));
+        raise(&self.stop, level);
+        self.lives.values().for_each(|life| raise(&life.stop, level));
     }
+}
+
+/// Goes at least as far as `level`.
+fn raise(stop: &watch::Sender<Stop>, level: Stop) {
+    stop.send_modify(|now| *now = (*now).max(level));
 }
 
 /// How long after the grace proxies may take, and the removal of an instance.
@@ -545,6 +575,13 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.hangup.recv() => {}
         }
+    }
+}
+
+fn counted(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Notices edits of the files that a mesh was started from.
+//! Notices edits of the files and directories that a mesh was started from.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,39 +6,54 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::time::{Interval, MissedTickBehavior};
+
 /// How often the files are looked at. Some editors replace a file, some write in place, and some
 /// file systems report neither, so looking is the one way that always works; it costs one system
 /// call a file.
 const POLL: Duration = Duration::from_millis(200);
 
+/// Entries of a directory that are looked at: what changes beyond them is taken in with the next
+/// edit.
+const MAX_ENTRIES: usize = 10_000;
+
 /// Some files, and how they looked last.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Files {
     paths: Vec<PathBuf>,
     seen: BTreeMap<PathBuf, Look>,
+    /// An edit was seen that has not been reported.
+    changed: bool,
+    looks: Interval,
 }
 
 /// What changes with every edit: device, inode, size and modification time in nanoseconds.
 type Look = (u64, u64, u64, i64, i64);
 
 impl Files {
-    /// These files, as they look now.
+    /// These files and directories, as they look now. Standard input is read once, so with it
+    /// among them nothing is ever an edit. Needs a runtime.
     #[must_use]
-    pub fn new(paths: Vec<PathBuf>) -> Self {
+    pub fn new(mut paths: Vec<PathBuf>) -> Self {
+        if paths.iter().any(|path| path == Path::new(leno_resources::STDIN)) {
+            paths.clear();
+        }
         let seen = look(&paths);
-        Self { paths, seen }
+        let mut looks = tokio::time::interval(POLL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { paths, seen, changed: false, looks }
     }
 
-    /// Comes back after one of the files has changed and stayed the same for one look.
+    /// Comes back after a file has changed and stayed the same for one look. Cancel safe.
     pub async fn edited(&mut self) {
-        let mut changed = false;
         loop {
-            tokio::time::sleep(POLL).await;
+            self.looks.tick().await;
             let now = look(&self.paths);
             if now != self.seen {
                 self.seen = now;
-                changed = true;
-            } else if changed {
+                self.changed = true;
+            } else if self.changed {
+                self.changed = false;
                 return;
             }
         }
@@ -46,11 +61,16 @@ impl Files {
 }
 
 fn look(paths: &[PathBuf]) -> BTreeMap<PathBuf, Look> {
+    let mut all = paths.to_vec();
+    for directory in paths.iter().filter(|path| path.is_dir()) {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        all.extend(entries.map(|entry| entry.path()).take(MAX_ENTRIES));
+    }
     let one = |path: &Path| {
         let m = fs::metadata(path).ok()?;
         Some((m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()))
     };
-    paths.iter().filter_map(|path| Some((path.clone(), one(path)?))).collect()
+    all.into_iter().filter_map(|path| Some((path.clone(), one(&path)?))).collect()
 }
 
 #[cfg(test)]
@@ -68,6 +88,35 @@ mod tests {
         let other = directory.path().join("other");
         fs::write(&other, "ab").unwrap();
         fs::rename(&other, &path).unwrap();
+        files.edited().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_edit_is_told_although_the_wait_was_given_up_in_the_middle() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mesh.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut files = Files::new(vec![path.clone()]);
+        fs::write(&path, "ab").unwrap();
+        // Long enough to see the change, too short to see that it stays.
+        let given_up = tokio::time::timeout(POLL + POLL / 2, files.edited()).await;
+        assert!(given_up.is_err());
+        files.edited().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_edit_inside_a_directory_is_noticed_even_when_waiting_was_broken_off() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mesh.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut files = Files::new(vec![directory.path().to_owned()]);
+        fs::write(&path, "ab").unwrap();
+        for _ in 0..3 {
+            let look = tokio::time::timeout(POLL / 2, files.edited());
+            if look.await.is_ok() {
+                return;
+            }
+        }
         files.edited().await;
     }
 }

@@ -11,9 +11,9 @@ mod status;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -101,7 +101,7 @@ pub struct Lab {
     leno: PathBuf,
     file: PathBuf,
     directory: tempfile::TempDir,
-    up: Child,
+    up: Mutex<Child>,
     lines: Arc<Mutex<Vec<String>>>,
     ready_after: Duration,
 }
@@ -137,8 +137,9 @@ impl Lab {
             keep_lines(stderr, &lines);
         }
         let ready_after = Duration::ZERO;
+        let up = Mutex::new(up);
         let mut lab = Lab { name, leno, file, directory, up, lines, ready_after };
-        lab.wait_ready()?;
+        lab.wait_ready().with_context(|| lab.log())?;
         lab.ready_after = start.elapsed();
         Ok(lab)
     }
@@ -167,29 +168,29 @@ impl Lab {
     }
 
     /// Waits until every instance is ready.
-    pub fn wait_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + READY_LIMIT;
-        let up = &mut self.up;
-        let name = &self.name;
-        let ready = wait::until("the mesh to be ready", READY_LIMIT, || {
-            if let Some(status) = up.try_wait()? {
-                bail!("leno up ended: {status}");
-            }
-            // There is no status before it was first written.
-            let ready = Status::read(name).is_ok_and(|status| status.ready());
-            Ok((ready || Instant::now() > deadline).then_some(ready))
-        });
-        match ready {
-            Ok(true) => Ok(()),
-            Ok(false) => bail!("the mesh is not ready: {:#?}\n{}", self.status(), self.log()),
-            Err(error) => bail!("{error:#}\n{}", self.log()),
-        }
+    pub fn wait_ready(&self) -> Result<()> {
+        self.wait_for("the mesh to be ready", Status::ready)
     }
 
-    /// Waits until `look` says so of the status; `what` names it in the error.
+    /// Waits until `look` says so of the status; `what` names it in the error. Fails at once when
+    /// `leno up` has ended.
     pub fn wait_for(&self, what: &str, look: impl Fn(&Status) -> bool) -> Result<()> {
-        wait::until(what, READY_LIMIT, || Ok(self.status().ok().filter(&look).map(|_| ())))
-            .with_context(|| self.log())
+        wait::until(what, READY_LIMIT, || {
+            if let Some(status) = self.ended()? {
+                bail!("leno up has ended: {status}");
+            }
+            // There is no status before it was first written.
+            Ok(self.status().ok().filter(&look).map(|_| ()))
+        })
+    }
+
+    /// How `leno up` ended, if it has.
+    fn ended(&self) -> Result<Option<ExitStatus>> {
+        Ok(self.up.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?)
+    }
+
+    fn owner(&self) -> u32 {
+        self.up.lock().unwrap_or_else(PoisonError::into_inner).id()
     }
 
     /// A command of `leno` for this mesh.
@@ -274,7 +275,7 @@ impl Lab {
     pub fn pid_of(&self, piece: Piece<'_>) -> Result<u32> {
         let status = self.status()?;
         match piece {
-            Piece::Owner => Ok(self.up.id()),
+            Piece::Owner => Ok(self.owner()),
             Piece::Controller => status.controller.context("there is no controller"),
             Piece::Proxy(instance) => first(&status.instance(instance)?.proxy_cgroup()?),
             Piece::Application(instance) => first(&status.instance(instance)?.surroundings.cgroup),
@@ -310,10 +311,10 @@ impl Lab {
     }
 
     /// Asks `leno up` to end and waits for it.
-    pub fn end(&mut self) -> Result<()> {
-        if self.up.try_wait()?.is_none() {
-            kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGINT)?;
-            wait::until("leno up to end", END_LIMIT, || Ok(self.up.try_wait()?))
+    pub fn end(&self) -> Result<()> {
+        if self.ended()?.is_none() {
+            kill(Pid::from_raw(i32::try_from(self.owner())?), Signal::SIGINT)?;
+            wait::until("leno up to end", END_LIMIT, || self.ended())
                 .with_context(|| self.log())?;
         }
         Ok(())
@@ -350,8 +351,9 @@ impl Drop for Lab {
         let ended = self.end();
         if ended.is_err() {
             // It must not stay, whatever it hangs in; cleanup removes the rest.
-            let _ = self.up.kill();
-            let _ = self.up.wait();
+            let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = up.kill();
+            let _ = up.wait();
         }
         if Path::new("/run/leno").join(&self.name).exists()
             && let Err(error) = self.clean_up()

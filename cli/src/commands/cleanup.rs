@@ -1,6 +1,6 @@
 //! `leno cleanup`.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 
 /// Removes what a killed `leno up` has left: namespaces, control groups, pins, mounts, processes
@@ -19,7 +19,7 @@ pub(crate) fn run(cleanup: &Cleanup) -> Result<bool> {
     if outcomes.is_empty() {
         println!("nothing to remove");
     }
-    let mut all = true;
+    let mut failed = 0;
     for outcome in outcomes {
         match outcome.result {
             Ok(()) => println!("mesh {:?}: nothing is left", outcome.mesh),
@@ -28,9 +28,12 @@ pub(crate) fn run(cleanup: &Cleanup) -> Result<bool> {
             }
             Err(error) => {
                 eprintln!("leno: {}", error.chain());
-                all = false;
+                failed += 1;
             }
         }
     }
-    Ok(all)
+    match failed {
+        0 => Ok(true),
+        _ => bail!("{failed} of the meshes could not be removed"),
+    }
 }

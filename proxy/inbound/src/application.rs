@@ -1,10 +1,10 @@
 //! The application of this workload, on one port.
 
 use std::cell::Cell;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use leno_http::ConnPool;
-use leno_transport::{CONNECT_TIMEOUT, ConnectError, connect};
+use leno_transport::{CONNECT_TIMEOUT, ConnectError, connect, own_addresses};
 use tokio::net::TcpStream;
 
 /// Where the application listens for one original destination, with idle connections to it.
@@ -30,20 +30,15 @@ impl Application {
             Err(ConnectError::Refused(address)) => ConnectError::Refused(address),
             other => return other,
         };
-        for candidate in self.candidates().into_iter().filter(|candidate| *candidate != last) {
+        for candidate in
+            own_addresses(self.dialled).into_iter().filter(|candidate| *candidate != last)
+        {
             if let Ok(stream) = connect(candidate, CONNECT_TIMEOUT).await {
                 self.answers.set(candidate);
                 return Ok(stream);
             }
         }
         Err(refused)
-    }
-
-    fn candidates(&self) -> [SocketAddr; 3] {
-        let port = self.dialled.port();
-        let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-        let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), port);
-        if self.dialled.is_ipv4() { [self.dialled, v4, v6] } else { [self.dialled, v6, v4] }
     }
 }
 

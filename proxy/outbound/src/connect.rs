@@ -1,10 +1,10 @@
 //! Connections to endpoints, other proxies' and plain ones.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel, HandshakeError};
-use leno_transport::{CONNECT_TIMEOUT, ConnectError};
+use leno_transport::{CONNECT_TIMEOUT, ConnectError, own_addresses};
 use tokio::net::TcpStream;
 
 use crate::Shared;
@@ -58,15 +58,12 @@ pub(crate) async fn open(
 /// Opens a connection to the application of this workload, on the address it was called by or,
 /// where it listens on loopback only, there.
 pub(crate) async fn to_own_application(address: SocketAddr) -> Result<TcpStream, ConnectError> {
-    let loopback = if address.is_ipv4() {
-        IpAddr::V4(Ipv4Addr::LOCALHOST)
-    } else {
-        IpAddr::V6(Ipv6Addr::LOCALHOST)
-    };
-    match leno_transport::connect(address, CONNECT_TIMEOUT).await {
-        Err(ConnectError::Refused(_)) if address.ip() != loopback => {
-            leno_transport::connect((loopback, address.port()).into(), CONNECT_TIMEOUT).await
+    let mut refused = None;
+    for candidate in own_addresses(address) {
+        match leno_transport::connect(candidate, CONNECT_TIMEOUT).await {
+            Err(error @ ConnectError::Refused(_)) => refused = refused.or(Some(error)),
+            other => return other,
         }
-        other => other,
     }
+    Err(refused.unwrap_or(ConnectError::Refused(address)))
 }

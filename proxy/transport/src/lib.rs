@@ -32,7 +32,7 @@ pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
 pub use detect::{DETECT_TIMEOUT, Detected, MAX_DETECT, detect};
 pub use first::{MAX_FIRST, detect_first, read_first};
 pub use listen::{BACKLOG, Family, Listener};
-pub use local::LocalAddresses;
+pub use local::{LocalAddresses, own_addresses};
 pub use orig_dst::original_destination;
 pub use prefixed::Prefixed;
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay};

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use leno_types::canonical;
@@ -56,6 +56,15 @@ fn interface_addresses() -> io::Result<Vec<IpAddr>> {
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
     };
     Ok(interfaces.filter_map(ip_of).take(MAX_ADDRESSES).collect())
+}
+
+/// Where an application of this workload may listen that was called at `dialled`: there, or, when it
+/// is bound to loopback only, on loopback of either family.
+#[must_use]
+pub fn own_addresses(dialled: SocketAddr) -> [SocketAddr; 3] {
+    let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, dialled.port()));
+    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, dialled.port()));
+    if dialled.is_ipv4() { [dialled, v4, v6] } else { [dialled, v6, v4] }
 }
 
 #[cfg(test)]

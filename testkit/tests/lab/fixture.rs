@@ -77,7 +77,7 @@ impl Shared {
     /// Ends the mesh; fails if it leaves anything on the machine.
     pub(crate) fn end(&self) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State::Up(mut lab) = std::mem::replace(&mut *state, State::Ended) else {
+        let State::Up(lab) = std::mem::replace(&mut *state, State::Ended) else {
             return Ok(());
         };
         lab.end()?;

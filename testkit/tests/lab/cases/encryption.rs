@@ -97,8 +97,10 @@ fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Kind> 
         if s.syn {
             started.insert(direction, s.sequence.wrapping_add(1));
         }
-        // Only connections seen from their beginning: the middle of a record looks like anything.
-        if !s.payload.is_empty() && started.get(&direction) == Some(&s.sequence) {
+        // The middle of a record looks like anything, so only the beginning of a connection can tell
+        // what is not TLS. One that a pool has kept from before shows whole records.
+        let from_its_beginning = started.get(&direction) == Some(&s.sequence);
+        if !s.payload.is_empty() && (from_its_beginning || classify(&s.payload) == Kind::Tls) {
             begun.entry(direction).or_insert_with(|| classify(&s.payload));
         }
     }

@@ -105,7 +105,7 @@ fn refused_edit(lab: &Lab) -> Result<()> {
 }
 
 fn a_killed_mesh_is_cleaned_up(capture: Capture) -> Result<()> {
-    let mut lab = Lab::start(&Options::new(capture), TWO, |_| Ok(()))?;
+    let lab = Lab::start(&Options::new(capture), TWO, |_| Ok(()))?;
     lab.reach("client", "web:8080")?;
     lab.kill(Piece::Owner, Signal::SIGKILL)?;
     lab.end()?;
