@@ -22,8 +22,9 @@ lint: deps ## formatting, clippy, file sizes, dependency direction
 build: deps ## all binaries, debug
 	$(CARGO) build --workspace
 
-release: deps ## all binaries, optimised, in target/release
-	$(CARGO) build --release --workspace
+release: deps ## the binaries that people run, optimised, in target/release
+	$(CARGO) build --release --bins -p leno -p leno-proxy -p leno-controller \
+		-p leno-testkit -p leno-example-shop -p leno-bench
 
 bench-http: release ## HTTP/1.1 through one hop: CPU per request beside HAProxy and nginx
 	$(TARGET)/release/leno-bench http1 --out $(TARGET)/bench-http1.json

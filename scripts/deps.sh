@@ -8,7 +8,7 @@ declare -A package_of=(
   [cc]=gcc [clang]=clang [llvm-strip]=llvm [mold]=mold [pkg-config]=pkg-config [cmake]=cmake
   [ip]=iproute2 [nft]=nftables [iptables-restore]=iptables [tcpdump]=tcpdump [curl]=curl
   [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
-  [haproxy]=haproxy [wrk]=wrk [python3]=python3 [dig]=dnsutils
+  [haproxy]=haproxy [wrk]=wrk [python3]=python3 [openssl]=openssl [dig]=dnsutils
 )
 declare -A package_with=(
   [/usr/include/bpf/bpf_helpers.h]=libbpf-dev [/usr/include/libelf.h]=libelf-dev

@@ -119,8 +119,6 @@ fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
     let greeted =
         lab.talk("plain", &socket(&banner, 9000), &[Step::Expect("220 ready\r\n".into())])?;
     ensure!(greeted.failure().is_none(), "{greeted:?}");
-    let answered = foreign_client(lab, &address, "")?;
-    ensure!(answered.contains("HTTP/1.1 200"), "a foreign certificate is no identity: {answered}");
     Ok(())
 }
 
