@@ -102,7 +102,7 @@ impl<T> Attempt<T> for nix::Result<T> {
     }
 }
 
-impl<T> Attempt<T> for std::result::Result<T, rtnetlink::Error> {
+impl<T> Attempt<T> for Result<T, rtnetlink::Error> {
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|source| Error::Netlink { what: what(), source })
     }

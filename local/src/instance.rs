@@ -410,6 +410,7 @@ impl Life {
         });
         joined(removed.await)?;
         mesh.proxy.tokens.revoke(&instance.name)?;
+        mesh.switch.disconnect(&instance.addresses, &crate::plan::subnet()).await?;
         let name = mesh.layout.netns(&instance.name);
         let mut made = vec![Made::Netns(name.clone())];
         if instance.launch.meshed {

@@ -111,6 +111,22 @@ impl Switch {
         result
     }
 
+    /// Removes an instance's link, at once: the namespace itself goes when the kernel finds time,
+    /// and its successor needs the same name and addresses. That it is gone is not an error.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn disconnect(&self, addresses: &Addresses, subnet: &Subnet) -> Result<()> {
+        let port = port_name(subnet, addresses);
+        let message = LinkUnspec::new_with_name(&port).build();
+        match self.netlink.link().del_with_message(message).execute().await {
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
+                Ok(())
+            }
+            other => other.attempt(|| format!("cannot remove link {port}")),
+        }
+    }
+
     /// Makes the veth pair with one end in each namespace, both up.
     async fn link(&self, instance: &Netns, netlink: &Handle, port: &str) -> Result<u32> {
         let peer = LinkMessageBuilder::<LinkUnspec>::new()

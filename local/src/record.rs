@@ -208,7 +208,15 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
     let path = layout.lock();
     let deadline = Instant::now() + DYING;
     loop {
-        prepare_directory(layout)?;
+        match prepare_directory(layout) {
+            // Removed in between, with the last other mesh.
+            Err(Error::Os { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline =>
+            {
+                continue;
+            }
+            other => other?,
+        }
         let mut options = OpenOptions::new();
         let opened = options.read(true).write(true).create(true).truncate(false).open(&path);
         let file = match opened {

@@ -257,6 +257,7 @@ impl Up<'_> {
                         self.announce().await;
                     }
                 }
+                () = self.controller_changed.notified() => self.publish()?,
                 () = self.files.edited() => self.edited().await?,
             }
         }
@@ -462,7 +463,11 @@ impl Up<'_> {
         }
         let (instances, services) = (plan.instances.len(), plan.services());
         let mesh = self.mesh.layout.mesh();
-        let capture = match (plan.meshed(), self.mesh.proxy.machine.chosen) {
+        let chosen = match self.options.capture {
+            Choice::Only(backend) => Some(backend),
+            Choice::Auto => self.mesh.proxy.machine.chosen,
+        };
+        let capture = match (plan.meshed(), chosen) {
             (false, _) => "nothing meshed".to_owned(),
             (true, Some(backend)) => format!("captured by {backend}"),
             (true, None) => "no way to capture".to_owned(),

@@ -1,0 +1,224 @@
+//! `leno up` with unmeshed workloads: what it makes, how it is used, and that nothing is left.
+//!
+//! Unmeshed, so that neither proxy nor control plane is needed; with them the network lab of
+//! `testkit` goes through the same and more.
+
+mod mesh;
+
+use mesh::{Mesh, root};
+
+const TWO: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, annotations: {leno.dev/inject: disabled}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec:
+  command: [python3, -u, -c, SERVER]
+  env: {COLOUR: green}
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec: {command: [sleep, infinity]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: peers, namespace: shop}
+spec: {clusterIP: None, selector: {app: web}, ports: [{name: http, port: 8080}]}
+";
+
+/// Listens before anything is printed, so that a line means that it listens.
+const SERVER: &str = "import http.server as h, socket; \
+    h.HTTPServer.address_family = socket.AF_INET6; \
+    s = h.HTTPServer((\"::\", 8080), h.SimpleHTTPRequestHandler); \
+    print(\"listening\"); s.serve_forever()";
+
+fn two() -> String {
+    TWO.replace("SERVER", &format!("{SERVER:?}"))
+}
+
+#[test]
+fn names_of_every_form_lead_to_the_workload_over_both_families() {
+    let Some(mesh) = started() else { return };
+    for name in [
+        "web",
+        "web.shop",
+        "web.shop.svc",
+        "web.shop.svc.cluster.local",
+        "web-0.web.shop.svc.cluster.local",
+        "peers",
+        "web-0.peers",
+    ] {
+        for family in ["-4", "-6"] {
+            let url = format!("http://{name}:8080/");
+            let done = mesh.exec("client", &["curl", family, "-sSf", "-o", "/dev/null", &url]);
+            assert!(done.status.success(), "{name} {family}: {done:?}");
+        }
+    }
+    let srv =
+        mesh.text("client", &["dig", "+short", "_http._tcp.web.shop.svc.cluster.local", "SRV"]);
+    assert_eq!(srv, "0 100 8080 web-0.web.shop.svc.cluster.local.");
+    let address = mesh.text("client", &["dig", "+short", "web.shop.svc.cluster.local"]);
+    let name = mesh.text("client", &["dig", "+short", "-x", &address]);
+    assert_eq!(name, "web-0.peers.shop.svc.cluster.local.");
+    let absent = mesh.text("client", &["dig", "nothing.shop.svc.cluster.local"]);
+    assert!(absent.contains("status: NXDOMAIN"), "{absent}");
+    // Over TCP as well.
+    let tcp = mesh.text("client", &["dig", "+tcp", "+short", "web.shop.svc.cluster.local"]);
+    assert_eq!(tcp, address);
+}
+
+#[test]
+fn a_command_runs_as_the_workload() {
+    let Some(mesh) = started() else { return };
+    let said = mesh
+        .text("web-0", &["sh", "-c", "echo $LENO_WORKLOAD $LENO_NAMESPACE $COLOUR; hostname; pwd"]);
+    let directory = mesh.directory().display();
+    assert_eq!(said, format!("web-0 shop green\nweb-0\n{directory}"));
+    let own = mesh.text("web", &["cat", "/proc/self/cgroup"]);
+    assert!(own.contains("/shop.web-0/app"), "{own}");
+    assert_eq!(mesh.exec("web", &["sh", "-c", "exit 7"]).status.code(), Some(7));
+
+    let absent = mesh.exec("web", &["no-such-program"]);
+    assert_eq!(absent.status.code(), Some(2));
+    let unknown = mesh.exec("db", &["true"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(text.contains("shop/client-0, shop/web-0"), "{text}");
+}
+
+#[test]
+fn what_leads_out_of_the_mesh_is_refused_at_once() {
+    let Some(mesh) = started() else { return };
+    // Of no mesh (RFC 5737), and of a VIP that nothing routes for an unmeshed workload.
+    for address in ["192.0.2.1", "10.96.200.1"] {
+        let url = format!("http://{address}:8080/");
+        let done = mesh.exec("client", &["curl", "-sS", "-m", "20", &url]);
+        // 7 is a refusal, 28 would be a time-out.
+        assert_eq!(done.status.code(), Some(7), "{done:?}");
+    }
+}
+
+#[test]
+fn a_mesh_has_one_owner_and_says_who() {
+    let Some(mesh) = started() else { return };
+    let second = mesh.leno(&["up", "--name", mesh.name()]).arg(mesh.file()).output().unwrap();
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(2));
+    assert!(text.contains(&format!("owned by process {}", mesh.pid())), "{text}");
+
+    let cleanup = mesh.leno(&["cleanup", "--name", mesh.name()]).output().unwrap();
+    assert_eq!(cleanup.status.code(), Some(2));
+    assert!(mesh.exec("client", &["true"]).status.success());
+}
+
+#[test]
+fn an_interrupted_mesh_leaves_nothing() {
+    let Some(mut mesh) = started() else { return };
+    assert!(!mesh.remains().is_empty());
+    mesh.interrupt();
+    assert_eq!(mesh.ended().code(), Some(0));
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn a_killed_mesh_is_removed_with_all_its_processes() {
+    // A grandchild outlives the application that the kernel kills together with leno.
+    let yaml = two().replace("[sleep, infinity]", "[sh, -c, \"sleep 1000 & sleep 1001\"]");
+    let Some(mut mesh) = root(|| Mesh::start(&yaml)) else { return };
+    mesh.kill();
+    assert!(mesh.exec("client", &["true"]).status.code() == Some(2));
+    assert!(!mesh.remains().is_empty());
+    let cleanup = mesh.leno(&["cleanup", "--name", mesh.name()]).output().unwrap();
+    assert!(cleanup.status.success(), "{cleanup:?}");
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn the_next_run_removes_what_a_killed_one_left() {
+    let Some(mut mesh) = started() else { return };
+    mesh.kill();
+    mesh.restart();
+    assert!(mesh.exec("client", &["true"]).status.success());
+    mesh.interrupt();
+    assert_eq!(mesh.ended().code(), Some(0));
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn a_bad_edit_is_refused_with_its_line_and_changes_nothing() {
+    let Some(mesh) = started() else { return };
+    let before = mesh.application("web-0");
+    let bad = two().replace("port: 8080, appProtocol", "port: 80800, appProtocol");
+    let line = 1 + bad.lines().position(|line| line.contains("80800")).unwrap();
+    mesh.edit(&bad);
+    mesh.wait_for_line("edit refused");
+    mesh.wait_for_line(&format!("mesh.yaml:{line}:"));
+    assert!(mesh.check().contains("the last edit was refused"));
+    assert_eq!(mesh.application("web-0"), before);
+
+    mesh.edit(&two());
+    mesh.wait_for_line("edit taken: 0 of the instances end, 0 start");
+    assert!(!mesh.check().contains("refused"));
+    assert_eq!(mesh.application("web-0"), before);
+}
+
+#[test]
+fn an_edit_starts_and_ends_only_what_it_changes() {
+    let Some(mesh) = started() else { return };
+    let (web, client) = (mesh.application("web-0"), mesh.application("client-0"));
+    let edited = two().replace("[sleep, infinity]", "[sleep, \"1000\"]")
+        + "---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+           metadata: {name: added, namespace: shop}\nspec: {command: [sleep, infinity]}\n";
+    mesh.edit(&edited);
+    mesh.wait_for_line("edit taken: 1 of the instances end, 2 start");
+    mesh.wait_for("both to run", || {
+        mesh.try_application("added-0").is_some()
+            && mesh.try_application("client-0").is_some_and(|pid| pid != client)
+    });
+    assert_eq!(mesh.application("web-0"), web);
+    let done = mesh.exec("added", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
+    assert!(done.status.success(), "{done:?}");
+
+    mesh.edit(&two());
+    mesh.wait_for("what was added to go", || {
+        !mesh.remains().iter().any(|thing| thing.contains("added"))
+    });
+    assert_eq!(mesh.application("web-0"), web);
+}
+
+#[test]
+fn an_application_that_ends_is_started_again() {
+    let Some(mesh) = started() else { return };
+    let before = mesh.application("web-0");
+    mesh.kill_process(before);
+    mesh.wait_for_line("web-0 was ended by SIGKILL; starting it again in 1 s");
+    mesh.wait_for("web-0 to run again", || {
+        mesh.try_application("web-0").is_some_and(|pid| pid != before)
+    });
+    mesh.wait_for("the name to come back", || {
+        mesh.exec("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"])
+            .status
+            .success()
+    });
+}
+
+#[test]
+fn documents_that_cannot_run_are_refused_before_anything_is_made() {
+    let refused = root(|| Mesh::refused("apiVersion: leno.dev/v1alpha1\nkind: Workload\n"));
+    let Some((mesh, output)) = refused else { return };
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("mesh.yaml:1:1"), "{text}");
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+fn started() -> Option<Mesh> {
+    let mesh = root(|| Mesh::start(&two()))?;
+    mesh.wait_for_line("listening");
+    Some(mesh)
+}

@@ -1,0 +1,224 @@
+//! One mesh, brought up by the real command and removed at the end.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leno_local::layout::Layout;
+use leno_local::record::Process;
+use leno_local::status::Status;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long anything may take before the test fails.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A mesh with a name of its own.
+pub(crate) struct Mesh {
+    layout: Layout,
+    directory: tempfile::TempDir,
+    up: Option<Child>,
+}
+
+/// Runs `make` as root; otherwise says that the test is skipped, unless that is forbidden.
+pub(crate) fn root<T>(make: impl FnOnce() -> T) -> Option<T> {
+    if nix::unistd::geteuid().is_root() {
+        return Some(make());
+    }
+    let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|what| what == "root"), "LENO_REQUIRE wants root");
+    println!("skipped: needs root");
+    None
+}
+
+impl Mesh {
+    /// Starts one and waits until all of it takes traffic.
+    pub(crate) fn start(yaml: &str) -> Self {
+        let mut mesh = Self::new(yaml);
+        mesh.restart();
+        mesh
+    }
+
+    /// Runs `leno up` on documents that it should refuse.
+    pub(crate) fn refused(yaml: &str) -> (Self, Output) {
+        let mesh = Self::new(yaml);
+        let output = mesh.leno(&["up", "--name", mesh.name()]).arg(mesh.file()).output().unwrap();
+        (mesh, output)
+    }
+
+    fn new(yaml: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("c{}-{number}", std::process::id());
+        let layout = Layout::new(&name).unwrap();
+        let mesh = Self { layout, directory: tempfile::tempdir().unwrap(), up: None };
+        mesh.edit(yaml);
+        mesh
+    }
+
+    /// Starts `leno up` (again) and waits until everything takes traffic.
+    pub(crate) fn restart(&mut self) {
+        let log = fs::File::create(self.log_file()).unwrap();
+        let mut up = self.leno(&["up", "--name", self.name(), "--grace", "5s"]);
+        up.arg(self.file()).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.up = Some(up.spawn().unwrap());
+        self.wait_for_line(" ready after ");
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.layout.mesh()
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory.path().join("mesh.yaml")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.up.as_ref().unwrap().id()
+    }
+
+    /// Replaces the documents.
+    pub(crate) fn edit(&self, yaml: &str) {
+        let draft = self.directory.path().join("draft");
+        fs::write(&draft, yaml).unwrap();
+        fs::rename(draft, self.file()).unwrap();
+    }
+
+    /// The command, with its first arguments.
+    pub(crate) fn leno(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
+        command.args(arguments);
+        for variable in ["SUDO_UID", "SUDO_GID"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    pub(crate) fn exec(&self, who: &str, command: &[&str]) -> Output {
+        let mut exec = self.leno(&["exec", "--name", self.name(), who, "--"]);
+        exec.args(command).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// What a command that succeeds prints.
+    pub(crate) fn text(&self, who: &str, command: &[&str]) -> String {
+        let output = self.exec(who, command);
+        assert!(output.status.success(), "{command:?}: {output:?}\n{}", self.log());
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    pub(crate) fn check(&self) -> String {
+        let output = self.leno(&["check", "--name", self.name()]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The process of an instance's application.
+    pub(crate) fn application(&self, instance: &str) -> i32 {
+        self.try_application(instance).unwrap_or_else(|| panic!("no {instance}\n{}", self.log()))
+    }
+
+    pub(crate) fn try_application(&self, instance: &str) -> Option<i32> {
+        let status = Status::read(&self.layout).ok()?;
+        let instance = status.find(None, instance).ok()?;
+        let processes = instance.surroundings.cgroup.join("cgroup.procs");
+        fs::read_to_string(processes).ok()?.lines().next()?.parse().ok()
+    }
+
+    pub(crate) fn wait_for_line(&self, text: &str) {
+        self.wait_for(text, || self.log().contains(text));
+    }
+
+    pub(crate) fn wait_for(&self, what: &str, look: impl Fn() -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !look() {
+            assert!(Instant::now() < deadline, "waited in vain for {what}\n{}", self.log());
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    pub(crate) fn interrupt(&self) {
+        let pid = self.pid().try_into().unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGINT).unwrap();
+    }
+
+    pub(crate) fn kill_process(&self, pid: i32) {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+
+    /// Kills `leno up` without a warning.
+    pub(crate) fn kill(&mut self) {
+        let mut up = self.up.take().unwrap();
+        up.kill().unwrap();
+        up.wait().unwrap();
+    }
+
+    /// Waits for the end of `leno up`.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let mut up = self.up.take().unwrap();
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = up.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "does not end\n{}", self.log());
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Everything of the mesh that is on this machine.
+    pub(crate) fn remains(&self) -> Vec<String> {
+        let own = format!("leno-{}", self.name());
+        let of_mesh = |name: &String| *name == own || name.starts_with(&format!("{own}-"));
+        let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+        let mut found: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(of_mesh)
+            .collect();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounted = mounts.lines().filter(|line| line.contains(&format!("/{own}")));
+        found.extend(mounted.map(str::to_owned));
+        let hierarchy = leno_capture::cgroup2_root().unwrap();
+        for path in [self.layout.directory().to_owned(), self.layout.cgroup(&hierarchy)] {
+            found.extend(path.exists().then(|| path.display().to_string()));
+        }
+        let mark = format!("/leno/{}/", self.name());
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            // It may have ended since the directory was read.
+            let group = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // A zombie is whoever's it was left to.
+            if group.contains(&mark) && name.parse().is_ok_and(|pid| Process::find(pid).is_some()) {
+                found.push(format!("process {name}"));
+            }
+        }
+        found
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("up.log")
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        if let Some(mut up) = self.up.take() {
+            // The test is over: what counts is that nothing stays.
+            let _gone = up.kill();
+            let _gone = up.wait();
+        }
+        let _left = leno_local::cleanup::cleanup(Some(self.name()));
+    }
+}
