@@ -392,7 +392,7 @@ impl Up<'_> {
     fn publish(&mut self) -> Result<()> {
         let ready = self.ready();
         let layout = &self.mesh.layout;
-        if self.plan.meshed() {
+        if self.plan.meshed() || self.controller.is_some() {
             let rendered = self.plan.render(&ready);
             if rendered != self.rendered {
                 let path = layout.state().join("state.yaml");
