@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -139,7 +139,7 @@ impl Lab {
         let ready_after = Duration::ZERO;
         let up = Mutex::new(up);
         let mut lab = Lab { name, leno, file, directory, up, lines, ready_after };
-        lab.wait_ready().with_context(|| lab.log())?;
+        lab.explain(lab.wait_ready())?;
         lab.ready_after = start.elapsed();
         Ok(lab)
     }
@@ -308,6 +308,18 @@ impl Lab {
     #[must_use]
     pub fn log(&self) -> String {
         self.lines.lock().map(|lines| lines.join("\n")).unwrap_or_default()
+    }
+
+    /// `outcome`, with what the mesh has printed lately behind its error.
+    pub fn explain<T>(&self, outcome: Result<T>) -> Result<T> {
+        /// Lines quoted; what happened lately is at the end.
+        const LINES: usize = 40;
+        outcome.map_err(|error| {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
+            anyhow!("{error:#}\nthe mesh said:\n{tail}")
+        })
     }
 
     /// Asks `leno up` to end and waits for it.

@@ -66,9 +66,7 @@ impl Shared {
             };
         }
         match &*state {
-            State::Up(lab) => {
-                work(lab).with_context(|| format!("the mesh said:\n{}", tail(&lab.log())))
-            }
+            State::Up(lab) => lab.explain(work(lab)),
             State::Failed(why) => Err(anyhow!("the shared mesh did not come up: {why}")),
             State::NotYet | State::Ended => bail!("the shared mesh has ended"),
         }
@@ -110,14 +108,7 @@ fn answers(lab: &Lab, command: &[&str]) -> Result<()> {
         last = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         Ok(output.status.success().then_some(()))
     });
-    answered.with_context(|| format!("{command:?}: {last}\n{}", lab.log()))
-}
-
-/// The last lines of a log.
-fn tail(log: &str) -> String {
-    const LINES: usize = 60;
-    let lines: Vec<_> = log.lines().collect();
-    lines[lines.len().saturating_sub(LINES)..].join("\n")
+    lab.explain(answered.with_context(|| format!("{command:?}: {last}")))
 }
 
 /// Makes what the programs of the mesh need: configuration and empty databases.

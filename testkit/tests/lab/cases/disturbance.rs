@@ -50,7 +50,7 @@ fn pieces_stop_and_die_under_load(capture: Capture) -> Result<()> {
         .and_then(|()| control_plane_killed(&lab).context("the control plane killed"))
         .and_then(|()| endpoint_killed(&lab).context("an endpoint killed"))
         .and_then(|()| proxy_killed(&lab).context("a proxy killed"));
-    outcome.with_context(|| lab.log())
+    lab.explain(outcome)
 }
 
 /// It hangs from right after the start: what no proxy has asked for yet works all the same.
@@ -123,5 +123,5 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
         ensure!(report.errors == 0, "{report:?}");
         Ok(())
     };
-    rotation().with_context(|| lab.log())
+    lab.explain(rotation())
 }

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use anyhow::{Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::{Step, Transcript, talk};
 use leno_testkit::sniff::{Kind, Segment, Sniffer, classify};
-use leno_testkit::{binaries, command, netns};
+use leno_testkit::{binaries, command, netns, wait};
+use nix::sys::signal::Signal;
 
 use super::programs::socket;
 use super::{Case, alone, shared};
@@ -20,6 +21,8 @@ const MARKER: &str = "leno-lab-marker-4711";
 const ADMIN_PORT: u16 = 15020;
 /// A request as printf(1) takes it.
 const ASK: &str = r"GET /?size=5 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n";
+/// How long a proxy may be away after it was killed.
+const AWAY_LIMIT: Duration = Duration::from_secs(60);
 /// How long openssl may take.
 const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
 
@@ -52,12 +55,17 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
     let sniffer = Sniffer::start(&lab.switch()?)?;
-    let url = format!("http://web/{MARKER}?size=100");
-    lab.text(
-        "client",
-        &["curl", "-sS", "--fail", "-m", "20", "-H", &format!("x-m: {MARKER}"), &url],
-    )?;
-    lab.text("client", &["curl", "-sS", "--fail", "-m", "20", "-d", MARKER, "http://detect/echo"])?;
+    for service in ["web", "detect"] {
+        // So many at once that the connections in the pool do not suffice and new ones are seen.
+        let url = format!("http://{service}/{MARKER}?size=100&delay_ms=300");
+        let header = format!("x-marker: {MARKER}");
+        let load = ["--url", &url, "--header", &header, "--rate", "100", "--connections", "30"];
+        let report =
+            lab.load("client", &[&load[..], &["--duration", "500ms"]].concat())?.finish()?;
+        ensure!(report.errors == 0, "{service}: {report:?}");
+        let echo = format!("http://{service}/echo");
+        lab.text("client", &["curl", "-sS", "--fail", "-m", "20", "-d", MARKER, &echo])?;
+    }
     lab.text("client", &["redis-cli", "-h", "redis", "SET", "marker", MARKER])?;
     for service in ["echo:9000", "banner:9000"] {
         let steps = [Step::Send(MARKER.into()), Step::Read(MARKER.len())];
@@ -126,7 +134,7 @@ fn strict_refuses_clients_without_identity(capture: Capture) -> Result<()> {
     let options = Options { mtls: Some("strict"), ..Options::new(capture) };
     let lab = Lab::start(&options, STRICT, |_| Ok(()))?;
     let outcome = strict(&lab);
-    outcome.with_context(|| lab.log())
+    lab.explain(outcome)
 }
 
 fn strict(lab: &Lab) -> Result<()> {
@@ -145,10 +153,26 @@ fn strict(lab: &Lab) -> Result<()> {
         let answered = foreign_client(lab, &address, protocol)?;
         ensure!(!answered.contains("HTTP/1.1 200"), "another CA was let in: {answered}");
     }
+    refused_while_the_proxy_is_away(lab, &address)?;
+    lab.reach("client", "web:8080")?;
     // Its own proxy's identity still gets through after all these.
     let meshed = lab.talk("client", "web:8080", &request)?;
     ensure!(meshed.statuses() == [200], "a meshed client was refused: {meshed:?}");
     Ok(())
+}
+
+/// From the death of a proxy until the next one listens, nobody gets past it to the application.
+fn refused_while_the_proxy_is_away(lab: &Lab, address: &str) -> Result<()> {
+    let before = lab.status()?.instance("web-0")?.proxy_restarts;
+    lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
+    wait::until("the next proxy", AWAY_LIMIT, || {
+        let outcome = from_bridge(lab, address, &get());
+        let served = outcome.as_ref().is_ok_and(|t| t.statuses().contains(&200));
+        ensure!(!served, "served in plaintext while the proxy was away: {outcome:?}");
+        let status = lab.status()?;
+        let back = status.ready() && status.instance("web-0")?.proxy_restarts > before;
+        Ok(back.then_some(()))
+    })
 }
 
 fn get() -> Vec<Step> {

@@ -10,7 +10,7 @@ use leno_testkit::{binaries, command, netns};
 use nix::sys::signal::Signal;
 
 use super::programs::socket;
-use super::{Case, alone};
+use super::{Case, alone, shared};
 
 /// How long openssl may take.
 const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
@@ -44,6 +44,9 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(the_first_request_comes_soon_and_edits_cut_nothing),
         alone!(a_killed_mesh_is_cleaned_up),
+        shared!(netfilter_is_used_only_where_asked_for),
+        shared!(proxies_have_no_privilege),
+        shared!(stat_tells_of_edges),
     ]
 }
 
@@ -60,7 +63,7 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
         edit(&lab).context("editing the documents")?;
         refused_edit(&lab).context("a bad edit")
     };
-    outcome().with_context(|| lab.log())
+    lab.explain(outcome())
 }
 
 /// A stream that is open while the documents change lives on, and what is new works.
@@ -114,6 +117,46 @@ fn a_killed_mesh_is_cleaned_up(capture: Capture) -> Result<()> {
     lab.clean_up()?;
     let remains = lab.remains()?;
     ensure!(remains.is_empty(), "left behind: {}", remains.join(", "));
+    Ok(())
+}
+
+fn netfilter_is_used_only_where_asked_for(lab: &Lab) -> Result<()> {
+    let status = lab.status()?;
+    let capture = status.instance("web-0")?.capture.clone().context("web-0 is not captured")?;
+    for instance in status.instances.iter().filter(|i| i.meshed) {
+        ensure!(instance.capture.as_deref() == Some(&capture), "captured otherwise: {instance:?}");
+        let rules = lab.text(&instance.name, &["nft", "list", "ruleset"])?;
+        let wanted = capture != Capture::Ebpf.name();
+        ensure!(rules.trim().is_empty() != wanted, "{capture}: {}: {rules}", instance.name);
+    }
+    Ok(())
+}
+
+fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
+    for instance in lab.status()?.instances.iter().filter(|i| i.meshed) {
+        let pid = lab.pid_of(Piece::Proxy(&instance.name))?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        for line in ["Uid:\t2102\t2102\t2102\t2102", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"]
+        {
+            ensure!(status.contains(line), "{}: no {line:?} in {status}", instance.name);
+        }
+        ensure!(status.contains("CapBnd:\t0000000000000000"), "{}: {status}", instance.name);
+    }
+    Ok(())
+}
+
+fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
+    let load = ["--url", "http://web/?size=10", "--rate", "100", "--duration", "8s"];
+    let load = lab.load("client", &load)?;
+    let stat = lab.stat()?;
+    let report = load.finish()?;
+    ensure!(report.errors == 0, "{report:?}");
+    let edges = stat["edges"].as_array().context("no edges")?;
+    let edge = edges.iter().find(|e| e["client"] == "client" && e["server"] == "web");
+    let edge = edge.with_context(|| format!("no edge from client to web: {stat}"))?;
+    ensure!(edge["mtls"] == true && edge["success_rate"] == 1.0, "{edge}");
+    let rate = edge["requests_per_s"].as_f64().unwrap_or_default();
+    ensure!(rate > 0.0 && edge["latency_ms"]["p99"].as_f64().is_some(), "{edge}");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::{usage::Usage, wait};
 
@@ -40,7 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn twice_saturation_grows_nothing(capture: Capture) -> Result<()> {
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
-    soak(&lab, capture).with_context(|| lab.log())
+    lab.explain(soak(&lab, capture))
 }
 
 fn soak(lab: &Lab, capture: Capture) -> Result<()> {
