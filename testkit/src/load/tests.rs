@@ -34,7 +34,7 @@ fn a_stalled_server_shows_in_all_requests_that_were_due_meanwhile() {
     let mut plan = Plan::new(server.url("/?delay_ms=100"), 100.0, Duration::from_millis(500));
     plan.connections = 1;
     let report = run(&plan).unwrap();
-    assert!(report.latency_us.p50 >= 900_000, "{report:?}");
+    assert!(report.latency_us.p50 >= 300_000, "{report:?}");
     assert!(report.errors > 0 && report.errors_by_kind.contains_key("unsent"), "{report:?}");
 }
 
