@@ -117,6 +117,17 @@ impl TokenStore {
         Ok((record.instance.clone(), record.identity.clone()))
     }
 
+    /// Who an instance is, by the token that it was granted; none where it has none now.
+    ///
+    /// This outlives every process: a control plane that was just started knows by it who its
+    /// proxies are before any of them has asked again.
+    ///
+    /// # Errors
+    /// [`TokenError::File`] where the directory has become unreadable.
+    pub fn identity_of(&self, instance: &InstanceName) -> Result<Option<Identity>, TokenError> {
+        Ok(self.current()?.of(instance).map(|record| record.identity.clone()))
+    }
+
     /// The files that are in the directory now but hold no token. Each was also logged once.
     ///
     /// # Errors

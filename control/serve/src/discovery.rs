@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::metrics::Held;
 use crate::peer::{Peer, PeerCertificate};
+use crate::recognise::Recogniser;
 use crate::state::{Changes, State};
 use crate::subscriber::{Batch, Subscriber};
 
@@ -33,7 +34,7 @@ type Answer = Result<DeltaDiscoveryResponse, Status>;
 
 /// Serves streams.
 pub(crate) struct DiscoveryService {
-    state: Arc<State>,
+    recogniser: Recogniser,
     places: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 }
@@ -60,8 +61,8 @@ struct Debounce {
 }
 
 impl DiscoveryService {
-    pub(crate) fn new(state: Arc<State>, stop: watch::Receiver<bool>) -> Self {
-        Self { state, places: Arc::new(Semaphore::new(MAX_STREAMS)), stop }
+    pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>) -> Self {
+        Self { recogniser, places: Arc::new(Semaphore::new(MAX_STREAMS)), stop }
     }
 
     fn admit(
@@ -87,16 +88,16 @@ impl discovery_server::Discovery for DiscoveryService {
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         let admitted = self.admit(request.extensions().get::<Peer>());
         let (certificate, place) = admitted.inspect_err(|status| {
-            self.state.metrics.streams_refused.increment();
+            self.recogniser.state.metrics.streams_refused.increment();
             tracing::warn!(reason = status.message(), "discovery refused");
         })?;
         let (responses, receiver) = mpsc::channel(OUTSTANDING);
-        let (state, stop) = (Arc::clone(&self.state), self.stop.clone());
+        let (recogniser, stop) = (self.recogniser.clone(), self.stop.clone());
         let requests = request.into_inner();
         tokio::spawn(async move {
-            let _counted = Held::new(&state.metrics, |metrics| &metrics.streams);
+            let _counted = Held::new(&recogniser.state.metrics, |metrics| &metrics.streams);
             let sender = responses.clone();
-            let ended = serve(state, certificate, requests, responses, stop).await;
+            let ended = serve(&recogniser, certificate, requests, responses, stop).await;
             if let Err(status) = ended {
                 // No receiver: the connection has ended, and nobody is left to be told.
                 let _ = sender.send(Err(status)).await;
@@ -108,7 +109,7 @@ impl discovery_server::Discovery for DiscoveryService {
 }
 
 async fn serve(
-    state: Arc<State>,
+    recogniser: &Recogniser,
     certificate: PeerCertificate,
     mut requests: Streaming<DeltaDiscoveryRequest>,
     responses: mpsc::Sender<Answer>,
@@ -119,7 +120,9 @@ async fn serve(
     let Some(first) = first.map_err(late)?? else {
         return Ok(());
     };
-    let instance = recognise(&state, &certificate, &first).inspect_err(|status| {
+    let state = Arc::clone(&recogniser.state);
+    let recognised = recogniser.recognise(&certificate, &first).await;
+    let instance = recognised.inspect_err(|status| {
         state.metrics.streams_refused.increment();
         tracing::warn!(identity = %certificate.identity, reason = status.message(), "discovery refused");
     })?;
@@ -144,28 +147,6 @@ async fn serve(
     let reason = ended.as_ref().err().map(Status::message);
     tracing::info!(%instance, reason, "discovery stream ended");
     ended
-}
-
-/// Whether the first request's node is who the certificate says.
-fn recognise(
-    state: &State,
-    certificate: &PeerCertificate,
-    first: &DeltaDiscoveryRequest,
-) -> Result<InstanceName, Status> {
-    let node = first.node.as_ref();
-    let node = node.ok_or_else(|| Status::invalid_argument("the first request has no node"))?;
-    let instance: InstanceName =
-        node.id.parse().map_err(|_| Status::invalid_argument("the node id is no instance name"))?;
-    match state.identity_of(&instance) {
-        Some(identity) if identity == certificate.identity => Ok(instance),
-        Some(_) => Err(Status::permission_denied(format!(
-            "{} is not the identity of {instance}",
-            certificate.identity
-        ))),
-        None => Err(Status::unauthenticated(format!(
-            "{instance} is not known here: ask for a certificate with your token"
-        ))),
-    }
 }
 
 /// Why a stream must end though both ends go on.

@@ -10,8 +10,8 @@ use leno_wire::proto::{IssueCertificateRequest, IssueCertificateResponse};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
+use crate::metrics::Metrics;
 use crate::peer::Peer;
-use crate::state::State;
 
 /// Signatures at once: more would only take turns on the processors. The others wait.
 const SIGNING_AT_ONCE: usize = 8;
@@ -19,7 +19,7 @@ const SIGNING_AT_ONCE: usize = 8;
 /// Issues certificates to whoever shows a token.
 pub(crate) struct IdentityService {
     issuer: Arc<Issuer>,
-    state: Arc<State>,
+    metrics: Arc<Metrics>,
     signing: Semaphore,
 }
 
@@ -41,8 +41,8 @@ enum Refusal {
 }
 
 impl IdentityService {
-    pub(crate) fn new(issuer: Arc<Issuer>, state: Arc<State>) -> Self {
-        Self { issuer, state, signing: Semaphore::new(SIGNING_AT_ONCE) }
+    pub(crate) fn new(issuer: Arc<Issuer>, metrics: Arc<Metrics>) -> Self {
+        Self { issuer, metrics, signing: Semaphore::new(SIGNING_AT_ONCE) }
     }
 }
 
@@ -66,13 +66,12 @@ impl identity_server::Identity for IdentityService {
         let issued = issued.await.map_err(|_| Status::internal("signing failed"))?;
         match issued {
             Ok(((instance, identity, issued), roots)) => {
-                self.state.metrics.certificates.increment();
+                self.metrics.certificates.increment();
                 tracing::info!(%instance, %identity, client = %address, "certificate issued");
-                self.state.remember(instance, identity);
                 Ok(Response::new(response(issued, roots)))
             }
             Err(refusal) => {
-                self.state.metrics.certificates_refused.increment();
+                self.metrics.certificates_refused.increment();
                 let error: &dyn std::error::Error = &refusal;
                 tracing::warn!(client = %address, error, "no certificate issued");
                 Err(refusal.status())

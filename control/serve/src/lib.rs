@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  proxy ── token, certificate request ──► Identity  ──► TokenStore, Authority
-//!    │                                        └ remembers which instance is who
+//!    │                                                       │ who is it?
 //!    └───── certificate ── one stream ───► Discovery ──► Subscriber ──flush──► State (index)
 //!                                             ▲                                  │
 //!                                             └──────── debounced changes ───────┘
@@ -21,6 +21,7 @@ mod identity;
 mod incoming;
 mod metrics;
 mod peer;
+mod recognise;
 mod server;
 mod state;
 mod subscriber;

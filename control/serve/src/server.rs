@@ -24,6 +24,7 @@ use tower_service::Service;
 use crate::discovery::DiscoveryService;
 use crate::identity::{IdentityService, Issuer};
 use crate::incoming;
+use crate::recognise::Recogniser;
 use crate::state::State;
 use crate::tls::{Credentials, TlsError};
 
@@ -114,14 +115,14 @@ impl Server {
         };
         let services = Services {
             discovery: DiscoveryServer::new(DiscoveryService::new(
-                Arc::clone(&state),
+                Recogniser::new(Arc::clone(&issuer.tokens), Arc::clone(&state)),
                 stop.clone(),
             ))
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE),
             identity: IdentityServer::new(IdentityService::new(
                 Arc::new(issuer),
-                Arc::clone(&state),
+                Arc::clone(&state.metrics),
             ))
             .max_decoding_message_size(MAX_IDENTITY_MESSAGE),
         };

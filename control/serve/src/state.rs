@@ -15,8 +15,6 @@ use crate::metrics::Metrics;
 
 /// Changes that streams can follow one by one; one that is further behind compares everything.
 const LOG: usize = 1_024;
-/// Instances whose identity is remembered from their tokens, as many as a token store holds.
-const MAX_REMEMBERED: usize = 4_096;
 /// Bytes of a digest that make a version: enough that no two contents ever share one.
 const VERSION_BYTES: usize = 16;
 
@@ -26,8 +24,6 @@ pub struct State {
     tables: RwLock<Tables>,
     /// Resources as last encoded, by name. Locked after `tables`, never before.
     encoded: Mutex<HashMap<String, Arc<Encoded>>>,
-    /// Who an instance is, as its token said.
-    remembered: Mutex<HashMap<InstanceName, Identity>>,
     version: watch::Sender<u64>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -87,7 +83,6 @@ impl State {
         Arc::new(Self {
             tables: RwLock::new(tables),
             encoded: Mutex::default(),
-            remembered: Mutex::default(),
             version: watch::Sender::new(0),
             metrics: Arc::default(),
         })
@@ -143,23 +138,9 @@ impl State {
         View { tables: self.tables(), state: self }
     }
 
-    /// Notes who an instance is.
-    pub(crate) fn remember(&self, instance: InstanceName, identity: Identity) {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if remembered.len() >= MAX_REMEMBERED && !remembered.contains_key(&instance) {
-            // Instances that ended are among them; those that live are known to the index too.
-            remembered.clear();
-        }
-        remembered.insert(instance, identity);
-    }
-
-    /// Who an instance is: as its token said, else as the index has it.
+    /// Who an instance is, as the index has it; it has none for an instance that is unmeshed, or
+    /// whose mTLS is disabled.
     pub(crate) fn identity_of(&self, instance: &InstanceName) -> Option<Identity> {
-        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(identity) = remembered.get(instance) {
-            return Some(identity.clone());
-        }
-        drop(remembered);
         self.tables().index.workload(instance)?.identity.clone()
     }
 

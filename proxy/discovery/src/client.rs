@@ -49,19 +49,15 @@ impl Client {
     /// what it has.
     pub async fn run(self) -> Infallible {
         let Self { settings, live, identity } = self;
-        let certificates = identity.certificates();
         tokio::select! {
-            never = identity.run() => never,
-            never = discover(&settings, &live, certificates) => never,
+            never = identity.clone().run() => never,
+            never = discover(&settings, &live, &identity) => never,
         }
     }
 }
 
-async fn discover(
-    settings: &Settings,
-    live: &Live,
-    mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
-) -> Infallible {
+async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -> Infallible {
+    let mut certificates = identity.certificates();
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
         let waited = certificates.wait_for(Option::is_some).await.map(|issued| issued.clone());
@@ -69,11 +65,25 @@ async fn discover(
             // The sender lives in the identity client, which runs beside this and never ends.
             return std::future::pending().await;
         };
+        let mut heard = false;
         let reason = match Connection::open(settings, certificate.as_deref()).await {
-            Ok(connection) => match stream::run(live, connection, || backoff.reset()).await {
-                Ok(never) => match never {},
-                Err(error) => crate::chain(&error),
-            },
+            Ok(connection) => {
+                let ended = stream::run(live, connection, || {
+                    heard = true;
+                    backoff.reset();
+                });
+                let error = match ended.await {
+                    Ok(never) => match never {},
+                    Err(error) => error,
+                };
+                // In TLS 1.3 a certificate is refused after the handshake, by breaking off.
+                let refused = error.is_unauthenticated() || !heard && error.is_broken_off();
+                // One that has ended is refused too; its successor is there by then.
+                if refused && *certificates.borrow() == certificate {
+                    identity.renew();
+                }
+                crate::chain(&error)
+            }
             Err(error) => crate::chain(&error),
         };
         let wait = backoff.wait();

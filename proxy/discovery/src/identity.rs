@@ -3,7 +3,7 @@
 //! ```text
 //!   make a key -> request, token -> certificate --published--> 70 % of its life --+
 //!        ^             |  failed: wait, longer each time                          |
-//!        +-------------+----------------------------------------------------------+
+//!        +-------------+--------- or the control plane does not accept it --------+
 //! ```
 
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use leno_wire::proto;
 use leno_wire::proto::identity_client::IdentityClient as Rpc;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::{Backoff, random_fraction};
@@ -46,6 +46,7 @@ const MAX_CERTIFICATES: usize = 100;
 pub struct IdentityClient {
     settings: Arc<Settings>,
     certificate: watch::Sender<Option<Arc<Certificate>>>,
+    wanted: Arc<Notify>,
 }
 
 /// Why there is no certificate.
@@ -75,7 +76,7 @@ impl IdentityClient {
     /// Asks nothing yet.
     #[must_use]
     pub fn new(settings: Arc<Settings>) -> Self {
-        Self { settings, certificate: watch::Sender::new(None) }
+        Self { settings, certificate: watch::Sender::new(None), wanted: Arc::default() }
     }
 
     /// The certificate in use, none until the first was issued. An old one stays until its
@@ -83,6 +84,11 @@ impl IdentityClient {
     #[must_use]
     pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
         self.certificate.subscribe()
+    }
+
+    /// Asks for a certificate before the one in use is due: somebody does not accept it.
+    pub(crate) fn renew(&self) {
+        self.wanted.notify_one();
     }
 
     /// Asks once, with a new key.
@@ -120,7 +126,13 @@ impl IdentityClient {
                     self.certificate.send_replace(Some(Arc::new(certificate)));
                     let longest = (remaining / 20).clamp(LONGEST_WAIT / 6, LONGEST_WAIT_RENEWAL);
                     backoff = Backoff::new(FIRST_WAIT, longest);
-                    sleep(until_renewal(remaining, random_fraction())).await;
+                    // So often at most, whoever does not accept what was issued.
+                    sleep(SHORTEST_RENEWAL).await;
+                    let due = until_renewal(remaining, random_fraction());
+                    tokio::select! {
+                        () = sleep(due.saturating_sub(SHORTEST_RENEWAL)) => {}
+                        () = self.wanted.notified() => {}
+                    }
                 }
                 Err(error) => {
                     let wait = backoff.wait();

@@ -6,6 +6,7 @@
 //! ```
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,18 @@ pub(crate) enum StreamError {
     Closed,
     #[error("the control plane did not take a request within {SEND_TIMEOUT:?}")]
     Stalled,
+}
+
+impl StreamError {
+    /// Whether the control plane does not know this instance by its certificate.
+    pub(crate) fn is_unauthenticated(&self) -> bool {
+        matches!(self, Self::Status(status) if status.code() == tonic::Code::Unauthenticated)
+    }
+
+    /// Whether the connection broke, other than by a word of the control plane.
+    pub(crate) fn is_broken_off(&self) -> bool {
+        matches!(self, Self::Status(status) if status.source().is_some())
+    }
 }
 
 /// Opens the stream and keeps the directory up to date until the stream ends. `heard` is called

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+use leno_types::InstanceName;
 
 use super::MAX_TOKENS;
 use super::record::{Digest, Record};
@@ -71,6 +72,11 @@ impl Listing {
             let same = verify_slices_are_equal(&record.digest, digest).is_ok();
             if same { Some(record) } else { found }
         })
+    }
+
+    /// The record of this instance, of which there is at most one.
+    pub(super) fn of(&self, instance: &InstanceName) -> Option<&Record> {
+        self.records.iter().find(|record| record.instance == *instance)
     }
 
     /// Logs the bad files that an earlier listing did not have.

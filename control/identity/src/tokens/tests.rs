@@ -36,6 +36,18 @@ fn a_token_proves_its_instance_until_it_is_revoked() {
 }
 
 #[test]
+fn another_process_knows_who_an_instance_is_until_its_token_is_revoked() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (granting, reading) = (open(temporary.path()), open(temporary.path()));
+    assert_eq!(reading.identity_of(&instance("web-0")).unwrap(), None);
+    granting.grant(&instance("web-0"), &identity("web")).unwrap();
+    assert_eq!(reading.identity_of(&instance("web-0")).unwrap(), Some(identity("web")));
+    assert_eq!(reading.identity_of(&instance("api-0")).unwrap(), None);
+    granting.revoke(&instance("web-0")).unwrap();
+    assert_eq!(reading.identity_of(&instance("web-0")).unwrap(), None);
+}
+
+#[test]
 fn a_second_grant_voids_the_first() {
     let temporary = tempfile::tempdir().unwrap();
     let store = open(temporary.path());

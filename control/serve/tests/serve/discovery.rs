@@ -60,6 +60,25 @@ async fn an_instance_that_the_index_knows_needs_no_token_again() {
 }
 
 #[tokio::test]
+async fn an_instance_that_the_index_does_not_know_is_recognised_after_a_restart_by_its_token() {
+    let before = Plane::start("").await;
+    let shown = before.certificate("shop/web-0").await;
+    // In the index, but without an identity there: mTLS is disabled.
+    let after = before.restart(&workload("shop", "web", "10.89.0.2", "disabled")).await;
+    let channel = client::connect(after.address, Some(&shown)).await.unwrap();
+    let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
+    stream.subscribe(&["*"]).await;
+    assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/web-0"]);
+
+    // One whose token was revoked is not known any more.
+    after.tokens.revoke(&"shop/web-0".parse().unwrap()).unwrap();
+    let channel = client::connect(after.address, Some(&shown)).await.unwrap();
+    let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
+    stream.subscribe(&["*"]).await;
+    assert_eq!(stream.next().await.err().unwrap().code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
 async fn an_address_is_answered_whatever_is_there() {
     let documents = service("books", "api", "10.96.0.7", 80)
         + &workload("books", "api", "10.89.0.7", "permissive");

@@ -24,8 +24,9 @@ struct Plane {
     address: SocketAddr,
     state: Arc<State>,
     tokens: Arc<TokenStore>,
+    authority: Arc<Authority>,
     _stop: watch::Sender<bool>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Plane {
@@ -41,16 +42,32 @@ impl Plane {
 
     async fn start_as(authority: Arc<Authority>, documents: &str, lifetime: Duration) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        Self::start_in(directory, authority, documents, lifetime).await
+    }
+
+    /// Another control plane on the same files; it remembers nothing else.
+    async fn restart(self, documents: &str) -> Self {
+        let Self { directory, authority, .. } = self;
+        Self::start_in(directory, authority, documents, Duration::from_hours(1)).await
+    }
+
+    async fn start_in(
+        directory: TempDir,
+        authority: Arc<Authority>,
+        documents: &str,
+        lifetime: Duration,
+    ) -> Self {
         let tokens = Arc::new(TokenStore::open(&directory.path().join("tokens")).unwrap());
         let state = State::new(Index::new(IndexSettings::default()));
         state.apply(upserts(documents));
-        let settings = Settings { authority, tokens: Arc::clone(&tokens), lifetime };
+        let shared = Arc::clone(&authority);
+        let settings = Settings { authority: shared, tokens: Arc::clone(&tokens), lifetime };
         let address = "127.0.0.1:0".parse().unwrap();
         let server = Server::bind(address, settings, Arc::clone(&state)).await.unwrap();
         let address = server.address();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(server.run(stopped));
-        Self { address, state, tokens, _stop: stop, _directory: directory }
+        Self { address, state, tokens, authority, _stop: stop, directory }
     }
 
     fn apply(&self, documents: &str) {

@@ -160,6 +160,43 @@ async fn a_certificate_is_replaced_before_it_ends_and_the_stream_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_the_control_plane_does_not_accept_is_replaced() {
+    let mut plane = Plane::start(&mesh(&["10.89.0.7"])).await;
+    let (client, directory) = plane.client("shop/web-0");
+    let mut certificates = client.certificates();
+    let proxy = tokio::spawn(client.run());
+    eventually("the stream is open", || directory.status().connected).await;
+    let first = certificates.wait_for(Option::is_some).await.unwrap().clone();
+
+    plane.stop().await;
+    plane.lose_authority();
+    plane.restart().await;
+    eventually("the stream is back", || directory.status().connected).await;
+    let second = certificates.borrow().clone();
+    assert_ne!(first.unwrap().roots_der, second.unwrap().roots_der);
+    proxy.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_not_known_shows_its_token_again() {
+    let mut plane = Plane::start(&mesh(&["10.89.0.7"])).await;
+    // In no document, so that its token alone says who it is.
+    let (proxy, directory) = plane.proxy("shop/job-0");
+    eventually("the stream is open", || directory.status().connected).await;
+
+    plane.stop().await;
+    plane.revoke("shop/job-0");
+    plane.restart().await;
+    let asked = || plane.metric("leno_control_certificates_refused_total") >= 1;
+    eventually("it asks with its token", asked).await;
+    assert!(plane.metric("leno_control_streams_refused_total") >= 1);
+
+    plane.grant("shop/job-0");
+    eventually("the stream is back", || directory.status().connected).await;
+    proxy.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_token_is_refused() {
     let plane = Plane::start(&mesh(&["10.89.0.7"])).await;
     let mut settings = plane.settings("shop/web-0");

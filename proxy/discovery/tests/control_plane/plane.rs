@@ -117,6 +117,16 @@ impl Plane {
         path
     }
 
+    /// Voids the token of an instance.
+    pub(crate) fn revoke(&self, instance: &str) {
+        self.tokens.revoke(&instance.parse().unwrap()).unwrap();
+    }
+
+    /// Takes the authority's key away: the next start makes another one.
+    pub(crate) fn lose_authority(&self) {
+        std::fs::remove_dir_all(self.directory.path().join("ca")).unwrap();
+    }
+
     /// What a proxy of that instance is told.
     pub(crate) fn settings(&self, instance: &str) -> Settings {
         Settings {
