@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use leno_telemetry::Counter;
-use leno_tls::{Alpn, MeshStream, Sniffed, sniff};
+use leno_tls::{Alpn, ClientIdentity, MeshStream, Sniffed, sniff};
 use leno_transport::{DETECT_TIMEOUT, Detected, Prefixed, Stream, detect_first, read_first};
 use leno_types::mesh::Resolution;
 use leno_types::{Identity, MtlsMode, Protocol};
@@ -25,8 +25,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection that may go on to the application.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// From another proxy.
-    Mesh { stream: MeshStream, identity: Identity, protocol: Protocol },
+    /// From another proxy, or from somebody who speaks its protocol without an identity.
+    Mesh { stream: MeshStream, identity: Option<Identity>, protocol: Protocol },
     /// From a client without an identity; `first` was read already.
     Plain { stream: TcpStream, first: Vec<u8>, protocol: Protocol },
     /// From a client that waits for the application to speak.
@@ -59,7 +59,7 @@ pub(crate) async fn accept(
     match sniffed {
         Sniffed::Mesh => {
             registry.count(Counter::InboundDetectedMesh);
-            handshake(shared, Prefixed::new(first, stream)).await
+            handshake(shared, Prefixed::new(first, stream), mtls).await
         }
         Sniffed::Other if mtls == MtlsMode::Permissive => {
             plaintext(shared, stream, first, declared).await
@@ -103,12 +103,24 @@ async fn is_meshed(shared: &Shared, client: IpAddr) -> bool {
     }
 }
 
-async fn handshake(shared: &Shared, stream: Prefixed<TcpStream>) -> Option<Accepted> {
+/// Under permissive a client without an identity is served here as it would be in plaintext.
+async fn handshake(
+    shared: &Shared,
+    stream: Prefixed<TcpStream>,
+    mtls: MtlsMode,
+) -> Option<Accepted> {
     let registry = &shared.parts.registry;
-    match shared.parts.tls.accept(stream).await {
+    let required = match mtls {
+        MtlsMode::Permissive => ClientIdentity::Optional,
+        MtlsMode::Strict | MtlsMode::Disabled => ClientIdentity::Required,
+    };
+    match shared.parts.tls.accept(stream, required).await {
         Ok(stream) => {
             registry.count(Counter::InboundHandshake);
-            let identity = stream.identity().clone();
+            if let Some(reason) = stream.unproven() {
+                tracing::info!(reason, "served without an identity, as mTLS is permissive");
+            }
+            let identity = stream.identity().cloned();
             let protocol = match stream.alpn() {
                 Alpn::Http1 => Protocol::Http1,
                 Alpn::Opaque => Protocol::Opaque,

@@ -105,7 +105,7 @@ impl Inbound {
         let application = self.application(destination);
         match accepted.await {
             Some(Accepted::Mesh { stream, identity, protocol }) => {
-                let client = Client { identity: Some(identity), ..client };
+                let client = Client { identity, ..client };
                 let edge = self.shared.edge(&client);
                 if protocol == Protocol::Opaque {
                     opaque::serve(&self.shared, &application, &edge, stream).await;

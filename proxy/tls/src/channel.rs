@@ -27,7 +27,7 @@ impl Channel {
     pub fn identity(&self) -> Option<&Identity> {
         match self {
             Self::Plain(_) => None,
-            Self::Mesh(mesh) => Some(mesh.identity()),
+            Self::Mesh(mesh) => mesh.identity(),
         }
     }
 }

@@ -7,15 +7,17 @@ use leno_types::Identity;
 use rustls::client::{ClientSessionMemoryCache, Resumption};
 use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite};
+use rustls_pki_types::{CertificateDer, UnixTime};
 
 use crate::stream::Alpn;
-use crate::verify::{ClientVerifier, ServerVerifier};
-use crate::{Credentials, CredentialsError};
+use crate::verify::{AnyClient, ClientVerifier, ServerVerifier, Svid};
+use crate::{Credentials, CredentialsError, HandshakeError, Refusal};
 
 /// Hybrid post-quantum first, X25519 for a peer that does not know it.
 const KEY_EXCHANGES: &[&dyn SupportedKxGroup] = &[kx_group::X25519MLKEM768, kx_group::X25519];
@@ -35,7 +37,7 @@ const SESSIONS_PER_IDENTITY: usize = 128;
 /// a connection when another one has ended.
 const TICKETS: usize = 1;
 
-/// The TLS settings for one set of [`Credentials`]: a server's, and a client's for each identity that
+/// The TLS settings for one set of [`Credentials`]: two servers', and a client's for each identity that
 /// it expects. Sessions and tickets end with them, so that a rotation asks for a full handshake.
 #[derive(Debug)]
 pub struct TlsConfigs {
@@ -44,7 +46,9 @@ pub struct TlsConfigs {
     clock: Arc<dyn TimeProvider>,
     roots: Arc<RootCertStore>,
     key: Arc<SingleCertAndKey>,
+    verifier: Arc<ClientVerifier>,
     server: Arc<ServerConfig>,
+    open_server: Arc<ServerConfig>,
 }
 
 impl TlsConfigs {
@@ -75,17 +79,14 @@ impl TlsConfigs {
         let verifier = ClientVerifier::new(Arc::clone(&roots), Arc::clone(&provider), domain)
             .map_err(as_rustls)
             .map_err(unusable("trust bundle"))?;
-        let details = (Arc::clone(&provider), Arc::clone(&clock));
-        let mut server = ServerConfig::builder_with_details(details.0, details.1)
-            .with_protocol_versions(&[&TLS13])
-            .map_err(unusable("provider"))?
-            .with_client_cert_verifier(Arc::new(verifier))
-            .with_cert_resolver(Arc::clone(&key) as _);
-        server.alpn_protocols = Alpn::ALL.map(|alpn| alpn.as_bytes().to_vec()).into();
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.ticketer = Ticketer::new().map_err(unusable("provider"))?;
-        server.send_tls13_tickets = TICKETS;
-        Ok(Self { credentials, provider, clock, roots, key, server: Arc::new(server) })
+        let verifier = Arc::new(verifier);
+        let server = |clients: Arc<dyn ClientCertVerifier>| {
+            server((&provider, &clock), &key, clients).map_err(unusable("provider"))
+        };
+        let strict = server(Arc::clone(&verifier) as _)?;
+        let open_server = server(Arc::new(AnyClient(Arc::clone(&verifier))))?;
+        let server = strict;
+        Ok(Self { credentials, provider, clock, roots, key, verifier, server, open_server })
     }
 
     /// The credentials they are made of.
@@ -104,6 +105,26 @@ impl TlsConfigs {
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
+    }
+
+    /// A server that lets in clients with any certificate or none: who they are is for
+    /// [`Self::identify`] to say, after the handshake. Its tickets are worth nothing to
+    /// [`Self::server`], so that nobody gets in there with a session begun here.
+    pub(crate) fn open_server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.open_server)
+    }
+
+    /// Who a client with this chain is, by the same rules as [`Self::server`]'s.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Refused`], with the reason why it is nobody.
+    pub(crate) fn identify(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<Identity, HandshakeError> {
+        let (own, intermediates) = chain.split_first().ok_or(Refusal::NoCertificate)?;
+        self.verifier.verify_client_cert(own, intermediates, self.now()?)?;
+        Ok(Svid::read(own)?.identity)
     }
 
     /// A client that talks to `expected` only. Each one has its own sessions: keep it for as long as
@@ -129,9 +150,28 @@ impl TlsConfigs {
         Arc::new(client)
     }
 
-    pub(crate) fn clock(&self) -> &dyn TimeProvider {
-        &*self.clock
+    /// The time that certificates are held against.
+    pub(crate) fn now(&self) -> Result<UnixTime, rustls::Error> {
+        self.clock.current_time().ok_or(rustls::Error::FailedToGetCurrentTime)
     }
+}
+
+/// A server with tickets of its own.
+fn server(
+    (provider, clock): (&Arc<CryptoProvider>, &Arc<dyn TimeProvider>),
+    key: &Arc<SingleCertAndKey>,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let details = (Arc::clone(provider), Arc::clone(clock));
+    let mut server = ServerConfig::builder_with_details(details.0, details.1)
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(Arc::clone(key) as _);
+    server.alpn_protocols = Alpn::ALL.map(|alpn| alpn.as_bytes().to_vec()).into();
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.ticketer = Ticketer::new()?;
+    server.send_tls13_tickets = TICKETS;
+    Ok(Arc::new(server))
 }
 
 /// aws-lc-rs, TLS 1.3 only.

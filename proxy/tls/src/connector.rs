@@ -50,6 +50,15 @@ pub struct Acceptor {
     current: Current,
 }
 
+/// Whether a client must prove who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientIdentity {
+    /// One that does not is refused.
+    Required,
+    /// One that does not gets in, as nobody: it has no certificate, or one that does not verify.
+    Optional,
+}
+
 impl Connector {
     /// With the credentials that `current` has at each handshake.
     #[must_use]
@@ -81,7 +90,7 @@ impl Connector {
         if session.handshake_kind() == Some(HandshakeKind::Resumed) {
             proven(session, &current)?.check_identity(expected)?;
         }
-        Ok(MeshStream::new(tls, expected.clone(), alpn))
+        Ok(MeshStream::new(tls, Ok(expected.clone()), alpn))
     }
 }
 
@@ -108,20 +117,39 @@ impl Acceptor {
         Self { current }
     }
 
-    /// Makes a connection of which some bytes may have been read an mTLS connection; its client
-    /// must have an identity of the own trust domain.
+    /// Makes a connection of which some bytes may have been read a TLS connection of the mesh. The
+    /// identity of its client is one of the own trust domain; `client` says whether it must have one.
     ///
     /// # Errors
-    /// [`HandshakeError`].
-    pub async fn accept(&self, tcp: Prefixed<TcpStream>) -> Result<MeshStream, HandshakeError> {
+    /// [`HandshakeError`]. A client that names a certificate without having its key is refused in any
+    /// case.
+    pub async fn accept(
+        &self,
+        tcp: Prefixed<TcpStream>,
+        client: ClientIdentity,
+    ) -> Result<MeshStream, HandshakeError> {
         let current = current(&self.current)?;
-        let session = UnbufferedServerConnection::new(current.server())?;
+        let config = match client {
+            ClientIdentity::Required => current.server(),
+            ClientIdentity::Optional => current.open_server(),
+        };
+        let session = UnbufferedServerConnection::new(config)?;
         let tls = in_time(Tls::new(tcp, Session::Server(session))).await?;
         let session = tls.common();
         let alpn = agreed(session).ok_or(HandshakeError::NoProtocol)?;
-        let svid = proven(session, &current)?;
-        svid.check_domain(current.credentials().identity().trust_domain())?;
-        Ok(MeshStream::new(tls, svid.identity, alpn))
+        let identity = match client {
+            ClientIdentity::Required => {
+                let svid = proven(session, &current)?;
+                svid.check_domain(current.credentials().identity().trust_domain())?;
+                Ok(svid.identity)
+            }
+            ClientIdentity::Optional => {
+                // In full for a resumed session too: its ticket says only what was presented.
+                let chain = session.peer_certificates().unwrap_or_default();
+                current.identify(chain).map_err(|error| error.reason())
+            }
+        };
+        Ok(MeshStream::new(tls, identity, alpn))
     }
 }
 
@@ -144,7 +172,6 @@ fn agreed(session: &CommonState) -> Option<Alpn> {
 fn proven(session: &CommonState, current: &TlsConfigs) -> Result<Svid, HandshakeError> {
     let chain = session.peer_certificates().unwrap_or_default();
     let svid = Svid::read(chain.first().ok_or(Refusal::NoCertificate)?)?;
-    let no_clock = || rustls::Error::FailedToGetCurrentTime;
-    svid.check_time(current.clock().current_time().ok_or_else(no_clock)?)?;
+    svid.check_time(current.now()?)?;
     Ok(svid)
 }

@@ -12,8 +12,9 @@
 //!
 //! Certificate chains are validated by webpki; this crate adds what SPIFFE asks: exactly one URI in
 //! the certificate, of the own trust domain, and on the client's side the very identity expected. A
-//! certificate that is refused is refused with a [`Refusal`] that names the reason. It knows no
-//! policy beyond that and does not issue certificates.
+//! certificate that is refused is refused with a [`Refusal`] that names the reason. An acceptor that is
+//! told that an identity is optional lets such a client in, as nobody. It knows no policy beyond that
+//! and does not issue certificates.
 
 mod channel;
 mod configs;
@@ -30,7 +31,7 @@ mod verify;
 
 pub use channel::Channel;
 pub use configs::TlsConfigs;
-pub use connector::{Acceptor, Connector, HANDSHAKE_TIMEOUT};
+pub use connector::{Acceptor, ClientIdentity, Connector, HANDSHAKE_TIMEOUT};
 pub use credentials::{Credentials, CredentialsError};
 pub use error::{HandshakeError, refused_by_server};
 pub use keyring::Keyring;

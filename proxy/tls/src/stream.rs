@@ -47,23 +47,32 @@ impl Alpn {
     }
 }
 
-/// An mTLS connection whose other side is known.
+/// A TLS connection of the mesh, whose other side is known unless an acceptor was told that it need
+/// not be.
 #[derive(Debug)]
 pub struct MeshStream {
     tls: Box<Tls>,
-    identity: Identity,
+    /// Or, for metrics and logs, why it is not known.
+    identity: Result<Identity, &'static str>,
     alpn: Alpn,
 }
 
 impl MeshStream {
-    pub(crate) fn new(tls: Box<Tls>, identity: Identity, alpn: Alpn) -> Self {
+    pub(crate) fn new(tls: Box<Tls>, identity: Result<Identity, &'static str>, alpn: Alpn) -> Self {
         Self { tls, identity, alpn }
     }
 
-    /// Who is on the other side.
+    /// Who is on the other side, where it has proven it; only a client that was accepted under
+    /// [`crate::ClientIdentity::Optional`] may not have.
     #[must_use]
-    pub fn identity(&self) -> &Identity {
-        &self.identity
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref().ok()
+    }
+
+    /// Why there is no identity, as [`crate::HandshakeError::reason`] says it.
+    #[must_use]
+    pub fn unproven(&self) -> Option<&'static str> {
+        self.identity.as_ref().err().copied()
     }
 
     /// What is inside.

@@ -5,6 +5,7 @@ mod ca;
 mod certificates;
 mod first;
 mod liar;
+mod optional;
 
 use std::time::Duration;
 
@@ -47,14 +48,26 @@ impl Mesh {
         &self,
         alpn: Alpn,
     ) -> (Result<MeshStream, HandshakeError>, Result<MeshStream, HandshakeError>) {
+        self.handshake_with(alpn, ClientIdentity::Required).await
+    }
+
+    async fn handshake_with(
+        &self,
+        alpn: Alpn,
+        client: ClientIdentity,
+    ) -> (Result<MeshStream, HandshakeError>, Result<MeshStream, HandshakeError>) {
         let (near, far) = pair().await;
         let cart = identity(CART);
-        tokio::join!(self.connector.connect(near, &cart, alpn), self.acceptor.accept(far))
+        tokio::join!(self.connector.connect(near, &cart, alpn), self.acceptor.accept(far, client))
     }
 
     /// A handshake that succeeds, and one exchange of bytes, after which the ticket has arrived.
     async fn connected(&self, alpn: Alpn) -> (MeshStream, MeshStream) {
-        let (client, server) = self.handshake(alpn).await;
+        self.connected_with(alpn, ClientIdentity::Required).await
+    }
+
+    async fn connected_with(&self, alpn: Alpn, client: ClientIdentity) -> (MeshStream, MeshStream) {
+        let (client, server) = self.handshake_with(alpn, client).await;
         let (mut client, mut server) = (client.unwrap(), server.unwrap());
         echo(&mut client, &mut server).await;
         (client, server)
@@ -77,8 +90,8 @@ async fn both_sides_know_each_other_and_what_is_inside() {
     let mesh = Mesh::new();
     for alpn in Alpn::ALL {
         let (client, server) = mesh.connected(alpn).await;
-        assert_eq!(*client.identity(), identity(CART));
-        assert_eq!(*server.identity(), identity(WEB));
+        assert_eq!(client.identity(), Some(&identity(CART)));
+        assert_eq!(server.identity(), Some(&identity(WEB)));
         assert_eq!((client.alpn(), server.alpn()), (alpn, alpn));
     }
 }
@@ -99,7 +112,7 @@ async fn without_credentials_there_is_no_handshake() {
     let (near, far) = pair().await;
     let client = empty.connector().connect(near, &identity(CART), Alpn::Http1).await;
     assert_eq!(client.unwrap_err().reason(), "no-credentials");
-    let server = empty.acceptor().accept(far).await;
+    let server = empty.acceptor().accept(far, ClientIdentity::Required).await;
     assert_eq!(server.unwrap_err().reason(), "no-credentials");
 }
 
@@ -110,7 +123,7 @@ async fn a_second_connection_resumes_the_session() {
     assert!(!client.resumed() && !server.resumed());
     let (client, server) = mesh.connected(Alpn::Opaque).await;
     assert!(client.resumed() && server.resumed());
-    assert_eq!(*server.identity(), identity(WEB));
+    assert_eq!(server.identity(), Some(&identity(WEB)));
     assert_eq!((client.alpn(), server.alpn()), (Alpn::Opaque, Alpn::Opaque));
 }
 
@@ -195,5 +208,6 @@ async fn a_silent_peer_is_given_up() {
     let client = mesh.connector.connect(near, &identity(CART), Alpn::Http1).await;
     assert_eq!(client.unwrap_err().reason(), "timeout");
     let (_near, far) = pair().await;
-    assert_eq!(mesh.acceptor.accept(far).await.unwrap_err().reason(), "timeout");
+    let server = mesh.acceptor.accept(far, ClientIdentity::Required).await;
+    assert_eq!(server.unwrap_err().reason(), "timeout");
 }

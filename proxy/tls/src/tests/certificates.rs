@@ -6,7 +6,11 @@ use super::ca::Leaf;
 use super::*;
 
 /// Who issues, what, to whom it is shown, and what the other side says.
-fn lies(mesh: &Ca, other: &Ca, namesake: &Ca) -> Vec<(&'static str, Presented, Presented)> {
+pub(super) fn lies(
+    mesh: &Ca,
+    other: &Ca,
+    namesake: &Ca,
+) -> Vec<(&'static str, Presented, Presented)> {
     let leaf = |change: &dyn Fn(&mut Leaf), uri| {
         let mut leaf = Leaf::of(uri);
         change(&mut leaf);
@@ -32,7 +36,7 @@ fn lies(mesh: &Ca, other: &Ca, namesake: &Ca) -> Vec<(&'static str, Presented, P
     cases.into_iter().map(|(reason, (web, cart))| (reason, web, cart)).collect()
 }
 
-type Presented =
+pub(super) type Presented =
     (Vec<rustls_pki_types::CertificateDer<'static>>, rustls_pki_types::PrivateKeyDer<'static>);
 
 async fn shown_to_server(mesh: &Mesh, certificate: Option<Presented>) -> HandshakeError {
@@ -43,7 +47,7 @@ async fn shown_to_server(mesh: &Mesh, certificate: Option<Presented>) -> Handsha
         let error = client.read_u8().await.unwrap_err();
         assert!(refused_by_server(&error).is_some(), "{error}");
     };
-    let (server, ()) = tokio::join!(mesh.acceptor.accept(far), client);
+    let (server, ()) = tokio::join!(mesh.acceptor.accept(far, ClientIdentity::Required), client);
     server.unwrap_err()
 }
 
@@ -100,7 +104,8 @@ async fn tls_without_a_protocol_of_the_mesh_is_refused() {
         let (near, far) = pair().await;
         let certificate = mesh.ca.issue(&Leaf::of(WEB));
         let client = liar::connect(near, Some(certificate), alpn);
-        let (server, _client) = tokio::join!(mesh.acceptor.accept(far), client);
+        let (server, _client) =
+            tokio::join!(mesh.acceptor.accept(far, ClientIdentity::Required), client);
         assert_eq!(server.unwrap_err().reason(), "no-protocol");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leno_transport::Prefixed;
+use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
@@ -70,6 +71,43 @@ pub(super) async fn connect(
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from("cart.shop").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await
+}
+
+/// Presents a certificate and signs with a key that is not its.
+#[derive(Debug)]
+struct Mismatched(Arc<rustls::sign::CertifiedKey>);
+
+impl ResolvesClientCert for Mismatched {
+    fn resolve(
+        &self,
+        _root_hint_subjects: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// A client that has a certificate, but not the key of it.
+pub(super) async fn connect_without_key(
+    tcp: TcpStream,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> std::io::Result<client::TlsStream<TcpStream>> {
+    let key = default_provider().key_provider.load_private_key(key).unwrap();
+    let presented = Mismatched(Arc::new(rustls::sign::CertifiedKey::new(chain, key)));
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_client_cert_resolver(Arc::new(presented));
+    config.alpn_protocols = vec![b"leno-h1".to_vec()];
     let name = ServerName::try_from("cart.shop").unwrap();
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }

@@ -49,6 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         shared!(the_bridge_sees_tls_only),
         shared!(permissive_serves_clients_without_identity),
+        shared!(permissive_serves_clients_of_another_authority_as_nobody),
         alone!(strict_refuses_clients_without_identity),
     ]
 }
@@ -130,6 +131,55 @@ fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// Who speaks the mesh's own protocol but proves no identity is served as who speaks none.
+fn permissive_serves_clients_of_another_authority_as_nobody(lab: &Lab) -> Result<()> {
+    let web = lab.status()?.address("web-0", false)?.to_string();
+    let before = inbound_requests(lab, &web)?;
+    for shown in [Shown::OtherAuthority, Shown::Nothing] {
+        for protocol in ["leno-h1", "leno-tcp"] {
+            let answered = foreign_client(lab, &web, protocol, shown)?;
+            ensure!(answered.contains("HTTP/1.1 200"), "{shown:?} was refused: {answered}");
+        }
+    }
+    // Of the four, two came as requests and two as bytes.
+    let after = inbound_requests(lab, &web)?;
+    ensure!(after.nobodys == before.nobodys + 2, "{before:?}, then {after:?}");
+    // Its certificate names the service account of a client of this mesh.
+    ensure!(after.clients == before.clients, "{before:?}, then {after:?}");
+    Ok(())
+}
+
+/// What the proxy at an address has counted of requests that it has let in.
+#[derive(Debug)]
+struct Requests {
+    /// Of clients without an identity.
+    nobodys: u64,
+    /// Of clients with the identity of the workload `client`.
+    clients: u64,
+}
+
+fn inbound_requests(lab: &Lab, address: &str) -> Result<Requests> {
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--fail", "-g", "-m", "20"]);
+    curl.arg(format!("http://{}/metrics", socket(address, ADMIN_PORT)));
+    let metrics = netns::inside(&lab.switch()?, || command::text(&mut curl, OPENSSL_LIMIT))?;
+    let count = |labels: [&str; 3]| {
+        let counts = metrics.lines().filter_map(|line| {
+            let (labelled, count) = line.strip_prefix("leno_requests_total{")?.rsplit_once(' ')?;
+            labels
+                .iter()
+                .all(|label| labelled.contains(label))
+                .then(|| count.parse::<u64>().ok())?
+        });
+        counts.sum()
+    };
+    let inbound = "direction=\"inbound\"";
+    Ok(Requests {
+        nobodys: count([inbound, ",client=\"\"", "mtls=\"false\""]),
+        clients: count([inbound, ",client=\"client\"", "mtls=\"true\""]),
+    })
+}
+
 fn strict_refuses_clients_without_identity(capture: Capture) -> Result<()> {
     let options = Options { mtls: Some("strict"), ..Options::new(capture) };
     let lab = Lab::start(&options, STRICT, |_| Ok(()))?;
@@ -150,8 +200,10 @@ fn strict(lab: &Lab) -> Result<()> {
         ensure!(!served, "{who} was served under strict: {outcome:?}");
     }
     for protocol in ["", "leno-h1", "leno-tcp"] {
-        let answered = foreign_client(lab, &address, protocol)?;
-        ensure!(!answered.contains("HTTP/1.1 200"), "another CA was let in: {answered}");
+        for shown in [Shown::OtherAuthority, Shown::Nothing] {
+            let answered = foreign_client(lab, &address, protocol, shown)?;
+            ensure!(!answered.contains("HTTP/1.1 200"), "{shown:?} was let in: {answered}");
+        }
     }
     refused_while_the_proxy_is_away(lab, &address)?;
     lab.reach("client", "web:8080")?;
@@ -185,9 +237,17 @@ fn from_bridge(lab: &Lab, address: &str, steps: &[Step]) -> Result<Transcript> {
     netns::inside(&lab.switch()?, || talk(&socket(address, 8080), steps))
 }
 
-/// Speaks TLS with a certificate of its own CA, with this ALPN or none, and asks for a page; gives
-/// all that openssl printed.
-fn foreign_client(lab: &Lab, address: &str, protocol: &str) -> Result<String> {
+/// What a client that is none of the mesh's shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// A certificate of its own CA, with an identity of the mesh in it.
+    OtherAuthority,
+    /// No certificate.
+    Nothing,
+}
+
+/// Speaks TLS with this ALPN or none, and asks for a page; gives all that openssl printed.
+fn foreign_client(lab: &Lab, address: &str, protocol: &str, shown: Shown) -> Result<String> {
     let openssl = binaries::require("openssl", "openssl")?;
     let (key, certificate) = (lab.directory().join("other.key"), lab.directory().join("other.crt"));
     if !certificate.exists() {
@@ -204,7 +264,10 @@ fn foreign_client(lab: &Lab, address: &str, protocol: &str) -> Result<String> {
         .args(["-c", &script, "sh"])
         .arg(&openssl)
         .args(["s_client", "-quiet", "-ign_eof", "-connect"]);
-    client.arg(socket(address, 8080)).arg("-cert").arg(&certificate).arg("-key").arg(&key);
+    client.arg(socket(address, 8080));
+    if shown == Shown::OtherAuthority {
+        client.arg("-cert").arg(&certificate).arg("-key").arg(&key);
+    }
     if !protocol.is_empty() {
         client.args(["-alpn", protocol]);
     }
