@@ -17,7 +17,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 use config::{Config, Flags};
 
@@ -38,15 +39,14 @@ fn main() -> ExitCode {
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
         }
     };
-    let filter = match EnvFilter::try_new(&flags.log) {
+    let filter: Targets = match flags.log.parse() {
         Ok(filter) => filter,
         Err(error) => return complain(USAGE, &format!("--log {:?}: {error}", flags.log)),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    tracing_subscriber::registry().with(lines).with(filter).init();
     let config = match Config::new(flags) {
         Ok(config) => config,
         Err(error) => return complain(USAGE, &format!("{error:#}")),

@@ -12,6 +12,7 @@ mod admin;
 mod config;
 mod control;
 mod fixed;
+mod resident;
 mod run;
 mod setup;
 mod state;
@@ -21,6 +22,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 use config::Flags;
 
@@ -51,12 +54,11 @@ fn main() -> ExitCode {
 }
 
 fn log(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filter: Targets = filter.parse()?;
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .init();
+        .with_target(false);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     Ok(())
 }

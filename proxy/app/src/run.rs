@@ -14,7 +14,7 @@ use crate::config::Flags;
 use crate::setup::Setup;
 use crate::state::State;
 use crate::worker::Worker;
-use crate::{admin, control, fixed};
+use crate::{admin, control, fixed, resident};
 
 /// How long a draining proxy goes on at least: others learn within this time that it is going.
 const DRAIN_MIN: Duration = Duration::from_millis(500);
@@ -55,6 +55,7 @@ async fn serve(setup: Setup) -> anyhow::Result<()> {
         started = start(&setup, &state) => started?,
         () = signals.first() => return Ok(()),
     }
+    tokio::task::spawn_local(resident::settle());
     tokio::select! {
         () = signals.first() => {}
         () = state.drain_asked.notified() => {}
