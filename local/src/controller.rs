@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::instance::{Mesh, after};
 use crate::plan::subnet;
 use crate::process::{Running, Task, describe};
-use crate::proxy;
+use crate::program::Program;
 use crate::supervise::{Event, Stop, keep_running};
 use crate::up::Options;
 
@@ -75,8 +75,7 @@ pub fn start(
                 Event::Failed(error, _) => error.chain(),
                 _ => return,
             };
-            let output = mesh.output.clone();
-            tokio::task::spawn_local(async move { output.say(&text).await });
+            mesh.output.say(&text);
         };
         let backoff = Backoff::eager(Instant::now());
         keep_running(start, backoff, (stop, Stop::All), GRACE, report).await;
@@ -85,9 +84,8 @@ pub fn start(
 }
 
 fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
-    let name = "leno-controller";
-    let binary = proxy::find(name).ok_or_else(|| proxy::missing(name))?;
     let layout = &mesh.layout;
+    let program = Program::prepare(layout, "leno-controller")?;
     let listen = format!("{}:{}", subnet().gateway().v4, ports::CONTROL);
     let lifetime = format!("{}s", options.cert_lifetime.as_secs());
     let state = layout.state();
@@ -98,7 +96,7 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
         ("--listen", listen.into()),
         ("--cert-lifetime", lifetime.into()),
     ];
-    let mut command: Vec<OsString> = vec![binary.into()];
+    let mut command: Vec<OsString> = vec![program.path().into()];
     for (flag, value) in arguments {
         command.extend([flag.into(), value]);
     }
@@ -109,7 +107,7 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
         environment,
         inherit: false,
         directory: Some("/".into()),
-        enclosure: Enclosure::new(group, mesh.switch.netns(), &[], layout.mesh())?,
+        enclosure: Enclosure::new(group, mesh.switch.netns(), &[program.file()], layout.mesh())?,
         credentials: Credentials::powerless_root(),
     })
 }

@@ -25,6 +25,10 @@ use crate::record;
 /// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
 const CAPABILITIES: libc::c_ulong = 64;
 
+/// Descriptors of a process of the mesh's own: what Linux allows a process unless told otherwise
+/// (`fs.nr_open`).
+const DESCRIPTORS: u64 = 1 << 20;
+
 /// What a process enters between fork and exec. Everything is prepared beforehand, so that
 /// [`Enclosure::enter`] makes system calls and nothing else: no allocation, no lock.
 #[derive(Debug)]
@@ -214,6 +218,11 @@ impl Tether {
 /// connection. Programs of others keep the limit they were given, some walk through all numbers.
 fn raise_descriptors() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = hard.max(DESCRIPTORS);
+    // Beyond what it was given only as root, and only up to fs.nr_open.
+    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
+        return Ok(());
+    }
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 

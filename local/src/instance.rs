@@ -24,11 +24,13 @@ use crate::cgroup::Cgroup;
 use crate::enclosure::{Credentials, Enclosure, Names, write_files};
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
+use crate::listening;
 use crate::netns::Netns;
 use crate::network::Switch;
 use crate::output::Output;
 use crate::plan::Instance;
 use crate::process::{Running, Task, describe};
+use crate::program::Program;
 use crate::proxy;
 use crate::record::{Made, Record};
 use crate::status::{Phase, Surroundings};
@@ -39,6 +41,9 @@ use crate::supervise::{Event, Stop, keep_running};
 const READY_POLL: Duration = Duration::from_millis(10);
 /// How long a proxy may take before somebody is told that it is not ready, and how often again.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an application may take until it listens on the ports it declares. Kubernetes waits for
+/// a readiness probe without end; here nobody declares one, so the wait has an end.
+const LISTEN_BOUND: Duration = Duration::from_secs(5);
 /// The longest a proxy may take to finish what is under way once its application has ended, and
 /// with it every request it could still answer.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
@@ -123,7 +128,7 @@ pub async fn live(
             life.change_capture(&place, Captured::release).await;
         }
         Err(error) => {
-            life.complain(&error).await;
+            life.complain(&error);
             life.report(Change::Failed).await;
             let mut stop = life.stop.clone();
             // A sender that is gone is the end of the mesh.
@@ -131,7 +136,7 @@ pub async fn live(
         }
     }
     if let Err(error) = life.remove().await {
-        life.complain(&error).await;
+        life.complain(&error);
     }
     life.report(Change::Gone).await;
 }
@@ -203,10 +208,10 @@ impl Life {
             Ok((captured, result)) => {
                 *slot = Some(captured);
                 if let Err(error) = result {
-                    self.complain(&error.into()).await;
+                    self.complain(&error.into());
                 }
             }
-            Err(error) => self.complain(&error).await,
+            Err(error) => self.complain(&error),
         }
     }
 
@@ -263,26 +268,53 @@ impl Life {
             drop(events);
         };
         let listen = async {
-            while let Some(event) = happened.recv().await {
+            // The process that was started and does not listen yet.
+            let mut silent = None;
+            loop {
+                let event = tokio::select! {
+                    event = happened.recv() => event,
+                    () = self.until_listening(silent.unwrap_or_default()), if silent.is_some() => {
+                        silent = None;
+                        self.report(Change::Application(Phase::Running)).await;
+                        continue;
+                    }
+                };
+                let Some(event) = event else { break };
+                silent = if let Event::Started(pid) = event { Some(pid) } else { None };
                 self.application_event(event).await;
             }
         };
         tokio::join!(process, listen);
     }
 
+    /// Comes back when the application listens on the ports it declares, or takes so long that
+    /// traffic may as well find that out by itself.
+    async fn until_listening(&self, pid: i32) {
+        let ports = &self.instance.listening;
+        if !listening::until(pid, ports, LISTEN_BOUND).await {
+            let label = &self.instance.label;
+            let seconds = LISTEN_BOUND.as_secs();
+            let text = format!(
+                "{label} does not listen on all of its ports {ports:?} after {seconds} s; it takes \
+                 traffic all the same"
+            );
+            self.say(&text);
+        }
+    }
+
     async fn application_event(&self, event: Event) {
         let label = &self.instance.label;
         match event {
-            Event::Started(_) => self.report(Change::Application(Phase::Running)).await,
+            Event::Started(_) => self.report(Change::Application(Phase::Starting)).await,
             Event::Ended(status, wait) => {
                 let how = describe(status);
                 self.report(Change::Application(Phase::Waiting)).await;
-                self.say(&format!("{label} {how}; starting it again {}", after(wait))).await;
+                self.say(&format!("{label} {how}; starting it again {}", after(wait)));
             }
             Event::Failed(error, wait) => {
                 self.report(Change::Application(Phase::Waiting)).await;
-                self.complain(&error).await;
-                self.say(&format!("{label}: trying again {}", after(wait))).await;
+                self.complain(&error);
+                self.say(&format!("{label}: trying again {}", after(wait)));
             }
             Event::Stopping => self.report(Change::Application(Phase::Stopping)).await,
             Event::Stopped => {}
@@ -313,9 +345,11 @@ impl Life {
         let origin = mesh.output.origin(&label, &instance.workload);
         let start = || -> Result<Running> {
             let token = mesh.proxy.tokens.issue(instance, &mesh.layout)?;
+            let program = Program::prepare(&mesh.layout, "leno-proxy")?;
+            let files = [place.files.as_slice(), &[program.file()]].concat();
             let enclosure =
-                Enclosure::new(&place.proxy, &place.netns, &place.files, &instance.name.name)?;
-            mesh.proxy.task(instance, &token, enclosure)?.start(&mesh.output, &origin)
+                Enclosure::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
+            mesh.proxy.task(instance, &program, &token, enclosure).start(&mesh.output, &origin)
         };
         let (events, happened) = mpsc::unbounded_channel();
         let backoff = Backoff::eager(Instant::now());
@@ -353,10 +387,9 @@ impl Life {
                 Event::Started(_) => starts += 1,
                 Event::Ended(status, wait) => {
                     let (how, when) = (describe(*status), after(*wait));
-                    self.say(&format!("the proxy of {label} {how}; starting it again {when}"))
-                        .await;
+                    self.say(&format!("the proxy of {label} {how}; starting it again {when}"));
                 }
-                Event::Failed(error, _) => self.complain(error).await,
+                Event::Failed(error, _) => self.complain(error),
                 Event::Stopping | Event::Stopped => {}
             }
             if !alive && ready.send_replace(false) {
@@ -387,7 +420,7 @@ impl Life {
                     Err(error) => error.chain(),
                 };
                 let label = &self.instance.label;
-                self.say(&format!("the proxy of {label} is not ready: {why}")).await;
+                self.say(&format!("the proxy of {label} is not ready: {why}"));
             }
             tokio::time::sleep(READY_POLL).await;
         }
@@ -438,12 +471,12 @@ impl Life {
         let _ = self.mesh.changes.send((self.instance.name.clone(), change)).await;
     }
 
-    async fn say(&self, text: &str) {
-        self.mesh.output.say(text).await;
+    fn say(&self, text: &str) {
+        self.mesh.output.say(text);
     }
 
-    async fn complain(&self, error: &Error) {
-        self.say(&format!("{}: {}", self.instance.label, error.chain())).await;
+    fn complain(&self, error: &Error) {
+        self.say(&format!("{}: {}", self.instance.label, error.chain()));
     }
 }
 

@@ -26,6 +26,7 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   control/             the certificate authority
 ///   roots.pem            what proxies check the control plane against
 ///   tokens/              digests of the proxies' tokens
+///   programs/            where Leno's own executables are laid
 ///   instances/<ns>.<instance>/{resolv.conf,hosts,nsswitch.conf,token}
 /// ```
 ///
@@ -117,6 +118,12 @@ impl Layout {
     #[must_use]
     pub fn tokens(&self) -> PathBuf {
         self.directory.join("tokens")
+    }
+
+    /// Where an executable of Leno's own is laid.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.directory.join("programs").join(name)
     }
 
     /// The files of one instance.

@@ -17,6 +17,7 @@ use std::path::Path;
 
 use futures_util::TryStreamExt;
 use leno_types::ports;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::{
     Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
@@ -67,7 +68,8 @@ impl Switch {
             rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into())
         })?;
         let connection = tokio::spawn(connection);
-        let message = LinkBridge::new(BRIDGE).mcast_snooping(false).up().build();
+        let hardware = hardware_address(subnet.number_of(&subnet.gateway()));
+        let message = LinkBridge::new(BRIDGE).mcast_snooping(false).address(hardware).up().build();
         let what = || format!("cannot make bridge {BRIDGE} in {}", netns.name());
         netlink.link().add(message).execute().await.attempt(what)?;
         let bridge = link_index(&netlink, BRIDGE).await?;
@@ -102,7 +104,8 @@ impl Switch {
             rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into())
         })?;
         let connection = tokio::spawn(connection);
-        let linked = self.link(instance, &netlink, &port).await;
+        let hardware = hardware_address(subnet.number_of(addresses));
+        let linked = self.link(instance, &netlink, &port, hardware).await;
         let result = match linked {
             Ok(interface) => configure(&netlink, interface, addresses, subnet).await,
             Err(error) => Err(error),
@@ -128,13 +131,20 @@ impl Switch {
     }
 
     /// Makes the veth pair with one end in each namespace, both up.
-    async fn link(&self, instance: &Netns, netlink: &Handle, port: &str) -> Result<u32> {
+    async fn link(
+        &self,
+        instance: &Netns,
+        netlink: &Handle,
+        port: &str,
+        hardware: Vec<u8>,
+    ) -> Result<u32> {
         let peer = LinkMessageBuilder::<LinkUnspec>::new()
             .name(port)
             .setns_by_fd(self.netns.as_fd().as_raw_fd())
             .build();
         let pair = LinkVeth::new(INTERFACE, port)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+            .address(hardware)
             .up()
             .build();
         let what = || format!("cannot link {} to the bridge", instance.name());
@@ -149,6 +159,14 @@ impl Switch {
 /// made from the instance's number in the subnet.
 fn port_name(subnet: &Subnet, addresses: &Addresses) -> String {
     format!("v{}", subnet.number_of(addresses))
+}
+
+/// The hardware address that goes with a number. It is always the same: whoever talked to an
+/// instance before it was started again still finds it, where a new address would be unknown to
+/// their neighbour tables for many seconds. The first octet says locally administered (IEEE 802c).
+fn hardware_address(number: u16) -> Vec<u8> {
+    let [high, low] = number.to_be_bytes();
+    vec![0x02, b'l', b'e', b'n', high, low]
 }
 
 async fn configure(
@@ -189,7 +207,13 @@ async fn add_addresses(
             IpAddr::V6(_) => subnet.v6_prefix(),
         };
         let what = || format!("cannot add address {address}");
-        let request = netlink.address().add(interface, address, prefix);
+        let mut request = netlink.address().add(interface, address, prefix);
+        if address.is_ipv6() {
+            // Even with duplicate address detection off, an address is tentative, and cannot be
+            // bound, until a worker of the kernel has looked at it; with this flag it never is.
+            let flags = AddressAttribute::Flags(AddressFlags::Nodad);
+            request.message_mut().attributes.push(flags);
+        }
         request.execute().await.attempt(what)?;
     }
     Ok(())

@@ -75,11 +75,12 @@ impl Output {
         }
     }
 
-    /// Prints a line of Leno's own.
-    pub async fn say(&self, text: &str) {
+    /// Prints lines of Leno's own. While the terminal is stopped and the queue full they are
+    /// dropped: the mesh itself never waits for a terminal.
+    pub fn say(&self, text: &str) {
         let origin = Origin { label: "leno".into(), colour: self.colour.then_some(1) };
         for line in text.lines() {
-            self.line(&origin, line.as_bytes()).await;
+            let _ = self.lines.try_send(self.whole(&origin, line.as_bytes()));
         }
     }
 
@@ -107,6 +108,11 @@ impl Output {
     }
 
     async fn line(&self, origin: &Origin, text: &[u8]) {
+        // Only at the very end is there no writer any more.
+        let _ = self.lines.send(self.whole(origin, text)).await;
+    }
+
+    fn whole(&self, origin: &Origin, text: &[u8]) -> Vec<u8> {
         let text = text.strip_suffix(b"\r").unwrap_or(text);
         let width = self.width.load(Ordering::Relaxed);
         let mut whole = match origin.colour {
@@ -116,8 +122,7 @@ impl Output {
         .into_bytes();
         whole.extend_from_slice(text);
         whole.push(b'\n');
-        // Only at the very end is there no writer any more.
-        let _ = self.lines.send(whole).await;
+        whole
     }
 }
 

@@ -90,15 +90,6 @@ pub struct Defaults {
     pub ipv6: bool,
 }
 
-/// How one plan differs from the one before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
-    /// Instances to end: gone, or started differently now.
-    pub ended: BTreeSet<InstanceName>,
-    /// Instances to start: new, or started differently now.
-    pub started: BTreeSet<InstanceName>,
-}
-
 /// Who has which addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Numbers {
@@ -133,15 +124,11 @@ impl Plan {
         if draft.problems.is_empty() { Ok(draft.plan) } else { Err(draft.problems) }
     }
 
-    /// What has to be ended and started to come from this plan to `next`.
+    /// Whether `instance`, as it runs, is what the plan wants, so that it need not be started again.
     #[must_use]
-    pub fn difference(&self, next: &Self) -> Difference {
-        let same = |name: &InstanceName| {
-            let now = self.instances.get(name).map(|i| (&i.launch, i.addresses));
-            now.is_some() && now == next.instances.get(name).map(|i| (&i.launch, i.addresses))
-        };
-        let changed = |plan: &Self| plan.instances.keys().filter(|n| !same(n)).cloned().collect();
-        Difference { ended: changed(self), started: changed(next) }
+    pub fn wants(&self, instance: &Instance) -> bool {
+        let wanted = self.instances.get(&instance.name);
+        wanted.is_some_and(|w| w.launch == instance.launch && w.addresses == instance.addresses)
     }
 
     /// Whether anything has a proxy.

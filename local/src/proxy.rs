@@ -8,16 +8,14 @@ use std::path::{Path, PathBuf};
 use leno_types::ports;
 
 use crate::enclosure::{Credentials, Enclosure};
-use crate::error::{Error, Result};
 use crate::plan::{Instance, subnet};
 use crate::process::Task;
+use crate::program::Program;
 use crate::token::Tokens;
 
 /// What the proxies of a mesh have in common.
 #[derive(Debug)]
 pub struct Settings {
-    /// The executable; none when it was not found, which matters once a workload is meshed.
-    pub binary: Option<PathBuf>,
     /// What this machine can capture with.
     pub machine: leno_capture::Report,
     /// The tokens by which proxies get their first certificate.
@@ -34,11 +32,14 @@ pub struct Settings {
 
 impl Settings {
     /// The proxy's process.
-    ///
-    /// # Errors
-    /// When the executable was not found.
-    pub fn task(&self, instance: &Instance, token: &Path, enclosure: Enclosure) -> Result<Task> {
-        let binary = self.binary.as_ref().ok_or_else(|| missing("leno-proxy"))?;
+    #[must_use]
+    pub fn task(
+        &self,
+        instance: &Instance,
+        program: &Program,
+        token: &Path,
+        enclosure: Enclosure,
+    ) -> Task {
         let name = &instance.name;
         let control = format!("https://{}:{}", subnet().gateway().v4, ports::CONTROL);
         let environment: [(&str, &str); 10] = [
@@ -54,14 +55,14 @@ impl Settings {
             ("LENO_ACCESS_LOG", &self.access_log),
         ];
         let owned = |(name, value): (&str, &str)| (name.into(), value.into());
-        Ok(Task {
-            command: vec![binary.into()],
+        Task {
+            command: vec![program.path().into()],
             environment: environment.into_iter().map(owned).collect::<BTreeMap<OsString, _>>(),
             inherit: false,
             directory: Some("/".into()),
             enclosure,
             credentials: Credentials::confined(ports::PROXY_UID),
-        })
+        }
     }
 }
 
@@ -71,19 +72,4 @@ impl Settings {
 pub fn never_captured() -> Vec<(IpAddr, u8)> {
     let whole = |address: IpAddr| (address, if address.is_ipv4() { 32 } else { 128 });
     subnet().gateway().iter().map(whole).collect()
-}
-
-/// Looks for a program of Leno's: beside the running one, else in PATH.
-#[must_use]
-pub fn find(name: &str) -> Option<PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let listed = std::env::split_paths(&path).map(|directory| directory.join(name));
-    beside.into_iter().chain(listed).find(|candidate| candidate.is_file())
-}
-
-/// The error for a program of Leno's that was not found.
-#[must_use]
-pub fn missing(name: &str) -> Error {
-    Error::Refused(format!("cannot find {name} beside leno or in PATH: build it with `make build`"))
 }

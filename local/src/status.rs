@@ -67,7 +67,7 @@ pub struct InstanceStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Namespace, proxy and capture are being made.
+    /// Namespace, proxy and capture are being made, or the application does not listen yet.
     #[default]
     Starting,
     /// The application runs.

@@ -65,6 +65,8 @@ impl Capture {
 /// How to bring a mesh up.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The directory of Leno's programs; that of the build without it.
+    pub programs: Option<PathBuf>,
     /// How traffic is captured.
     pub capture: Capture,
     /// `strict`, `permissive` or `disabled`; the default of `leno up` without it.
@@ -77,7 +79,7 @@ impl Options {
     /// The defaults of `leno up` with this capture.
     #[must_use]
     pub fn new(capture: Capture) -> Self {
-        Options { capture, mtls: None, cert_lifetime: None }
+        Options { programs: None, capture, mtls: None, cert_lifetime: None }
     }
 }
 
@@ -116,7 +118,10 @@ impl Lab {
         prepare: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let leno = binaries::ours("leno")?;
+        let leno = match &options.programs {
+            Some(directory) => directory.join("leno"),
+            None => binaries::ours("leno")?,
+        };
         for other in ["leno-controller", "leno-proxy", "leno-peer", "leno-load"] {
             binaries::ours(other)?;
         }

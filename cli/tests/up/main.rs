@@ -31,11 +31,11 @@ metadata: {name: peers, namespace: shop}
 spec: {clusterIP: None, selector: {app: web}, ports: [{name: http, port: 8080}]}
 ";
 
-/// Listens before anything is printed, so that a line means that it listens.
+/// Serves files over IPv6 and IPv4.
 const SERVER: &str = "import http.server as h, socket; \
     h.HTTPServer.address_family = socket.AF_INET6; \
     s = h.HTTPServer((\"::\", 8080), h.SimpleHTTPRequestHandler); \
-    print(\"listening\"); s.serve_forever()";
+    s.serve_forever()";
 
 fn two() -> String {
     TWO.replace("SERVER", &format!("{SERVER:?}"))
@@ -192,6 +192,47 @@ fn an_edit_starts_and_ends_only_what_it_changes() {
 }
 
 #[test]
+fn replicas_are_started_again_one_after_the_other() {
+    let yaml = two().replace("  env: {COLOUR: green}", "  replicas: 2\n  env: {COLOUR: green}");
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let before = [mesh.application("web-0"), mesh.application("web-1")];
+    for instance in ["web-0", "web-1"] {
+        mesh.text("client", &["curl", "-s", &format!("http://{instance}.web:8080/")]);
+    }
+    mesh.edit(&yaml.replace("green", "blue"));
+    mesh.wait_for("web-0 to be started again", || {
+        mesh.try_application("web-0").is_some_and(|pid| pid != before[0])
+    });
+    // It was not touched while the other one was away, and is the next.
+    assert!(mesh.log().contains("edit taken: 2 of the instances end, 2 start"), "{}", mesh.log());
+    mesh.wait_for("web-1 to be started again", || {
+        let first = mesh.try_application("web-0").is_some();
+        assert!(first || mesh.try_application("web-1").is_some(), "nobody serves");
+        mesh.try_application("web-1").is_some_and(|pid| pid != before[1])
+    });
+    mesh.wait_for("web-1 to take traffic", || mesh.takes_traffic("web-1"));
+    // Who has talked to it before still reaches it: no neighbour entry is out of date.
+    for instance in ["web-0", "web-1"] {
+        let url = format!("http://{instance}.web:8080/");
+        let done = mesh.exec("client", &["curl", "-sSf", "-m", "2", "-o", "/dev/null", &url]);
+        assert!(done.status.success(), "{done:?}");
+        assert_eq!(mesh.text(instance, &["sh", "-c", "echo $COLOUR"]), "blue");
+    }
+}
+
+#[test]
+fn an_instance_takes_traffic_once_it_listens() {
+    // Nobody listens on 8081: the wait for it ends with a word.
+    let late = two().replace("port: 8080, appProtocol: http", "port: 8081");
+    let Some(mesh) = root(|| Mesh::start(&late)) else { return };
+    mesh.wait_for_line("web-0 does not listen on all of its ports [8081] after 5 s");
+    // With a port that it listens on it is reached as soon as it is called ready.
+    let Some(mesh) = root(|| Mesh::start(&two())) else { return };
+    let done = mesh.exec("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
 fn an_application_that_ends_is_started_again() {
     let Some(mesh) = started() else { return };
     let before = mesh.application("web-0");
@@ -218,7 +259,5 @@ fn documents_that_cannot_run_are_refused_before_anything_is_made() {
 }
 
 fn started() -> Option<Mesh> {
-    let mesh = root(|| Mesh::start(&two()))?;
-    mesh.wait_for_line("listening");
-    Some(mesh)
+    root(|| Mesh::start(&two()))
 }

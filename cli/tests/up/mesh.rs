@@ -133,6 +133,11 @@ impl Mesh {
         fs::read_to_string(processes).ok()?.lines().next()?.parse().ok()
     }
 
+    pub(crate) fn takes_traffic(&self, instance: &str) -> bool {
+        let status = Status::read(&self.layout);
+        status.is_ok_and(|status| status.find(None, instance).is_ok_and(|found| found.ready))
+    }
+
     pub(crate) fn wait_for_line(&self, text: &str) {
         self.wait_for(text, || self.log().contains(text));
     }
@@ -203,7 +208,7 @@ impl Mesh {
         found
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 

@@ -60,7 +60,7 @@ impl Mesh {
     /// Starts the shop and waits until every instance takes traffic.
     pub(super) async fn start(name: &'static str, capture: &str, meshed: bool) -> Result<Self> {
         for (program, package) in [("redis-server", "redis-server")] {
-            if leno_local::proxy::find(program).is_none() {
+            if leno_local::program::find(program).is_none() {
                 bail!("{program} is missing: apt-get install -y {package}");
             }
         }
@@ -127,8 +127,8 @@ impl Mesh {
 
     /// Runs the load generator as the customer.
     pub(super) fn load(&self, rate: u32, duration: Duration) -> Result<Running> {
-        let generator = leno_local::proxy::find("leno-load")
-            .ok_or_else(|| leno_local::proxy::missing("leno-load"))?;
+        let generator = leno_local::program::find("leno-load")
+            .ok_or_else(|| leno_local::program::missing("leno-load"))?;
         let child = Command::new(std::env::current_exe()?)
             .args(["exec", "--name", self.name, "-n", "shop", "customer", "--"])
             .arg(generator)
@@ -146,7 +146,7 @@ impl Mesh {
     /// Rules of netfilter in all namespaces of the mesh, as `nft` lists them; none when there is
     /// no `nft` to ask.
     pub(super) fn netfilter_rules(&self) -> Result<Option<usize>> {
-        let Some(nft) = leno_local::proxy::find("nft") else { return Ok(None) };
+        let Some(nft) = leno_local::program::find("nft") else { return Ok(None) };
         let mut rules = 0;
         for instance in self.status()?.instances {
             let listed = Command::new(std::env::current_exe()?)

@@ -1,5 +1,7 @@
 //! From the first request to the last trace: start, edit, kill, clean up.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -44,6 +46,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(the_first_request_comes_soon_and_edits_cut_nothing),
         alone!(a_killed_mesh_is_cleaned_up),
+        alone!(programs_in_a_closed_directory_run),
         shared!(netfilter_is_used_only_where_asked_for),
         shared!(proxies_have_no_privilege),
         shared!(stat_tells_of_edges),
@@ -64,6 +67,19 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
         refused_edit(&lab).context("a bad edit")
     };
     lab.explain(outcome())
+}
+
+/// A build in a home directory that is closed to others: proxies run as a user that cannot look
+/// into it.
+fn programs_in_a_closed_directory_run(capture: Capture) -> Result<()> {
+    let closed = tempfile::Builder::new().prefix("closed").tempdir_in(binaries::directory()?)?;
+    std::fs::set_permissions(closed.path(), Permissions::from_mode(0o700))?;
+    for program in ["leno", "leno-proxy", "leno-controller"] {
+        std::fs::hard_link(binaries::ours(program)?, closed.path().join(program))?;
+    }
+    let programs = Some(closed.path().to_owned());
+    let lab = Lab::start(&Options { programs, ..Options::new(capture) }, TWO, |_| Ok(()))?;
+    lab.explain(lab.reach("client", "web:8080").map(|_| ()))
 }
 
 /// A stream that is open while the documents change lives on, and what is new works.

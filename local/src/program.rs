@@ -1,0 +1,64 @@
+//! Leno's own programs, run from where every user can reach them.
+//!
+//! A build or a home directory is often closed to others, and the proxy and the controller run
+//! without the privilege to look into it. So an instance sees the executable laid over an empty
+//! file below the mesh's own directory.
+
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Attempt as _, Error, Result};
+use crate::layout::Layout;
+use crate::record::make_directory;
+
+/// An executable and where it is laid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    found: PathBuf,
+    laid: PathBuf,
+}
+
+impl Program {
+    /// Finds the program `name` and makes the place where it is laid.
+    ///
+    /// # Errors
+    /// When it is not found, or the place cannot be made.
+    pub fn prepare(layout: &Layout, name: &str) -> Result<Self> {
+        let found = find(name).ok_or_else(|| missing(name))?;
+        let laid = layout.program(name);
+        make_directory(laid.parent().unwrap_or(Path::new("/")), 0o711)?;
+        // It is not made anew: what is laid over it elsewhere stays.
+        let make = OpenOptions::new().create(true).append(true).open(&laid);
+        make.and_then(|file| file.set_permissions(Permissions::from_mode(0o755)))
+            .attempt(|| format!("cannot make {}", laid.display()))?;
+        Ok(Self { found, laid })
+    }
+
+    /// What is laid over what, for an [`Enclosure`](crate::enclosure::Enclosure).
+    #[must_use]
+    pub fn file(&self) -> (PathBuf, PathBuf) {
+        (self.found.clone(), self.laid.clone())
+    }
+
+    /// The path to run it by, inside of the enclosure.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.laid
+    }
+}
+
+/// Looks for a program of Leno's: beside the running one, else in PATH.
+#[must_use]
+pub fn find(name: &str) -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let listed = std::env::split_paths(&path).map(|directory| directory.join(name));
+    beside.into_iter().chain(listed).find(|candidate| candidate.is_file())
+}
+
+/// The error for a program of Leno's that was not found.
+#[must_use]
+pub fn missing(name: &str) -> Error {
+    Error::Refused(format!("cannot find {name} beside leno or in PATH: build it with `make build`"))
+}

@@ -1,0 +1,381 @@
+//! A mesh from its first instance to its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leno_capture::Choice;
+use leno_resources::Documents;
+use leno_types::InstanceName;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::Options;
+use super::documents;
+use super::life::{Life, raise};
+use super::rolling::{self, Member};
+use super::signals::Signals;
+use crate::controller::{self, Controller};
+use crate::dns::Zone;
+use crate::error::Result;
+use crate::instance::{self, Change, Mesh};
+use crate::plan::{Defaults, Plan, subnet};
+use crate::record;
+use crate::status::{InstanceStatus, Phase, Status};
+use crate::supervise::Stop;
+use crate::watch::Files;
+
+/// Between the removal of an endpoint and the end of its application: the control plane tells the
+/// proxies within milliseconds.
+const NOTICE: Duration = Duration::from_millis(300);
+/// How long after the grace proxies may take, and the removal of an instance.
+const LATE: Duration = Duration::from_secs(6);
+
+/// A mesh while it runs.
+pub(super) struct Up<'a> {
+    options: &'a Options,
+    files: Files,
+    mesh: Rc<Mesh>,
+    plan: Plan,
+    defaults: Defaults,
+    lives: BTreeMap<InstanceName, Life>,
+    zone: watch::Sender<Arc<Zone>>,
+    controller: Option<Controller>,
+    controller_changed: Rc<Notify>,
+    /// The control plane ends last, so that no proxy misses it.
+    controller_stop: watch::Sender<Stop>,
+    stop: Stop,
+    refused_edit: Option<String>,
+    /// What was written last, so that nothing is written that nobody needs to read.
+    rendered: String,
+    begun: Instant,
+    announced: bool,
+}
+
+type Changes = mpsc::Receiver<(InstanceName, Change)>;
+
+impl<'a> Up<'a> {
+    /// A mesh with nothing in it.
+    pub(super) fn new(
+        options: &'a Options,
+        (mesh, zone): (Rc<Mesh>, watch::Sender<Arc<Zone>>),
+        files: Files,
+        (defaults, begun): (Defaults, Instant),
+    ) -> Self {
+        Self {
+            options,
+            files,
+            mesh,
+            plan: Plan::default(),
+            defaults,
+            lives: BTreeMap::new(),
+            zone,
+            controller: None,
+            controller_changed: Rc::default(),
+            controller_stop: watch::channel(Stop::No).0,
+            stop: Stop::No,
+            refused_edit: None,
+            rendered: String::new(),
+            begun,
+            announced: false,
+        }
+    }
+
+    /// Starts everything, then takes in changes and edits until a signal comes.
+    pub(super) async fn serve(
+        &mut self,
+        plan: Plan,
+        documents: &Documents,
+        signals: &mut Signals,
+        received: &mut Changes,
+    ) -> Result<()> {
+        for ignored in &documents.ignored {
+            let (place, value) = (format!("{}:{}", ignored.file, ignored.place), &ignored.value);
+            let text = format!("{place}: ignored {} {}", value.api_version, value.kind);
+            self.say(&text);
+        }
+        self.greet(&plan);
+        self.adopt(plan).await?;
+        loop {
+            tokio::select! {
+                () = signals.asked() => return Ok(()),
+                change = received.recv() => {
+                    if let Some((name, change)) = change {
+                        self.take_in(&name, change, received)?;
+                        self.announce();
+                    }
+                }
+                () = self.controller_changed.notified() => self.publish()?,
+                () = self.files.edited() => self.edited().await?,
+            }
+        }
+    }
+
+    /// Makes `plan` the one that runs: ends what it does not want, starts what is new, and what is
+    /// wanted in another way is started again, one after the other.
+    async fn adopt(&mut self, plan: Plan) -> Result<()> {
+        for warning in &plan.warnings {
+            self.say(warning);
+        }
+        self.plan = plan;
+        if self.plan.meshed() && self.controller.is_none() {
+            record::make_directory(&self.mesh.layout.state(), 0o700)?;
+        }
+        let unwanted: Vec<InstanceName> = self
+            .lives
+            .keys()
+            .filter(|name| !self.plan.instances.contains_key(name))
+            .cloned()
+            .collect();
+        self.end_instances(unwanted);
+        for instance in self.plan.instances.values() {
+            if let Some(life) = self.lives.get(&instance.name) {
+                life.follow(instance.mtls);
+            } else {
+                let life = Life::start(&self.mesh, instance);
+                self.lives.insert(instance.name.clone(), life);
+            }
+        }
+        self.proceed()?;
+        if self.plan.meshed() && self.controller.is_none() {
+            let stop = self.controller_stop.subscribe();
+            let changed = self.controller_changed.clone();
+            self.controller = Some(controller::start(&self.mesh, self.options, stop, changed)?);
+            self.publish()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with what an edit has begun, and tells everybody how things are.
+    fn proceed(&mut self) -> Result<()> {
+        let member = |instance: &crate::plan::Instance| {
+            let life = self.lives.get(&instance.name);
+            Member {
+                name: instance.name.clone(),
+                workload: instance.workload.to_string(),
+                ready: life.is_some_and(Life::ready),
+                ending: life.is_some_and(|life| life.ending),
+                outdated: life.is_some_and(|life| !self.plan.wants(&life.instance)),
+            }
+        };
+        let members: Vec<Member> = self.plan.instances.values().map(member).collect();
+        self.end_instances(rolling::next(&members));
+        // What ends is no endpoint any more before it ends.
+        self.publish()
+    }
+
+    /// Has instances end once everybody had time to learn that they do.
+    fn end_instances(&mut self, names: Vec<InstanceName>) {
+        for name in names {
+            let Some(life) = self.lives.get_mut(&name).filter(|life| !life.ending) else {
+                continue;
+            };
+            life.ending = true;
+            let stop = life.stop();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(NOTICE).await;
+                raise(&stop, Stop::Applications);
+            });
+        }
+    }
+
+    /// Takes in a change and those that came with it.
+    fn take_in(
+        &mut self,
+        name: &InstanceName,
+        change: Change,
+        received: &mut Changes,
+    ) -> Result<()> {
+        self.change(name, change);
+        while let Ok((name, change)) = received.try_recv() {
+            self.change(&name, change);
+        }
+        self.proceed()
+    }
+
+    fn change(&mut self, name: &InstanceName, change: Change) {
+        if !matches!(change, Change::Gone) {
+            if let Some(life) = self.lives.get_mut(name) {
+                life.take_in(change);
+            }
+            return;
+        }
+        self.lives.remove(name);
+        // Ended by an edit that starts it in another way.
+        if self.stop == Stop::No
+            && let Some(instance) = self.plan.instances.get(name)
+        {
+            self.lives.insert(name.clone(), Life::start(&self.mesh, instance));
+        }
+    }
+
+    fn ready(&self) -> BTreeSet<InstanceName> {
+        let ready = self.lives.iter().filter(|(_, life)| life.ready());
+        ready.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Writes what the control plane, DNS and the other commands read.
+    fn publish(&mut self) -> Result<()> {
+        let ready = self.ready();
+        let layout = &self.mesh.layout;
+        if self.plan.meshed() || self.controller.is_some() {
+            let rendered = self.plan.render(&ready);
+            if rendered != self.rendered {
+                let path = layout.state().join("state.yaml");
+                record::write_atomically(&path, rendered.as_bytes(), 0o644)?;
+                self.rendered = rendered;
+            }
+        }
+        self.zone.send_replace(Arc::new(self.plan.zone(&ready)));
+        self.status(&ready).write(layout)
+    }
+
+    fn status(&self, ready: &BTreeSet<InstanceName>) -> Status {
+        let instances = self.plan.instances.values().map(|instance| {
+            let life = self.lives.get(&instance.name);
+            InstanceStatus {
+                namespace: instance.name.namespace.to_string(),
+                workload: instance.workload.to_string(),
+                name: instance.name.name.to_string(),
+                addresses: instance.addresses.iter().collect(),
+                meshed: instance.launch.meshed,
+                mtls: instance.mtls,
+                capture: life.and_then(|life| life.capture.clone()),
+                phase: life.map_or(Phase::Starting, |life| life.phase),
+                ready: ready.contains(&instance.name),
+                restarts: life.map_or(0, |life| life.restarts),
+                proxy_restarts: life.map_or(0, |life| life.proxy_restarts),
+                surroundings: life.map(|life| life.surroundings.clone()).unwrap_or_default(),
+            }
+        });
+        Status {
+            mesh: self.mesh.layout.mesh().to_owned(),
+            owner: nix::unistd::getpid().as_raw(),
+            controller: self.controller.as_ref().and_then(Controller::pid),
+            needs_controller: self.controller.is_some(),
+            gateway: IpAddr::V4(subnet().gateway().v4),
+            switch_netns: self.mesh.layout.switch_netns(),
+            refused_edit: self.refused_edit.clone(),
+            instances: instances.collect(),
+        }
+    }
+
+    /// Takes an edit of the files, or says why not and leaves everything as it is.
+    async fn edited(&mut self) -> Result<()> {
+        let plan = documents::load(&self.options.files)
+            .and_then(|new| documents::plan(&new, self.defaults, &self.plan));
+        match plan {
+            Ok(plan) => {
+                let mut lives = self.lives.values();
+                let ended = lives.by_ref().filter(|life| !plan.wants(&life.instance)).count();
+                let kept = self.lives.len() - ended;
+                let started = plan.instances.len() - kept;
+                self.refused_edit = None;
+                self.say(&format!("edit taken: {ended} of the instances end, {started} start"));
+                self.adopt(plan).await?;
+            }
+            Err(error) => {
+                let reason = error.chain();
+                self.say(&format!("edit refused, the last good state stays:\n{reason}"));
+                self.refused_edit = Some(reason);
+                self.publish()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn greet(&self, plan: &Plan) {
+        for instance in plan.instances.values() {
+            // Known now, so that the first lines are as wide as the last.
+            self.mesh.output.reserve(&instance::longest_label(instance));
+        }
+        let mesh = self.mesh.layout.mesh();
+        let chosen = match self.options.capture {
+            Choice::Only(backend) => Some(backend),
+            Choice::Auto => self.mesh.proxy.machine.chosen,
+        };
+        let capture = match (plan.meshed(), chosen) {
+            (false, _) => "nothing meshed".to_owned(),
+            (true, Some(backend)) => format!("captured by {backend}"),
+            (true, None) => "no way to capture".to_owned(),
+        };
+        let instances = counted(plan.instances.len(), "instance");
+        let services = counted(plan.services(), "service");
+        self.say(&format!("mesh {mesh}: {instances}, {services}, {capture}"));
+    }
+
+    /// Says once that everything takes traffic.
+    fn announce(&mut self) {
+        let ready = self.ready().len();
+        if !self.announced && ready == self.plan.instances.len() {
+            self.announced = true;
+            let after = self.begun.elapsed().as_secs_f64();
+            let ready = counted(ready, "instance");
+            self.say(&format!("{ready} ready after {after:.2} s"));
+        }
+    }
+
+    fn say(&self, text: &str) {
+        self.mesh.output.say(text);
+    }
+
+    /// Ends everything in order, and at once when a second signal comes: applications, proxies, the
+    /// control plane, and then what they stood on.
+    pub(super) async fn end(mut self, signals: &mut Signals, received: &mut Changes) {
+        self.say("stopping; once more to stop at once");
+        let deadline = tokio::time::Instant::now() + self.options.grace + LATE;
+        for level in [Stop::Applications, Stop::All] {
+            self.reach(level);
+            let done = |up: &Self| match level {
+                Stop::Applications => up.lives.values().all(|life| life.application_ended),
+                _ => up.lives.is_empty(),
+            };
+            while !done(&self) && self.stop < Stop::Now {
+                tokio::select! {
+                    change = received.recv() => {
+                        let Some((name, change)) = change else { break };
+                        self.change(&name, change);
+                    }
+                    () = signals.asked() => self.reach(Stop::Now),
+                    () = tokio::time::sleep_until(deadline) => self.reach(Stop::Now),
+                }
+            }
+        }
+        self.reach(Stop::Now);
+        let lives = std::mem::take(&mut self.lives);
+        // Changes are not read any more: the tasks must not wait for room.
+        received.close();
+        for life in lives.into_values() {
+            // A task that panicked has left what the removal of the whole mesh takes.
+            let _ = tokio::time::timeout(LATE, life.task).await;
+        }
+        raise(&self.controller_stop, Stop::All);
+        if let Some(controller) = self.controller.take() {
+            controller.ended().await;
+        }
+        let output = self.mesh.output.clone();
+        drop(self.zone);
+        match Rc::try_unwrap(self.mesh) {
+            Ok(mesh) => {
+                drop(mesh.switch);
+                if let Err(error) = mesh.record.into_inner().remove_all() {
+                    output.say(&format!("{}: run `leno cleanup`", error.chain()));
+                }
+            }
+            Err(_) => output.say("something still runs: run `leno cleanup`"),
+        }
+    }
+
+    fn reach(&mut self, level: Stop) {
+        self.stop = self.stop.max(level);
+        self.lives.values().for_each(|life| raise(&life.stop(), level));
+    }
+}
+
+fn counted(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}

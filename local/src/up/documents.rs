@@ -1,0 +1,34 @@
+//! From files to a plan, or to the reasons against it.
+
+use std::path::PathBuf;
+
+use leno_resources::{Documents, Problem};
+
+use crate::error::{Error, Result};
+use crate::plan::{Defaults, Plan};
+use crate::program;
+
+/// Reads the documents.
+pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
+    leno_resources::load(files).map_err(|problems| refused(&problems))
+}
+
+/// Plans them; addresses of `before` are kept.
+pub(super) fn plan(documents: &Documents, defaults: Defaults, before: &Plan) -> Result<Plan> {
+    let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
+    if plan.instances.is_empty() && before.instances.is_empty() {
+        let reason = "the files hold no Workload document, so there is nothing to run";
+        return Err(Error::Documents(reason.to_owned()));
+    }
+    if plan.meshed() {
+        for name in ["leno-proxy", "leno-controller"] {
+            program::find(name).ok_or_else(|| program::missing(name))?;
+        }
+    }
+    Ok(plan)
+}
+
+fn refused(problems: &[Problem]) -> Error {
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    Error::Documents(lines.join("\n"))
+}

@@ -1,0 +1,102 @@
+//! What there is before any instance: control group, bridge, DNS, certificate authority.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_identity::Authority;
+use leno_types::InstanceName;
+use tokio::sync::{mpsc, watch};
+
+use super::Options;
+use crate::cgroup::Cgroup;
+use crate::dns::{self, Zone};
+use crate::error::{Attempt, Result};
+use crate::instance::{Change, Mesh};
+use crate::layout::Layout;
+use crate::netns::Netns;
+use crate::network::Switch;
+use crate::output::Output;
+use crate::plan::subnet;
+use crate::proxy;
+use crate::record::{self, Made, Record};
+use crate::token::Tokens;
+
+/// The port of DNS.
+const DNS: u16 = 53;
+
+/// What was laid.
+pub(super) struct Foundation {
+    hierarchy: PathBuf,
+    switch: Switch,
+    proxy: proxy::Settings,
+    /// DNS answers from it, and ends with it.
+    zone: watch::Sender<Arc<Zone>>,
+}
+
+/// Lays it; what was made before a failure is in the record.
+pub(super) async fn lay(
+    options: &Options,
+    layout: &Layout,
+    record: &mut Record,
+) -> Result<Foundation> {
+    let hierarchy = leno_capture::cgroup2_root()?;
+    let group = layout.cgroup(&hierarchy);
+    record.add(Made::Cgroup(group.clone()))?;
+    Cgroup::create(group)?;
+    let name = layout.switch_netns();
+    record.add(Made::Netns(name.clone()))?;
+    let switch = Switch::create(Netns::create(&name)?, &subnet()).await?;
+    let zone = serve_dns(&switch)?;
+    let tokens = Tokens::prepare(layout)?;
+    // Made here and not by the controller, so that no proxy has to wait for the roots.
+    let authority = Authority::open(&layout.control(), tokens.trust_domain());
+    let authority = authority.map_err(io::Error::other).attempt(|| {
+        format!("cannot open the certificate authority in {}", layout.control().display())
+    })?;
+    record::write_atomically(&layout.roots(), authority.roots_pem().as_bytes(), 0o644)?;
+    let proxy = proxy::Settings {
+        machine: leno_capture::Report::probe(),
+        trust_domain: tokens.trust_domain().to_string(),
+        tokens,
+        roots: layout.roots(),
+        log: options.log.clone(),
+        access_log: options.access_log.clone(),
+    };
+    Ok(Foundation { hierarchy, switch, proxy, zone })
+}
+
+impl Foundation {
+    /// What all instances share, and where the names of DNS go.
+    pub(super) fn mesh(
+        self,
+        options: &Options,
+        layout: Layout,
+        record: Record,
+        (output, changes): (Output, mpsc::Sender<(InstanceName, Change)>),
+    ) -> (Rc<Mesh>, watch::Sender<Arc<Zone>>) {
+        let mesh = Mesh {
+            layout,
+            record: RefCell::new(record),
+            switch: self.switch,
+            hierarchy: self.hierarchy,
+            output,
+            proxy: self.proxy,
+            grace: options.grace,
+            changes,
+        };
+        (Rc::new(mesh), self.zone)
+    }
+}
+
+fn serve_dns(switch: &Switch) -> Result<watch::Sender<Arc<Zone>>> {
+    let gateway = subnet().gateway();
+    let what = || "cannot serve DNS on the gateway".to_owned();
+    let sockets =
+        switch.netns().within(|| dns::Sockets::bind(gateway.iter(), DNS).attempt(what))?;
+    let (zone, received) = watch::channel(Arc::default());
+    dns::serve(sockets, received, dns::Upstreams::of_host()).attempt(what)?;
+    Ok(zone)
+}

@@ -1,0 +1,108 @@
+//! What is known of one instance while it lives.
+
+use std::rc::Rc;
+
+use leno_types::MtlsMode;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::instance::{self, Change, Mesh};
+use crate::plan::Instance;
+use crate::status::{Phase, Surroundings};
+use crate::supervise::Stop;
+
+/// An instance that lives, or is ending.
+pub(super) struct Life {
+    /// As it was started.
+    pub(super) instance: Instance,
+    pub(super) task: JoinHandle<()>,
+    pub(super) phase: Phase,
+    pub(super) application_ended: bool,
+    pub(super) restarts: u32,
+    pub(super) proxy_restarts: u32,
+    pub(super) capture: Option<String>,
+    pub(super) surroundings: Surroundings,
+    /// It ends because of an edit, to be started again as the plan says by then, or not.
+    pub(super) ending: bool,
+    stop: watch::Sender<Stop>,
+    /// Whether its traffic is refused while its proxy does not listen.
+    closed: watch::Sender<bool>,
+    /// Its application has run before.
+    started: bool,
+    proxy_ready: bool,
+}
+
+impl Life {
+    /// Starts an instance.
+    pub(super) fn start(mesh: &Rc<Mesh>, instance: &Instance) -> Self {
+        let (stop, stopped) = watch::channel(Stop::No);
+        let (closed, is_closed) = watch::channel(instance.mtls == MtlsMode::Strict);
+        let life = instance::live(mesh.clone(), instance.clone(), stopped, is_closed);
+        Self {
+            instance: instance.clone(),
+            task: tokio::task::spawn_local(life),
+            phase: Phase::Starting,
+            application_ended: false,
+            restarts: 0,
+            proxy_restarts: 0,
+            capture: None,
+            surroundings: Surroundings::default(),
+            ending: false,
+            stop,
+            closed,
+            started: false,
+            proxy_ready: !instance.launch.meshed,
+        }
+    }
+
+    /// Whether it takes traffic.
+    pub(super) fn ready(&self) -> bool {
+        self.phase == Phase::Running && self.proxy_ready && !self.ending
+    }
+
+    /// Where its end is told from.
+    pub(super) fn stop(&self) -> watch::Sender<Stop> {
+        self.stop.clone()
+    }
+
+    /// Takes over how the inbound side treats plaintext, with no restart.
+    pub(super) fn follow(&self, mtls: MtlsMode) {
+        let closed = mtls == MtlsMode::Strict;
+        self.closed.send_if_modified(|now| std::mem::replace(now, closed) != closed);
+    }
+
+    /// Takes in what it reports.
+    pub(super) fn take_in(&mut self, change: Change) {
+        match change {
+            Change::Placed(surroundings, backend) => {
+                self.surroundings = *surroundings;
+                self.capture = backend.map(|backend| backend.to_string());
+            }
+            Change::Application(phase) => {
+                if phase == Phase::Running {
+                    self.restarts += u32::from(self.started);
+                    self.started = true;
+                }
+                self.phase = phase;
+            }
+            Change::Proxy { ready, restarts } => {
+                self.proxy_ready = ready;
+                self.proxy_restarts = restarts;
+            }
+            Change::Failed => self.phase = Phase::Failed,
+            Change::ApplicationEnded => {
+                self.application_ended = true;
+                // Its proxy served it to the end.
+                if self.ending {
+                    raise(&self.stop, Stop::All);
+                }
+            }
+            Change::Gone => {}
+        }
+    }
+}
+
+/// Goes at least as far as `level`.
+pub(super) fn raise(stop: &watch::Sender<Stop>, level: Stop) {
+    stop.send_modify(|now| *now = (*now).max(level));
+}

@@ -1,0 +1,86 @@
+//! In which order instances are started again after an edit: one of a workload at a time, and only
+//! while all others of it take traffic, so that nobody finds the workload gone.
+
+use std::collections::BTreeMap;
+
+use leno_types::InstanceName;
+
+/// An instance that should run.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) name: InstanceName,
+    /// Its workload, in its namespace.
+    pub(super) workload: String,
+    /// It takes traffic.
+    pub(super) ready: bool,
+    /// It is on its way to its end.
+    pub(super) ending: bool,
+    /// It was started in another way than is wanted now.
+    pub(super) outdated: bool,
+}
+
+/// The instances to end now, so that they are started as is wanted.
+pub(super) fn next(members: &[Member]) -> Vec<InstanceName> {
+    let mut workloads: BTreeMap<(&str, &str), Vec<&Member>> = BTreeMap::new();
+    for member in members {
+        workloads.entry((&member.name.namespace, &member.workload)).or_default().push(member);
+    }
+    let mut ended = Vec::new();
+    for members in workloads.into_values() {
+        let outdated = |member: &&&Member| member.outdated && !member.ending;
+        // One that takes no traffic is missed by nobody.
+        let idle = members.iter().filter(outdated).filter(|member| !member.ready);
+        ended.extend(idle.map(|member| member.name.clone()));
+        if members.iter().all(|member| member.ready) {
+            ended.extend(members.iter().find(outdated).map(|member| member.name.clone()));
+        }
+    }
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Members of one workload: `r`eady, `w`aiting or `e`nding; in capitals, outdated.
+    fn ended(states: &str) -> Vec<usize> {
+        let member = |(index, state): (usize, char)| Member {
+            name: InstanceName::new("shop", &format!("web-{index}")).unwrap(),
+            workload: "web".into(),
+            ready: state.eq_ignore_ascii_case(&'r'),
+            ending: state.eq_ignore_ascii_case(&'e'),
+            outdated: state.is_ascii_uppercase(),
+        };
+        let members: Vec<Member> = states.chars().enumerate().map(member).collect();
+        let number = |name: InstanceName| name.name.trim_start_matches("web-").parse().unwrap();
+        next(&members).into_iter().map(number).collect()
+    }
+
+    #[test]
+    fn one_at_a_time_while_all_others_take_traffic() {
+        assert_eq!(ended("RRR"), [0]);
+        assert_eq!(ended("ERR"), [0; 0]);
+        assert_eq!(ended("wRR"), [0; 0]);
+        assert_eq!(ended("rRR"), [1]);
+        assert_eq!(ended("rrr"), [0; 0]);
+        assert_eq!(ended("R"), [0]);
+    }
+
+    #[test]
+    fn what_takes_no_traffic_is_not_waited_for() {
+        assert_eq!(ended("RWW"), [1, 2]);
+        assert_eq!(ended("wW"), [1]);
+    }
+
+    #[test]
+    fn workloads_do_not_wait_for_each_other() {
+        let member = |workload: &str| Member {
+            name: InstanceName::new("shop", &format!("{workload}-0")).unwrap(),
+            workload: workload.into(),
+            ready: true,
+            ending: false,
+            outdated: true,
+        };
+        assert_eq!(next(&[member("api"), member("web")]).len(), 2);
+    }
+}

@@ -1,0 +1,33 @@
+//! The signals that end a mesh.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::error::{Attempt, Result};
+
+/// SIGINT, SIGTERM and SIGHUP.
+pub(super) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From here on they no longer end the process by themselves.
+    pub(super) fn new() -> Result<Self> {
+        let on = |kind| signal(kind).attempt(|| "cannot wait for signals".to_owned());
+        Ok(Self {
+            interrupt: on(SignalKind::interrupt())?,
+            terminate: on(SignalKind::terminate())?,
+            hangup: on(SignalKind::hangup())?,
+        })
+    }
+
+    /// Comes back when one arrives. Cancel safe.
+    pub(super) async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+}
