@@ -1,0 +1,376 @@
+//! A field section in memory: one buffer, and for each field where its name and value are.
+
+use crate::hash;
+use crate::token::Token;
+
+/// A list of fields, in order; what a decoder makes and an encoder takes.
+///
+/// Names and values are bytes and are not looked at. Pseudo-headers are the fields whose name
+/// begins with a colon: [`push`](Block::push) puts one behind the pseudo-headers at the front,
+/// while a decoded section keeps its own order, so that a malformed one can be told.
+///
+/// Edits move spans, not bytes: removed bytes stay in the buffer until [`clear`](Block::clear).
+/// A block holds less than 4 GiB; the methods that add to it panic beyond.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    size: usize,
+}
+
+/// What RFC 7541 section 4.1 adds to the length of a field's name and value.
+pub(crate) const FIELD_OVERHEAD: usize = 32;
+
+/// What is known about a field besides its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hints {
+    /// Always computed.
+    pub(crate) name_hash: u32,
+    /// 0 if not computed yet.
+    pub(crate) field_hash: u32,
+    /// Always looked up.
+    pub(crate) token: Token,
+}
+
+impl Hints {
+    pub(crate) fn of_name(name: &[u8]) -> Self {
+        let name_hash = hash::of_name(name);
+        Self { name_hash, field_hash: 0, token: Token::of_hashed(name, name_hash) }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    name: u32,
+    name_length: u32,
+    value: u32,
+    value_length: u32,
+    hints: Hints,
+    sensitive: bool,
+}
+
+/// One field of a [`Block`].
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+    sensitive: bool,
+    hints: Hints,
+}
+
+impl<'a> Field<'a> {
+    /// A field that is in no block, for [`Encoder::encode`](crate::Encoder::encode).
+    pub fn new(name: &'a [u8], value: &'a [u8]) -> Self {
+        Self { name, value, sensitive: false, hints: Hints::of_name(name) }
+    }
+
+    /// The name, as it came.
+    pub fn name(&self) -> &'a [u8] {
+        self.name
+    }
+
+    /// The value, as it came.
+    pub fn value(&self) -> &'a [u8] {
+        self.value
+    }
+
+    /// The number of the name, if it is well known.
+    pub fn token(&self) -> Token {
+        self.hints.token
+    }
+
+    /// Whether the field was sent as never indexed (RFC 7541 section 6.2.3), and must be passed
+    /// on so.
+    pub fn is_sensitive(&self) -> bool {
+        self.sensitive
+    }
+
+    /// Whether the name begins with a colon.
+    pub fn is_pseudo(&self) -> bool {
+        self.name.first() == Some(&b':')
+    }
+
+    /// Its size by RFC 7541 section 4.1: name, value and 32.
+    pub fn size(&self) -> usize {
+        self.name.len() + self.value.len() + FIELD_OVERHEAD
+    }
+
+    pub(crate) fn hints(&self) -> Hints {
+        self.hints
+    }
+}
+
+impl PartialEq for Field<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.value == other.value && self.sensitive == other.sensitive
+    }
+}
+
+impl Eq for Field<'_> {}
+
+impl Block {
+    /// An empty block with no buffer.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many fields there are.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there is no field.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The sum of the fields' sizes by RFC 7541 section 4.1, which is what
+    /// `SETTINGS_MAX_HEADER_LIST_SIZE` counts.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Bytes of memory that the block holds, used or not.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
+    }
+
+    /// Removes all fields and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.spans.clear();
+        self.size = 0;
+    }
+
+    /// The fields in order.
+    pub fn iter(&self) -> Fields<'_> {
+        Fields { bytes: &self.bytes, spans: self.spans.iter() }
+    }
+
+    /// The field at `index`, which counts from 0.
+    pub fn field(&self, index: usize) -> Option<Field<'_>> {
+        self.spans.get(index).map(|span| span.field(&self.bytes))
+    }
+
+    /// The value of the first field of this name.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        let index = self.position(name)?;
+        Some(self.spans[index].value(&self.bytes))
+    }
+
+    /// Where the first field of this name is.
+    pub fn position(&self, name: &[u8]) -> Option<usize> {
+        self.spans.iter().position(|span| span.name(&self.bytes) == name)
+    }
+
+    /// The value of the first field of this well-known name; cheaper than [`get`](Block::get).
+    pub fn find(&self, token: Token) -> Option<&[u8]> {
+        let index = self.position_of(token)?;
+        Some(self.spans[index].value(&self.bytes))
+    }
+
+    /// Where the first field of this well-known name is.
+    pub fn position_of(&self, token: Token) -> Option<usize> {
+        self.spans.iter().position(|span| span.hints.token == token)
+    }
+
+    /// How many pseudo-headers there are at the front.
+    pub fn leading_pseudo(&self) -> usize {
+        self.iter().take_while(Field::is_pseudo).count()
+    }
+
+    /// Adds a field at the end, or a pseudo-header behind the pseudo-headers at the front.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        self.add(name, value, false);
+    }
+
+    /// The same for a field whose value no table may ever keep (RFC 7541 section 7.1.3).
+    pub fn push_sensitive(&mut self, name: &[u8], value: &[u8]) {
+        self.add(name, value, true);
+    }
+
+    /// Adds a field of another block, without looking at its name again.
+    pub fn push_field(&mut self, field: Field<'_>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(field.name);
+        self.bytes.extend_from_slice(field.value);
+        self.finish(start, field.name.len(), field.hints, field.sensitive);
+        self.keep_pseudo_first();
+    }
+
+    /// Removes the field at `index`; those behind it move up. Panics if there is none.
+    pub fn remove(&mut self, index: usize) {
+        let span = self.spans.remove(index);
+        self.size -= span.size();
+    }
+
+    /// Removes all fields of this name, and says how many there were.
+    pub fn remove_all(&mut self, name: &[u8]) -> usize {
+        let before = self.len();
+        self.retain(|field| field.name() != name);
+        before - self.len()
+    }
+
+    /// Removes the fields for which `keep` is false.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Field<'_>) -> bool) {
+        let Self { bytes, spans, size } = self;
+        spans.retain(|span| {
+            let kept = keep(&span.field(bytes));
+            if !kept {
+                *size -= span.size();
+            }
+            kept
+        });
+    }
+
+    /// Gives the field at `index` another value. Panics if there is no such field.
+    pub fn set_value(&mut self, index: usize, value: &[u8]) {
+        let span = &mut self.spans[index];
+        self.size = self.size - span.value_length as usize + value.len();
+        let start = if value.len() <= span.value_length as usize {
+            span.value as usize
+        } else {
+            self.bytes.resize(self.bytes.len() + value.len(), 0);
+            self.bytes.len() - value.len()
+        };
+        self.bytes[start..start + value.len()].copy_from_slice(value);
+        span.value = place(start);
+        span.value_length = place(value.len());
+        span.hints.field_hash = 0;
+    }
+
+    /// Makes this the only field of this name: in the place of the first, or added.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        let Some(first) = self.position(name) else { return self.push(name, value) };
+        self.set_value(first, value);
+        let mut index = 0;
+        self.retain(|field| {
+            index += 1;
+            index <= first + 1 || field.name() != name
+        });
+    }
+
+    fn add(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
+        self.finish(start, name.len(), Hints::of_name(name), sensitive);
+        self.keep_pseudo_first();
+    }
+
+    /// Moves the last field, if it is a pseudo-header, behind those at the front.
+    fn keep_pseudo_first(&mut self) {
+        let Some(last) = self.field(self.len().wrapping_sub(1)) else { return };
+        if last.is_pseudo() {
+            let (from, to) = (self.len() - 1, self.leading_pseudo().min(self.len() - 1));
+            self.spans[to..=from].rotate_right(1);
+        }
+    }
+
+    /// The buffer, for a decoder that writes the next field's bytes behind all others and then
+    /// calls [`finish`](Block::finish), or truncates it again.
+    pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Makes a field, at the end, of the bytes from `start` on, of which the first `name_length`
+    /// are its name.
+    pub(crate) fn finish(&mut self, start: usize, name_length: usize, hints: Hints, never: bool) {
+        let value = start + name_length;
+        let span = Span {
+            name: place(start),
+            name_length: place(name_length),
+            value: place(value),
+            value_length: place(self.bytes.len() - value),
+            hints,
+            sensitive: never,
+        };
+        self.size += span.size();
+        self.spans.push(span);
+    }
+}
+
+impl Span {
+    fn name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.name as usize..][..self.name_length as usize]
+    }
+
+    fn value<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.value as usize..][..self.value_length as usize]
+    }
+
+    fn size(&self) -> usize {
+        self.name_length as usize + self.value_length as usize + FIELD_OVERHEAD
+    }
+
+    fn field<'a>(&self, bytes: &'a [u8]) -> Field<'a> {
+        Field {
+            name: self.name(bytes),
+            value: self.value(bytes),
+            sensitive: self.sensitive,
+            hints: self.hints,
+        }
+    }
+}
+
+fn place(length: usize) -> u32 {
+    u32::try_from(length).expect("a block holds less than 4 GiB")
+}
+
+/// The fields of a [`Block`], in order.
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    bytes: &'a [u8],
+    spans: std::slice::Iter<'a, Span>,
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    fn next(&mut self) -> Option<Field<'a>> {
+        self.spans.next().map(|span| span.field(self.bytes))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.spans.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Fields<'_> {}
+
+impl DoubleEndedIterator for Fields<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.spans.next_back().map(|span| span.field(self.bytes))
+    }
+}
+
+impl<'a> IntoIterator for &'a Block {
+    type Item = Field<'a>;
+    type IntoIter = Fields<'a>;
+
+    fn into_iter(self) -> Fields<'a> {
+        self.iter()
+    }
+}
+
+/// Blocks are equal if their fields are, in order.
+impl PartialEq for Block {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Block {}
+
+impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Block {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(fields: I) -> Self {
+        let mut block = Block::new();
+        for (name, value) in fields {
+            block.push(name.as_ref(), value.as_ref());
+        }
+        block
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! The code against the examples of the RFC and itself.
+
+use super::*;
+
+fn coded(plain: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(plain, &mut out);
+    assert_eq!(out.len(), encoded_length(plain));
+    out
+}
+
+fn plain(coded: &[u8]) -> Result<Vec<u8>, Malformed> {
+    let mut out = Vec::new();
+    decode(coded, &mut out).map(|()| out)
+}
+
+#[test]
+fn examples_of_the_rfc() {
+    let example = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
+    assert_eq!(coded(b"www.example.com"), example);
+    assert_eq!(plain(&example).unwrap(), b"www.example.com");
+    assert_eq!(coded(b"no-cache"), [0xa8, 0xeb, 0x10, 0x64, 0x9c, 0xbf]);
+}
+
+#[test]
+fn every_pair_of_bytes() {
+    for a in 0..=255 {
+        for b in 0..=255 {
+            assert_eq!(plain(&coded(&[a, b])).unwrap(), [a, b]);
+        }
+    }
+}
+
+#[test]
+fn padding_and_eos() {
+    // '0' is 00000: three bits of padding, all ones.
+    assert_eq!(plain(&[0x07]).unwrap(), b"0");
+    assert_eq!(plain(&[0x06]), Err(Malformed), "padding that is not EOS's beginning");
+    assert_eq!(plain(&[0x07, 0xff]), Err(Malformed), "padding of eleven bits");
+    assert_eq!(plain(&[0xff]), Err(Malformed), "padding of eight bits and nothing else");
+    assert_eq!(plain(&[0xff, 0xff, 0xff, 0xff]), Err(Malformed), "EOS");
+    assert_eq!(plain(&[0xff, 0xff, 0xff, 0xfc]), Err(Malformed), "EOS and two zeros");
+    assert_eq!(plain(&[]).unwrap(), b"");
+}

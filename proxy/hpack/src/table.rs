@@ -1,0 +1,134 @@
+//! The dynamic table (RFC 7541 section 2.3.2 and 4): newest entry first, bounded in bytes.
+
+use std::collections::VecDeque;
+
+use crate::block::{FIELD_OVERHEAD, Hints};
+
+/// Entries lie one behind the other in one buffer. Old ones are dropped by forgetting where they
+/// were; when the buffer is full, the living are moved to its front. As it may grow to twice the
+/// table's size, each byte that goes in is moved once at most.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    bytes: Vec<u8>,
+    entries: VecDeque<Entry>,
+    size: usize,
+    max_size: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    start: u32,
+    name_length: u32,
+    value_length: u32,
+    pub(crate) hints: Hints,
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        (self.name_length + self.value_length) as usize + FIELD_OVERHEAD
+    }
+
+    fn length(&self) -> usize {
+        (self.name_length + self.value_length) as usize
+    }
+
+    pub(crate) fn name_length(&self) -> usize {
+        self.name_length as usize
+    }
+}
+
+/// No table is larger, whatever a setting says: offsets fit 32 bits with room to spare.
+pub(crate) const MAX_TABLE_BYTES: usize = 1 << 24;
+
+impl Table {
+    pub(crate) fn new(max_size: usize) -> Self {
+        Self { max_size: max_size.min(MAX_TABLE_BYTES), ..Self::default() }
+    }
+
+    pub(crate) fn max_size(&self) -> usize {
+        self.max_size
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Changes the size and drops what does not fit any more.
+    pub(crate) fn set_max_size(&mut self, max_size: usize) {
+        self.max_size = max_size.min(MAX_TABLE_BYTES);
+        self.evict(0);
+        if self.entries.is_empty() {
+            self.bytes = Vec::new();
+            self.entries = VecDeque::new();
+        }
+    }
+
+    /// The entry at `index`, 0 being the newest.
+    pub(crate) fn get(&self, index: usize) -> Option<&Entry> {
+        let place = self.entries.len().checked_sub(index + 1)?;
+        self.entries.get(place)
+    }
+
+    /// Name and value of an entry, one behind the other.
+    pub(crate) fn text(&self, entry: &Entry) -> &[u8] {
+        &self.bytes[entry.start as usize..][..entry.length()]
+    }
+
+    pub(crate) fn name(&self, entry: &Entry) -> &[u8] {
+        &self.bytes[entry.start as usize..][..entry.name_length()]
+    }
+
+    /// Makes a new entry of `text`, of which the first `name_length` bytes are the name. One
+    /// larger than the table empties it and is not kept.
+    pub(crate) fn insert(&mut self, text: &[u8], name_length: usize, hints: Hints) -> bool {
+        let size = text.len() + FIELD_OVERHEAD;
+        self.evict(size);
+        if size > self.max_size {
+            return false;
+        }
+        self.make_room(text.len());
+        let entry = Entry {
+            start: self.bytes.len() as u32,
+            name_length: name_length as u32,
+            value_length: (text.len() - name_length) as u32,
+            hints,
+        };
+        self.bytes.extend_from_slice(text);
+        self.entries.push_back(entry);
+        self.size += size;
+        true
+    }
+
+    /// Drops the oldest entries until `room` bytes are free, or none is left.
+    fn evict(&mut self, room: usize) {
+        while self.size + room > self.max_size {
+            let Some(entry) = self.entries.pop_front() else { break };
+            self.size -= entry.size();
+        }
+        if self.entries.is_empty() {
+            self.bytes.clear();
+        }
+    }
+
+    /// Sees that `length` bytes can be appended, and moves the living entries to the front if
+    /// the buffer has grown enough.
+    fn make_room(&mut self, length: usize) {
+        let needed = self.bytes.len() + length;
+        if needed <= self.bytes.capacity() {
+            return;
+        }
+        let dead = self.entries.front().map_or(self.bytes.len(), |entry| entry.start as usize);
+        if dead * 2 < self.bytes.len() {
+            return;
+        }
+        self.bytes.copy_within(dead.., 0);
+        self.bytes.truncate(self.bytes.len() - dead);
+        for entry in &mut self.entries {
+            entry.start -= dead as u32;
+        }
+    }
+}
