@@ -62,13 +62,14 @@ fn soak(lab: &Lab, capture: Capture) -> Result<()> {
     ensure!(answered, "requests that were sent have failed: {report:?}");
     let after = wait_idle(lab, Some(&warm))?;
     for (nth, piece) in PROXIES.iter().enumerate() {
-        let at: Vec<u64> = samples.iter().map(|s| s[nth].rss_kib).collect();
+        // Pages of code come and go with their use; growth is memory of its own.
+        let at: Vec<u64> = samples.iter().map(|s| s[nth].anonymous_kib).collect();
         let (settled, end) = (at.len() / 3, at.len() * 2 / 3);
         let early = at[..=end].iter().skip(settled).max().copied().unwrap_or_default();
         let late = at[end..].iter().max().copied().unwrap_or_default();
         eprintln!(
-            "{}: {piece:?}: {:.0}/s for {seconds} s, RSS KiB idle {} loaded {early} then {late}, \
-             descriptors {} then {}",
+            "{}: {piece:?}: {:.0}/s for {seconds} s, KiB resident when idle {}, own memory under load \
+             {early} then {late}, descriptors {} then {}",
             capture.name(),
             saturation.requests_per_s,
             idle[nth].rss_kib,
