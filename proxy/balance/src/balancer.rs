@@ -132,18 +132,20 @@ impl<T: Eq + Hash> Balancer<T> {
     }
 
     /// Two random ones of all good endpoints, the same one twice when there is only one.
+    /// Walks twice rather than keep a list: a service with one endpoint comes here for each pick.
     fn search(&mut self, good: impl Fn(&Slot<T>) -> bool) -> Option<(usize, usize)> {
-        let is_good = |(at, slot): (usize, &Rc<Slot<T>>)| good(slot).then_some(at);
-        let all: Vec<usize> = self.slots.iter().enumerate().filter_map(is_good).collect();
-        match all.len() {
-            0 => None,
-            1 => Some((all[0], all[0])),
-            n => {
-                let a = self.rng.below(n);
-                let b = (a + 1 + self.rng.below(n - 1)) % n;
-                Some((all[a], all[b]))
-            }
+        let n = self.slots.iter().filter(|slot| good(slot)).count();
+        if n == 0 {
+            return None;
         }
+        let a = self.rng.below(n);
+        let b = if n == 1 { a } else { (a + 1 + self.rng.below(n - 1)) % n };
+        let is_good = |(at, slot): (usize, &Rc<Slot<T>>)| good(slot).then_some(at);
+        let mut walk = self.slots.iter().enumerate().filter_map(is_good);
+        let low = walk.nth(a.min(b))?;
+        let high = if n == 1 { low } else { walk.nth(a.abs_diff(b) - 1)? };
+        // In the order drawn, which decides between equals.
+        Some(if a < b { (low, high) } else { (high, low) })
     }
 
     fn lower(&self, a: usize, b: usize, now: Instant) -> usize {

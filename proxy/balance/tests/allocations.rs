@@ -1,0 +1,73 @@
+//! A pick allocates nothing, whichever way it is found.
+#![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Instant;
+
+use leno_balance::{Balancer, FIRST_EJECTION, LAST_RESORT, NoPick};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // An error means that the thread is ending.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps what `alloc` demands.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps what `dealloc` demands.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocated<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    let before = ALLOCATIONS.get();
+    let done = work();
+    (done, ALLOCATIONS.get() - before)
+}
+
+#[test]
+fn a_pick_allocates_nothing() {
+    let now = Instant::now();
+    for endpoints in [1, 2, 50] {
+        let mut balancer = Balancer::new();
+        balancer.update(0..endpoints);
+        for _ in 0..100 {
+            let (pick, allocations) = allocated(|| balancer.pick(now, |_| false).unwrap());
+            assert_eq!(allocations, 0, "{endpoints} endpoints");
+            drop(pick);
+        }
+        // A retry, which leaves one out; of one endpoint nothing is left then.
+        let (again, allocations) = allocated(|| balancer.pick(now, |endpoint| *endpoint == 0));
+        assert_eq!(again.is_err(), endpoints == 1);
+        assert_eq!(allocations, 0, "again, {endpoints} endpoints");
+    }
+}
+
+#[test]
+fn a_pick_while_endpoints_are_ejected_allocates_nothing() {
+    let mut now = Instant::now();
+    let mut balancer = Balancer::new();
+    balancer.update(0..50);
+    for _ in 0..50 {
+        let (pick, allocations) = allocated(|| balancer.pick(now, |_| false).unwrap());
+        assert_eq!(allocations, 0, "{} ejected", balancer.ejected(now));
+        pick.connect_failed(now);
+    }
+    let (refused, allocations) = allocated(|| balancer.pick(now, |_| false).unwrap_err());
+    assert_eq!((refused, allocations), (NoPick::Failfast, 0));
+    now += FIRST_EJECTION.max(LAST_RESORT);
+    let (_pick, allocations) = allocated(|| balancer.pick(now, |_| false).unwrap());
+    assert_eq!(allocations, 0);
+}
