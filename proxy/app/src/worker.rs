@@ -226,6 +226,7 @@ impl Planes {
         self.inbound.sweep();
         if self.activity.busy() == 0 {
             leno_http::trim_pool();
+            leno_transport::trim_buffers();
         }
     }
 

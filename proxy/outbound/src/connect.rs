@@ -10,6 +10,10 @@ use tokio::net::TcpStream;
 use crate::Shared;
 use crate::backends::Remote;
 
+/// For `leno-error` and metrics: the server's proxy has refused this one's certificate. The client's
+/// side of a handshake is over before the server has seen it, so the refusal comes with the first read.
+pub(crate) const REFUSED_BY_SERVER: &str = "refused-by-server";
+
 /// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {

@@ -4,6 +4,7 @@
 //! is opened as well, and whoever speaks first decides. A server that speaks first therefore
 //! waits at most that long, once: the next connections to its service open at once.
 
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use crate::Shared;
 use crate::backends::Backends;
 use crate::destination::Destination;
+use crate::opaque::Attempts;
 use crate::{http, opaque};
 
 /// How long a client may stay silent before the endpoint is asked too. A client that speaks first
@@ -60,35 +62,52 @@ async fn race(
     backends: &Rc<Backends>,
     mut client: TcpStream,
 ) {
-    let Some(mut opened) = opaque::open(shared, backends).await else {
-        client.abort();
-        return;
-    };
-    let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
-    let client_spoke = tokio::select! {
-        biased;
-        read = read_first(&mut client, &mut from_client) => read.map(|_| true),
-        read = read_first(&mut opened.channel, &mut from_server) => read.map(|_| false),
-    };
-    match client_spoke {
-        Ok(true) if detect(&from_client) == Detected::Http1 => {
-            backends.learn(false);
-            drop(opened);
-            by_first_bytes(shared, destination, backends, (from_client, client)).await;
-        }
-        Ok(client_spoke) => {
-            backends.learn(!client_spoke);
-            let counter = if client_spoke {
-                Counter::OutboundDetectedOpaque
-            } else {
-                Counter::OutboundDetectedServerFirst
-            };
-            shared.registry.count(counter);
-            opened.relay(shared, (from_client, client), from_server).await;
-        }
-        Err(_) => {
+    let mut attempts = Attempts::new(shared, backends);
+    loop {
+        let Some(mut opened) = attempts.open().await else {
             client.abort();
-            opened.channel.abort();
+            return;
+        };
+        let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
+        let first = tokio::select! {
+            biased;
+            read = read_first(&mut client, &mut from_client) => First::Client(read),
+            read = read_first(&mut opened.channel, &mut from_server) => First::Server(read),
+        };
+        match first {
+            First::Client(Ok(_)) if detect(&from_client) == Detected::Http1 => {
+                backends.learn(false);
+                drop(opened);
+                return by_first_bytes(shared, destination, backends, (from_client, client)).await;
+            }
+            First::Client(Ok(_)) => {
+                backends.learn(false);
+                shared.registry.count(Counter::OutboundDetectedOpaque);
+                return attempts.relay(Some(opened), (from_client, client)).await;
+            }
+            First::Server(Ok(n)) => {
+                // One that ends before it has said anything has not shown what it speaks.
+                if n > 0 {
+                    backends.learn(true);
+                } else {
+                    opened.penalise();
+                }
+                shared.registry.count(Counter::OutboundDetectedServerFirst);
+                return opened.relay(shared, client, from_server).await;
+            }
+            First::Client(Err(_)) => {
+                client.abort();
+                opened.channel.abort();
+                return;
+            }
+            // Nothing was said to it, so that another one may take its place.
+            First::Server(Err(error)) => attempts.give_up(&opened, &error),
         }
     }
+}
+
+/// Who has spoken, or ended, first.
+enum First {
+    Client(io::Result<usize>),
+    Server(io::Result<usize>),
 }

@@ -10,13 +10,13 @@ use leno_http::{
     exchange, is_idempotent,
 };
 use leno_telemetry::{Begun, Counter, Outcome};
-use leno_tls::{Alpn, Channel};
+use leno_tls::{Alpn, Channel, refused_by_server};
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::backends::{Remote, cause};
-use crate::connect;
+use crate::connect::{self, REFUSED_BY_SERVER};
 use crate::destination::{Destination, Route};
 
 /// Most endpoints tried for one request.
@@ -121,7 +121,7 @@ async fn forward(
         order.close_client = shared.activity.is_draining();
         let done = exchange(client, request, &mut server, &mut order).await;
         match after(shared, &pick, (client, request), &done, reused) {
-            Verdict::Again { same_endpoint } => {
+            Verdict::Again { same_endpoint, cause } => {
                 pick.endpoint().edge(shared).retry();
                 if !same_endpoint {
                     tried.push(pick.endpoint().address);
@@ -130,8 +130,8 @@ async fn forward(
                     continue;
                 }
                 let edge = pick.endpoint().edge(shared);
-                shared.registry.end(edge, &begun, &failed(503, "application-unreachable"));
-                return fail(client, request, 503, "application-unreachable").await;
+                shared.registry.end(edge, &begun, &failed(503, cause));
+                return fail(client, request, 503, cause).await;
             }
             Verdict::Done => {}
         }
@@ -149,7 +149,7 @@ fn refuse_unreached(response: ResponseView<'_>, replayable: bool) -> Judgement {
 
 enum Verdict {
     Done,
-    Again { same_endpoint: bool },
+    Again { same_endpoint: bool, cause: &'static str },
 }
 
 /// Whether the request is to be sent again, and where.
@@ -169,12 +169,18 @@ fn after(
     match failure.cause {
         Cause::Refused => {
             pick.connect_failed(Instant::now());
-            Verdict::Again { same_endpoint: false }
+            Verdict::Again { same_endpoint: false, cause: "application-unreachable" }
+        }
+        // The server's proxy has refused the own certificate, so it has read nothing.
+        Cause::Broken(ref error) if !reused && refused_by_server(error).is_some() => {
+            pick.penalise(Instant::now());
+            pick.connect_failed(Instant::now());
+            Verdict::Again { same_endpoint: false, cause: REFUSED_BY_SERVER }
         }
         // The server closed an idle connection while the request was under way.
-        Cause::Stale => Verdict::Again { same_endpoint: true },
+        Cause::Stale => Verdict::Again { same_endpoint: true, cause: failure.cause.label() },
         _ if reused && is_idempotent(request.view(client.received()).method()) => {
-            Verdict::Again { same_endpoint: true }
+            Verdict::Again { same_endpoint: true, cause: failure.cause.label() }
         }
         _ => Verdict::Done,
     }
@@ -193,6 +199,9 @@ async fn conclude(
     if let Some(first_byte) = done.first_byte {
         let latency = first_byte.saturating_duration_since(done.started);
         pick.observe(latency, Instant::now());
+    } else if done.failure.as_ref().is_some_and(|failure| failure.place == Place::Server) {
+        // Or one that fails at once would look like the fastest.
+        pick.penalise(Instant::now());
     }
     let failure = done.failure.as_ref();
     let status = done.status.or(failure.and_then(Failure::status)).unwrap_or(CLIENT_LEFT);

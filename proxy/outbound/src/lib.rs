@@ -17,6 +17,7 @@ mod backends;
 mod connect;
 mod destination;
 mod first;
+mod greeting;
 mod http;
 mod opaque;
 

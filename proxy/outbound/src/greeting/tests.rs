@@ -1,0 +1,115 @@
+//! What a server may do before it has said anything, over pipes in memory.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+use super::*;
+
+/// Breaks with this once it has taken that many bytes, or at once.
+struct Breaking {
+    after: usize,
+    taken: usize,
+    with: Option<io::Error>,
+}
+
+impl AsyncRead for Breaking {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.taken < self.after {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Err(self.with.take().unwrap()))
+    }
+}
+
+impl AsyncWrite for Breaking {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.taken += bytes.len();
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What becomes of a server that breaks after so many bytes, and what is held then.
+async fn broken(after: usize) -> (Greeting, Vec<u8>) {
+    let with = Some(io::ErrorKind::ConnectionReset.into());
+    let mut server = Breaking { after, taken: 0, with };
+    let (mut client, mut far) = duplex(64);
+    far.write_all(b" world").await.unwrap();
+    let mut held = b"hello".to_vec();
+    (greet(&mut server, &mut client, &mut held).await, held)
+}
+
+#[tokio::test]
+async fn what_the_server_says_ends_it_and_what_the_client_said_has_gone_on() {
+    let (mut server, mut beyond) = duplex(64);
+    let (mut client, mut far) = duplex(64);
+    far.write_all(b" world").await.unwrap();
+    let mut held = b"hello".to_vec();
+    let answers = async {
+        let mut heard = [0; 11];
+        beyond.read_exact(&mut heard).await.unwrap();
+        beyond.write_all(b"yes?").await.unwrap();
+        heard
+    };
+    let (greeting, heard) = tokio::join!(greet(&mut server, &mut client, &mut held), answers);
+    assert_eq!(&heard, b"hello world");
+    let Greeting::Going { sent: 11, from_server } = greeting else { panic!("{greeting:?}") };
+    assert_eq!(from_server, b"yes?");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stays_silent_is_waited_for_within_a_bound() {
+    let (mut server, _beyond) = duplex(3);
+    let (mut client, _far) = duplex(64);
+    let mut held = b"hello".to_vec();
+    let greeting = greet(&mut server, &mut client, &mut held).await;
+    // As much as it takes is sent; the rest is the relay's.
+    assert!(matches!(greeting, Greeting::Going { sent: 3, .. }), "{greeting:?}");
+}
+
+#[tokio::test]
+async fn a_break_loses_nothing_of_what_the_client_said() {
+    for after in [0, 5, 11] {
+        let (greeting, held) = broken(after).await;
+        let Greeting::Broken { sent, .. } = greeting else { panic!("{greeting:?}") };
+        assert_eq!(sent, after);
+        assert!(b"hello world".starts_with(&held) && held.len() >= 5.max(after), "{held:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_is_bounded() {
+    let (mut server, mut beyond) = duplex(4 * MAX_HELD);
+    let (mut client, mut far) = duplex(4 * MAX_HELD);
+    far.write_all(&vec![7; 3 * MAX_HELD]).await.unwrap();
+    let mut held = Vec::new();
+    let greeting = greet(&mut server, &mut client, &mut held).await;
+    let Greeting::Going { sent, .. } = greeting else { panic!("{greeting:?}") };
+    assert!(sent == held.len() && (MAX_HELD..MAX_HELD + CHUNK).contains(&sent), "{sent}");
+    beyond.read_exact(&mut vec![0; sent]).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_clients_end_is_left_to_the_relay() {
+    let (mut server, _beyond) = duplex(64);
+    let (mut client, far) = duplex(64);
+    drop(far);
+    let mut held = b"hello".to_vec();
+    let greeting = greet(&mut server, &mut client, &mut held).await;
+    assert!(matches!(greeting, Greeting::Going { sent: 5, .. }), "{greeting:?}");
+}
