@@ -1,10 +1,12 @@
 //! Runs a command of the system inside a network namespace.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -12,6 +14,14 @@ use crate::Error;
 
 /// What is kept of a command's complaints, in bytes.
 const MAX_STDERR: usize = 2000;
+
+/// Longest that a command may take: a thousand times what it does, with room for the wait for another
+/// program that holds the tables.
+const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+
+/// How soon the end of a command is looked for, and how seldom at last; one takes some milliseconds.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs `work` on a thread of its own in the namespace of `file`; a process started there is in
 /// it too.
@@ -46,25 +56,143 @@ fn on_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<
 
 /// Runs a command with this standard input; its standard output.
 pub(crate) fn run(program: &str, arguments: &[&str], stdin: &str) -> Result<String, Error> {
+    run_within(COMMAND_LIMIT, program, arguments, stdin)
+}
+
+fn run_within(
+    limit: Duration,
+    program: &str,
+    arguments: &[&str],
+    stdin: &str,
+) -> Result<String, Error> {
     let line = || format!("{program} {}", arguments.join(" "));
+    let failed = || Error::io(format!("run {program}"));
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(Error::io(format!("run {program}")))?;
-    let mut pipe = child.stdin.take().expect("stdin was asked to be a pipe");
-    let input = stdin.to_owned();
-    // On a thread, so that a command which writes before it has read all cannot block both.
-    let writer = thread::spawn(move || pipe.write_all(input.as_bytes()));
-    let output = child.wait_with_output().map_err(Error::io(format!("run {program}")))?;
-    let written = writer.join().expect("writing does not panic");
-    if !output.status.success() {
+        .map_err(failed())?;
+    let deadline = Instant::now() + limit;
+    let pipes = Pipes::of(&mut child, stdin);
+    let ended = wait(&mut child, deadline).map_err(failed())?;
+    let Some((status, output)) = ended.and_then(|status| Some((status, pipes.end(deadline)?)))
+    else {
+        abandon(child);
+        return Err(Error::CommandTimeout { command: line(), limit });
+    };
+    if !status.success() {
         let stderr: String = String::from_utf8_lossy(&output.stderr).trim().into();
         let stderr = stderr.chars().take(MAX_STDERR).collect();
         return Err(Error::Command { command: line(), stderr });
     }
-    written.map_err(Error::io(format!("feed {program}")))?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    output.written.map_err(Error::io(format!("feed {program}")))?;
+    let stdout = output.stdout.map_err(failed())?;
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// What the ends of a command's pipes yield, each on a thread of its own: a command may write before
+/// it has read all, and none may hold this one up past its time.
+struct Pipes {
+    written: Receiver<io::Result<()>>,
+    stdout: Receiver<io::Result<Vec<u8>>>,
+    stderr: Receiver<io::Result<Vec<u8>>>,
+}
+
+struct Output {
+    written: io::Result<()>,
+    stdout: io::Result<Vec<u8>>,
+    stderr: Vec<u8>,
+}
+
+impl Pipes {
+    /// The threads end with their pipe, which ends with the command at the latest.
+    fn of(child: &mut Child, stdin: &str) -> Self {
+        let mut pipe = child.stdin.take().expect("stdin was asked to be a pipe");
+        let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
+        let stderr = child.stderr.take().expect("stderr was asked to be a pipe");
+        let input = stdin.to_owned();
+        Self {
+            written: beside(move || pipe.write_all(input.as_bytes())),
+            stdout: beside(move || read_all(stdout)),
+            stderr: beside(move || read_all(stderr)),
+        }
+    }
+
+    /// None if one has not ended by then.
+    fn end(self, deadline: Instant) -> Option<Output> {
+        let left = || deadline.saturating_duration_since(Instant::now());
+        Some(Output {
+            written: self.written.recv_timeout(left()).ok()?,
+            stdout: self.stdout.recv_timeout(left()).ok()?,
+            // What could not be read of a complaint is no reason for another one.
+            stderr: self.stderr.recv_timeout(left()).ok()?.unwrap_or_default(),
+        })
+    }
+}
+
+fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // Nobody waits any more only when the command is out of time.
+    thread::spawn(move || sender.send(work()));
+    receiver
+}
+
+fn read_all(mut pipe: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    pipe.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+/// How it ended; none if it has not by then.
+fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Kills it. Its end is waited for elsewhere: one that hangs in the kernel dies when that lets go.
+fn abandon(mut child: Child) {
+    if let Err(error) = child.kill() {
+        tracing::warn!(pid = child.id(), %error, "cannot kill a command that is out of time");
+    }
+    thread::spawn(move || child.wait());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_reads_what_it_is_given_and_its_output_is_returned() {
+        let much = "0123456789abcdef\n".repeat(20_000);
+        assert_eq!(run("cat", &[], &much).unwrap(), much);
+    }
+
+    #[test]
+    fn a_command_that_fails_is_quoted() {
+        let error = run("sh", &["-c", "echo no such table >&2; exit 1"], "").unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text, "sh -c echo no such table >&2; exit 1 failed: no such table");
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_killed_and_named() {
+        let limit = Duration::from_millis(50);
+        // The second leaves its pipes to a process that does not end either.
+        for script in ["exec sleep 600", "sleep 1 & exit 0"] {
+            let error = run_within(limit, "sh", &["-c", script], "").unwrap_err();
+            assert!(matches!(error, Error::CommandTimeout { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("did not end within 50ms"), "{text}");
+        }
+    }
 }

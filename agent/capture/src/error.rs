@@ -1,6 +1,7 @@
 //! Why a workload could not be captured or released.
 
 use std::io;
+use std::time::Duration;
 
 /// What failed. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,17 @@ pub enum Error {
         command: String,
         /// What it said.
         stderr: String,
+    },
+    /// A command of the system did not end in time, and was killed.
+    #[error(
+        "{command} did not end within {limit:?} and was killed; is another program changing the \
+         same rules?"
+    )]
+    CommandTimeout {
+        /// The command line.
+        command: String,
+        /// How long it was given.
+        limit: Duration,
     },
     /// A prefix length that its address family does not have.
     #[error("{0}/{1} is not an address prefix")]

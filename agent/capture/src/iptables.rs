@@ -11,8 +11,9 @@ use crate::captured::{Counters, Workload};
 use crate::command::run;
 use crate::error::Error;
 
-/// How long to wait for another user of the tables, in seconds.
-const LOCK_WAIT: &str = "--wait=10";
+/// How long to wait for another user of the tables, in seconds: less than a command may take, so that
+/// its own words tell what it waited for.
+const LOCK_WAIT: &str = "--wait=5";
 
 /// Starts the name of every chain of ours.
 const PREFIX: &str = "LENO_";
