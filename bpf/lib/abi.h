@@ -38,8 +38,8 @@ struct prefix_key {
 	__be32 ip[4];
 };
 
-/* Slots of `listeners`. The kernel empties a slot when its socket closes, so a filled slot is the
- * "proxy is listening" switch.
+/* Slots of `listeners`, each with LISTENERS_PER_SLOT places. The kernel empties a place when its
+ * socket closes, so a slot with a filled place is the "proxy is listening" switch.
  */
 enum listener_slot {
 	SLOT_INBOUND_IPV4,
@@ -70,6 +70,7 @@ enum counter {
 	INBOUND_REFUSED,
 	INBOUND_FAILED,
 	LISTENER_REGISTERED,
+	LISTENER_UNKEPT,
 	LISTENER_FAILED,
 	MPTCP_REFUSED,
 	COUNTERS,
@@ -80,6 +81,12 @@ enum counter {
  * up, so twice that. The oldest goes first and shows up in ORIGINAL_MISSED. About 1 MiB.
  */
 #define MAX_INFLIGHT 8192
+
+/* Listeners that are kept of those that share a port: one of each worker, of a proxy and of the one
+ * that takes over from it. A sidecar has one worker, a large gateway a handful. More still get their
+ * share of the connections; only if all that are kept end first is the switch off too early.
+ */
+#define LISTENERS_PER_SLOT 16
 
 /* Excluded prefixes of one workload: gateway, DNS, control plane and what the operator adds. */
 #define MAX_EXCLUDED 256

@@ -4,6 +4,7 @@
 #define LENO_LISTENERS_H
 
 #include <linux/bpf.h>
+#include <linux/errno.h>
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
 
@@ -13,17 +14,32 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, LISTENER_SLOTS);
+	__uint(max_entries, LISTENER_SLOTS * LISTENERS_PER_SLOT);
+	/* The slot times LISTENERS_PER_SLOT, and the place. The type puts the slots into BTF. */
 	__type(key, enum listener_slot);
 	__type(value, __u64);
 } listeners SEC(".maps");
 
-/* Is the proxy listening there? Listeners are not reference-counted (SOCK_RCU_FREE), so this costs
- * no shared write; the release is what the verifier asks for.
+/* Any listening socket of the proxy there, to be released, or none. Which one is the same: the kernel
+ * balances between those that share its port. Listeners are not reference-counted (SOCK_RCU_FREE), so
+ * this costs no shared write; the release is what the verifier asks for.
  */
+static __always_inline struct bpf_sock *listener_in(enum listener_slot slot)
+{
+	for (__u32 place = 0; place < LISTENERS_PER_SLOT; place++) {
+		__u32 key = slot * LISTENERS_PER_SLOT + place;
+		struct bpf_sock *sk = bpf_map_lookup_elem(&listeners, &key);
+
+		if (sk)
+			return sk;
+	}
+	return 0;
+}
+
+/* Is the proxy listening there? */
 static __always_inline bool is_listening(enum listener_slot slot)
 {
-	struct bpf_sock *sk = bpf_map_lookup_elem(&listeners, &slot);
+	struct bpf_sock *sk = listener_in(slot);
 
 	if (!sk)
 		return false;
@@ -31,11 +47,12 @@ static __always_inline bool is_listening(enum listener_slot slot)
 	return true;
 }
 
-/* Puts a socket of the proxy that begins to listen into its slot, in place of an older one. */
+/* Puts a socket of the proxy that begins to listen into a free place of its slot. */
 static __always_inline void register_listener(struct bpf_sock_ops *ops)
 {
 	bool ipv6 = ops->family == LENO_AF_INET6;
 	enum listener_slot slot;
+	long error = 0;
 
 	if (ops->local_port == config.inbound_port)
 		slot = ipv6 ? SLOT_INBOUND_IPV6 : SLOT_INBOUND_IPV4;
@@ -43,8 +60,15 @@ static __always_inline void register_listener(struct bpf_sock_ops *ops)
 		slot = ipv6 ? SLOT_OUTBOUND_IPV6 : SLOT_OUTBOUND_IPV4;
 	else
 		return;
-	if (bpf_sock_map_update(ops, &listeners, &slot, BPF_ANY))
-		count(LISTENER_FAILED);
+	for (__u32 place = 0; place < LISTENERS_PER_SLOT; place++) {
+		__u32 key = slot * LISTENERS_PER_SLOT + place;
+
+		error = bpf_sock_map_update(ops, &listeners, &key, BPF_NOEXIST);
+		if (error != -EEXIST)
+			break;
+	}
+	if (error)
+		count(error == -EEXIST ? LISTENER_UNKEPT : LISTENER_FAILED);
 	else
 		count(LISTENER_REGISTERED);
 }

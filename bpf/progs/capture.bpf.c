@@ -241,7 +241,7 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 /* Hands the connection to the proxy; with no proxy listening the workload's policy decides. */
 static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listener_slot slot)
 {
-	struct bpf_sock *sk = bpf_map_lookup_elem(&listeners, &slot);
+	struct bpf_sock *sk = listener_in(slot);
 	long error;
 
 	if (!sk) {

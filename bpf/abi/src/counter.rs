@@ -72,9 +72,11 @@ indexes! {
         InboundRefused = "inbound_refused",
         /// The kernel refused the inbound listener.
         InboundFailed = "inbound_failed",
-        /// Listeners of the proxy that filled a slot.
+        /// Listeners of the proxy that filled a place of their slot.
         ListenerRegistered = "listener_registered",
-        /// Listeners of the proxy that could not.
+        /// Listeners of the proxy that found every place taken. They share the connections too.
+        ListenerUnkept = "listener_unkept",
+        /// Listeners of the proxy that the kernel did not take.
         ListenerFailed = "listener_failed",
         /// MPTCP sockets refused, so that the application uses TCP.
         MptcpRefused = "mptcp_refused",

@@ -21,6 +21,9 @@ pub const MAX_EXCLUDED: usize = 256;
 /// Original destinations under way at once (`MAX_INFLIGHT`).
 pub const MAX_INFLIGHT: u32 = 8192;
 
+/// Listeners that are kept of those that share a port (`LISTENERS_PER_SLOT`).
+pub const LISTENERS_PER_SLOT: u32 = 16;
+
 /// An address and port; IPv4 in IPv4-mapped form. Multi-byte fields are in network byte order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use leno_bpf_abi::{CaptureConfig, Counter, MAX_EXCLUDED, PrefixKey, Slot};
+use leno_bpf_abi::{CaptureConfig, Counter, LISTENERS_PER_SLOT, MAX_EXCLUDED, PrefixKey, Slot};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ProgramMut};
 
 use crate::error::Error;
@@ -172,9 +172,14 @@ impl Instance {
     pub fn is_listening(&self, slot: Slot) -> Result<bool, Error> {
         let action = "look for the proxy's listeners";
         let map = self.map("listeners", action)?;
-        let cookie =
-            map.lookup(&slot.index().to_ne_bytes(), MapFlags::ANY).map_err(Error::bpf(action))?;
-        Ok(cookie.is_some())
+        let first = slot.index() * LISTENERS_PER_SLOT;
+        for place in first..first + LISTENERS_PER_SLOT {
+            let cookie = map.lookup(&place.to_ne_bytes(), MapFlags::ANY);
+            if cookie.map_err(Error::bpf(action))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Detaches and unpins everything; fine if nothing is there.

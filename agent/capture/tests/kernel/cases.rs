@@ -76,6 +76,48 @@ pub fn listeners_that_share_a_port_share_the_connections(backend: Backend) {
     }
 }
 
+pub fn the_end_of_one_listener_leaves_the_others_at_work(backend: Backend) {
+    for newest_ends in [true, false] {
+        let (lab, older) = Lab::with_proxy(backend, closed());
+        let mut newer = lab.proxy();
+        newer.listen_as("proxy");
+        let (mut app, mut outside) = (lab.app(), lab.outside());
+        let stays = if newest_ends {
+            drop(newer);
+            older
+        } else {
+            drop(older);
+            newer
+        };
+        for i in [0, 1] {
+            let (outbound, inbound) = (format!("{}:80", VIP[i]), format!("{}:80", POD[i]));
+            app.dial(&outbound).assert_captured(&outbound);
+            outside.dial(&inbound).assert_captured(&inbound);
+        }
+        drop(stays);
+        for i in [0, 1] {
+            app.dial(&format!("{}:80", VIP[i])).assert_refused();
+            outside.dial(&format!("{}:80", POD[i])).assert_refused();
+        }
+    }
+}
+
+pub fn more_listeners_than_are_kept_share_the_connections(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, closed());
+    for _ in 0..leno_bpf::abi::LISTENERS_PER_SLOT {
+        proxy.listen_as_proxy();
+    }
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for i in [0, 1] {
+        let (outbound, inbound) = (format!("{}:80", VIP[i]), format!("{}:80", POD[i]));
+        app.dial(&outbound).assert_captured(&outbound);
+        outside.dial(&inbound).assert_captured(&inbound);
+    }
+    if backend == Backend::Ebpf {
+        assert_eq!(lab.count("listener_unkept"), 4, "one over in each slot");
+    }
+}
+
 pub fn the_proxys_own_connections_pass(backend: Backend) {
     let (lab, mut proxy) = Lab::with_proxy(backend, default());
     let mut outside = lab.outside();
@@ -288,8 +330,8 @@ pub fn no_original_destination_is_lost_in_a_race(backend: Backend) {
         let result = app.ask(&format!("storm {STORM} {vip} 1000"));
         assert_eq!(result, format!("good={STORM} "));
     }
-    // Netfilter sees a connection twice when connection tracking drops its SYN because another one
-    // took the same tuple at the same moment.
+    // Under netfilter the rules have counted some connections more than once, and never one less
+    // than once; why has not been looked into.
     assert!(lab.count("outbound_captured") >= 2 * STORM as u64);
     if backend == Backend::Ebpf {
         assert_eq!(lab.count("outbound_captured"), 2 * STORM as u64);

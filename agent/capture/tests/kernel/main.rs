@@ -34,6 +34,8 @@ under_every_backend! {
     a_source_address_that_the_application_chose_is_kept,
     a_connection_straight_to_a_listener_has_no_original_destination,
     listeners_that_share_a_port_share_the_connections,
+    the_end_of_one_listener_leaves_the_others_at_work,
+    more_listeners_than_are_kept_share_the_connections,
     the_proxys_own_connections_pass,
     loopback_is_left_alone,
     udp_is_left_alone,
