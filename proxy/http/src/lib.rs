@@ -32,6 +32,7 @@ mod limits;
 mod pool;
 mod received;
 mod reuse;
+mod serve;
 
 pub use answer::Answer;
 pub use body::{BodyError, BodyWalker, Event};
@@ -44,3 +45,4 @@ pub use io::Io;
 pub use limits::{Limits, MAX_HEAD_BYTES};
 pub use pool::{PoolStats, pool_stats, trim_pool};
 pub use reuse::{CONN_IDLE, ConnPool, MAX_IDLE_CONNS, is_idempotent};
+pub use serve::{After, serve};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leno_http::{
-    Answer, Cause, Conn, Exchange, Failure, Io, Order, Place, RequestHead, exchange, is_idempotent,
+    After, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, is_idempotent,
 };
 use leno_telemetry::{Counter, Edge, Outcome};
 use leno_transport::ConnectError;
@@ -16,9 +16,6 @@ use crate::application::Application;
 /// another endpoint, because the request never reached an application.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// The status counted when the client left before there was one (as nginx has it).
-const CLIENT_LEFT: u16 = 499;
-
 /// Serves requests until the client is done; `first` was read already.
 pub(crate) async fn serve<S: Io>(
     shared: &Shared,
@@ -27,41 +24,16 @@ pub(crate) async fn serve<S: Io>(
     client: S,
     first: &[u8],
 ) {
-    let limits = &shared.parts.limits;
-    let mut client = Conn::with_received(client, first);
-    loop {
-        match client.read_request(limits).await {
-            Ok(Some(request)) => {
-                let busy = shared.parts.activity.enter();
-                let after = forward(shared, application, edge, (&mut client, &request)).await;
-                drop(busy);
-                match after {
-                    After::Next => {}
-                    After::Close => break,
-                    After::Abort => return client.abort(),
-                }
-            }
-            Ok(None) => break,
-            Err(failure) => {
-                if let Some(status) = failure.status() {
-                    let cause = failure.cause.label();
-                    edge.error(cause);
-                    edge.request(status, Duration::ZERO);
-                    // The client may be gone already; there is nobody else to tell.
-                    let _gone = client.respond(None, &Answer::error(status, cause)).await;
-                }
-                break;
-            }
-        }
-    }
-    client.close(limits).await;
-}
-
-/// What becomes of the client's connection.
-enum After {
-    Next,
-    Close,
-    Abort,
+    let client = Conn::with_received(client, first);
+    let forward = async |client: &mut Conn<S>, request: &RequestHead| {
+        let _busy = shared.parts.activity.enter();
+        forward(shared, application, edge, (client, request)).await
+    };
+    let refused = |status, cause| {
+        edge.error(cause);
+        edge.request(status, Duration::ZERO);
+    };
+    leno_http::serve(client, &shared.parts.limits, forward, refused).await;
 }
 
 async fn forward<S: Io>(
@@ -82,7 +54,7 @@ async fn forward<S: Io>(
                 edge.error(APPLICATION_UNREACHABLE);
                 let error = Some(APPLICATION_UNREACHABLE);
                 registry.end(edge, &begun, &Outcome { status: 503, bytes: (0, 0), error });
-                return fail(client, request, 503, APPLICATION_UNREACHABLE).await;
+                return client.fail(request, 503, APPLICATION_UNREACHABLE).await;
             }
         };
         let mut order = Order::new(&shared.parts.limits);
@@ -95,11 +67,16 @@ async fn forward<S: Io>(
         if done.server_reusable {
             application.pool.put(server, done.server_idle);
         }
-        if let Some(failure) = &done.failure {
-            edge.error(failure.cause.label());
+        let outcome = Outcome {
+            status: done.counted_status(),
+            bytes: (done.request_bytes, done.response_bytes),
+            error: done.error(),
+        };
+        if let Some(error) = outcome.error {
+            edge.error(error);
         }
-        registry.end(edge, &begun, &outcome(&done));
-        return conclude((client, request), &done).await;
+        registry.end(edge, &begun, &outcome);
+        return client.conclude(request, &done).await;
     }
 }
 
@@ -118,31 +95,6 @@ fn may_send_again<S: Io>(
     })
 }
 
-fn outcome(done: &Exchange) -> Outcome {
-    let failure = done.failure.as_ref();
-    Outcome {
-        status: done.status.or(failure.and_then(Failure::status)).unwrap_or(CLIENT_LEFT),
-        bytes: (done.request_bytes, done.response_bytes),
-        error: failure.map(|failure| failure.cause.label()),
-    }
-}
-
-async fn conclude<S: Io>(
-    (client, request): (&mut Conn<S>, &RequestHead),
-    done: &Exchange,
-) -> After {
-    match &done.failure {
-        None if done.client_reusable => After::Next,
-        None => After::Close,
-        Some(failure) => match failure.status() {
-            Some(status) if !done.response_started => {
-                fail(client, request, status, failure.cause.label()).await
-            }
-            _ => After::Abort,
-        },
-    }
-}
-
 /// A pooled connection, or a new one; whether it was used before.
 async fn connection(
     shared: &Shared,
@@ -156,17 +108,4 @@ async fn connection(
     let stream = application.connect().await?;
     registry.count(Counter::InboundPoolOpened);
     Ok((Conn::new(stream), false))
-}
-
-async fn fail<S: Io>(
-    client: &mut Conn<S>,
-    request: &RequestHead,
-    status: u16,
-    cause: &str,
-) -> After {
-    match client.respond(Some(request), &Answer::error(status, cause)).await {
-        Ok(true) => After::Next,
-        Ok(false) => After::Close,
-        Err(_) => After::Abort,
-    }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use leno_balance::Pick;
 use leno_http::{
-    Answer, Cause, Conn, Exchange, Failure, Judgement, Order, Place, RequestHead, ResponseView,
-    exchange, is_idempotent,
+    After, Cause, Conn, Exchange, Judgement, Order, Place, RequestHead, ResponseView, exchange,
+    is_idempotent,
 };
 use leno_telemetry::{Begun, Counter, Outcome};
 use leno_tls::{Alpn, Channel, refused_by_server};
@@ -26,9 +26,6 @@ const MAX_TRIES: usize = 3;
 /// request never reached it.
 pub(crate) const APPLICATION_UNREACHABLE: &[u8] = b"application-unreachable";
 
-/// The status counted when the client left before there was one (as nginx has it).
-const CLIENT_LEFT: u16 = 499;
-
 type Tried = SmallVec<[SocketAddr; MAX_TRIES]>;
 
 /// Serves requests until the client is done; `first` was read already.
@@ -38,42 +35,18 @@ pub(crate) async fn serve(
     client: TcpStream,
     first: &[u8],
 ) {
-    let mut client = Conn::with_received(client, first);
-    loop {
-        match client.read_request(&shared.limits).await {
-            Ok(Some(request)) => {
-                let busy = shared.activity.enter();
-                let open = forward(shared, destination, &mut client, &request).await;
-                drop(busy);
-                match open {
-                    After::Next => {}
-                    After::Close => break,
-                    After::Abort => return client.abort(),
-                }
-            }
-            Ok(None) => break,
-            Err(failure) => {
-                if let (Some(status), Route::Backends(backends)) =
-                    (failure.status(), destination.route_now())
-                {
-                    let cause = failure.cause.label();
-                    backends.nobody().error(cause);
-                    backends.nobody().request(status, Duration::ZERO);
-                    // The client may be gone already; there is nobody else to tell.
-                    let _gone = client.respond(None, &Answer::error(status, cause)).await;
-                }
-                break;
-            }
+    let client = Conn::with_received(client, first);
+    let forward = async |client: &mut Conn<TcpStream>, request: &RequestHead| {
+        let _busy = shared.activity.enter();
+        forward(shared, destination, client, request).await
+    };
+    let refused = |status, cause| {
+        if let Route::Backends(backends) = destination.route_now() {
+            backends.nobody().error(cause);
+            backends.nobody().request(status, Duration::ZERO);
         }
-    }
-    client.close(&shared.limits).await;
-}
-
-/// What becomes of the client's connection.
-enum After {
-    Next,
-    Close,
-    Abort,
+    };
+    leno_http::serve(client, &shared.limits, forward, refused).await;
 }
 
 /// Sends one request to an endpoint, to another one where it never reached an application.
@@ -84,7 +57,7 @@ async fn forward(
     request: &RequestHead,
 ) -> After {
     let Route::Backends(backends) = destination.route_with_endpoints().await else {
-        return fail(client, request, 503, "destination-gone").await;
+        return client.fail(request, 503, "destination-gone").await;
     };
     let head = request.view(client.received());
     let begun = shared.registry.begin(head.method(), head.target());
@@ -97,7 +70,7 @@ async fn forward(
                 let edge = backends.nobody();
                 edge.error(cause);
                 shared.registry.end(edge, &begun, &failed(503, cause));
-                return fail(client, request, 503, cause).await;
+                return client.fail(request, 503, cause).await;
             }
         };
         let (mut server, reused) = match connection(shared, &pick).await {
@@ -114,7 +87,7 @@ async fn forward(
                     continue;
                 }
                 shared.registry.end(edge, &begun, &failed(503, error.cause()));
-                return fail(client, request, 503, error.cause()).await;
+                return client.fail(request, 503, error.cause()).await;
             }
         };
         let mut order = Order::new(&shared.limits).judged_by(refuse_unreached);
@@ -131,7 +104,7 @@ async fn forward(
                 }
                 let edge = pick.endpoint().edge(shared);
                 shared.registry.end(edge, &begun, &failed(503, cause));
-                return fail(client, request, 503, cause).await;
+                return client.fail(request, 503, cause).await;
             }
             Verdict::Done => {}
         }
@@ -203,27 +176,16 @@ async fn conclude(
         // Or one that fails at once would look like the fastest.
         pick.penalise(Instant::now());
     }
-    let failure = done.failure.as_ref();
-    let status = done.status.or(failure.and_then(Failure::status)).unwrap_or(CLIENT_LEFT);
     let outcome = Outcome {
-        status,
+        status: done.counted_status(),
         bytes: (done.request_bytes, done.response_bytes),
-        error: failure.map(|failure| failure.cause.label()),
+        error: done.error(),
     };
     shared.registry.end(edge, begun, &outcome);
     if done.server_reusable {
         remote.pool.put(server, done.server_idle);
     }
-    match failure {
-        None if done.client_reusable => After::Next,
-        None => After::Close,
-        Some(failure) => match failure.status() {
-            Some(status) if !done.response_started => {
-                fail(client, request, status, failure.cause.label()).await
-            }
-            _ => After::Abort,
-        },
-    }
+    client.conclude(request, &done).await
 }
 
 fn failed(status: u16, cause: &'static str) -> Outcome {
@@ -242,17 +204,4 @@ async fn connection(
     let channel = connect::open(shared, pick.endpoint(), Alpn::Http1).await?;
     shared.registry.count(Counter::OutboundPoolOpened);
     Ok((Conn::new(channel), false))
-}
-
-async fn fail(
-    client: &mut Conn<TcpStream>,
-    request: &RequestHead,
-    status: u16,
-    cause: &str,
-) -> After {
-    match client.respond(Some(request), &Answer::error(status, cause)).await {
-        Ok(true) => After::Next,
-        Ok(false) => After::Close,
-        Err(_) => After::Abort,
-    }
 }

@@ -1,0 +1,96 @@
+//! The requests of one client's connection, one after the other, and what is left of it after each.
+
+use crate::answer::Answer;
+use crate::conn::Conn;
+use crate::exchange::Exchange;
+use crate::failure::Failure;
+use crate::head::RequestHead;
+use crate::io::Io;
+use crate::limits::Limits;
+
+/// The status counted when the client left before there was one (as nginx has it).
+const CLIENT_LEFT: u16 = 499;
+
+/// What becomes of the client's connection after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// It stands at the start of the next request.
+    Next,
+    /// It ends in order.
+    Close,
+    /// It is reset: what the client has got is not the whole of a response.
+    Abort,
+}
+
+/// Serves requests until the client is done: `forward` each one that can be read, and answer the one
+/// that cannot, of which `refused` is told the status and the cause.
+pub async fn serve<S: Io>(
+    mut client: Conn<S>,
+    limits: &Limits,
+    mut forward: impl AsyncFnMut(&mut Conn<S>, &RequestHead) -> After,
+    refused: impl FnOnce(u16, &'static str),
+) {
+    loop {
+        match client.read_request(limits).await {
+            Ok(Some(request)) => match forward(&mut client, &request).await {
+                After::Next => {}
+                After::Close => break,
+                After::Abort => return client.abort(),
+            },
+            Ok(None) => break,
+            Err(failure) => {
+                if let Some(status) = failure.status() {
+                    let cause = failure.cause.label();
+                    refused(status, cause);
+                    // The client may be gone already; there is nobody else to tell.
+                    let _gone = client.respond(None, &Answer::error(status, cause)).await;
+                }
+                break;
+            }
+        }
+    }
+    client.close(limits).await;
+}
+
+impl<S: Io> Conn<S> {
+    /// Answers a request in place of a server, with `cause` in `leno-error`.
+    pub async fn fail(&mut self, request: &RequestHead, status: u16, cause: &str) -> After {
+        match self.respond(Some(request), &Answer::error(status, cause)).await {
+            Ok(true) => After::Next,
+            Ok(false) => After::Close,
+            Err(_) => After::Abort,
+        }
+    }
+
+    /// What an exchange leaves of the client's connection. Where it has failed and nothing of a
+    /// response was forwarded, the client is answered first.
+    pub async fn conclude(&mut self, request: &RequestHead, done: &Exchange) -> After {
+        match &done.failure {
+            None if done.client_reusable => After::Next,
+            None => After::Close,
+            Some(failure) => match failure.status() {
+                Some(status) if !done.response_started => {
+                    self.fail(request, status, failure.cause.label()).await
+                }
+                _ => After::Abort,
+            },
+        }
+    }
+}
+
+impl Exchange {
+    /// The status to count: the response's, else that of the answer in its place, else 499 for a
+    /// client that left.
+    pub fn counted_status(&self) -> u16 {
+        let answered = self.failure.as_ref().and_then(Failure::status);
+        self.status.or(answered).unwrap_or(CLIENT_LEFT)
+    }
+
+    /// Why it failed, for metrics and the access log.
+    pub fn error(&self) -> Option<&'static str> {
+        self.failure.as_ref().map(|failure| failure.cause.label())
+    }
+}
+
+#[cfg(test)]
+mod tests;
