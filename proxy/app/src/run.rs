@@ -55,7 +55,7 @@ async fn serve(setup: Setup) -> anyhow::Result<()> {
         started = start(&setup, &state) => started?,
         () = signals.first() => return Ok(()),
     }
-    tokio::task::spawn_local(resident::settle());
+    tokio::task::spawn_local(resident::keep_small());
     tokio::select! {
         () = signals.first() => {}
         () = state.drain_asked.notified() => {}
