@@ -3,7 +3,7 @@
 use crate::block::{Block, FIELD_OVERHEAD, Hints};
 use crate::table::{MAX_TABLE_BYTES, Table};
 use crate::token::{STATIC_ENTRIES, static_entry};
-use crate::{huffman, integer};
+use crate::{hash, huffman, integer};
 
 /// No section is longer, so that every offset fits 32 bits; HTTP/2 bounds it far below.
 const MAX_SECTION_BYTES: usize = 1 << 24;
@@ -129,8 +129,8 @@ impl Decoder {
         let mut rest = section;
         self.size_updates(&mut rest)?;
         let list_bytes = limits.list_bytes.min(MAX_SECTION_BYTES);
-        let mut sink = Sink { block, list_bytes, fields: limits.fields, full: false, spare: 0 };
-        sink.spare = list_bytes;
+        let mut sink =
+            Sink { block, list_bytes, fields: limits.fields, full: false, spare: list_bytes };
         while let Some((&first, after)) = rest.split_first() {
             rest = after;
             match first {
@@ -207,8 +207,9 @@ impl Decoder {
         string(rest, sink.block.bytes_mut())?;
         let text = &sink.block.bytes_mut()[start..];
         if literal.indexed {
-            hints.field_hash = crate::hash::of_field(hints.name_hash, &text[name_length..]);
-            self.table.insert(text, name_length, hints);
+            hints.field_hash = hash::of_field(hints.name_hash, &text[name_length..]);
+            let (name, value) = text.split_at(name_length);
+            self.table.insert(name, value, hints);
         }
         let length = text.len();
         if sink.admits(length) {

@@ -1,7 +1,8 @@
 //! The encoder of one direction of one connection.
 
-use crate::block::{Field, Hints};
-use crate::table::Table;
+use crate::block::{FIELD_OVERHEAD, Field, Hints};
+use crate::index::Index;
+use crate::table::{Entry, Table};
 use crate::token::{STATIC_ENTRIES, Token, static_field};
 use crate::{hash, huffman, integer};
 
@@ -10,6 +11,27 @@ const INITIAL_TABLE_BYTES: usize = 4096;
 
 /// A cookie shorter than this could be guessed byte by byte if it were in the table.
 const SHORT_COOKIE: usize = 20;
+
+/// A field larger than this part of the table is not kept: it would push out many small ones.
+const LARGE_SHARE: usize = 2;
+
+/// How many hashes of fields that were not kept are remembered: some dozens of requests' worth,
+/// in half a kilobyte.
+const SEEN: usize = 128;
+
+/// The longest string whose length takes one octet.
+const ONE_OCTET: usize = 126;
+
+/// How a literal begins: the bits above the prefix, and how long the prefix is.
+struct Form {
+    pattern: u8,
+    bits: u32,
+}
+
+/// RFC 7541 sections 6.2.1, 6.2.2 and 6.2.3.
+const KEPT: Form = Form { pattern: 0x40, bits: 6 };
+const NOT_KEPT: Form = Form { pattern: 0x00, bits: 4 };
+const NEVER_INDEXED: Form = Form { pattern: 0x10, bits: 4 };
 
 /// How strings are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,9 +44,19 @@ pub enum Coding {
 }
 
 /// Encodes the sections that go to one peer on one connection.
+///
+/// The table has what is likely to come again. A field marked sensitive, `authorization`,
+/// `proxy-authorization`, `set-cookie` and short cookies are written so that no table on the
+/// way keeps them (RFC 7541 section 7.1.3).
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
+    /// The table's fields by their hash.
+    fields: Index,
+    /// Its names that the static table has not, by theirs.
+    names: Index,
+    /// The hashes of fields that were seen and not kept, each in the place that it says.
+    seen: Box<[u32]>,
     /// What this side allows itself, in bytes.
     own_limit: usize,
     /// The lowest size since the last section, and whether an update is due.
@@ -40,6 +72,9 @@ impl Encoder {
         let size = INITIAL_TABLE_BYTES.min(max_table_bytes);
         Self {
             table: Table::new(size),
+            fields: Index::default(),
+            names: Index::default(),
+            seen: Box::default(),
             own_limit: max_table_bytes,
             lowest: size,
             update_due: size < INITIAL_TABLE_BYTES,
@@ -56,10 +91,11 @@ impl Encoder {
     pub fn set_max_table(&mut self, peer_limit: usize) {
         let size = peer_limit.min(self.own_limit);
         if size != self.table.max_size() {
-            let before = if self.update_due { self.lowest } else { self.table.max_size() };
-            self.lowest = before.min(size);
+            self.lowest = if self.update_due { self.lowest.min(size) } else { size };
             self.update_due = true;
             self.table.set_max_size(size);
+            // Made again for the new size; the entries that stay are found no more, and leave.
+            (self.fields, self.names) = Default::default();
         }
     }
 
@@ -89,55 +125,137 @@ impl Encoder {
 
     fn field(&mut self, field: &Field<'_>, out: &mut Vec<u8>) {
         let Hints { token, name_hash, mut field_hash } = field.hints();
-        if !field.is_sensitive()
-            && let Some(index) = static_field(token, field.value())
-        {
-            return integer::encode(0x80, 7, index, out);
+        if field.is_sensitive() || is_secret(token, field.value()) {
+            let name = self.name_index(field);
+            return self.literal(NEVER_INDEXED, name, field, out);
         }
-        let never = field.is_sensitive() || is_secret(token, field.value());
-        let mut name_index = token.static_index();
+        if let Some(index) = static_field(token, field.value()) {
+            return out.push(0x80 | index as u8);
+        }
         if field_hash == 0 {
             field_hash = hash::of_field(name_hash, field.value());
         }
-        for index in 0..self.table.len() {
-            let Some(entry) = self.table.get(index) else { break };
-            if entry.hints.name_hash != name_hash || self.table.name(entry) != field.name() {
-                continue;
-            }
-            let text = self.table.text(entry);
-            if !never && &text[entry.name_length()..] == field.value() {
-                return integer::encode(0x80, 7, STATIC_ENTRIES + 1 + index, out);
-            }
-            name_index.get_or_insert(STATIC_ENTRIES + 1 + index);
+        let is = |entry: &Entry| self.table.is(entry, field.name(), field.value());
+        if let Some(age) = self.fields.find(field_hash, &self.table, is) {
+            return integer::encode(0x80, 7, STATIC_ENTRIES + 1 + age, out);
         }
-        let (pattern, bits) = if never {
-            (0x10, 4)
-        } else if token == Token::PATH || token == Token::CONTENT_LENGTH {
-            (0x00, 4)
+        let name = self.name_index(field);
+        if self.worth_keeping(field, name, field_hash) {
+            self.literal(KEPT, name, field, out);
+            self.keep(field, field_hash);
         } else {
-            let mut text = field.name().to_vec();
-            text.extend_from_slice(field.value());
-            self.table.insert(&text, field.name().len(), Hints { token, name_hash, field_hash });
-            (0x40, 6)
-        };
-        integer::encode(pattern, bits, name_index.unwrap_or(0), out);
-        if name_index.is_none() {
+            self.literal(NOT_KEPT, name, field, out);
+        }
+    }
+
+    /// The index of the field's name, 0 if no table has it.
+    fn name_index(&self, field: &Field<'_>) -> usize {
+        let Hints { token, name_hash, .. } = field.hints();
+        token.static_index().unwrap_or_else(|| {
+            let is = |entry: &Entry| self.table.name(entry) == field.name();
+            let age = self.names.find(name_hash, &self.table, is);
+            age.map_or(0, |age| STATIC_ENTRIES + 1 + age)
+        })
+    }
+
+    /// Whether the table shall have this field. At once if it is of a kind that stays the same,
+    /// or brings a name that no table has; else when it is seen for the second time within a
+    /// while, so that values which change with every request push nothing out.
+    fn worth_keeping(&mut self, field: &Field<'_>, name_index: usize, field_hash: u32) -> bool {
+        if field.size() * LARGE_SHARE > self.table.max_size() {
+            return false;
+        }
+        if name_index == 0 || is_stable(field.token()) {
+            return true;
+        }
+        if self.seen.is_empty() {
+            self.seen = vec![0; SEEN].into();
+        }
+        let last = &mut self.seen[field_hash as usize % SEEN];
+        std::mem::replace(last, field_hash) == field_hash
+    }
+
+    fn keep(&mut self, field: &Field<'_>, field_hash: u32) {
+        let hints = Hints { field_hash, ..field.hints() };
+        self.table.insert(field.name(), field.value(), hints);
+        if self.fields.is_unmade() {
+            let entries = self.table.max_size() / FIELD_OVERHEAD;
+            self.fields = Index::new(entries);
+            self.names = Index::new(entries);
+        }
+        self.fields.note(field_hash, &self.table);
+        if hints.token.static_index().is_none() {
+            self.names.note(hints.name_hash, &self.table);
+        }
+    }
+
+    fn literal(&self, form: Form, name_index: usize, field: &Field<'_>, out: &mut Vec<u8>) {
+        integer::encode(form.pattern, form.bits, name_index, out);
+        if name_index == 0 {
             self.string(field.name(), out);
         }
         self.string(field.value(), out);
     }
 
     fn string(&self, text: &[u8], out: &mut Vec<u8>) {
-        if self.coding == Coding::Smaller {
-            let length = huffman::encoded_length(text);
-            if length < text.len() {
-                integer::encode(0x80, 7, length, out);
-                return huffman::encode(text, out);
-            }
+        if self.coding == Coding::Smaller && coded(text, out) {
+            return;
         }
         integer::encode(0x00, 7, text.len(), out);
         out.extend_from_slice(text);
     }
+}
+
+/// Writes the string in code, unless that is no shorter.
+fn coded(text: &[u8], out: &mut Vec<u8>) -> bool {
+    if text.len() <= ONE_OCTET {
+        // The length takes one octet in any case, so it can be filled in afterwards.
+        let start = out.len();
+        out.push(0);
+        huffman::encode(text, out);
+        let length = out.len() - start - 1;
+        if length >= text.len() {
+            out.truncate(start);
+            return false;
+        }
+        out[start] = 0x80 | length as u8;
+        return true;
+    }
+    let length = huffman::encoded_length(text);
+    let shorter = length < text.len();
+    if shorter {
+        integer::encode(0x80, 7, length, out);
+        huffman::encode(text, out);
+    }
+    shorter
+}
+
+/// Whether fields of this name have the same value in most messages of a connection.
+fn is_stable(token: Token) -> bool {
+    matches!(
+        token,
+        Token::AUTHORITY
+            | Token::METHOD
+            | Token::SCHEME
+            | Token::STATUS
+            | Token::PROTOCOL
+            | Token::ACCEPT
+            | Token::ACCEPT_CHARSET
+            | Token::ACCEPT_ENCODING
+            | Token::ACCEPT_LANGUAGE
+            | Token::ACCEPT_RANGES
+            | Token::ACCESS_CONTROL_ALLOW_ORIGIN
+            | Token::ALLOW
+            | Token::CACHE_CONTROL
+            | Token::CONTENT_ENCODING
+            | Token::CONTENT_LANGUAGE
+            | Token::CONTENT_TYPE
+            | Token::SERVER
+            | Token::STRICT_TRANSPORT_SECURITY
+            | Token::USER_AGENT
+            | Token::VARY
+            | Token::VIA
+    )
 }
 
 /// Whether no table may keep this value (RFC 7541 section 7.1.3).
@@ -148,3 +266,6 @@ fn is_secret(token: Token, value: &[u8]) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

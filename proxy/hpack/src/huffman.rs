@@ -1,42 +1,140 @@
-//! The string code of HPACK (RFC 7541 section 5.2 and appendix B).
+//! The string code of HPACK (RFC 7541 section 5.2 and appendix B), several bits at a time.
 
 mod code;
 
-pub(crate) use code::LENGTHS;
-use code::{CODES, EOS, FIRST_CODE, FIRST_RANK, MAX_LENGTH, SYMBOLS};
+use code::{EOS, FAST, FAST_BITS, FIRST_CODE, FIRST_RANK, LIMIT, MAX_LENGTH, PACKED, SYMBOLS};
 
 /// What was wrong with a Huffman-coded string: padding that is not the beginning of EOS, is
 /// longer than seven bits, or EOS itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
+/// Lookups for which one refill is enough.
+const LOOKUPS: u32 = 56 / FAST_BITS;
+
+/// The shortest code, in bits, which bounds how many symbols a string may have.
+const MIN_LENGTH: usize = 5;
+
 /// Appends the decoded string to `out`. On an error `out` may have grown.
 pub(crate) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
-    let (mut code, mut length) = (0u32, 0usize);
-    for &byte in coded {
-        for bit in (0..8).rev() {
-            code = code << 1 | u32::from(byte >> bit & 1);
-            length += 1;
-            let offset = code.wrapping_sub(FIRST_CODE[length]);
-            let rank = FIRST_RANK[length] + offset as usize;
-            if rank < FIRST_RANK[length + 1] && code >= FIRST_CODE[length] {
-                let symbol = SYMBOLS[rank];
-                if symbol == EOS {
-                    return Err(Malformed);
+    let start = out.len();
+    // A lookup writes two symbols even where it found one.
+    out.resize(start + coded.len() * 8 / MIN_LENGTH + 2, 0);
+    let written = Window::new(coded).decode(&mut out[start..])?;
+    out.truncate(start + written);
+    Ok(())
+}
+
+/// A bit reader. The stream goes on with ones behind its end, as padding does.
+struct Window<'a> {
+    rest: &'a [u8],
+    /// The next bits, the first on top.
+    bits: u64,
+    /// How many bits of `bits` are certain; those below may be there too.
+    held: u32,
+    /// Bits of the string that are not decoded.
+    left: usize,
+}
+
+/// What a lookup in [`FAST`] could not do.
+enum Rare {
+    /// One symbol, found by other means, that may have taken more bits than a lookup.
+    Symbol(u8),
+    /// More bits have to be read first.
+    Refill,
+    /// The string ends here, well.
+    End,
+}
+
+impl<'a> Window<'a> {
+    fn new(coded: &'a [u8]) -> Self {
+        Self { rest: coded, bits: 0, held: 0, left: coded.len() * 8 }
+    }
+
+    fn decode(mut self, out: &mut [u8]) -> Result<usize, Malformed> {
+        let mut written = 0;
+        loop {
+            self.refill();
+            for _ in 0..LOOKUPS {
+                let entry = FAST[(self.bits >> (64 - FAST_BITS)) as usize];
+                // Also true of a length of 0, which stands for a code too long for the table.
+                if usize::from(entry.length).wrapping_sub(1) >= self.left {
+                    match self.rare(entry)? {
+                        Rare::Symbol(symbol) => {
+                            out[written] = symbol;
+                            written += 1;
+                            break;
+                        }
+                        Rare::Refill => break,
+                        Rare::End => return Ok(written),
+                    }
                 }
-                out.push(symbol as u8);
-                (code, length) = (0, 0);
-            } else if length == MAX_LENGTH {
-                return Err(Malformed);
+                out[written..written + 2].copy_from_slice(&entry.symbols);
+                written += 1 + usize::from(entry.length > entry.first_length);
+                self.take(u32::from(entry.length));
             }
         }
     }
-    if length < 8 && code == (1 << length) - 1 { Ok(()) } else { Err(Malformed) }
+
+    /// Sees that at least 56 bits are held. Bits that were there already are read again, and are
+    /// the same.
+    fn refill(&mut self) {
+        let next = self.rest.first_chunk::<8>().copied().unwrap_or_else(|| {
+            let mut padded = [0xff; 8];
+            padded[..self.rest.len()].copy_from_slice(self.rest);
+            padded
+        });
+        self.bits |= u64::from_be_bytes(next) >> self.held;
+        let bytes = (63 - self.held) / 8;
+        self.rest = self.rest.get(bytes as usize..).unwrap_or_default();
+        self.held |= 56;
+    }
+
+    fn take(&mut self, bits: u32) {
+        self.bits <<= bits;
+        self.held -= bits;
+        self.left -= bits as usize;
+    }
+
+    /// A long code, or what is at the end of the string.
+    #[cold]
+    fn rare(&mut self, entry: code::Fast) -> Result<Rare, Malformed> {
+        if entry.length > 0 {
+            let first = u32::from(entry.first_length);
+            return if first as usize <= self.left {
+                self.take(first);
+                Ok(Rare::Symbol(entry.symbols[0]))
+            } else {
+                self.end()
+            };
+        }
+        if self.held < MAX_LENGTH as u32 {
+            return Ok(Rare::Refill);
+        }
+        let top = self.bits >> 32;
+        let mut length = FAST_BITS as usize + 1;
+        while top >= LIMIT[length] {
+            length += 1;
+        }
+        if length > self.left {
+            return self.end();
+        }
+        let offset = (top >> (32 - length)) as u32 - FIRST_CODE[length];
+        let symbol = SYMBOLS[FIRST_RANK[length] + offset as usize];
+        self.take(length as u32);
+        if symbol == EOS { Err(Malformed) } else { Ok(Rare::Symbol(symbol as u8)) }
+    }
+
+    /// No symbol is left: what is there must be padding.
+    fn end(&self) -> Result<Rare, Malformed> {
+        let padding = self.left < 8 && self.bits.leading_ones() as usize >= self.left;
+        if padding { Ok(Rare::End) } else { Err(Malformed) }
+    }
 }
 
 /// The length of `plain` in code, in bytes.
 pub(crate) fn encoded_length(plain: &[u8]) -> usize {
-    let bits: usize = plain.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
+    let bits: usize = plain.iter().map(|&byte| (PACKED[usize::from(byte)] & 0xff) as usize).sum();
     bits.div_ceil(8)
 }
 
@@ -44,20 +142,18 @@ pub(crate) fn encoded_length(plain: &[u8]) -> usize {
 pub(crate) fn encode(plain: &[u8], out: &mut Vec<u8>) {
     let (mut bits, mut held) = (0u64, 0u32);
     for &byte in plain {
-        let length = u32::from(LENGTHS[usize::from(byte)]);
-        bits = bits << length | u64::from(CODES[usize::from(byte)]);
+        let packed = PACKED[usize::from(byte)];
+        let length = (packed & 0xff) as u32;
+        bits = bits << length | packed >> 8;
         held += length;
         if held >= 32 {
             held -= 32;
             out.extend_from_slice(&((bits >> held) as u32).to_be_bytes());
         }
     }
-    while held >= 8 {
-        held -= 8;
-        out.push((bits >> held) as u8);
-    }
     if held > 0 {
-        out.push((bits << (8 - held)) as u8 | 0xff >> held);
+        let padded = (bits << (32 - held)) as u32 | u32::MAX >> held;
+        out.extend_from_slice(&padded.to_be_bytes()[..held.div_ceil(8) as usize]);
     }
 }
 

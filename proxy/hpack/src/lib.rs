@@ -23,6 +23,7 @@ mod decode;
 mod encode;
 mod hash;
 mod huffman;
+mod index;
 mod integer;
 mod table;
 mod token;

@@ -13,6 +13,8 @@ pub(crate) struct Table {
     entries: VecDeque<Entry>,
     size: usize,
     max_size: usize,
+    /// How many entries were ever inserted, modulo 2^32.
+    inserted: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +55,8 @@ impl Table {
         self.size
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+    pub(crate) fn inserted(&self) -> u32 {
+        self.inserted
     }
 
     /// Changes the size and drops what does not fit any more.
@@ -78,29 +80,35 @@ impl Table {
         &self.bytes[entry.start as usize..][..entry.length()]
     }
 
+    /// Whether an entry is this field.
+    pub(crate) fn is(&self, entry: &Entry, name: &[u8], value: &[u8]) -> bool {
+        let text = self.text(entry).split_at(entry.name_length());
+        text == (name, value)
+    }
+
     pub(crate) fn name(&self, entry: &Entry) -> &[u8] {
         &self.bytes[entry.start as usize..][..entry.name_length()]
     }
 
-    /// Makes a new entry of `text`, of which the first `name_length` bytes are the name. One
-    /// larger than the table empties it and is not kept.
-    pub(crate) fn insert(&mut self, text: &[u8], name_length: usize, hints: Hints) -> bool {
-        let size = text.len() + FIELD_OVERHEAD;
+    /// Makes a new entry. One larger than the table empties it and is not kept.
+    pub(crate) fn insert(&mut self, name: &[u8], value: &[u8], hints: Hints) {
+        let size = name.len() + value.len() + FIELD_OVERHEAD;
         self.evict(size);
         if size > self.max_size {
-            return false;
+            return;
         }
-        self.make_room(text.len());
+        self.make_room(name.len() + value.len());
         let entry = Entry {
             start: self.bytes.len() as u32,
-            name_length: name_length as u32,
-            value_length: (text.len() - name_length) as u32,
+            name_length: name.len() as u32,
+            value_length: value.len() as u32,
             hints,
         };
-        self.bytes.extend_from_slice(text);
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
         self.entries.push_back(entry);
         self.size += size;
-        true
+        self.inserted = self.inserted.wrapping_add(1);
     }
 
     /// Drops the oldest entries until `room` bytes are free, or none is left.
@@ -114,8 +122,9 @@ impl Table {
         }
     }
 
-    /// Sees that `length` bytes can be appended, and moves the living entries to the front if
-    /// the buffer has grown enough.
+    /// Sees that `length` bytes can be appended: by moving the living entries to the front if
+    /// that frees half of the buffer, else by a larger buffer, which gets to twice the table's
+    /// size at most.
     fn make_room(&mut self, length: usize) {
         let needed = self.bytes.len() + length;
         if needed <= self.bytes.capacity() {
@@ -123,7 +132,8 @@ impl Table {
         }
         let dead = self.entries.front().map_or(self.bytes.len(), |entry| entry.start as usize);
         if dead * 2 < self.bytes.len() {
-            return;
+            let capacity = (self.bytes.capacity() * 2).clamp(needed, needed.max(self.max_size * 2));
+            return self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         self.bytes.copy_within(dead.., 0);
         self.bytes.truncate(self.bytes.len() - dead);

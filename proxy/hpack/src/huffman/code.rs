@@ -9,8 +9,6 @@ pub(super) const EOS: u16 = 256;
 pub(super) const MAX_LENGTH: usize = 30;
 
 /// The length of each symbol's code, in bits; EOS is the last.
-pub(crate) static LENGTHS: [u8; 257] = LENGTH_LIST;
-
 #[rustfmt::skip]
 const LENGTH_LIST: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
@@ -32,12 +30,31 @@ pub(super) static FIRST_CODE: [u32; MAX_LENGTH + 2] = FIRSTS.0;
 pub(super) static FIRST_RANK: [usize; MAX_LENGTH + 2] = FIRSTS.1;
 
 /// The symbols in the order of their codes.
-pub(super) static SYMBOLS: [u16; 257] = symbols();
+pub(super) static SYMBOLS: [u16; 257] = SYMBOL_LIST;
 
-/// The code of each symbol, in its low bits.
-pub(super) static CODES: [u32; 257] = CODE_LIST;
+/// By length: the codes of that length or less are those below this, in the top bits of 32.
+pub(super) static LIMIT: [u64; MAX_LENGTH + 1] = LIMITS;
 
-pub(super) const CODE_LIST: [u32; 257] = codes();
+/// By byte: its code, shifted left by 8, and the length of the code in bits.
+pub(super) static PACKED: [u64; 256] = packed();
+
+/// How many bits a lookup in [`FAST`] looks at: two letters of the short kind fit, and the table
+/// is a quarter of a small level 1 cache.
+pub(super) const FAST_BITS: u32 = 11;
+
+/// By the next bits of a string: one or two symbols.
+pub(super) static FAST: [Fast; 1 << FAST_BITS] = fast();
+
+/// An entry of [`FAST`].
+#[derive(Clone, Copy)]
+pub(super) struct Fast {
+    /// The second is only there if `length` is more than `first_length`.
+    pub(super) symbols: [u8; 2],
+    /// The length of both codes together; 0 if even the first is longer than the lookup.
+    pub(super) length: u8,
+    /// The length of the first code.
+    pub(super) first_length: u8,
+}
 
 const FIRSTS: ([u32; MAX_LENGTH + 2], [usize; MAX_LENGTH + 2]) = firsts();
 
@@ -60,18 +77,71 @@ const fn firsts() -> ([u32; MAX_LENGTH + 2], [usize; MAX_LENGTH + 2]) {
     (code, rank)
 }
 
-const fn codes() -> [u32; 257] {
+const LIMITS: [u64; MAX_LENGTH + 1] = limits();
+
+const fn limits() -> [u64; MAX_LENGTH + 1] {
+    let (codes, ranks) = FIRSTS;
+    let mut limits = [0; MAX_LENGTH + 1];
+    let mut length = 1;
+    while length <= MAX_LENGTH {
+        let end = codes[length] as u64 + (ranks[length + 1] - ranks[length]) as u64;
+        limits[length] = end << (32 - length);
+        length += 1;
+    }
+    limits
+}
+
+const fn packed() -> [u64; 256] {
     let mut next = FIRSTS.0;
-    let mut codes = [0; 257];
+    let mut packed = [0; 256];
     let mut symbol = 0;
-    while symbol < codes.len() {
+    while symbol < packed.len() {
         let length = LENGTH_LIST[symbol] as usize;
-        codes[symbol] = next[length];
+        packed[symbol] = (next[length] as u64) << 8 | length as u64;
         next[length] += 1;
         symbol += 1;
     }
-    codes
+    packed
 }
+
+/// The symbol at the top of 32 bits and the length of its code, if that is `most` at most.
+const fn symbol_of(top: u64, most: usize) -> Option<(u8, usize)> {
+    let mut length = 1;
+    while length <= most {
+        if top < LIMITS[length] {
+            let offset = (top >> (32 - length)) as usize - FIRSTS.0[length] as usize;
+            return Some((SYMBOL_LIST[FIRSTS.1[length] + offset] as u8, length));
+        }
+        length += 1;
+    }
+    None
+}
+
+const fn fast() -> [Fast; 1 << FAST_BITS] {
+    let bits = FAST_BITS as usize;
+    let none = Fast { symbols: [0; 2], length: 0, first_length: 0 };
+    let mut table = [none; 1 << FAST_BITS];
+    let mut index = 0;
+    while index < table.len() {
+        let top = (index as u64) << (32 - bits);
+        if let Some((first, first_length)) = symbol_of(top, bits) {
+            let behind = top << first_length & 0xffff_ffff;
+            let (second, second_length) = match symbol_of(behind, bits - first_length) {
+                Some(found) => found,
+                None => (0, 0),
+            };
+            table[index] = Fast {
+                symbols: [first, second],
+                length: (first_length + second_length) as u8,
+                first_length: first_length as u8,
+            };
+        }
+        index += 1;
+    }
+    table
+}
+
+const SYMBOL_LIST: [u16; 257] = symbols();
 
 const fn symbols() -> [u16; 257] {
     let mut next = FIRSTS.1;

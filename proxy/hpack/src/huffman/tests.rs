@@ -31,6 +31,21 @@ fn every_pair_of_bytes() {
     }
 }
 
+/// Long codes and short ones in every order, across refills.
+#[test]
+fn long_and_short_codes_mixed() {
+    let mut state = 1u32;
+    for length in 0..300 {
+        let text: Vec<u8> = (0..length)
+            .map(|_| {
+                state = state.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
+                if state >> 31 == 0 { (state >> 8) as u8 } else { b'a' + (state >> 8) as u8 % 26 }
+            })
+            .collect();
+        assert_eq!(plain(&coded(&text)).unwrap(), text);
+    }
+}
+
 #[test]
 fn padding_and_eos() {
     // '0' is 00000: three bits of padding, all ones.

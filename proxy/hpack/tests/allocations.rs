@@ -1,0 +1,83 @@
+//! Decoding and encoding in steady state allocates nothing.
+#![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use leno_hpack::{Block, Decoder, Encoder, Field, Limits, Outcome};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // An error means that the thread is ending.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps what `alloc` demands.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps what `dealloc` demands.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const LIMITS: Limits = Limits { list_bytes: 16_384, fields: 100 };
+
+/// From an application's encoder through a relay's decoder and encoder to a server's decoder,
+/// with values that come once, come again, and push others out of the tables.
+#[test]
+fn a_relay_in_steady_state() {
+    let mut client = Encoder::new(4096);
+    let (mut relay_in, mut relay_out) = (Decoder::new(4096), Encoder::new(4096));
+    let mut server = Decoder::new(4096);
+    let (mut block, mut last) = (Block::new(), Block::new());
+    let (mut section, mut relayed) = (Vec::new(), Vec::new());
+    let mut text = *b"/orders/00000000?page=0000000000";
+    let mut before = 0;
+    for round in 0..6000u32 {
+        if round == 3000 {
+            before = ALLOCATIONS.get();
+        }
+        text[8..16].copy_from_slice(&digits(round % 97));
+        let mut id = *b"00000000-deadbeef";
+        id[..8].copy_from_slice(&digits(round));
+        let fields = [
+            Field::new(b":method", b"GET"),
+            Field::new(b":scheme", b"http"),
+            Field::new(b":path", &text),
+            Field::new(b":authority", b"orders.shop.svc.cluster.local"),
+            Field::new(b"user-agent", &text[..16]),
+            Field::new(b"authorization", b"Bearer 0123456789abcdef"),
+            Field::new(b"x-request-id", &id),
+        ];
+        section.clear();
+        client.encode(fields, &mut section);
+        assert_eq!(relay_in.decode(&section, &mut block, LIMITS), Ok(Outcome::Complete));
+        block.set(b"x-forwarded-proto", b"http");
+        block.remove_all(b"user-agent");
+        relayed.clear();
+        relay_out.encode(&block, &mut relayed);
+        assert_eq!(server.decode(&relayed, &mut last, LIMITS), Ok(Outcome::Complete));
+        assert!(block.iter().map(|field| field.name()).eq(last.iter().map(|field| field.name())));
+    }
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+}
+
+fn digits(number: u32) -> [u8; 8] {
+    let mut digits = [b'0'; 8];
+    let mut rest = number;
+    for digit in digits.iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    digits
+}
