@@ -8,6 +8,7 @@
 //!   request was due, so a stalled server cannot slow the clock that measures it.
 //! - [`usage`]: CPU, memory and descriptors of a process or a cgroup, from /proc.
 //! - [`peer`]: servers and clients that follow a script (`leno-peer` makes workloads of them).
+//! - [`proxy`]: `leno-proxy` alone, from a file, before one server.
 //! - [`lab`]: drives the real `leno up` and cleans up after it.
 //! - [`sniff`]: what crossed the bridge, by tcpdump, classified by our own reader of pcap files.
 //!
@@ -26,6 +27,7 @@ pub mod lab;
 pub mod load;
 pub mod netns;
 pub mod peer;
+pub mod proxy;
 pub mod sniff;
 pub mod usage;
 pub mod wait;

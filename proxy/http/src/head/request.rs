@@ -258,9 +258,53 @@ fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((scheme, &rest[..end], &rest[end..]))
 }
 
-/// The characters of a host and a port (RFC 3986 section 3.2), no user name. May be empty.
-fn is_authority(host: &[u8]) -> bool {
-    host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte))
+/// Digits of the largest port.
+const PORT_DIGITS: usize = 5;
+
+/// A host, or a host and a port (RFC 3986 section 3.2), no user name; or nothing at all. Servers
+/// disagree about what the host is of anything else, and policies are about hosts.
+fn is_authority(authority: &[u8]) -> bool {
+    let host = match authority.strip_prefix(b"[") {
+        Some(literal) => {
+            let in_address = |byte: &&u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
+            let length = literal.iter().take_while(in_address).count();
+            if length == 0 || literal.get(length) != Some(&b']') {
+                return false;
+            }
+            length + 2
+        }
+        None => {
+            let length = authority.iter().position(|byte| *byte == b':').unwrap_or(authority.len());
+            if !is_name(&authority[..length]) {
+                return false;
+            }
+            length
+        }
+    };
+    match &authority[host..] {
+        [] => true,
+        [b':', port @ ..] => {
+            host > 0 && port.len() <= PORT_DIGITS && port.iter().all(u8::is_ascii_digit)
+        }
+        _ => false,
+    }
+}
+
+/// The name of a host (RFC 3986 section 3.2.2); no comma, which would make a list of it.
+fn is_name(name: &[u8]) -> bool {
+    let mut bytes = name.iter();
+    while let Some(byte) = bytes.next() {
+        let good = match byte {
+            b'%' => [bytes.next(), bytes.next()]
+                .iter()
+                .all(|digit| digit.is_some_and(u8::is_ascii_hexdigit)),
+            _ => byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=".contains(byte),
+        };
+        if !good {
+            return false;
+        }
+    }
+    true
 }
 
 /// Without the port that the scheme stands for.

@@ -46,6 +46,7 @@ fn targets() {
         ("GET https://a:443/p HTTP/1.0\r\n\r\n", "a:443", "/p"),
         ("GET /\u{e4} HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "[::1]:80", "/\u{e4}"),
         ("GET //b/c HTTP/1.1\r\nHost:\r\n\r\n", "", "//b/c"),
+        ("GET / HTTP/1.1\r\nHost: a_b.%c3%a4:\r\n\r\n", "a_b.%c3%a4:", "/"),
     ];
     for (text, authority, path) in cases {
         let head = parse(text.as_bytes()).unwrap();
@@ -100,6 +101,16 @@ fn refused_request_lines() {
         ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n".into(), HostMalformed),
         ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n".into(), HostMalformed),
         ("GET / HTTP/1.1\r\nHost: x@a\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a:80:81\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a:123456\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: :80\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: [::1\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: []\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: [::1]a\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a[::1]\r\n\r\n".into(), HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a%2\r\n\r\n".into(), HostMalformed),
+        ("GET http://a:b/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), Target),
     ];
     for (text, expected) in cases {
         assert_eq!(parse(text.as_bytes()), Err(expected), "{text:?}");

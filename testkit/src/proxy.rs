@@ -1,0 +1,115 @@
+//! `leno-proxy --static` in a process of its own, before one server.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::{binaries, wait};
+
+/// How long the proxy may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Which plane of the proxy stands before the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The outbound side, with a service whose `appProtocol` is this.
+    Outbound(&'static str),
+    /// The inbound side, where nothing is declared and the protocol is found out.
+    Inbound,
+}
+
+/// A proxy in plaintext with one worker; dropping it ends it.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    admin: SocketAddr,
+    child: Child,
+    _directory: TempDir,
+}
+
+impl Proxy {
+    /// Starts it before `server` and waits until it listens.
+    pub fn start(side: Side, server: SocketAddr) -> Result<Self> {
+        let binary = binaries::ours("leno-proxy")?;
+        let directory = tempfile::tempdir()?;
+        let (address, admin) = (free_address()?, free_address()?);
+        let file = directory.path().join("proxy.yaml");
+        fs::write(&file, documents(side, (address, admin), server))?;
+        let log = directory.path().join("log");
+        let child = Command::new(binary)
+            .arg("--static")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&log)?)
+            .stderr(fs::File::options().append(true).open(&log)?)
+            .spawn()
+            .context("cannot start leno-proxy")?;
+        let mut proxy = Proxy { address, admin, child, _directory: directory };
+        wait::until("leno-proxy to listen", START_LIMIT, || {
+            if let Some(status) = proxy.child.try_wait()? {
+                bail!("leno-proxy ended ({status}): {}", fs::read_to_string(&log)?);
+            }
+            Ok(TcpStream::connect(address).ok())
+        })?;
+        Ok(proxy)
+    }
+
+    /// Where it accepts.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where its admin server listens.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A free port of 127.0.0.1, for programs that cannot choose one themselves; should another
+/// process take it first, the program says so.
+pub fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+fn documents(side: Side, (address, admin): (SocketAddr, SocketAddr), server: SocketAddr) -> String {
+    let (ip, port) = (server.ip(), server.port());
+    let (spec, protocol) = match side {
+        Side::Outbound(protocol) => {
+            (format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}"), protocol)
+        }
+        Side::Inbound => {
+            (format!("inbound: {{listen: \"{address}\", application: \"{server}\"}}"), "http")
+        }
+    };
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test, namespace: t}}\n\
+         spec:\n  workers: 1\n  admin: \"{admin}\"\n  {spec}\n  mtls: disabled\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: t}}\n\
+         spec:\n  clusterIP: 10.96.0.10\n  \
+         ports: [{{name: x, port: 80, targetPort: {port}, appProtocol: {protocol}}}]\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: web-1, namespace: t, labels: {{kubernetes.io/service-name: web}}}}\n\
+         addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: {protocol}}}]\n\
+         endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
+    )
+}

@@ -1,0 +1,125 @@
+//! Requests that mean harm, against the real `leno-proxy`: what each is answered with, and that
+//! the server behind never sees a byte of it that it should not.
+//!
+//! Every row says what was sent, the section that judges it and what becomes of it
+//! ([`row::Fate`]). Behind a row goes a request for `/smuggled` that nobody may ever serve, and
+//! after it another client's request, which must be served as if nothing had happened.
+//!
+//! ```text
+//!   rows ──► client ──► leno-proxy --static ──► recording server: every byte, by connection
+//! ```
+
+mod client;
+mod row;
+mod rows;
+mod server;
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail, ensure};
+use leno_testkit::proxy::{Proxy, Side};
+
+use crate::client::Cut;
+use crate::row::{Fate, Row, SMUGGLED};
+use crate::server::{Seen, Server};
+
+/// Fewer are no table; what issue 3 asks for.
+const FEWEST_ROWS: usize = 60;
+
+/// Sent by another client after each row.
+const MARKER: &[u8] = b"GET /marker HTTP/1.1\r\nHost: marker\r\n\r\n";
+
+#[test]
+fn the_outbound_side_in_one_piece() {
+    run(Side::Outbound("http"), Cut::Whole);
+}
+
+#[test]
+fn the_outbound_side_byte_by_byte() {
+    run(Side::Outbound("http"), Cut::Bytes);
+}
+
+#[test]
+fn the_inbound_side_in_one_piece() {
+    run(Side::Inbound, Cut::Whole);
+}
+
+#[test]
+fn rows_are_many_and_named_once() {
+    let rows = rows::all();
+    assert!(rows.len() >= FEWEST_ROWS, "{} rows", rows.len());
+    let mut names: Vec<_> = rows.iter().map(|row| row.name).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(twice, None, "a name is there twice");
+}
+
+fn run(side: Side, cut: Cut) {
+    let outcome = || -> Result<String> {
+        let mut failures = String::new();
+        // Nothing is declared on the inbound side: what does not begin as HTTP is not taken for it.
+        let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
+        let mut place = None;
+        for row in rows::all().iter().filter(|row| http(row)) {
+            let (server, proxy) = match place.take() {
+                Some(place) => place,
+                None => {
+                    let server = Server::start()?;
+                    let proxy = Proxy::start(side, server.address())?;
+                    (server, proxy)
+                }
+            };
+            match judge(&proxy, &server, row, cut) {
+                // One proxy for all: what a row has left behind in it would show in the next.
+                Ok(()) => place = Some((server, proxy)),
+                Err(error) => writeln!(failures, "{}, {}: {error:#}", row.name, row.section)?,
+            }
+        }
+        Ok(failures)
+    };
+    let failures = outcome().expect("the test's own processes start");
+    assert!(failures.is_empty(), "{side:?}, {cut:?}:\n{failures}");
+}
+
+/// Sends one row, then another client's request, and looks at what came out at both ends.
+fn judge(proxy: &Proxy, server: &Server, row: &Row, cut: Cut) -> Result<()> {
+    let mut expected = row.expected();
+    expected.push(MARKER.to_vec());
+    server.answer(&expected);
+    match row.fate {
+        Fate::Refused(status) | Fate::Broken { status, .. } => {
+            let ended = client::to_end(proxy.address(), &row.sent(), cut)?;
+            let [response] = &ended.responses[..] else {
+                bail!("not one answer: {:?}", ended.responses);
+            };
+            ensure!(response.status == status, "answered {}, not {status}", response.status);
+            ensure!(response.header("leno-error").is_some(), "not the proxy's own answer");
+            ensure!(!response.keep_alive, "the connection is said to stay open");
+            ensure!(ended.rest.is_empty(), "behind the answer: {}", ended.rest.escape_ascii());
+        }
+        Fate::Served { .. } => {
+            let statuses = client::statuses(proxy.address(), &row.sent(), &row.is_head(), cut)?;
+            ensure!(statuses.iter().all(|status| *status == 200), "answered {statuses:?}");
+        }
+    }
+    let marked = client::statuses(proxy.address(), MARKER, &[false], Cut::Whole);
+    let seen = server.take();
+    let marked = marked.with_context(|| format!("another client; the server saw {seen:?}"))?;
+    ensure!(marked == [200], "another client was answered {marked:?}");
+    harmless(row, &expected, &seen)
+}
+
+/// The server saw the requests expected, and of a broken one no more than its sound beginning.
+fn harmless(row: &Row, expected: &[Vec<u8>], seen: &Seen) -> Result<()> {
+    ensure!(seen.requests == expected, "the server saw {seen:?}");
+    let begun = match (&row.fate, &seen.fragments[..]) {
+        (_, []) => return Ok(()),
+        (Fate::Broken { .. }, [begun]) => begun,
+        _ => bail!("the server was sent more: {seen:?}"),
+    };
+    let sound = row.sound();
+    ensure!(sound.starts_with(begun), "the server was sent {}", begun.escape_ascii());
+    let smuggled = begun.windows(SMUGGLED.len()).any(|window| window == SMUGGLED);
+    ensure!(!smuggled, "the server was sent what is behind the fault");
+    Ok(())
+}

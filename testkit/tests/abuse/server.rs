@@ -1,0 +1,169 @@
+//! The server behind the proxy: keeps every byte, answers only what the row says it should see.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::Result;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+/// A recording server on a free port of 127.0.0.1; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    address: SocketAddr,
+    shared: Arc<Mutex<Shared>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the server was sent.
+#[derive(Clone, Default)]
+pub(crate) struct Seen {
+    /// Requests that it answered, in order.
+    pub(crate) requests: Vec<Vec<u8>>,
+    /// Everything else, a connection each.
+    pub(crate) fragments: Vec<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = |all: &[Vec<u8>]| -> Vec<String> {
+            all.iter().map(|bytes| bytes.escape_ascii().to_string()).collect()
+        };
+        write!(f, "requests {:?}, besides {:?}", text(&self.requests), text(&self.fragments))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The requests to answer, and in which order.
+    script: VecDeque<Vec<u8>>,
+    requests: Vec<Vec<u8>>,
+    /// Bytes of connections that ended.
+    abandoned: Vec<Vec<u8>>,
+    /// Bytes of connections that are open.
+    unanswered: Vec<Vec<u8>>,
+    ended: bool,
+}
+
+impl Server {
+    pub(crate) fn start() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::<Mutex<Shared>>::default();
+        let state = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || serve(&listener, &state));
+        Ok(Server { address, shared, thread: Some(thread) })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on these requests are answered with 200, in this order, and nothing else is.
+    pub(crate) fn answer(&self, requests: &[Vec<u8>]) {
+        lock(&self.shared).script = requests.iter().cloned().collect();
+    }
+
+    /// What it was sent since it was last asked, up to the last request it answered.
+    pub(crate) fn take(&self) -> Seen {
+        let mut shared = lock(&self.shared);
+        let mut fragments = std::mem::take(&mut shared.abandoned);
+        fragments.append(&mut shared.unanswered);
+        Seen { requests: std::mem::take(&mut shared.requests), fragments }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        lock(&self.shared).ended = true;
+        // Wakes it.
+        let _connection = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the server has printed its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+    ended: bool,
+    /// It is to be answered.
+    due: bool,
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One thread for all connections: whatever was sent before the request that is answered has been
+/// read when it is answered.
+fn serve(listener: &TcpListener, shared: &Mutex<Shared>) {
+    let mut connections: Vec<Connection> = Vec::new();
+    loop {
+        wait(listener, &connections);
+        while accept(listener, &mut connections) | receive(&mut connections) {}
+        let mut shared = lock(shared);
+        if shared.ended {
+            return;
+        }
+        for connection in &mut connections {
+            if shared.script.front() == Some(&connection.bytes) {
+                shared.script.pop_front();
+                shared.requests.push(std::mem::take(&mut connection.bytes));
+                connection.due = true;
+            }
+        }
+        let unused = |ended: bool| {
+            let kept = connections.iter().filter(move |c| c.ended == ended && !c.bytes.is_empty());
+            kept.map(|connection| connection.bytes.clone())
+        };
+        shared.abandoned.extend(unused(true));
+        shared.unanswered = unused(false).collect();
+        connections.retain_mut(|connection| {
+            if std::mem::take(&mut connection.due) {
+                // A proxy that is gone fails the test by itself.
+                let _ = connection.stream.write_all(OK);
+            }
+            !connection.ended
+        });
+    }
+}
+
+fn wait(listener: &TcpListener, connections: &[Connection]) {
+    let readable = PollFlags::POLLIN;
+    let mut all = vec![PollFd::new(listener.as_fd(), readable)];
+    all.extend(connections.iter().map(|c| PollFd::new(c.stream.as_fd(), readable)));
+    // A signal only makes it look once more.
+    let _ = poll(&mut all, PollTimeout::NONE);
+}
+
+/// Whether a connection has come.
+fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
+    let Ok((stream, _)) = listener.accept() else { return false };
+    stream.set_nonblocking(true).expect("a socket can be set so");
+    connections.push(Connection { stream, bytes: Vec::new(), ended: false, due: false });
+    true
+}
+
+/// Whether a byte or an end has come.
+fn receive(connections: &mut [Connection]) -> bool {
+    let mut any = false;
+    let mut piece = [0_u8; 64 * 1024];
+    for connection in connections.iter_mut().filter(|connection| !connection.ended) {
+        match connection.stream.read(&mut piece) {
+            Ok(count) if count > 0 => connection.bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            _ => connection.ended = true,
+        }
+        any = true;
+    }
+    any
+}
