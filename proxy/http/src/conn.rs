@@ -13,10 +13,10 @@ use crate::answer::Answer;
 use crate::body::BodyWalker;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{RequestHead, Version};
-use crate::io::Io;
 use crate::limits::Limits;
 use crate::pool::Buffer;
 use crate::received::Received;
+use leno_h2::Io;
 
 /// A connection to a client or to a server. Holds a buffer only while there are bytes in it.
 #[derive(Debug)]

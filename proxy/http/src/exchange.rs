@@ -13,8 +13,8 @@ use crate::conn::Conn;
 use crate::edit::Edits;
 use crate::failure::Failure;
 use crate::head::{RequestHead, ResponseView};
-use crate::io::Io;
 use crate::limits::Limits;
+use leno_h2::Io;
 
 /// What the caller wants of an exchange.
 #[derive(Debug)]

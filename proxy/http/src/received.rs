@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::ReadBuf;
 
-use crate::io::Io;
 use crate::pool::{Buffer, Class};
+use leno_h2::Io;
 
 /// A buffer that is there only while it holds bytes. It grows with the stream and shrinks again:
 /// a read that fills it makes the next one larger, a read that uses an eighth makes it smaller.

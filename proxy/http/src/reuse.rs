@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::conn::Conn;
-use crate::io::Io;
+use leno_h2::Io;
 
 /// Most connections kept to one server. HTTP/1 needs one for each request at a time; more than
 /// this at once are opened and closed again.

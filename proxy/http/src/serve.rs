@@ -5,8 +5,8 @@ use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::head::RequestHead;
-use crate::io::Io;
 use crate::limits::Limits;
+use leno_h2::Io;
 
 /// The status counted when the client left before there was one (as nginx has it).
 const CLIENT_LEFT: u16 = 499;

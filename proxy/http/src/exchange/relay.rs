@@ -14,7 +14,7 @@ use crate::conn::Conn;
 use crate::edit::Plan;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, RequestHead, ResponseHead};
-use crate::io::Io;
+use leno_h2::Io;
 
 /// The request's direction.
 ///

@@ -12,7 +12,7 @@ use crate::exchange::pump::Pump;
 use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, ResponseHead, Version};
-use crate::io::Io;
+use leno_h2::Io;
 
 impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {

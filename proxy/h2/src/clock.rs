@@ -1,0 +1,166 @@
+//! The waits of a connection, on one timer that is seldom moved.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::code::Code;
+use crate::error::{Abuse, ConnError};
+use crate::inner::{Inner, Phase};
+use crate::limits::Limits;
+
+/// What must not take too long. Long waits are looked at in turns of a fixed length and told from
+/// whether anything moved since the last turn, so that a request reads no clock and moves no
+/// timer.
+pub(crate) struct Clock {
+    sleep: Option<Pin<Box<Sleep>>>,
+    waker: Option<Waker>,
+    turn: Duration,
+    turn_at: Option<Instant>,
+    /// Turns without a stream.
+    idle_turns: u32,
+    /// Something half-read must be complete by then, and how many frames there were before it.
+    urgent: Option<(Instant, u64)>,
+    settings_at: Option<Instant>,
+    drain_at: Option<Instant>,
+    linger_at: Option<Instant>,
+}
+
+impl Clock {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            sleep: None,
+            waker: None,
+            turn: limits.write_stall.min(limits.idle),
+            turn_at: None,
+            idle_turns: 0,
+            urgent: None,
+            settings_at: None,
+            drain_at: None,
+            linger_at: None,
+        }
+    }
+
+    /// Looks at everything that is due, and makes sure to be woken for what is next.
+    pub(crate) fn poll(
+        &mut self,
+        inner: &mut Inner,
+        urgent: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<(), ConnError> {
+        self.note(inner, urgent);
+        while self.poll_next(cx).is_ready() {
+            let now = Instant::now();
+            if self.urgent.is_some_and(|(at, _)| at <= now) {
+                return Err(ConnError::abused(Abuse::SlowHead, "something took too long"));
+            }
+            if self.settings_at.is_some_and(|at| at <= now) {
+                let what = "our settings were not acknowledged";
+                return Err(ConnError::abused(Abuse::SettingsTimeout, what));
+            }
+            if self.drain_at.is_some_and(|at| at <= now) {
+                self.drain_at = None;
+                inner.drain_for_good();
+            }
+            if self.turn_at.is_some_and(|at| at <= now) {
+                self.turn_at = Some(now + self.turn);
+                self.look(inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts and ends the waits that depend on what was just read.
+    fn note(&mut self, inner: &Inner, urgent: bool) {
+        let first = self.turn_at.is_none();
+        let frames = inner.reading.frames;
+        let same = self.urgent.is_some_and(|(_, before)| before == frames);
+        if first
+            || (urgent && !same)
+            || (inner.phase == Phase::Announced) != self.drain_at.is_some()
+        {
+            let now = Instant::now();
+            if first {
+                self.turn_at = Some(now + self.turn);
+                self.settings_at = Some(now + inner.limits.head);
+            }
+            self.urgent = urgent.then_some((now + inner.limits.head, frames));
+            self.drain_at = (inner.phase == Phase::Announced).then_some(now + inner.limits.linger);
+        }
+        if !urgent {
+            self.urgent = None;
+        }
+        if inner.reading.acknowledged {
+            self.settings_at = None;
+        }
+    }
+
+    /// Whether anything moved since the last turn where something waits.
+    fn look(&mut self, inner: &mut Inner) -> Result<(), ConnError> {
+        if !std::mem::replace(&mut inner.moved, false) && !inner.out.is_empty() {
+            let what = "the other side takes no bytes";
+            return Err(ConnError::abused(Abuse::WriteStall, what));
+        }
+        for place in 0..inner.streams.places() {
+            let Some(key) = inner.streams.at(place) else { continue };
+            let Some(slot) = inner.streams.get_mut(key) else { continue };
+            let waits = !slot.queue.is_empty() && slot.reset.is_none();
+            if !std::mem::replace(&mut slot.moved, !waits) && waits {
+                inner.stream_error(key.id, Code::CANCEL, Some(Abuse::ZeroWindow))?;
+            }
+        }
+        inner.streams.shrink();
+        self.idle_turns = if inner.open > 0 { 0 } else { self.idle_turns + 1 };
+        if self.turn * self.idle_turns >= inner.limits.idle.saturating_add(self.turn) {
+            inner.drain();
+            inner.drain_for_good();
+        }
+        Ok(())
+    }
+
+    /// Ready when the next wait is over.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let urgent = self.urgent.map(|(at, _)| at);
+        let waits = [self.turn_at, urgent, self.settings_at, self.drain_at];
+        let Some(at) = waits.into_iter().flatten().min() else { return Poll::Pending };
+        self.poll_at(at, cx)
+    }
+
+    fn poll_at(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if sleep.deadline() > at {
+            sleep.as_mut().reset(at);
+            self.waker = None;
+        }
+        loop {
+            let known = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+            if known && !sleep.is_elapsed() {
+                return Poll::Pending;
+            }
+            if sleep.as_mut().poll(cx).is_pending() {
+                self.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            self.waker = None;
+            if sleep.deadline() >= at {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(at);
+        }
+    }
+
+    /// From here on only [`Clock::poll_linger`] counts.
+    pub(crate) fn linger(&mut self, limits: &Limits) {
+        self.linger_at = Some(Instant::now() + limits.linger);
+    }
+
+    pub(crate) fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.linger_at {
+            Some(at) => self.poll_at(at, cx),
+            None => Poll::Pending,
+        }
+    }
+}

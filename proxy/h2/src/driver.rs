@@ -1,0 +1,364 @@
+//! The task of a connection: reads, lets the frames do what they do, writes what came of it.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::ReadBuf;
+
+use crate::clock::Clock;
+use crate::error::{ConnError, count};
+use crate::frame;
+use crate::inner::{Inner, Phase, Shared};
+use crate::io::Io;
+use crate::out::SLICES;
+use crate::piece::{Chunk, Class};
+
+/// Reads of one connection before others have their turn.
+const READS: usize = 4;
+/// Reads in a row that fill a small part of their chunk before a smaller one is taken.
+const SMALL_READS: u8 = 16;
+
+/// Drives a connection; ends with it. Dropping it ends the connection and all its streams.
+///
+/// One wake-up makes one read, unless there is more than fits, and one write of everything that
+/// all streams have to say. When what was read has woken other tasks, the write waits until they
+/// have run.
+pub struct Driver<S> {
+    conn: Shared,
+    io: S,
+    inbox: Inbox,
+    clock: Clock,
+    /// The write was put off once, for the tasks that were woken.
+    deferred: bool,
+    closing: Option<Closing>,
+}
+
+/// Bytes read and not used up.
+struct Inbox {
+    chunk: Chunk,
+    start: usize,
+    end: usize,
+    /// Bytes from `start` on that the next step needs.
+    want: usize,
+    class: Class,
+    small_reads: u8,
+}
+
+/// The end of a connection: what is queued goes out, then the other side closes first, so that no
+/// reset destroys what it has not read.
+struct Closing {
+    result: Result<(), ConnError>,
+    shut: bool,
+    left: usize,
+}
+
+impl<S: Io> Driver<S> {
+    pub(crate) fn new(conn: Shared, io: S, received: &[u8]) -> Self {
+        let mut inbox = Inbox {
+            chunk: Chunk::default(),
+            start: 0,
+            end: 0,
+            want: 0,
+            class: Class::FIRST_READ,
+            small_reads: 0,
+        };
+        inbox.put(received);
+        let clock = Clock::new(&conn.borrow().limits);
+        Self { conn, io, inbox, clock, deferred: false, closing: None }
+    }
+
+    /// The stream below.
+    pub fn io(&self) -> &S {
+        &self.io
+    }
+
+    /// Drives the connection to its end: `Ok` if that was graceful.
+    ///
+    /// # Errors
+    /// Either side broke off, or the other side broke the protocol or a bound.
+    pub async fn run(self) -> Result<(), ConnError> {
+        self.await
+    }
+
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnError>> {
+        self.conn.borrow_mut().notified = false;
+        if self.inbox.end > self.inbox.start && self.inbox.want == 0 {
+            // Bytes that were read by somebody else.
+            self.receive()?;
+        }
+        let again = self.poll_reads(cx)?;
+        {
+            let mut inner = self.conn.borrow_mut();
+            let partial = self.inbox.want > 1 && !self.inbox.is_empty();
+            let urgent = inner.reading.is_urgent() || partial;
+            self.clock.poll(&mut inner, urgent, cx)?;
+        }
+        self.flush(cx)?;
+        let mut inner = self.conn.borrow_mut();
+        if inner.phase >= Phase::Draining || inner.unused {
+            let over = inner.open == 0 && inner.accepted.is_empty();
+            if over && inner.phase != Phase::Announced && inner.out.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        if again {
+            inner.driver_woken = true;
+            cx.waker().wake_by_ref();
+        } else if !self.deferred {
+            inner.driver_woken = false;
+        }
+        Poll::Pending
+    }
+
+    /// Whether more could be read at once.
+    fn poll_reads(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnError> {
+        for _ in 0..READS {
+            let broken = |error: io::Error| ConnError::io(error.kind(), "the connection broke");
+            match self.io.poll_read_ready(cx) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(ready) => ready.map_err(broken)?,
+            }
+            match self.inbox.poll_fill(&mut self.io, cx) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Ok(0)) => {
+                    let kind = io::ErrorKind::UnexpectedEof;
+                    let inner = self.conn.borrow();
+                    let clean = inner.open == 0 && inner.reading.is_between_frames();
+                    return Err(match clean && self.inbox.is_empty() {
+                        true => ConnError { io: None, ..ConnError::io(kind, "") },
+                        false => ConnError::io(kind, "the connection ended with streams on it"),
+                    });
+                }
+                Poll::Ready(Ok(_)) => self.receive()?,
+                Poll::Ready(Err(error)) => return Err(broken(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self) -> Result<(), ConnError> {
+        let inbox = &mut self.inbox;
+        let used = self.conn.borrow_mut().receive(&inbox.chunk, inbox.start, inbox.end)?;
+        inbox.used(used.start, used.want);
+        Ok(())
+    }
+
+    /// Writes what waits, unless it is worth waiting for tasks that have just been woken.
+    fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), ConnError> {
+        let mut inner = self.conn.borrow_mut();
+        inner.pump();
+        if inner.notified && !self.deferred {
+            // They run before this does again.
+            self.deferred = true;
+            inner.driver_woken = true;
+            cx.waker().wake_by_ref();
+            return Ok(());
+        }
+        self.deferred = false;
+        poll_write(&mut self.io, &mut inner, cx)
+            .map_err(|error| ConnError::io(error.kind(), "the connection broke"))
+    }
+
+    /// Begins the end.
+    fn close(&mut self, result: Result<(), ConnError>) {
+        let mut inner = self.conn.borrow_mut();
+        let quiet = matches!(&result, Err(error) if error.io.is_none() && error.what.is_empty());
+        let result = if quiet { Ok(()) } else { result };
+        if let Some(abuse) = result.as_ref().err().and_then(|error| error.abuse) {
+            count(abuse);
+        }
+        inner.close(result.clone().err());
+        let told = match &result {
+            Err(error) if error.io.is_some() || error.by_peer => false,
+            Err(error) => {
+                let last = inner.last_peer_id;
+                inner.out.put(&frame::goaway(last, error.code));
+                true
+            }
+            Ok(()) if quiet => false,
+            Ok(()) => {
+                let last = inner.last_peer_id;
+                inner.out.put(&frame::goaway(last, crate::Code::NO_ERROR));
+                true
+            }
+        };
+        if !told {
+            inner.out.clear();
+        }
+        self.inbox = Inbox { chunk: Chunk::default(), start: 0, end: 0, want: 0, ..self.inbox };
+        let left = if told { inner.limits.linger_bytes } else { 0 };
+        self.clock.linger(&inner.limits);
+        self.closing = Some(Closing { result, shut: false, left });
+    }
+
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnError>> {
+        let Some(closing) = &mut self.closing else { return Poll::Pending };
+        let mut inner = self.conn.borrow_mut();
+        let done = |closing: &Closing| Poll::Ready(closing.result.clone());
+        if poll_write(&mut self.io, &mut inner, cx).is_err() || closing.left == 0 {
+            return done(closing);
+        }
+        if inner.out.is_empty() && !closing.shut {
+            match Pin::new(&mut self.io).poll_shutdown(cx) {
+                Poll::Ready(Ok(())) => closing.shut = true,
+                Poll::Ready(Err(_)) => return done(closing),
+                Poll::Pending => {}
+            }
+        }
+        while let Poll::Ready(ready) = self.io.poll_read_ready(cx) {
+            match (ready, self.inbox.poll_fill(&mut self.io, cx)) {
+                (Ok(()), Poll::Ready(Ok(count))) if count > 0 && count <= closing.left => {
+                    closing.left -= count;
+                    self.inbox.used(self.inbox.end, 0);
+                }
+                (Ok(()), Poll::Pending) => break,
+                _ => return done(closing),
+            }
+        }
+        if self.clock.poll_linger(cx).is_ready() { done(closing) } else { Poll::Pending }
+    }
+}
+
+impl<S: Io> Future for Driver<S> {
+    type Output = Result<(), ConnError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        {
+            let mut inner = this.conn.borrow_mut();
+            // Nobody needs to wake it while it runs.
+            inner.driver_woken = true;
+            if !inner.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
+                inner.driver = Some(cx.waker().clone());
+            }
+        }
+        if this.closing.is_none() {
+            let result = ready!(this.poll_open(cx));
+            this.close(result);
+        }
+        this.poll_closing(cx)
+    }
+}
+
+/// Writes until nothing is left or the stream takes no more.
+fn poll_write<S: Io>(io: &mut S, inner: &mut Inner, cx: &mut Context<'_>) -> io::Result<()> {
+    let mut wrote = false;
+    while !inner.out.is_empty() {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let count = inner.out.slices(&mut slices);
+        let written = match &slices[..count] {
+            [only] => Pin::new(&mut *io).poll_write(cx, only),
+            many => Pin::new(&mut *io).poll_write_vectored(cx, many),
+        };
+        match written {
+            Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+            Poll::Ready(Ok(count)) => inner.out.advance(count),
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Pending => return Ok(()),
+        }
+        wrote = true;
+        inner.moved = true;
+        inner.pump();
+    }
+    if wrote {
+        // Some streams hold back what they were given.
+        if let Poll::Ready(Err(error)) = Pin::new(io).poll_flush(cx) {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+impl<S> Drop for Driver<S> {
+    fn drop(&mut self) {
+        let mut inner = self.conn.borrow_mut();
+        let error = ConnError::io(io::ErrorKind::ConnectionAborted, "the driver was dropped");
+        inner.close(Some(error));
+        inner.out.clear();
+        inner.driver = None;
+    }
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Takes in bytes that were read elsewhere.
+    fn put(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let class = Class::holding(bytes.len().max(Class::FIRST_READ.size()));
+        self.chunk = Chunk::take(class);
+        let count = bytes.len().min(self.chunk.len());
+        if let Some(room) = self.chunk.unique() {
+            room[..count].copy_from_slice(&bytes[..count]);
+        }
+        self.end = count;
+    }
+
+    /// `start` is the first byte not used; an inbox without bytes keeps no chunk.
+    fn used(&mut self, start: usize, want: usize) {
+        self.start = start;
+        self.want = want;
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+            self.chunk = Chunk::default();
+        }
+    }
+
+    /// Reads once, to where there is room for what is wanted.
+    fn poll_fill<S: Io>(&mut self, io: &mut S, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.make_room();
+        let Some(room) = self.chunk.unique().and_then(|chunk| chunk.get_mut(self.end..)) else {
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        };
+        let asked = room.len();
+        let mut buf = ReadBuf::new(room);
+        let outcome = Pin::new(io).poll_read(cx, &mut buf);
+        let count = buf.filled().len();
+        self.end += count;
+        if self.is_empty() {
+            self.chunk = Chunk::default();
+            (self.start, self.end) = (0, 0);
+        }
+        ready!(outcome)?;
+        self.learn(asked, count);
+        Poll::Ready(Ok(count))
+    }
+
+    fn make_room(&mut self) {
+        let held = self.end - self.start;
+        let class = self.class.max(Class::holding(held.max(self.want) + 1));
+        let fits = self.chunk.len() - self.start > self.want.max(held)
+            && self.chunk.len() - self.end >= self.chunk.len() / 2;
+        if fits && self.chunk.unique().is_some() {
+            return;
+        }
+        let mut chunk = Chunk::take(class);
+        if let Some(room) = chunk.unique() {
+            room[..held].copy_from_slice(&self.chunk[self.start..self.end]);
+        }
+        self.chunk = chunk;
+        (self.start, self.end) = (0, held);
+    }
+
+    /// A read that fills its room asks for more room next time; many small ones for less.
+    fn learn(&mut self, asked: usize, count: usize) {
+        if count == asked {
+            self.class = self.class.larger();
+            self.small_reads = 0;
+        } else if count * 4 < self.class.size() {
+            self.small_reads += 1;
+            if self.small_reads == SMALL_READS {
+                self.class = self.class.smaller();
+                self.small_reads = 0;
+            }
+        } else {
+            self.small_reads = 0;
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Field sections that return to a pool, and the rules of RFC 9113 section 8 over them.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+use leno_hpack::{Block, Field, Token};
+
+/// Free blocks kept per thread: those of the streams that are between two heads.
+const KEPT_BLOCKS: usize = 64;
+/// Memory of a block that is kept; a larger one is freed.
+const KEPT_BYTES: usize = 8 * 1024;
+
+thread_local! {
+    static FREE: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A [`Block`] of the thread's pool, to which it returns when dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head(Block);
+
+impl Head {
+    /// An empty section.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten().unwrap_or_default())
+    }
+
+    /// The number of `:status`, of a response.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.find(Token::STATUS).and_then(status)
+    }
+
+    /// Whether it is a head that another follows (1xx).
+    #[must_use]
+    pub fn is_interim(&self) -> bool {
+        self.find(Token::STATUS).is_some_and(|status| status.first() == Some(&b'1'))
+    }
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for Head {
+    fn clone(&self) -> Self {
+        let mut head = Self::new();
+        head.0.clone_from(&self.0);
+        head
+    }
+}
+
+impl Deref for Head {
+    type Target = Block;
+    fn deref(&self) -> &Block {
+        &self.0
+    }
+}
+
+impl DerefMut for Head {
+    fn deref_mut(&mut self) -> &mut Block {
+        &mut self.0
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        let capacity = self.0.capacity();
+        if capacity == 0 || capacity > KEPT_BYTES {
+            return;
+        }
+        let mut block = std::mem::take(&mut self.0);
+        block.clear();
+        // An error means that the thread is ending: the block is freed.
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < KEPT_BLOCKS {
+                free.push(block);
+            }
+        });
+    }
+}
+
+impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Head {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(fields: I) -> Self {
+        let mut head = Self::new();
+        for (name, value) in fields {
+            head.push(name.as_ref(), value.as_ref());
+        }
+        head
+    }
+}
+
+/// What a valid head says that framing depends on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) content_length: Option<u64>,
+    /// `:method` is HEAD: the response has no body whatever its length says.
+    pub(crate) is_head: bool,
+    /// A response's.
+    pub(crate) status: u16,
+}
+
+/// The pseudo-headers that were seen, as bits.
+mod seen {
+    pub(super) const METHOD: u8 = 1;
+    pub(super) const SCHEME: u8 = 2;
+    pub(super) const PATH: u8 = 4;
+    pub(super) const AUTHORITY: u8 = 8;
+    pub(super) const PROTOCOL: u8 = 16;
+    pub(super) const STATUS: u8 = 32;
+}
+
+/// RFC 9113 section 8.3.1. The error says which rule was broken.
+pub(crate) fn check_request(block: &Block, connect_protocol: bool) -> Result<Facts, &'static str> {
+    let mut facts = Facts::default();
+    let mut values = Pseudo::default();
+    let seen = walk(block, &mut facts, &mut values)?;
+    if seen & seen::STATUS != 0 {
+        return Err("a request with :status");
+    }
+    if seen & seen::METHOD == 0 {
+        return Err("no :method");
+    }
+    facts.is_head = values.method == b"HEAD";
+    if !is_token(values.method) {
+        return Err("a :method that is no token");
+    }
+    let connect = values.method == b"CONNECT";
+    if seen & seen::PROTOCOL != 0 && !(connect && connect_protocol) {
+        return Err(":protocol without extended CONNECT");
+    }
+    if connect && seen & seen::PROTOCOL == 0 {
+        if seen & (seen::SCHEME | seen::PATH) != 0 || seen & seen::AUTHORITY == 0 {
+            return Err("a CONNECT with :scheme or :path, or without :authority");
+        }
+    } else if seen & seen::SCHEME == 0 || seen & seen::PATH == 0 {
+        return Err("no :scheme or no :path");
+    } else if !is_path(values.path, values.method) || !is_scheme(values.scheme) {
+        return Err("a malformed :path or :scheme");
+    }
+    if seen & seen::AUTHORITY != 0 && !is_authority(values.authority) {
+        return Err("a malformed :authority");
+    }
+    if let (Some(host), true) = (values.host, seen & seen::AUTHORITY != 0)
+        && !host.eq_ignore_ascii_case(values.authority)
+    {
+        return Err("host differs from :authority");
+    }
+    Ok(facts)
+}
+
+/// RFC 9113 section 8.3.2.
+pub(crate) fn check_response(block: &Block) -> Result<Facts, &'static str> {
+    let mut facts = Facts::default();
+    let mut values = Pseudo::default();
+    if walk(block, &mut facts, &mut values)? != seen::STATUS {
+        return Err("a response with other pseudo-headers than :status");
+    }
+    facts.status = status(values.status).ok_or("a malformed :status")?;
+    if facts.status == 101 {
+        return Err("101 in HTTP/2");
+    }
+    Ok(facts)
+}
+
+/// RFC 9113 section 8.1.
+pub(crate) fn check_trailers(block: &Block) -> Result<(), &'static str> {
+    match walk(block, &mut Facts::default(), &mut Pseudo::default())? {
+        0 => Ok(()),
+        _ => Err("a pseudo-header in trailers"),
+    }
+}
+
+#[derive(Default)]
+struct Pseudo<'a> {
+    method: &'a [u8],
+    scheme: &'a [u8],
+    path: &'a [u8],
+    authority: &'a [u8],
+    status: &'a [u8],
+    protocol: &'a [u8],
+    host: Option<&'a [u8]>,
+}
+
+fn walk<'a>(
+    block: &'a Block,
+    facts: &mut Facts,
+    values: &mut Pseudo<'a>,
+) -> Result<u8, &'static str> {
+    let mut seen = 0;
+    let mut regular = false;
+    for field in block {
+        if !is_value(field.value()) {
+            return Err("a forbidden character in a field value");
+        }
+        if !field.is_pseudo() {
+            regular = true;
+            check_field(&field, facts, values)?;
+            continue;
+        }
+        let (bit, place) = match field.token() {
+            Token::METHOD => (seen::METHOD, &mut values.method),
+            Token::SCHEME => (seen::SCHEME, &mut values.scheme),
+            Token::PATH => (seen::PATH, &mut values.path),
+            Token::AUTHORITY => (seen::AUTHORITY, &mut values.authority),
+            Token::STATUS => (seen::STATUS, &mut values.status),
+            Token::PROTOCOL => (seen::PROTOCOL, &mut values.protocol),
+            _ => return Err("an unknown pseudo-header"),
+        };
+        if regular {
+            return Err("a pseudo-header behind a field");
+        }
+        if seen & bit != 0 {
+            return Err("a pseudo-header twice");
+        }
+        seen |= bit;
+        *place = field.value();
+    }
+    Ok(seen)
+}
+
+/// RFC 9113 sections 8.2.1 and 8.2.2.
+fn check_field<'a>(
+    field: &Field<'a>,
+    facts: &mut Facts,
+    values: &mut Pseudo<'a>,
+) -> Result<(), &'static str> {
+    match field.token() {
+        Token::NONE if !is_name(field.name()) => Err("a malformed field name"),
+        Token::CONNECTION
+        | Token::KEEP_ALIVE
+        | Token::PROXY_CONNECTION
+        | Token::TRANSFER_ENCODING
+        | Token::UPGRADE => Err("a field of the connection"),
+        Token::TE if !field.value().eq_ignore_ascii_case(b"trailers") => {
+            Err("te with more than trailers")
+        }
+        Token::HOST if values.host.is_some() => Err("host twice"),
+        Token::HOST if !is_authority(field.value()) => Err("a malformed host"),
+        Token::HOST => {
+            values.host = Some(field.value());
+            Ok(())
+        }
+        Token::CONTENT_LENGTH => {
+            let length = number(field.value()).ok_or("a malformed content-length")?;
+            if facts.content_length.is_some_and(|before| before != length) {
+                return Err("two different content-lengths");
+            }
+            facts.content_length = Some(length);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |sum, digit| {
+        digit.is_ascii_digit().then_some(())?;
+        sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    })
+}
+
+fn status(digits: &[u8]) -> Option<u16> {
+    match digits {
+        [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
+            Some(u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0'))
+        }
+        _ => None,
+    }
+}
+
+/// Characters of a token (RFC 9110 section 5.6.2), with upper case.
+const TOKEN: u8 = 1;
+/// The same without upper case: field names.
+const NAME: u8 = 2;
+/// Allowed in a target: visible, not a fragment's beginning.
+const TARGET: u8 = 4;
+/// Allowed in an authority: no delimiters, and no user information.
+const AUTHORITY: u8 = 8;
+
+static CLASSES: [u8; 256] = classes();
+
+const fn classes() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let byte = i as u8;
+        let alnum = byte.is_ascii_alphanumeric();
+        let mark = matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        );
+        let visible = byte > b' ' && byte != 0x7f;
+        if alnum || mark {
+            table[i] |= TOKEN;
+        }
+        if (alnum || mark) && !byte.is_ascii_uppercase() {
+            table[i] |= NAME;
+        }
+        if visible && byte != b'#' {
+            table[i] |= TARGET;
+        }
+        if visible && byte < 0x80 && !matches!(byte, b'/' | b'?' | b'#' | b'@' | b'\\' | b',') {
+            table[i] |= AUTHORITY;
+        }
+        i += 1;
+    }
+    table
+}
+
+fn all(bytes: &[u8], class: u8) -> bool {
+    bytes.iter().all(|byte| CLASSES[*byte as usize] & class != 0)
+}
+
+fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && all(bytes, TOKEN)
+}
+
+fn is_name(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && all(bytes, NAME)
+}
+
+fn is_authority(bytes: &[u8]) -> bool {
+    all(bytes, AUTHORITY)
+}
+
+fn is_scheme(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+}
+
+fn is_path(bytes: &[u8], method: &[u8]) -> bool {
+    match bytes.first() {
+        Some(b'/') => all(bytes, TARGET),
+        Some(b'*') => bytes.len() == 1 && method == b"OPTIONS",
+        _ => false,
+    }
+}
+
+/// RFC 9113 section 8.2.1: no NUL, CR or LF, and no space around. The other control characters
+/// are refused too, as HTTP/1 (RFC 9110 section 5.5) does.
+fn is_value(bytes: &[u8]) -> bool {
+    let around = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    if around(bytes.first()) || around(bytes.last()) {
+        return false;
+    }
+    // One pass without a branch a byte, which the compiler turns into vector instructions.
+    let bad = |byte: u8| ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f);
+    !bytes.iter().fold(false, |any, byte| any | bad(*byte))
+}
+
+#[cfg(test)]
+mod tests;

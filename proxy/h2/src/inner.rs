@@ -1,0 +1,457 @@
+//! The state of a connection that its driver and its streams share, and how streams end in it.
+//!
+//! Two connections touch each other only where streams are linked, and only in this order: a
+//! method named `far_*` is called by the other connection while that one is borrowed, and calls
+//! nobody further. So no two borrows can meet.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+
+use leno_hpack::{Decoder, Encoder};
+
+use crate::code::Code;
+use crate::error::{Abuse, ConnError, Reset, ResetBy, count};
+use crate::frame::{self, MAX_31};
+use crate::limits::Limits;
+use crate::out::Out;
+use crate::recv::Reading;
+use crate::settings::{DEFAULT_WINDOW, PeerSettings};
+use crate::slot::{Far, Key, Progress, Slot, Streams, Then};
+use crate::tolerance::Tolerance;
+
+/// Streams that we have reset, of which frames may still be under way: those are ignored.
+const REMEMBERED_RESETS: usize = 64;
+
+/// Frames that carry nothing which are forgiven for one that does: a WINDOW_UPDATE of both levels
+/// for each frame of DATA, and a PING.
+pub(crate) const EMPTY_PER_USEFUL: u32 = 4;
+
+/// Shared by a connection's driver and its streams.
+pub(crate) type Shared = Rc<RefCell<Inner>>;
+
+/// How far the end of a connection has got.
+///
+/// ```text
+/// Open ──drain()──► Announced ──PING answered, or linger──► Draining ──no stream──► Closed
+///   └───────────────client; or GOAWAY received──────────────▲
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// New streams are taken.
+    Open,
+    /// GOAWAY with the largest identifier was sent: new streams are still taken.
+    Announced,
+    /// No new streams; those that are there go on.
+    Draining,
+    /// Nothing goes on.
+    Closed,
+}
+
+/// Everything about a connection but its byte stream.
+pub(crate) struct Inner {
+    pub(crate) client: bool,
+    pub(crate) limits: Rc<Limits>,
+    pub(crate) out: Out,
+    pub(crate) decoder: Decoder,
+    pub(crate) encoder: Encoder,
+    pub(crate) streams: Streams,
+    pub(crate) peer: PeerSettings,
+    pub(crate) reading: Reading,
+    pub(crate) phase: Phase,
+    /// Why it ended, once it has.
+    pub(crate) error: Option<ConnError>,
+
+    /// What we may still send, over all streams.
+    pub(crate) send_window: i64,
+    /// What the other side may still send, over all streams.
+    pub(crate) recv_window: i64,
+    /// Bytes of DATA received and not passed on.
+    pub(crate) held: usize,
+    /// Bytes of replies queued since the queue was last empty.
+    pub(crate) replies: usize,
+    /// Streams that have DATA queued, and a window of their own for it.
+    pub(crate) ring: VecDeque<Key>,
+    /// Streams that are not over.
+    pub(crate) open: u32,
+
+    /// The largest identifier of a stream that the other side opened.
+    pub(crate) last_peer_id: u32,
+    /// Which of the 64 identifiers up to that were opened and not skipped.
+    pub(crate) opened_ids: u64,
+    pub(crate) next_id: u32,
+    pub(crate) reset_ids: VecDeque<u32>,
+    pub(crate) resets: Tolerance,
+    pub(crate) stream_errors: Tolerance,
+    pub(crate) empty_frames: Tolerance,
+
+    /// Requests for `accept`.
+    pub(crate) accepted: VecDeque<Key>,
+    pub(crate) accept_waker: Option<Waker>,
+    /// The user of the connection is gone: it ends with its last stream.
+    pub(crate) unused: bool,
+    pub(crate) openers: VecDeque<(u64, Waker)>,
+    pub(crate) next_ticket: u64,
+
+    pub(crate) driver: Option<Waker>,
+    /// The driver is running, or will.
+    pub(crate) driver_woken: bool,
+    /// Bytes were written since the clock's last look.
+    pub(crate) moved: bool,
+    /// Tasks were woken by what was read: they may have something to write.
+    pub(crate) notified: bool,
+}
+
+impl Inner {
+    pub(crate) fn new(client: bool, limits: Rc<Limits>) -> Self {
+        let next_id = if client { 1 } else { 2 };
+        Self {
+            client,
+            out: Out::default(),
+            decoder: Decoder::new(limits.table_bytes as usize),
+            encoder: Encoder::new(limits.encoder_table_bytes as usize),
+            streams: Streams::default(),
+            peer: PeerSettings::default(),
+            reading: Reading::default(),
+            phase: Phase::Open,
+            error: None,
+            send_window: i64::from(DEFAULT_WINDOW),
+            recv_window: i64::from(limits.connection_window()),
+            held: 0,
+            replies: 0,
+            ring: VecDeque::new(),
+            open: 0,
+            last_peer_id: 0,
+            opened_ids: 0,
+            next_id,
+            reset_ids: VecDeque::new(),
+            resets: Tolerance::new(limits.resets),
+            stream_errors: Tolerance::new(limits.resets),
+            empty_frames: Tolerance::new(limits.empty_frames),
+            accepted: VecDeque::new(),
+            accept_waker: None,
+            unused: false,
+            openers: VecDeque::new(),
+            next_ticket: 0,
+            driver: None,
+            driver_woken: false,
+            moved: true,
+            notified: false,
+            limits,
+        }
+    }
+
+    /// Makes sure that the driver runs after this.
+    pub(crate) fn wake_driver(&mut self) {
+        if !self.driver_woken
+            && let Some(driver) = &self.driver
+        {
+            self.driver_woken = true;
+            driver.wake_by_ref();
+        }
+    }
+
+    /// Queues a frame of ours.
+    pub(crate) fn put(&mut self, frame: &[u8]) {
+        self.out.put(frame);
+        self.wake_driver();
+    }
+
+    /// Queues an answer to a frame. A peer that makes us answer and does not read the answers is
+    /// cut off.
+    pub(crate) fn reply(&mut self, frame: &[u8]) -> Result<(), ConnError> {
+        self.replies = if self.out.is_empty() { 0 } else { self.replies } + frame.len();
+        if self.replies > self.limits.reply_bytes {
+            return Err(ConnError::abused(Abuse::UnreadReplies, "replies are not read"));
+        }
+        self.put(frame);
+        Ok(())
+    }
+
+    /// A frame that carries nothing.
+    pub(crate) fn empty_frame(&mut self, abuse: Abuse) -> Result<(), ConnError> {
+        if self.empty_frames.take() {
+            return Ok(());
+        }
+        Err(ConnError::abused(abuse, "too many frames that carry nothing"))
+    }
+
+    pub(crate) fn wake_accept(&mut self) {
+        if let Some(waker) = self.accept_waker.take() {
+            self.notified = true;
+            waker.wake();
+        }
+    }
+
+    /// The other side broke the rules of one stream.
+    pub(crate) fn stream_error(
+        &mut self,
+        id: u32,
+        code: Code,
+        abuse: Option<Abuse>,
+    ) -> Result<(), ConnError> {
+        if let Some(abuse) = abuse {
+            count(abuse);
+        }
+        self.remember_reset(id);
+        self.reply(&frame::rst_stream(id, code))?;
+        if let Some(key) = self.streams.key(id) {
+            self.end_stream(key, Reset { code, by: ResetBy::Us, unprocessed: false });
+        }
+        if self.stream_errors.take() {
+            return Ok(());
+        }
+        Err(ConnError::abused(Abuse::StreamErrors, "too many streams that had to be reset"))
+    }
+
+    /// Resets a stream on behalf of its user.
+    pub(crate) fn reset(&mut self, key: Key, code: Code) {
+        if self.rst(key, code) {
+            self.end_stream(key, Reset { code, by: ResetBy::Us, unprocessed: false });
+        }
+    }
+
+    /// Sends RST_STREAM if the other side needs to be told.
+    fn rst(&mut self, key: Key, code: Code) -> bool {
+        let Some(slot) = self.streams.get(key).filter(|slot| !slot.is_over()) else { return false };
+        let id = slot.id;
+        self.remember_reset(id);
+        self.put(&frame::rst_stream(id, code));
+        true
+    }
+
+    fn remember_reset(&mut self, id: u32) {
+        if self.reset_ids.len() == REMEMBERED_RESETS {
+            self.reset_ids.pop_front();
+        }
+        self.reset_ids.push_back(id);
+    }
+
+    /// Marks a stream as ended early, and the linked one with it.
+    pub(crate) fn end_stream(&mut self, key: Key, reset: Reset) {
+        let Some(far) = self.end_here(key, reset) else { return };
+        let code = match reset.by {
+            ResetBy::Connection if self.client => Code::INTERNAL_ERROR,
+            ResetBy::Connection => Code::CANCEL,
+            // What we had to reset was the other side's fault, not the linked one's.
+            ResetBy::Us if !self.client => Code::CANCEL,
+            ResetBy::Us => Code::INTERNAL_ERROR,
+            ResetBy::Peer => reset.code,
+        };
+        far.conn.borrow_mut().far_reset(far.key, code);
+    }
+
+    /// The linked stream ended early: so does this one.
+    pub(crate) fn far_reset(&mut self, key: Key, code: Code) {
+        if self.rst(key, code) {
+            self.end_here(key, Reset { code, by: ResetBy::Us, unprocessed: false });
+        }
+    }
+
+    /// The part of an early end that concerns this connection; the linked stream, if there is one.
+    fn end_here(&mut self, key: Key, reset: Reset) -> Option<Far> {
+        let slot = self.streams.get_mut(key).filter(|slot| !slot.is_over())?;
+        slot.reset = Some(reset);
+        slot.queue.clear();
+        slot.queued = 0;
+        slot.then = Then::More;
+        let held = std::mem::take(&mut slot.held);
+        let far = slot.far.take();
+        if reset.code != Code::NO_ERROR || reset.by == ResetBy::Us {
+            slot.data.clear();
+        }
+        self.held -= held;
+        self.renew_connection();
+        self.settle(key);
+        far
+    }
+
+    /// Does what is due when a stream may be over.
+    pub(crate) fn settle(&mut self, key: Key) {
+        let Some(slot) = self.streams.get_mut(key).filter(|slot| slot.is_over()) else { return };
+        slot.wake_recv();
+        slot.wake_send();
+        self.notified = true;
+        if std::mem::take(&mut slot.counted) {
+            let clean = slot.reset.is_none();
+            self.open -= 1;
+            if clean {
+                self.resets.give(1);
+                self.stream_errors.give(1);
+            }
+            self.wake_opener();
+            if self.open == 0 && (self.phase >= Phase::Draining || self.unused) {
+                self.wake_driver();
+            }
+        }
+        self.free(key);
+    }
+
+    /// Frees a stream that is over and that nobody has.
+    fn free(&mut self, key: Key) {
+        let done = |slot: &&mut Slot| slot.is_over() && !slot.handle;
+        let Some(slot) = self.streams.get_mut(key).filter(done) else { return };
+        let held = std::mem::take(&mut slot.held);
+        let far = slot.far.take();
+        self.streams.remove(key);
+        self.held -= held;
+        self.renew_connection();
+        drop(far);
+    }
+
+    /// The other side wants no more of a linked stream, of which it has sent everything: what is
+    /// under way in this direction is delivered, then the rest is called off.
+    pub(crate) fn far_finish(&mut self, key: Key) {
+        let Some(slot) = self.streams.get_mut(key) else { return };
+        if slot.send == Progress::Ended {
+            self.far_reset(key, Code::NO_ERROR);
+        } else {
+            slot.close_after = true;
+        }
+    }
+
+    /// The user of a stream is gone.
+    pub(crate) fn drop_handle(&mut self, key: Key) {
+        let Some(slot) = self.streams.get_mut(key) else { return };
+        slot.handle = false;
+        slot.recv_waker = None;
+        slot.send_waker = None;
+        if slot.is_over() {
+            return self.free(key);
+        }
+        let sending_done = slot.send == Progress::Ended || !matches!(slot.then, Then::More);
+        if sending_done && slot.recv == Progress::Ended {
+            // What is queued still goes out.
+            return;
+        }
+        if !sending_done {
+            return self.reset(key, Code::CANCEL);
+        }
+        // What is received has no reader.
+        if self.client {
+            self.reset(key, Code::CANCEL);
+        } else if slot.send == Progress::Ended {
+            // RFC 9113 section 8.1: the response is complete, the rest of the request not needed.
+            self.reset(key, Code::NO_ERROR);
+        } else {
+            slot.close_after = true;
+        }
+    }
+
+    /// Gives credit for `count` bytes of a stream that were passed on.
+    pub(crate) fn credit(&mut self, key: Key, count: usize) {
+        let window = i64::from(self.limits.stream_window());
+        let Some(slot) = self.streams.get_mut(key) else { return };
+        let count = count.min(slot.held);
+        slot.held -= count;
+        self.held -= count;
+        if slot.recv != Progress::Ended && slot.reset.is_none() {
+            let credit = window - slot.recv_window - slot.held as i64;
+            if credit >= window / 2 {
+                slot.recv_window += credit;
+                self.put(&frame::window_update(key.id, credit as u32));
+            }
+        }
+        self.renew_connection();
+    }
+
+    /// Gives credit for the whole connection once half of its window is used, unless too much
+    /// waits here: then the streams that do not move must move first.
+    pub(crate) fn renew_connection(&mut self) {
+        let window = i64::from(self.limits.connection_window());
+        let credit = window - self.recv_window;
+        if credit >= window / 2 && self.held < self.limits.held_bytes && self.error.is_none() {
+            self.recv_window += credit;
+            self.put(&frame::window_update(0, credit as u32));
+        }
+    }
+
+    /// Whether a stream may be opened.
+    pub(crate) fn can_open(&self) -> Result<(), crate::OpenError> {
+        use crate::OpenError::{Closed, Full};
+        let limit = self.peer.concurrent.min(self.limits.opened_streams);
+        if self.phase != Phase::Open || self.next_id > MAX_31 || !self.client {
+            Err(Closed)
+        } else if self.open >= limit {
+            Err(Full)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Wakes the next who waits to open a stream.
+    pub(crate) fn wake_opener(&mut self) {
+        if self.openers.is_empty() || self.can_open() == Err(crate::OpenError::Full) {
+            return;
+        }
+        if let Some((_, waker)) = self.openers.pop_front() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn wake_all_openers(&mut self) {
+        for (_, waker) in self.openers.drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Ends everything. Streams whose head never left are marked as unprocessed.
+    pub(crate) fn close(&mut self, error: Option<ConnError>) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.phase = Phase::Closed;
+        let code = error.as_ref().map_or(Code::NO_ERROR, |error| error.code);
+        self.error = error;
+        let written = self.out.written();
+        for place in 0..self.streams.places() {
+            let Some(key) = self.streams.at(place) else { continue };
+            let Some(slot) = self.streams.get(key).filter(|slot| !slot.is_over()) else { continue };
+            let unprocessed = self.client && slot.head_at >= written;
+            self.end_stream(key, Reset { code, by: ResetBy::Connection, unprocessed });
+        }
+        // Requests that nobody has accepted never get a user.
+        while let Some(key) = self.accepted.pop_front() {
+            self.drop_handle(key);
+        }
+        self.ring.clear();
+        self.wake_accept();
+        self.wake_all_openers();
+    }
+
+    /// A piece of the largest size that one DATA frame may have.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        self.peer.frame_bytes.min(self.limits.frame_bytes.max(16_384)) as usize
+    }
+
+    /// Starts a graceful end.
+    pub(crate) fn drain(&mut self) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        if self.client {
+            self.phase = Phase::Draining;
+            self.wake_all_openers();
+        } else {
+            // RFC 9113 section 6.8: requests under way to us are still taken. The PING tells when
+            // the other side has seen it.
+            self.phase = Phase::Announced;
+            self.put(&frame::goaway(MAX_31, Code::NO_ERROR));
+            self.put(&frame::ping(false, DRAIN_PING));
+        }
+        self.wake_driver();
+    }
+
+    /// The other side has seen the announcement.
+    pub(crate) fn drain_for_good(&mut self) {
+        if self.phase == Phase::Announced {
+            self.phase = Phase::Draining;
+            let last = self.last_peer_id;
+            self.put(&frame::goaway(last, Code::NO_ERROR));
+        }
+    }
+}
+
+/// What the PING of a drain carries.
+pub(crate) const DRAIN_PING: [u8; 8] = *b"leno/end";

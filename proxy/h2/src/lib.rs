@@ -1,0 +1,52 @@
+//! HTTP/2 (RFC 9113) for a relay: connections in both roles, whose streams can be joined.
+//!
+//! ```text
+//! client ══ Driver ══ Accept ──► Request ─┐            ┌── Client::open ══ Driver ══ server
+//!             │                           ├── forward ─┤                     │
+//!             └─ reads ─► frames ─► Stream ◄── link ──► Stream ◄─ frames ◄───┘
+//! ```
+//!
+//! A [`Driver`] is the one task of a connection; [`Accept`], [`Client`] and [`Stream`] share its
+//! state on the same thread. Whatever they do is queued, and the driver writes it all at once.
+//! A relay takes a [`Request`], opens a stream with its (edited) head, sends the response's head
+//! back and calls [`link`]: from then on DATA goes from one connection's reader into the other's
+//! queue without a task in between, without a copy (beyond small payloads), and with flow control
+//! from end to end.
+//!
+//! The crate knows nothing of HTTP/1, routes, pools, TLS or retries. It checks what RFC 9113
+//! section 8 demands of messages, so that a head that comes out of it can be sent on, and holds
+//! the other side to [`Limits`]; what goes beyond is counted by [`abuse_counts`].
+//!
+//! An idle connection holds no buffer. In steady state nothing is allocated. Priorities are
+//! ignored, server push is refused.
+
+mod clock;
+mod code;
+mod conn;
+mod driver;
+mod error;
+mod frame;
+mod head;
+mod inner;
+mod io;
+mod limits;
+mod link;
+mod out;
+mod piece;
+mod recv;
+mod send;
+mod settings;
+mod slot;
+mod stream;
+mod tolerance;
+
+pub use code::Code;
+pub use conn::{Accept, Client, Opening, Request, client, server};
+pub use driver::Driver;
+pub use error::{Abuse, ConnError, OpenError, Reset, ResetBy, abuse_counts};
+pub use head::Head;
+pub use io::Io;
+pub use limits::Limits;
+pub use link::{Link, Linked, forward, link};
+pub use piece::{Piece, trim_chunks};
+pub use stream::Stream;

@@ -1,0 +1,113 @@
+//! The fast path of a relay: two streams of two connections, joined.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::error::Reset;
+use crate::slot::{Far, Progress};
+use crate::stream::Stream;
+
+/// What a link moved, and how it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Linked {
+    /// Bytes of DATA received on the first stream (the client's).
+    pub received: u64,
+    /// Bytes of DATA sent on it.
+    pub sent: u64,
+    /// How the first stream ended early, if it did.
+    pub client: Option<Reset>,
+    /// The same of the second stream (the server's).
+    pub server: Option<Reset>,
+}
+
+/// From here on everything that `from` receives (bodies, trailers, its end) goes straight to
+/// `to`, from one connection's reader into the other's queue, and a reset of either ends both.
+/// Credit goes back to the sender when its bytes are in the other connection's bounded queue, so
+/// flow control is end to end.
+///
+/// Heads are not passed on: call it for the request when the server's stream is open, and for the
+/// response when its head was sent on. The streams must be of connections with opposite roles;
+/// others are left alone. Does nothing to streams that are over.
+pub fn forward(from: &Stream, to: &Stream) {
+    if Rc::ptr_eq(&from.conn, &to.conn) {
+        return;
+    }
+    let mut source = from.conn.borrow_mut();
+    let mut target = to.conn.borrow_mut();
+    if source.client == target.client {
+        return;
+    }
+    let over = |slot: Option<&crate::slot::Slot>| slot.is_none_or(|slot| slot.reset.is_some());
+    let (from_over, to_over) =
+        (over(source.streams.get(from.key)), over(target.streams.get(to.key)));
+    if from_over || to_over {
+        let code = crate::Code::CANCEL;
+        target.far_reset(to.key, code);
+        source.far_reset(from.key, code);
+        return;
+    }
+    let Some(slot) = target.streams.get_mut(to.key) else { return };
+    slot.send_far = true;
+    slot.far = Some(far(from));
+    let Some(slot) = source.streams.get_mut(from.key) else { return };
+    slot.recv_far = true;
+    slot.far = Some(far(to));
+    // What came before goes first.
+    let ended = slot.recv == Progress::Ended;
+    let trailers = slot.trailers.take();
+    while let Some(piece) = source.streams.get_mut(from.key).and_then(|s| s.data.pop_front()) {
+        let count = piece.len();
+        let last = ended
+            && trailers.is_none()
+            && source.streams.get(from.key).is_none_or(|slot| slot.data.is_empty());
+        if target.far_piece(to.key, piece, last) {
+            source.credit(from.key, count);
+        }
+    }
+    if ended {
+        match trailers {
+            Some(trailers) => target.far_trailers(to.key, trailers),
+            None => target.far_end(to.key),
+        }
+        drop(target);
+        source.settle(from.key);
+    }
+}
+
+fn far(stream: &Stream) -> Far {
+    Far { conn: Rc::clone(&stream.conn), key: stream.key }
+}
+
+/// Joins a client's stream and the stream to a server in both directions, after the response's
+/// head was sent on, and completes when both are over. Dropping it resets what is not.
+#[must_use]
+pub fn link(client: Stream, server: Stream) -> Link {
+    forward(&client, &server);
+    forward(&server, &client);
+    Link { client, server }
+}
+
+/// The future of [`link`].
+#[derive(Debug)]
+pub struct Link {
+    client: Stream,
+    server: Stream,
+}
+
+impl Future for Link {
+    type Output = Linked;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Linked> {
+        let this = &mut *self;
+        // A reset of one resets the other, so that both end.
+        let (Poll::Ready(client), Poll::Ready(server)) =
+            (this.client.poll_closed(cx), this.server.poll_closed(cx))
+        else {
+            return Poll::Pending;
+        };
+        let (received, sent) = this.client.bytes();
+        Poll::Ready(Linked { received, sent, client, server })
+    }
+}

@@ -1,0 +1,229 @@
+//! Refcounted parts of what was read, and the pooled chunks they are parts of.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::rc::Rc;
+
+/// Sizes of chunks. The smallest is for copies of small payloads that must wait; the second holds
+/// the largest frame that most peers send, with what came before it; the largest is what one read
+/// of a bulk stream can use before it falls out of the processor's cache.
+const SIZES: [usize; 4] = [4 * 1024, 20 * 1024, 64 * 1024, 256 * 1024];
+
+/// Free chunks kept of each size: 2.75 MiB a worker at most. The rest is freed.
+const KEPT: [usize; 4] = [64, 24, 16, 4];
+
+/// The index of a chunk's size in the table of sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Class(u8);
+
+impl Class {
+    #[cfg(test)]
+    pub(crate) const SMALLEST: Self = Self(0);
+    /// What the first read of a connection takes.
+    pub(crate) const FIRST_READ: Self = Self(1);
+
+    pub(crate) fn size(self) -> usize {
+        SIZES[self.0 as usize]
+    }
+
+    pub(crate) fn larger(self) -> Self {
+        Self((self.0 + 1).min(SIZES.len() as u8 - 1))
+    }
+
+    pub(crate) fn smaller(self) -> Self {
+        Self(self.0.saturating_sub(1)).max(Self::FIRST_READ)
+    }
+
+    /// The smallest that holds `bytes`, or the largest there is.
+    pub(crate) fn holding(bytes: usize) -> Self {
+        let class = SIZES.iter().position(|size| *size >= bytes).unwrap_or(SIZES.len() - 1);
+        Self(class as u8)
+    }
+}
+
+thread_local! {
+    static FREE: [RefCell<Vec<Rc<[u8]>>>; SIZES.len()] = const { [const { RefCell::new(Vec::new()) }; SIZES.len()] };
+}
+
+/// Frees the calling thread's free chunks, for a worker that has gone quiet.
+pub fn trim_chunks() {
+    FREE.with(|free| free.iter().for_each(|list| drop(list.take())));
+}
+
+/// Bytes being filled by reads, of which [`Piece`]s are split off. The default owns nothing.
+#[derive(Default)]
+pub(crate) struct Chunk(Option<Rc<[u8]>>);
+
+impl Chunk {
+    pub(crate) fn take(class: Class) -> Self {
+        let pooled = FREE.try_with(|free| free[class.0 as usize].borrow_mut().pop()).ok().flatten();
+        Self(Some(pooled.unwrap_or_else(|| Rc::from(vec![0; class.size()]))))
+    }
+
+    /// The whole chunk for writing, unless a piece of it is still about.
+    pub(crate) fn unique(&mut self) -> Option<&mut [u8]> {
+        Rc::get_mut(self.0.as_mut()?)
+    }
+
+    pub(crate) fn piece(&self, range: Range<usize>) -> Piece {
+        debug_assert!(range.start <= range.end && range.end <= self.len());
+        Piece { chunk: Self(self.0.clone()), start: range.start, end: range.end }
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let Some(rc) = self.0.take() else { return };
+        if Rc::strong_count(&rc) > 1 {
+            return;
+        }
+        let Some(class) = SIZES.iter().position(|size| *size == rc.len()) else { return };
+        // An error means that the thread is ending: the chunk is freed.
+        let _ = FREE.try_with(|free| {
+            let mut list = free[class].borrow_mut();
+            if list.len() < KEPT[class] {
+                list.push(rc);
+            }
+        });
+    }
+}
+
+/// Bytes of a body: a part of what was read, shared and not copied. Stays on its thread.
+pub struct Piece {
+    chunk: Chunk,
+    start: usize,
+    end: usize,
+}
+
+impl Piece {
+    /// A copy of `bytes` in a pooled chunk, or one of their own if they are too many for one.
+    #[must_use]
+    pub fn copied(bytes: &[u8]) -> Self {
+        let mut chunk = Chunk::take(Class::holding(bytes.len()));
+        match chunk.unique().and_then(|room| room.get_mut(..bytes.len())) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                Self { chunk, start: 0, end: bytes.len() }
+            }
+            None => Self { chunk: Chunk(Some(Rc::from(bytes))), start: 0, end: bytes.len() },
+        }
+    }
+
+    /// Bytes that stay alive while this piece does: those of the chunk that it is part of.
+    #[must_use]
+    pub fn pinned(&self) -> usize {
+        self.chunk.len()
+    }
+
+    /// The first `count` bytes (or all) as a piece of their own; this one keeps the rest.
+    #[must_use]
+    pub fn split_to(&mut self, count: usize) -> Self {
+        let at = self.start + count.min(self.len());
+        let first = Self { chunk: Chunk(self.chunk.0.clone()), start: self.start, end: at };
+        self.start = at;
+        first
+    }
+
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.end);
+    }
+
+    /// Copies `bytes` behind these if nobody else has the chunk and there is room. Whether it did.
+    pub(crate) fn try_append(&mut self, bytes: &[u8]) -> bool {
+        let end = self.end + bytes.len();
+        let room = self.chunk.unique().and_then(|chunk| chunk.get_mut(self.end..end));
+        let Some(room) = room else { return false };
+        room.copy_from_slice(bytes);
+        self.end = end;
+        true
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.chunk[self.start..self.end]
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Clone for Piece {
+    fn clone(&self) -> Self {
+        Self { chunk: Chunk(self.chunk.0.clone()), start: self.start, end: self.end }
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({} bytes)", self.len())
+    }
+}
+
+impl From<&[u8]> for Piece {
+    fn from(bytes: &[u8]) -> Self {
+        Self::copied(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Piece {
+    fn from(bytes: Vec<u8>) -> Self {
+        let end = bytes.len();
+        Self { chunk: Chunk(Some(Rc::from(bytes))), start: 0, end }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(class: Class) -> usize {
+        FREE.with(|free| free[class.0 as usize].borrow().len())
+    }
+
+    #[test]
+    fn a_chunk_returns_with_its_last_piece() {
+        trim_chunks();
+        let mut chunk = Chunk::take(Class::SMALLEST);
+        chunk.unique().unwrap()[..5].copy_from_slice(b"hello");
+        let mut piece = chunk.piece(0..5);
+        assert!(chunk.unique().is_none());
+        drop(chunk);
+        assert_eq!(free(Class::SMALLEST), 0);
+        let first = piece.split_to(2);
+        assert_eq!((&*first, &*piece), (&b"he"[..], &b"llo"[..]));
+        assert!(!piece.try_append(b"x"));
+        drop(piece);
+        drop(first);
+        assert_eq!(free(Class::SMALLEST), 1);
+        trim_chunks();
+    }
+
+    #[test]
+    fn bytes_of_any_number_make_a_piece() {
+        for len in [0, 1, 64 * 1024, 300 * 1024] {
+            assert_eq!(*Piece::copied(&vec![7; len]), vec![7; len]);
+            assert_eq!(*Piece::from(vec![7; len]), vec![7; len]);
+        }
+    }
+
+    #[test]
+    fn the_pool_is_bounded() {
+        trim_chunks();
+        drop((0..KEPT[2] + 2).map(|_| Chunk::take(Class(2))).collect::<Vec<_>>());
+        assert_eq!(free(Class(2)), KEPT[2]);
+        trim_chunks();
+    }
+}

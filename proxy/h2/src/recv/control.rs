@@ -1,0 +1,258 @@
+//! Frames about the connection or about a stream as a whole.
+
+use super::Absent;
+use crate::code::Code;
+use crate::error::{Abuse, ConnError, Reset, ResetBy};
+use crate::frame::{self, FrameHead, HEAD_BYTES, MAX_31, flag, kind, number31};
+use crate::inner::{DRAIN_PING, Inner, Phase};
+use crate::slot::{Key, Progress};
+
+impl Inner {
+    pub(super) fn on_priority(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
+        self.empty_frame(Abuse::EmptyFrames)?;
+        if head.id == 0 {
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "PRIORITY without a stream"));
+        }
+        if payload.len() != 5 {
+            if self.streams.key(head.id).is_none() {
+                let what = "PRIORITY of a wrong length";
+                return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, what));
+            }
+            return self.stream_error(head.id, Code::FRAME_SIZE_ERROR, None);
+        }
+        // Priorities are ignored (RFC 9113 section 5.3.2), except that none may name itself.
+        if number31(payload, 0) == Some(head.id) {
+            return self.stream_error(head.id, Code::PROTOCOL_ERROR, None);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_rst_stream(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<(), ConnError> {
+        let Some(bytes) = payload.first_chunk().filter(|_| payload.len() == 4) else {
+            let what = "RST_STREAM of a wrong length";
+            return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, what));
+        };
+        let code = Code(u32::from_be_bytes(*bytes));
+        let Some(key) = self.stream_of(head)? else { return self.empty_frame(Abuse::EmptyFrames) };
+        let Some(slot) = self.streams.get_mut(key).filter(|slot| !slot.is_over()) else {
+            return Ok(());
+        };
+        let unprocessed = self.client && code == Code::REFUSED_STREAM;
+        // RFC 9113 section 8.1: the server has answered and needs no more of the request.
+        let answered = self.client && code == Code::NO_ERROR && slot.recv == Progress::Ended;
+        if answered && let Some(far) = slot.far.take() {
+            far.conn.borrow_mut().far_finish(far.key);
+        }
+        self.end_stream(key, Reset { code, by: ResetBy::Peer, unprocessed });
+        if !self.client && !self.resets.take() {
+            return Err(ConnError::abused(Abuse::RapidReset, "streams opened and reset too fast"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
+        if head.id != 0 {
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "SETTINGS with a stream"));
+        }
+        if head.has(flag::ACK) {
+            if !payload.is_empty() {
+                let what = "an acknowledgement with settings in it";
+                return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, what));
+            }
+            self.reading.acknowledged = true;
+            return Ok(());
+        }
+        if self.reading.settings {
+            self.empty_frame(Abuse::SettingsFlood)?;
+        }
+        let before = self.peer.window;
+        self.peer.apply(payload, self.client)?;
+        self.reading.settings = true;
+        self.encoder.set_max_table(self.peer.table_bytes as usize);
+        self.reply(&FrameHead::new(0, kind::SETTINGS, flag::ACK, 0).bytes())?;
+        self.move_windows(i64::from(self.peer.window) - i64::from(before))?;
+        if self.client {
+            // More streams may be allowed than before.
+            self.wake_all_openers();
+        }
+        Ok(())
+    }
+
+    /// RFC 9113 section 6.9.2: a new initial window moves those of the open streams.
+    fn move_windows(&mut self, by: i64) -> Result<(), ConnError> {
+        if by == 0 {
+            return Ok(());
+        }
+        let mut freed = false;
+        for (key, slot) in self.streams.iter_mut() {
+            slot.send_window += by;
+            if slot.send_window > i64::from(MAX_31) {
+                let what = "a stream's window past its bound";
+                return Err(ConnError::abused(Abuse::WindowOverflow, what));
+            }
+            if slot.send_window > 0 && !slot.queue.is_empty() && !slot.in_ring {
+                slot.in_ring = true;
+                self.ring.push_back(key);
+                freed = true;
+            }
+            slot.wake_send();
+        }
+        if freed {
+            self.wake_driver();
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
+        if head.id != 0 {
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "PING with a stream"));
+        }
+        let Some(opaque) = payload.first_chunk().filter(|_| payload.len() == 8) else {
+            return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, "PING of a wrong length"));
+        };
+        if head.has(flag::ACK) {
+            if *opaque == DRAIN_PING {
+                self.drain_for_good();
+            }
+            return self.empty_frame(Abuse::PingFlood);
+        }
+        self.empty_frame(Abuse::PingFlood)?;
+        self.reply(&frame::ping(true, *opaque))
+    }
+
+    pub(super) fn on_goaway(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
+        if head.id != 0 {
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "GOAWAY with a stream"));
+        }
+        self.empty_frame(Abuse::EmptyFrames)?;
+        let (Some(last), Some(code)) = (number31(payload, 0), payload.get(4..8)) else {
+            return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, "GOAWAY of a wrong length"));
+        };
+        let code = Code(u32::from_be_bytes([code[0], code[1], code[2], code[3]]));
+        if self.phase < Phase::Draining {
+            self.phase = Phase::Draining;
+            self.wake_all_openers();
+            self.wake_accept();
+        }
+        if self.client {
+            for place in 0..self.streams.places() {
+                let Some(key) = self.streams.at(place).filter(|key| key.id > last) else {
+                    continue;
+                };
+                let reset = Reset { code, by: ResetBy::Connection, unprocessed: true };
+                self.end_stream(key, reset);
+            }
+        }
+        if code != Code::NO_ERROR {
+            let what = "the other side ended the connection with an error";
+            return Err(ConnError { by_peer: true, ..ConnError::broke(code, what) });
+        }
+        self.wake_driver();
+        Ok(())
+    }
+
+    pub(super) fn on_window_update(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<(), ConnError> {
+        let Some(credit) = number31(payload, 0).filter(|_| payload.len() == 4) else {
+            let what = "WINDOW_UPDATE of a wrong length";
+            return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, what));
+        };
+        if head.id == 0 {
+            return self.grow_connection(credit);
+        }
+        let Some(key) = self.stream_of(head)? else {
+            return self.empty_frame(Abuse::EmptyFrames);
+        };
+        self.grow_stream(key, credit)
+    }
+
+    fn grow_connection(&mut self, credit: u32) -> Result<(), ConnError> {
+        if credit == 0 {
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "WINDOW_UPDATE of nothing"));
+        }
+        self.send_window += i64::from(credit);
+        if self.send_window > i64::from(MAX_31) {
+            let what = "the connection's window past its bound";
+            return Err(ConnError::abused(Abuse::WindowOverflow, what));
+        }
+        if self.ring.is_empty() {
+            // Nothing waited for it.
+            return self.empty_frame(Abuse::EmptyFrames);
+        }
+        self.wake_driver();
+        Ok(())
+    }
+
+    fn grow_stream(&mut self, key: Key, credit: u32) -> Result<(), ConnError> {
+        let Some(slot) = self.streams.get_mut(key).filter(|slot| !slot.is_over()) else {
+            return self.empty_frame(Abuse::EmptyFrames);
+        };
+        if credit == 0 {
+            return self.stream_error(key.id, Code::PROTOCOL_ERROR, None);
+        }
+        slot.send_window += i64::from(credit);
+        if slot.send_window > i64::from(MAX_31) {
+            return self.stream_error(
+                key.id,
+                Code::FLOW_CONTROL_ERROR,
+                Some(Abuse::WindowOverflow),
+            );
+        }
+        let waited = !slot.queue.is_empty();
+        if waited && !slot.in_ring && slot.send_window > 0 {
+            slot.in_ring = true;
+            self.ring.push_back(key);
+        }
+        slot.wake_send();
+        if waited {
+            self.wake_driver();
+            return Ok(());
+        }
+        self.empty_frame(Abuse::EmptyFrames)
+    }
+
+    /// Whether a HEADERS frame may open this stream, or how it must be refused.
+    pub(super) fn may_open(&mut self, id: u32) -> Result<bool, ConnError> {
+        match self.absent(id) {
+            Absent::Idle if self.client || id.is_multiple_of(2) => {
+                Err(ConnError::broke(Code::PROTOCOL_ERROR, "HEADERS with a wrong identifier"))
+            }
+            Absent::Idle => Ok(true),
+            Absent::Reset => Ok(false),
+            Absent::Closed { skipped: true } => {
+                Err(ConnError::broke(Code::PROTOCOL_ERROR, "HEADERS with a skipped identifier"))
+            }
+            Absent::Closed { skipped: false } => {
+                self.stream_error(id, Code::STREAM_CLOSED, None)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Our first frames.
+    pub(crate) fn greet(&mut self) {
+        let settings = self.limits.settings(self.client);
+        if self.client {
+            self.out.put(frame::PREFACE);
+        }
+        self.out.append(|buf| {
+            let start = buf.len();
+            buf.extend_from_slice(&[0; HEAD_BYTES]);
+            settings.put(buf);
+            let len = buf.len() - start - HEAD_BYTES;
+            let head = FrameHead::new(len, kind::SETTINGS, 0, 0).bytes();
+            buf[start..start + HEAD_BYTES].copy_from_slice(&head);
+        });
+        let window = self.limits.connection_window() - crate::settings::DEFAULT_WINDOW;
+        if window > 0 {
+            self.out.put(&frame::window_update(0, window));
+        }
+    }
+}

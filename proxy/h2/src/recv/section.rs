@@ -1,0 +1,225 @@
+//! HEADERS and CONTINUATION (RFC 9113 sections 6.2 and 6.10): heads and trailers.
+
+use leno_hpack::Outcome;
+
+use super::unpadded;
+use crate::code::Code;
+use crate::error::{Abuse, ConnError, count};
+use crate::frame::{FrameHead, flag, number31};
+use crate::head::{self, Facts, Head};
+use crate::inner::{EMPTY_PER_USEFUL, Inner, Phase};
+use crate::slot::{Key, Progress};
+
+/// Bytes of the priority fields of HEADERS, which are ignored.
+const PRIORITY_BYTES: usize = 5;
+/// Streams that are over, and still in somebody's hands, beyond those that may be open.
+const LINGERING: usize = 256;
+
+/// A field section of which frames are still to come.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) id: u32,
+    end: bool,
+    depends_on_itself: bool,
+    bytes: Vec<u8>,
+    frames: u32,
+}
+
+impl Inner {
+    pub(super) fn on_headers(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
+        if head.id == 0 {
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "HEADERS without a stream"));
+        }
+        let mut fragment = unpadded(head, payload)?;
+        let mut depends_on_itself = false;
+        if head.has(flag::PRIORITY) {
+            depends_on_itself = number31(fragment, 0) == Some(head.id);
+            fragment = fragment
+                .get(PRIORITY_BYTES..)
+                .ok_or(ConnError::broke(Code::FRAME_SIZE_ERROR, "HEADERS without its priority"))?;
+        }
+        let end = head.has(flag::END_STREAM);
+        if head.has(flag::END_HEADERS) {
+            return self.on_section(head.id, end, depends_on_itself, fragment);
+        }
+        let bytes = fragment.to_vec();
+        self.reading.section =
+            Some(Section { id: head.id, end, depends_on_itself, bytes, frames: 0 });
+        Ok(())
+    }
+
+    pub(super) fn on_continuation(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<(), ConnError> {
+        let Some(mut section) = self.reading.section.take() else { return Ok(()) };
+        section.frames += 1;
+        section.bytes.extend_from_slice(payload);
+        // What is encoded is not longer than what it means, or it was made to be.
+        let most = self.limits.header_list_bytes as usize * 2;
+        if section.frames > self.limits.continuations || section.bytes.len() > most {
+            let what = "a field section without end";
+            return Err(ConnError::abused(Abuse::ContinuationFlood, what));
+        }
+        if !head.has(flag::END_HEADERS) {
+            self.reading.section = Some(section);
+            return Ok(());
+        }
+        self.on_section(section.id, section.end, section.depends_on_itself, &section.bytes)
+    }
+
+    /// A complete field section. It is decoded whatever becomes of it, since the table of the
+    /// connection depends on it.
+    fn on_section(
+        &mut self,
+        id: u32,
+        end: bool,
+        depends_on_itself: bool,
+        section: &[u8],
+    ) -> Result<(), ConnError> {
+        let mut fields = Head::new();
+        let limits = leno_hpack::Limits {
+            list_bytes: self.limits.header_list_bytes as usize,
+            fields: self.limits.header_fields,
+        };
+        let outcome = self
+            .decoder
+            .decode(section, &mut fields, limits)
+            .map_err(|_| ConnError::abused(Abuse::Hpack, "a field section cannot be decoded"))?;
+        let key = match self.streams.key(id) {
+            Some(key) => key,
+            None if !self.may_open(id)? => return Ok(()),
+            None => return self.on_request(id, end, depends_on_itself, (fields, outcome)),
+        };
+        let Some(slot) = self.streams.get(key).filter(|slot| slot.reset.is_none()) else {
+            return Ok(());
+        };
+        if slot.recv == Progress::Ended {
+            return self.stream_error(id, Code::STREAM_CLOSED, None);
+        }
+        if depends_on_itself {
+            return self.stream_error(id, Code::PROTOCOL_ERROR, None);
+        }
+        if outcome == Outcome::TooLarge {
+            return self.stream_error(id, Code::ENHANCE_YOUR_CALM, Some(Abuse::HeaderList));
+        }
+        match slot.recv {
+            Progress::Head => self.on_response(key, end, fields),
+            _ => self.on_trailers(key, end, fields),
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        id: u32,
+        end: bool,
+        depends_on_itself: bool,
+        (fields, outcome): (Head, Outcome),
+    ) -> Result<(), ConnError> {
+        self.opened_ids = match (id - self.last_peer_id).div_ceil(2) {
+            shift @ 0..64 => self.opened_ids << shift | 1,
+            _ => 1,
+        };
+        self.last_peer_id = id;
+        if self.phase >= Phase::Draining {
+            // Excluded by our last GOAWAY, or the other side has said that it opens no more.
+            return self.stream_error(id, Code::REFUSED_STREAM, None);
+        }
+        let most = self.limits.concurrent_streams;
+        if self.open >= most || self.streams.len() > most as usize + LINGERING {
+            return self.stream_error(id, Code::REFUSED_STREAM, Some(Abuse::ConcurrentStreams));
+        }
+        if depends_on_itself {
+            return self.stream_error(id, Code::PROTOCOL_ERROR, None);
+        }
+        if outcome == Outcome::TooLarge {
+            return self.refuse_large(id, end);
+        }
+        let Ok(facts) = head::check_request(&fields, self.limits.connect_protocol) else {
+            return self.stream_error(id, Code::PROTOCOL_ERROR, Some(Abuse::Malformed));
+        };
+        if end && facts.content_length.is_some_and(|length| length > 0) {
+            return self.stream_error(id, Code::PROTOCOL_ERROR, Some(Abuse::Malformed));
+        }
+        self.empty_frames.give(EMPTY_PER_USEFUL);
+        let key = self.add_stream(id);
+        if let Some(slot) = self.streams.get_mut(key) {
+            slot.recv = if end { Progress::Ended } else { Progress::Body };
+            slot.body_left = facts.content_length;
+            slot.is_head = facts.is_head;
+            slot.heads.push_back(fields);
+        }
+        self.accepted.push_back(key);
+        self.wake_accept();
+        Ok(())
+    }
+
+    /// A new stream with the windows of the moment.
+    pub(crate) fn add_stream(&mut self, id: u32) -> Key {
+        self.open += 1;
+        let recv_window = i64::from(self.limits.stream_window());
+        let send_window = i64::from(self.peer.window);
+        let (key, slot) = self.streams.insert(id);
+        slot.recv_window = recv_window;
+        slot.send_window = send_window;
+        key
+    }
+
+    /// RFC 6585 section 5: tells the client instead of only resetting the stream.
+    fn refuse_large(&mut self, id: u32, end: bool) -> Result<(), ConnError> {
+        count(Abuse::HeaderList);
+        let key = self.add_stream(id);
+        if let Some(slot) = self.streams.get_mut(key) {
+            slot.recv = if end { Progress::Ended } else { Progress::Body };
+        }
+        let answer: Head = [(":status", "431")].into_iter().collect();
+        self.send_section(key, &answer, true);
+        // Resets what is left of the request.
+        self.drop_handle(key);
+        Ok(())
+    }
+
+    fn on_response(&mut self, key: Key, end: bool, fields: Head) -> Result<(), ConnError> {
+        let most = self.limits.interim_heads;
+        let facts = head::check_response(&fields);
+        let Some(slot) = self.streams.get_mut(key) else { return Ok(()) };
+        let malformed = match facts {
+            Err(_) => true,
+            Ok(Facts { status: 100..200, .. }) => end || slot.heads.len() >= most,
+            Ok(facts) => {
+                let no_body = slot.is_head || facts.status == 204 || facts.status == 304;
+                slot.body_left = if no_body { Some(0) } else { facts.content_length };
+                slot.recv = if end { Progress::Ended } else { Progress::Body };
+                end && slot.body_left.is_some_and(|left| left > 0)
+            }
+        };
+        if malformed {
+            return self.stream_error(key.id, Code::PROTOCOL_ERROR, Some(Abuse::Malformed));
+        }
+        slot.heads.push_back(fields);
+        slot.wake_recv();
+        self.notified = true;
+        if end {
+            self.settle(key);
+        }
+        Ok(())
+    }
+
+    fn on_trailers(&mut self, key: Key, end: bool, fields: Head) -> Result<(), ConnError> {
+        let Some(slot) = self.streams.get_mut(key) else { return Ok(()) };
+        let short = slot.body_left.is_some_and(|left| left > 0);
+        if !end || short || head::check_trailers(&fields).is_err() {
+            return self.stream_error(key.id, Code::PROTOCOL_ERROR, Some(Abuse::Malformed));
+        }
+        if let (true, Some(far)) = (slot.recv_far, &slot.far) {
+            slot.recv = Progress::Ended;
+            far.conn.borrow_mut().far_trailers(far.key, fields);
+            self.settle(key);
+        } else {
+            slot.trailers = Some(fields);
+            self.end_recv(key);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! The state of one stream, and the table of a connection's streams.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+use std::task::Waker;
+
+use crate::error::Reset;
+use crate::head::Head;
+use crate::inner::Inner;
+use crate::piece::{Chunk, Piece};
+
+/// Free slots that keep their queues' memory: what a burst leaves behind.
+const KEPT_SLOTS: usize = 128;
+
+/// Which stream: where it is, and its identifier, since places are used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) place: u32,
+    pub(crate) id: u32,
+}
+
+/// A stream of another connection.
+#[derive(Clone)]
+pub(crate) struct Far {
+    pub(crate) conn: Rc<RefCell<Inner>>,
+    pub(crate) key: Key,
+}
+
+/// What was received on a stream (RFC 9113 section 5.1, seen from one direction):
+///
+/// ```text
+/// Head ──final head──► Body ──END_STREAM──► Ended
+///  └────────final head with END_STREAM──────▲
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Progress {
+    #[default]
+    Head,
+    Body,
+    Ended,
+}
+
+/// What follows when a stream's queue is empty.
+#[derive(Debug, Default)]
+pub(crate) enum Then {
+    #[default]
+    More,
+    End,
+    Trailers(Head),
+}
+
+/// One stream.
+#[derive(Default)]
+pub(crate) struct Slot {
+    /// 0 while the slot is free.
+    pub(crate) id: u32,
+
+    /// How much was received, whoever has read it.
+    pub(crate) recv: Progress,
+    /// Received and not read.
+    pub(crate) heads: VecDeque<Head>,
+    pub(crate) data: VecDeque<Piece>,
+    pub(crate) trailers: Option<Head>,
+    /// What the other side may still send.
+    pub(crate) recv_window: i64,
+    /// Bytes received that no credit was given back for, because they wait for their reader or
+    /// for the other connection.
+    pub(crate) held: usize,
+    /// Bytes that `content-length` still promises.
+    pub(crate) body_left: Option<u64>,
+    /// The response to this request has no body (HEAD).
+    pub(crate) is_head: bool,
+    /// What is received goes to `far`.
+    pub(crate) recv_far: bool,
+    pub(crate) received: u64,
+
+    /// How much was sent, which is: is in the connection's queue.
+    pub(crate) send: Progress,
+    pub(crate) send_window: i64,
+    /// Waits for windows or for room in the connection's queue.
+    pub(crate) queue: VecDeque<Piece>,
+    pub(crate) queued: usize,
+    pub(crate) then: Then,
+    /// The connection's ring knows that something waits here.
+    pub(crate) in_ring: bool,
+    /// Something was sent, or nothing waited, since the last look.
+    pub(crate) moved: bool,
+    /// Once everything is sent, the rest of what the other side sends is called off.
+    pub(crate) close_after: bool,
+    /// What is sent comes from `far`.
+    pub(crate) send_far: bool,
+    pub(crate) sent: u64,
+    /// Position of the head in the connection's stream of bytes.
+    pub(crate) head_at: u64,
+
+    pub(crate) far: Option<Far>,
+    pub(crate) reset: Option<Reset>,
+    /// Counts as open towards the bound of concurrent streams.
+    pub(crate) counted: bool,
+    /// Somebody has it or will get it: it must not be freed.
+    pub(crate) handle: bool,
+    pub(crate) recv_waker: Option<Waker>,
+    pub(crate) send_waker: Option<Waker>,
+}
+
+impl Slot {
+    /// Nothing more will be sent or received.
+    pub(crate) fn is_over(&self) -> bool {
+        self.reset.is_some() || (self.recv == Progress::Ended && self.send == Progress::Ended)
+    }
+
+    pub(crate) fn wake_recv(&mut self) {
+        if let Some(waker) = self.recv_waker.take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn wake_send(&mut self) {
+        if let Some(waker) = self.send_waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn begin(&mut self, id: u32) {
+        self.id = id;
+        self.handle = true;
+        self.counted = true;
+        self.moved = true;
+    }
+
+    /// Makes it free, with the memory of its queues.
+    fn clear(&mut self) {
+        let mut spare = Self {
+            heads: std::mem::take(&mut self.heads),
+            data: std::mem::take(&mut self.data),
+            queue: std::mem::take(&mut self.queue),
+            ..Self::default()
+        };
+        spare.heads.clear();
+        spare.data.clear();
+        spare.queue.clear();
+        *self = spare;
+    }
+}
+
+/// Queues a part of `chunk` without letting a few bytes keep a large chunk alive: beyond the
+/// first, a part that is small for its chunk is copied together with others.
+pub(crate) fn queue_part(
+    queue: &mut VecDeque<Piece>,
+    payload: &[u8],
+    chunk: &Chunk,
+    range: std::ops::Range<usize>,
+) {
+    let worth_sharing = payload.len() >= chunk.len() / 4;
+    if worth_sharing {
+        queue.push_back(chunk.piece(range));
+    } else if !queue.back_mut().is_some_and(|last| last.try_append(payload)) {
+        queue.push_back(Piece::copied(payload));
+    }
+}
+
+/// All streams of a connection that are not forgotten.
+#[derive(Default)]
+pub(crate) struct Streams {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    places: HashMap<u32, u32, BuildHasherDefault<IdHasher>>,
+}
+
+impl Streams {
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn key(&self, id: u32) -> Option<Key> {
+        self.places.get(&id).map(|place| Key { place: *place, id })
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&Slot> {
+        self.slots.get(key.place as usize).filter(|slot| slot.id == key.id)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Slot> {
+        self.slots.get_mut(key.place as usize).filter(|slot| slot.id == key.id)
+    }
+
+    pub(crate) fn insert(&mut self, id: u32) -> (Key, &mut Slot) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        self.places.insert(id, place);
+        let slot = &mut self.slots[place as usize];
+        slot.begin(id);
+        (Key { place, id }, slot)
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) {
+        if self.places.remove(&key.id).is_some() {
+            self.slots[key.place as usize].clear();
+            self.free.push(key.place);
+        }
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Slot)> {
+        let slots = self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.id != 0);
+        slots.map(|(place, slot)| (Key { place: place as u32, id: slot.id }, slot))
+    }
+
+    /// The key of the slot at `place`, for walks that change the table on the way.
+    pub(crate) fn at(&self, place: usize) -> Option<Key> {
+        let slot = self.slots.get(place).filter(|slot| slot.id != 0)?;
+        Some(Key { place: place as u32, id: slot.id })
+    }
+
+    /// One more than the largest place in use.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Frees the memory of a connection that has no stream.
+    pub(crate) fn shrink(&mut self) {
+        if self.places.is_empty() {
+            *self = Self::default();
+        } else if self.free.len() > KEPT_SLOTS {
+            for place in &self.free {
+                self.slots[*place as usize] = Slot::default();
+            }
+        }
+    }
+}
+
+/// Spreads stream identifiers. A peer may choose them, but only as many as streams are allowed.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        // Fibonacci hashing; the table takes its bits from both ends.
+        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+}
