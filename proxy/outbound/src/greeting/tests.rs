@@ -1,8 +1,17 @@
 //! What a server may do before it has said anything, over pipes in memory.
 
+use leno_tls::{
+    Alpn, ClientIdentity, Credentials, HandshakeError, Keyring, MeshStream, refused_by_server,
+};
+use leno_transport::Prefixed;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+
+const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
+const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 
 /// Breaks with this once it has taken that many bytes, or at once.
 struct Breaking {
@@ -89,6 +98,57 @@ async fn a_break_loses_nothing_of_what_the_client_said() {
         let Greeting::Broken { sent, .. } = greeting else { panic!("{greeting:?}") };
         assert_eq!(sent, after);
         assert!(b"hello world".starts_with(&held) && held.len() >= 5.max(after), "{held:?}");
+    }
+}
+
+/// A root with its key, and its certificate as PEM.
+fn authority() -> (Issuer<'static, KeyPair>, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = params.self_signed(&key).unwrap().pem();
+    (Issuer::new(params, key), root)
+}
+
+/// Credentials of an identity, which believe in the second root.
+fn keyring(issuer: &Issuer<'static, KeyPair>, uri: &str, roots: &str) -> Keyring {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+    let chain = params.signed_by(&key, issuer).unwrap().pem();
+    let pem = (chain.as_bytes(), key.serialize_pem());
+    let credentials = Credentials::from_pem(pem.0, pem.1.as_bytes(), roots.as_bytes()).unwrap();
+    let keyring = Keyring::new();
+    keyring.rotate(credentials).unwrap();
+    keyring
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_certificate_says_so_whatever_was_sent() {
+    let ((mesh, root), (_, other)) = (authority(), authority());
+    let (web, cart) = (keyring(&mesh, WEB, &root), keyring(&mesh, CART, &other));
+    let (connector, acceptor) = (web.connector(), cart.acceptor());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for length in [0, 1, 2 * CHUNK, MAX_HELD - 1].repeat(8) {
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (far, _) = listener.accept().await.unwrap();
+        let refusing = async {
+            let far = Prefixed::new(Vec::new(), far);
+            let refused = acceptor.accept(far, ClientIdentity::Required).await.unwrap_err();
+            assert!(matches!(refused, HandshakeError::Refused(_)), "{refused}");
+        };
+        let greeted = async {
+            let cart = CART.parse().unwrap();
+            let mut server: MeshStream =
+                connector.connect(near, &cart, Alpn::Opaque).await.unwrap();
+            let (mut client, _far) = duplex(64);
+            let mut held = vec![7; length];
+            (greet(&mut server, &mut client, &mut held).await, held)
+        };
+        let ((greeting, held), ()) = tokio::join!(greeted, refusing);
+        let Greeting::Broken { error, .. } = greeting else { panic!("{greeting:?}") };
+        assert!(refused_by_server(&error).is_some(), "{length} bytes: {error}");
+        assert_eq!(held.len(), length);
     }
 }
 
