@@ -9,13 +9,15 @@ declare -A package_of=(
   [ip]=iproute2 [nft]=nftables [iptables-restore]=iptables [tcpdump]=tcpdump [curl]=curl
   [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
   [haproxy]=haproxy [wrk]=wrk [python3]=python3 [openssl]=openssl [dig]=dnsutils
+  [h2load]=nghttp2-client [go]=golang [pip3]=python3-pip
 )
 declare -A package_with=(
   [/usr/include/bpf/bpf_helpers.h]=libbpf-dev [/usr/include/libelf.h]=libelf-dev
   [/usr/include/zlib.h]=zlib1g-dev
+  [/usr/lib/nginx/modules/ngx_stream_module.so]=libnginx-mod-stream
 )
 
-PATH="$PATH:/usr/sbin:/sbin"
+PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
 missing=()
 for command in "${!package_of[@]}"; do
   command -v "$command" >/dev/null || missing+=("${package_of[$command]}")

@@ -22,6 +22,22 @@ pub fn ours(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The directory of tools that `scripts/tools.sh` installs: `tools` beside the profiles.
+pub fn tools() -> Result<PathBuf> {
+    let directory = directory()?;
+    let target = directory.parent().context("the binaries are in no target directory")?;
+    Ok(target.join("tools"))
+}
+
+/// What `scripts/tools.sh NAME` has installed at `path` below [`tools`].
+pub fn tool(name: &str, path: &str) -> Result<PathBuf> {
+    let file = tools()?.join(path);
+    if !file.is_file() {
+        bail!("{name} is missing: scripts/tools.sh {name}");
+    }
+    Ok(file)
+}
+
 /// A program of the system, from PATH and the directories that root's PATH may lack.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {

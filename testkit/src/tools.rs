@@ -1,0 +1,41 @@
+//! Tools that tests judge with, installed by `scripts/tools.sh` into the target directory.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{binaries, command};
+
+/// How long an installation may take: a Go module with all its dependencies, compiled.
+const INSTALL_LIMIT: Duration = Duration::from_secs(600);
+
+/// The directory of `tool`, which is installed if it is not there.
+pub fn install(tool: &str) -> Result<PathBuf> {
+    let tools = binaries::tools()?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/tools.sh");
+    let mut install = Command::new(script);
+    install.arg(tool).env("LENO_TOOLS", &tools);
+    command::text(&mut install, INSTALL_LIMIT).with_context(|| format!("cannot install {tool}"))?;
+    Ok(tools.join(tool))
+}
+
+/// Like [`install`]; none, and the reason printed, where it cannot be installed, which is a
+/// failure when `LENO_REQUIRE` has `tools`.
+pub fn install_or_skip(tool: &str) -> Result<Option<PathBuf>> {
+    match install(tool) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(error) if required("tools") => bail!("LENO_REQUIRE has tools: {error:#}"),
+        Err(error) => {
+            println!("skipped: {error:#}");
+            Ok(None)
+        }
+    }
+}
+
+/// Whether a skip for want of `what` is a failure.
+#[must_use]
+pub fn required(what: &str) -> bool {
+    std::env::var("LENO_REQUIRE").is_ok_and(|all| all.split(',').any(|one| one.trim() == what))
+}

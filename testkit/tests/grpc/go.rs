@@ -1,0 +1,150 @@
+//! grpc-go's interop client and server.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use leno_testkit::command::{self, Running};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::proxy::{Proxy, Side, free_address};
+use leno_testkit::{tools, wait};
+
+use crate::{START_LIMIT, may_make_a_mesh};
+
+/// How long one case may take; the soaks may take a minute by themselves.
+const CASE_LIMIT: Duration = Duration::from_secs(90);
+/// The server's port in the mesh.
+const PORT: u16 = 10_000;
+
+/// All cases of grpc-go's client but those that need somebody's credentials and those that its
+/// server does not play (`pick_first_unary`, `orca_per_rpc`, `orca_oob`).
+const CASES: [&str; 16] = [
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "timeout_on_sleeping_server",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "status_code_and_message",
+    "special_status_message",
+    "custom_metadata",
+    "unimplemented_method",
+    "unimplemented_service",
+    "rpc_soak",
+    "channel_soak",
+];
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: grpc}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: server, namespace: grpc, labels: {app: server}}
+spec:
+  command: [\"@SERVER@\", -port, \"10000\"]
+  ports: [{name: grpc, port: 10000, appProtocol: grpc}]
+";
+
+/// Each case, and what its client said if it failed.
+type Verdicts = Vec<(&'static str, Option<String>)>;
+
+#[test]
+fn one_proxy_changes_no_result() -> Result<()> {
+    let Some(programs) = Programs::install()? else { return Ok(()) };
+    let server = free_address()?;
+    let _running = programs.serve(server)?;
+    let through = |address: SocketAddr| {
+        let host = address.ip().to_string();
+        cases((&host, address.port()), |arguments| {
+            command::run(Command::new(&programs.client).args(arguments), CASE_LIMIT)
+        })
+    };
+    all_pass(&through(server)?)?;
+    let proxy = Proxy::start(Side::Outbound("grpc"), server)?;
+    all_pass(&through(proxy.address())?)
+}
+
+#[test]
+fn a_mesh_changes_no_result() -> Result<()> {
+    if !may_make_a_mesh()? {
+        return Ok(());
+    }
+    let Some(programs) = Programs::install()? else { return Ok(()) };
+    let mesh = MESH.replace("@SERVER@", &programs.server.display().to_string());
+    let lab = Lab::start(&Options::new(Capture::Ebpf), &mesh, |_| Ok(()))?;
+    let client = programs.client.display().to_string();
+    let run = |arguments: &[String]| {
+        let arguments = arguments.iter().map(String::as_str);
+        let command: Vec<_> = std::iter::once(client.as_str()).chain(arguments).collect();
+        lab.exec("client", &command)
+    };
+    lab.explain(wait::until("the server to answer", START_LIMIT, || {
+        let output = run(&arguments(("server", PORT), CASES[0]))?;
+        Ok(output.status.success().then_some(()))
+    }))?;
+    lab.explain(cases(("server", PORT), run).and_then(|verdicts| all_pass(&verdicts)))
+}
+
+/// Runs every case against one server.
+fn cases(server: (&str, u16), run: impl Fn(&[String]) -> Result<Output>) -> Result<Verdicts> {
+    let mut verdicts = Vec::new();
+    for case in CASES {
+        let output = run(&arguments(server, case))?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        verdicts.push((case, (!output.status.success()).then_some(said)));
+    }
+    Ok(verdicts)
+}
+
+fn arguments((host, port): (&str, u16), case: &str) -> Vec<String> {
+    vec![
+        format!("--server_host={host}"),
+        format!("--server_port={port}"),
+        format!("--test_case={case}"),
+        // One call after the other would measure the machine.
+        "--soak_per_iteration_max_acceptable_latency_ms=10000".into(),
+        "--soak_overall_timeout_seconds=60".into(),
+    ]
+}
+
+/// The list is of cases that the two programs pass without anybody between them.
+fn all_pass(verdicts: &Verdicts) -> Result<()> {
+    let failed: Vec<_> = verdicts.iter().filter(|(_, said)| said.is_some()).collect();
+    ensure!(failed.is_empty(), "{failed:#?}");
+    Ok(())
+}
+
+/// grpc-go's interop programs.
+struct Programs {
+    client: PathBuf,
+    server: PathBuf,
+}
+
+impl Programs {
+    /// None where they cannot be installed; the reason was printed.
+    fn install() -> Result<Option<Self>> {
+        let directory = tools::install_or_skip("grpc-interop")?;
+        Ok(directory.map(|directory| Programs {
+            client: directory.join("client"),
+            server: directory.join("server"),
+        }))
+    }
+
+    /// Starts the server and waits until it listens; it ends with what is returned.
+    fn serve(&self, address: SocketAddr) -> Result<Running> {
+        let port = address.port().to_string();
+        let running = Running::start(Command::new(&self.server).args(["-port", &port]))?;
+        wait::until("the interop server to listen", START_LIMIT, || {
+            Ok(TcpStream::connect(address).ok())
+        })?;
+        Ok(running)
+    }
+}

@@ -1,0 +1,27 @@
+//! gRPC by two implementations, the same results directly, through one proxy and through a mesh:
+//! the interoperability tests of grpc-go (`go`), and cases of our own by Python's grpcio
+//! (`python`).
+//!
+//! `scripts/tools.sh` installs them; where it cannot, the tests are skipped, which
+//! `LENO_REQUIRE=tools` refuses. The mesh needs root.
+
+mod go;
+mod python;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use leno_testkit::tools;
+
+/// How long a server may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Whether this is root; if not, says so.
+fn may_make_a_mesh() -> Result<bool> {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        ensure!(!tools::required("root"), "LENO_REQUIRE has root");
+        println!("skipped: needs root");
+    }
+    Ok(root)
+}

@@ -1,0 +1,99 @@
+//! h2spec, the conformance suite for HTTP/2 and HPACK, strict, against servers and through proxies.
+//!
+//! It is built from its Go module by `scripts/tools.sh`; without Go or a way to the module the
+//! tests are skipped, which `LENO_REQUIRE=tools` refuses.
+//!
+//! ```text
+//!   h2spec ── cases ──► leno-proxy ──► nginx (h2c)
+//!      └── JUnit report ── Outcome: every case by name
+//! ```
+
+mod suite;
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use leno_testkit::proxy::{Proxy, Side, free_address};
+use leno_testkit::{binaries, wait};
+use tempfile::TempDir;
+
+use crate::suite::{Group, Suite};
+
+/// How long nginx may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// nginx answers `hello` on one address; dropping it ends it.
+struct Nginx {
+    address: SocketAddr,
+    child: Child,
+    _directory: TempDir,
+}
+
+impl Nginx {
+    /// `http2`: it speaks HTTP/2 with prior knowledge and nothing else.
+    fn start(http2: bool) -> Result<Self> {
+        let nginx = binaries::require("nginx", "nginx")?;
+        let directory = tempfile::tempdir()?;
+        let root = directory.path().display().to_string();
+        let address = free_address()?;
+        let protocol = if http2 { " http2" } else { "" };
+        let config = directory.path().join("nginx.conf");
+        fs::write(
+            &config,
+            format!(
+                "daemon off; master_process off; pid {root}/pid; error_log stderr crit;\n\
+                 events {{ worker_connections 1024; }}\nhttp {{\n  access_log off;\n  \
+                 client_body_temp_path {root}/b; proxy_temp_path {root}/p;\n  \
+                 fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;\n  \
+                 server {{ listen {address}{protocol}; location / {{ return 200 \"hello\\n\"; }} }}\n}}\n"
+            ),
+        )?;
+        let mut command = Command::new(nginx);
+        command.arg("-c").arg(&config).arg("-p").arg(&root).args(["-e", "stderr"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Nginx { address, child: child.spawn()?, _directory: directory };
+        wait::until("nginx to listen", START_LIMIT, || {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("nginx ended: {status}");
+            }
+            Ok(TcpStream::connect(address).ok())
+        })?;
+        Ok(server)
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_suite_tells_a_server_that_speaks_http2_from_one_that_does_not() -> Result<()> {
+    let Some(suite) = Suite::install()? else { return Ok(()) };
+    let outcome = suite.run(Nginx::start(true)?.address, &[Group::Hpack])?;
+    // nginx is lax in a few corners that differ by its version.
+    assert!(outcome.failed.len() < 4 && outcome.passed.len() >= 4, "{outcome:#?}");
+    let outcome = suite.run(Nginx::start(false)?.address, &Group::ALL)?;
+    assert!(outcome.passed.is_empty() && outcome.failed.len() > 140, "{outcome:#?}");
+    Ok(())
+}
+
+/// leno-proxy relays HTTP/2 as it is: the server behind it answers for itself, and not one case
+/// may change by the way.
+#[test]
+fn what_a_server_passes_it_passes_behind_the_proxy() -> Result<()> {
+    let Some(suite) = Suite::install()? else { return Ok(()) };
+    let nginx = Nginx::start(true)?;
+    let groups = [Group::Generic, Group::Hpack];
+    let direct = suite.run(nginx.address, &groups)?;
+    assert!(direct.passed.len() >= 50, "{direct:#?}");
+    let proxy = Proxy::start(Side::Outbound("kubernetes.io/h2c"), nginx.address)?;
+    assert_eq!(suite.run(proxy.address(), &groups)?, direct);
+    Ok(())
+}

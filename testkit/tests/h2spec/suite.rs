@@ -1,0 +1,115 @@
+//! Running h2spec and reading its JUnit report.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::{command, tools};
+
+/// How long a case may wait for what it expects. A case that passes does not wait; so it is long
+/// enough for a loaded machine.
+const CASE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a run may take: every case at its limit.
+const RUN_LIMIT: Duration = Duration::from_secs(900);
+
+/// A part of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// What every server has to be able to do.
+    Generic,
+    /// RFC 9113 by section.
+    Http2,
+    /// RFC 7541 by section.
+    Hpack,
+}
+
+impl Group {
+    pub(crate) const ALL: [Group; 3] = [Group::Generic, Group::Http2, Group::Hpack];
+
+    fn name(self) -> &'static str {
+        match self {
+            Group::Generic => "generic",
+            Group::Http2 => "http2",
+            Group::Hpack => "hpack",
+        }
+    }
+}
+
+/// Cases by name, such as `http2/5.1: idle: Sends a DATA frame`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) passed: BTreeSet<String>,
+    pub(crate) failed: BTreeSet<String>,
+}
+
+/// An h2spec that is installed.
+pub(crate) struct Suite {
+    program: PathBuf,
+}
+
+impl Suite {
+    /// None where it cannot be installed; the reason was printed.
+    pub(crate) fn install() -> Result<Option<Self>> {
+        let directory = tools::install_or_skip("h2spec")?;
+        Ok(directory.map(|directory| Suite { program: directory.join("h2spec") }))
+    }
+
+    /// Runs all cases of `groups`, the strict ones too, with prior knowledge.
+    pub(crate) fn run(&self, server: SocketAddr, groups: &[Group]) -> Result<Outcome> {
+        let directory = tempfile::tempdir()?;
+        let report = directory.path().join("report.xml");
+        let mut h2spec = Command::new(&self.program);
+        h2spec.args(groups.iter().map(|group| group.name())).arg("--strict");
+        h2spec.args(["--host", &server.ip().to_string(), "--port", &server.port().to_string()]);
+        h2spec.args(["--timeout", &CASE_LIMIT.as_secs().to_string(), "--junit-report"]);
+        // Its exit status says only whether all passed.
+        let output = command::run(h2spec.arg(&report), RUN_LIMIT)?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let xml = std::fs::read_to_string(&report)
+            .with_context(|| format!("h2spec wrote no report: {said}"))?;
+        let outcome = read(&xml);
+        let count = outcome.passed.len() + outcome.failed.len();
+        let total = format!("{count} tests, {} passed, 0 skipped", outcome.passed.len());
+        ensure!(said.contains(&total), "the report is of {total}, h2spec says: {said}");
+        Ok(outcome)
+    }
+}
+
+/// The cases of a report: one that holds an element besides itself has not passed.
+fn read(xml: &str) -> Outcome {
+    let mut outcome = Outcome::default();
+    for case in xml.split("<testcase ").skip(1) {
+        let case = case.split("</testcase>").next().unwrap_or_default();
+        let attribute = |name: &str| {
+            let value = case.split_once(&format!("{name}=\"")).map(|(_, rest)| rest);
+            value.and_then(|value| value.split('"').next()).unwrap_or_default()
+        };
+        let name = format!("{}: {}", attribute("package"), attribute("classname"));
+        let bad = ["<failure", "<error", "<skipped"].iter().any(|mark| case.contains(mark));
+        // Two cases of one section have the same title.
+        let all = if bad { &mut outcome.failed } else { &mut outcome.passed };
+        let mut unique = name.clone();
+        let mut nth = 1;
+        while !all.insert(unique.clone()) {
+            nth += 1;
+            unique = format!("{name} ({nth})");
+        }
+    }
+    outcome
+}
+
+#[test]
+fn a_report_is_read_case_by_case() {
+    let xml = "<testsuite><testcase package=\"hpack/4.2\" classname=\"Sends &quot;x&quot;\" \
+        time=\"0.1\"></testcase>\n<testcase package=\"http2/5.1\" classname=\"idle\" time=\"2\">\
+        <error>GOAWAY\nTimeout</error></testcase>\n\
+        <testcase package=\"http2/5.1\" classname=\"idle\" time=\"2\"><failure>x</failure>\
+        </testcase></testsuite>";
+    let outcome = read(xml);
+    assert_eq!(outcome.passed, BTreeSet::from(["hpack/4.2: Sends &quot;x&quot;".to_string()]));
+    let failed = ["http2/5.1: idle".to_string(), "http2/5.1: idle (2)".to_string()];
+    assert_eq!(outcome.failed, BTreeSet::from(failed));
+}
