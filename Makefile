@@ -26,8 +26,9 @@ release: deps ## the binaries that people run, optimised, in target/release
 	$(CARGO) build --release --bins -p leno -p leno-proxy -p leno-controller \
 		-p leno-testkit -p leno-example-shop -p leno-bench
 
-bench-http: release ## HTTP/1.1 through one hop: CPU per request beside HAProxy and nginx
-	$(TARGET)/release/leno-bench http1 --out $(TARGET)/bench-http1.json
+bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (15 minutes)
+	@scripts/tools.sh envoy || echo "going on without it"
+	$(TARGET)/release/leno-bench http --out $(TARGET)/bench-http.json
 
 clean: ## remove everything that was built
 	$(CARGO) clean

@@ -1,39 +1,74 @@
-//! The server behind the proxies: one nginx worker with files in memory.
+//! The servers behind the proxies: an nginx worker with files in memory, an HTTP/2 server, an
+//! echo.
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use leno_testkit::binaries;
 use tempfile::TempDir;
 
 use crate::process::{Place, Process, free_address};
+use crate::scenario::Work;
 
-/// The backend; dropping it ends it.
+/// Bytes of a gRPC message.
+const MESSAGE: u32 = 128;
+
+/// The servers that a bench needs; dropping it ends them.
 #[derive(Debug)]
-pub(crate) struct Backend {
-    pub(crate) address: SocketAddr,
-    _process: Process,
-    _directory: TempDir,
+pub(crate) struct Backends {
+    servers: Vec<(Work, SocketAddr, Process)>,
+    directory: TempDir,
 }
 
-impl Backend {
-    /// Starts it, serving `/1k` and `/10k`.
-    pub(crate) fn start(place: Place) -> Result<Self> {
-        let nginx = binaries::require("nginx", "nginx")?;
+impl Backends {
+    /// Starts one for each kind of work.
+    pub(crate) fn start(works: &[Work], place: Place) -> Result<Self> {
         let directory = memory_directory()?;
-        let root = directory.path();
-        for (name, size) in [("1k", 1024), ("10k", 10 * 1024)] {
-            fs::write(root.join(name), "x".repeat(size))?;
+        let mut servers = Vec::new();
+        for work in works {
+            let address = free_address()?;
+            let command = match work {
+                Work::Http1 => nginx(directory.path(), address)?,
+                Work::Http2 => {
+                    let mut command = Command::new(binaries::ours("leno-bench")?);
+                    command.args(["serve", &address.to_string()]);
+                    command
+                }
+                Work::Tcp => {
+                    let mut command = Command::new(binaries::ours("leno-peer")?);
+                    command.args(["echo", "--listen", &address.to_string()]);
+                    command
+                }
+            };
+            servers.push((*work, address, Process::start(command, place, address)?));
         }
-        let address = free_address()?;
-        let config = root.join("nginx.conf");
-        fs::write(&config, configuration(&root.display().to_string(), address))?;
-        let mut command = Command::new(nginx);
-        command.arg("-c").arg(&config).arg("-p").arg(root).args(["-e", "stderr"]);
-        let process = Process::start(command, place, address)?;
-        Ok(Backend { address, _process: process, _directory: directory })
+        Ok(Backends { servers, directory })
+    }
+
+    /// Where the server for this work listens.
+    pub(crate) fn address(&self, work: Work) -> Result<SocketAddr> {
+        let server = self.servers.iter().find(|(of, ..)| *of == work);
+        Ok(server.context("there is no server for this work")?.1)
+    }
+
+    /// A script for wrk that sends 1 MiB.
+    pub(crate) fn upload(&self) -> Result<PathBuf> {
+        let file = self.directory.path().join("upload.lua");
+        let script = "wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", 1048576)\n";
+        fs::write(&file, script)?;
+        Ok(file)
+    }
+
+    /// A file that holds one gRPC message: no compression, its length, its bytes.
+    pub(crate) fn message(&self) -> Result<PathBuf> {
+        let file = self.directory.path().join("message");
+        let bytes = [&[0], &MESSAGE.to_be_bytes()[..], &vec![b'x'; MESSAGE as usize]].concat();
+        fs::write(&file, bytes)?;
+        Ok(file)
     }
 }
 
@@ -41,8 +76,19 @@ impl Backend {
 pub(crate) fn memory_directory() -> Result<TempDir> {
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     // Workers that give up root must still read their files.
-    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     Ok(directory)
+}
+
+fn nginx(root: &Path, address: SocketAddr) -> Result<Command> {
+    for (name, size) in [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024 * 1024)] {
+        fs::write(root.join(name), "x".repeat(size))?;
+    }
+    let config = root.join("nginx.conf");
+    fs::write(&config, configuration(&root.display().to_string(), address))?;
+    let mut command = Command::new(binaries::require("nginx", "nginx")?);
+    command.arg("-c").arg(&config).arg("-p").arg(root).args(["-e", "stderr"]);
+    Ok(command)
 }
 
 fn configuration(root: &str, address: SocketAddr) -> String {
@@ -52,9 +98,13 @@ fn configuration(root: &str, address: SocketAddr) -> String {
          events {{ worker_connections 4096; }}\n\
          http {{\n  access_log off; sendfile on; tcp_nopush on; etag off;\n  \
          keepalive_requests 100000000; open_file_cache max=16 inactive=1h;\n  \
-         default_type text/plain;\n  \
+         default_type text/plain; client_max_body_size 0;\n  \
          client_body_temp_path {root}/b; proxy_temp_path {root}/p; fastcgi_temp_path {root}/f;\n  \
          uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;\n  \
-         server {{ listen {address} reuseport backlog=4096; root {root}; }}\n}}\n"
+         server {{ listen {address} reuseport backlog=4096; root {root};\n    \
+         # The whole body is read before anything is answered.\n    \
+         location /upload {{ client_body_buffer_size 2m; proxy_method GET; \
+         proxy_pass_request_body off; proxy_set_header Content-Length \"\"; \
+         proxy_pass http://{address}/1k; }}\n  }}\n}}\n"
     )
 }

@@ -5,28 +5,31 @@
 //! are made from records alone (`leno-bench report`), so an interrupted run is still a result.
 //!
 //! ```text
-//!   wrk / leno-load ──► proxy under test (CPU 0) ──► nginx worker, files in memory
-//!        (CPU 1)          │                             (CPU 1)
-//!                         └── /proc/PID/stat before and after: CPU a request
+//!   wrk, h2load, leno-load ──► proxy under test (CPU 0) ──► nginx, h2 or echo server
+//!        (CPU 1)                 │                             (CPU 1)
+//!                                └── /proc/PID/stat before and after: CPU a request
 //! ```
-//! Read [`proxy::Contender`], [`http1`] and [`record::Record`] first.
+//! Read [`scenario::Scenario`], [`proxy::Contender`], [`hop`] and [`record::Record`] first.
 
 mod backend;
-mod http1;
+mod hop;
+mod load;
 mod memory;
 mod process;
 mod proxy;
 mod record;
 mod report;
-mod wrk;
+mod scenario;
+mod server;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
-/// Measure Leno's proxy beside HAProxy and nginx.
+/// Measure Leno's proxy beside HAProxy, nginx and Envoy.
 #[derive(Parser)]
 #[command(name = "leno-bench", version)]
 struct Args {
@@ -36,10 +39,16 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// CPU per request and throughput of one HTTP/1.1 hop in plaintext, one worker each
-    Http1(Http1Args),
+    /// CPU per request and throughput of one hop in plaintext, one worker each
+    Http(HttpArgs),
     /// Resident memory of one proxy: idle, and with connections open
     Memory(MemoryArgs),
+    /// The HTTP/2 server behind the proxies (the other commands start it)
+    #[command(hide = true)]
+    Serve {
+        /// Address to listen on
+        listen: SocketAddr,
+    },
     /// Make the tables again from a file of records
     Report {
         /// Where the records are
@@ -48,22 +57,18 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct Http1Args {
-    /// Which proxies: leno, haproxy, nginx, and none for the backend alone
-    #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx,none")]
+struct HttpArgs {
+    /// Which proxies; none is the backend alone
+    #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx,envoy,none")]
     proxies: Vec<proxy::Contender>,
-    /// Which work: keepalive-1k, keepalive-10k, new-connection
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "keepalive-1k,keepalive-10k,new-connection"
-    )]
-    scenarios: Vec<http1::Scenario>,
+    /// Which work; all of it without this
+    #[arg(long, value_delimiter = ',')]
+    scenarios: Vec<scenario::Scenario>,
     /// Rounds; in each, every proxy has its turn in another order
     #[arg(long, default_value_t = 5)]
     rounds: u32,
     /// Seconds of each measurement
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 2)]
     seconds: u64,
     /// Connections of the load
     #[arg(long, default_value_t = 32)]
@@ -75,7 +80,7 @@ struct Http1Args {
     #[arg(long)]
     no_pin: bool,
     /// Where the records go
-    #[arg(long, default_value = "target/bench-http1.json")]
+    #[arg(long, default_value = "target/bench-http.json")]
     out: PathBuf,
 }
 
@@ -94,9 +99,13 @@ struct MemoryArgs {
 
 fn main() -> Result<()> {
     match Args::parse().command {
-        Command::Http1(args) => http1::run(&http1::Options {
+        Command::Http(args) => hop::run(&hop::Options {
             proxies: args.proxies,
-            scenarios: args.scenarios,
+            scenarios: if args.scenarios.is_empty() {
+                scenario::Scenario::value_variants().to_vec()
+            } else {
+                args.scenarios
+            },
             rounds: args.rounds,
             duration: Duration::from_secs(args.seconds),
             connections: args.connections,
@@ -105,6 +114,7 @@ fn main() -> Result<()> {
             out: args.out,
         }),
         Command::Memory(args) => memory::run(&args.proxies, args.connections, &args.out),
+        Command::Serve { listen } => server::run(listen),
         Command::Report { file } => {
             print!("{}", report::tables(&record::read(&file)?));
             Ok(())

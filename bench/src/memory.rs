@@ -8,21 +8,23 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use leno_testkit::http1::ResponseReader;
 
-use crate::backend::Backend;
+use crate::backend::Backends;
 use crate::process::Place;
 use crate::proxy::{Contender, Proxy};
 use crate::record::{self, Record, RssKib};
 use crate::report;
+use crate::scenario::Work;
 
 /// How long one request may take while connections are opened.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
 /// Measures each proxy in turn, writes the records, prints the table.
 pub(crate) fn run(proxies: &[Contender], connections: usize, out: &Path) -> Result<()> {
-    let backend = Backend::start(Place::Anywhere)?;
+    let backends = Backends::start(&[Work::Http1], Place::Anywhere)?;
+    let backend = backends.address(Work::Http1)?;
     let mut records = Vec::new();
     for contender in proxies {
-        match measure(*contender, backend.address, connections) {
+        match measure(*contender, backend, connections) {
             Ok(record) => records.push(record),
             Err(error) => eprintln!("{contender}: left out: {error:#}"),
         }
@@ -34,7 +36,7 @@ pub(crate) fn run(proxies: &[Contender], connections: usize, out: &Path) -> Resu
 }
 
 fn measure(contender: Contender, backend: SocketAddr, connections: usize) -> Result<Record> {
-    let proxy = Proxy::start(contender, backend, Place::Anywhere)?;
+    let proxy = Proxy::start(contender, Work::Http1, backend, Place::Anywhere)?;
     let process = proxy.process.as_ref().context("there is no process to measure")?;
     let idle = process.usage()?;
     // Each has carried a request, as connections in a pool have.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
-    /// Which bench: `http1` or `memory`.
+    /// Which bench: `http` or `memory`.
     pub(crate) bench: String,
     /// Which work, such as `keepalive-1k`.
     pub(crate) scenario: String,
@@ -46,6 +46,9 @@ pub(crate) struct Record {
     pub(crate) generator_limited: bool,
     /// Resident memory.
     pub(crate) rss_kib: RssKib,
+    /// Why this was not measured; everything above that is a figure is 0 then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) left_out: Option<String>,
 }
 
 /// Resident memory at named moments; 0 where it was not measured.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::record::Record;
 
 /// Whose figures the ratios are against.
-const REFERENCE: &str = "haproxy";
+const REFERENCES: [&str; 2] = ["haproxy", "envoy"];
 
 /// One record as a line of progress.
 pub(crate) fn line(r: &Record) -> String {
@@ -28,13 +28,14 @@ pub(crate) fn line(r: &Record) -> String {
 /// All tables that the records allow, as Markdown.
 pub(crate) fn tables(records: &[Record]) -> String {
     let mut groups: BTreeMap<(&str, &str), Vec<&Record>> = BTreeMap::new();
-    for r in records.iter().filter(|r| r.bench == "http1") {
+    for r in records.iter().filter(|r| r.bench == "http" && r.left_out.is_none()) {
         groups.entry((&r.scenario, &r.pace)).or_default().push(r);
     }
     let mut out = String::new();
     for ((scenario, pace), group) in groups {
-        http1_table(&mut out, &format!("{scenario}, {pace}"), &group);
+        hop_table(&mut out, &format!("{scenario}, {pace}"), &group);
     }
+    left_out(&mut out, records);
     let memory: Vec<_> = records.iter().filter(|r| r.bench == "memory").collect();
     if !memory.is_empty() {
         memory_table(&mut out, &memory);
@@ -42,7 +43,7 @@ pub(crate) fn tables(records: &[Record]) -> String {
     out
 }
 
-fn http1_table(out: &mut String, title: &str, group: &[&Record]) {
+fn hop_table(out: &mut String, title: &str, group: &[&Record]) {
     let mut proxies: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for r in group {
         proxies.entry(&r.proxy).or_default().push(r);
@@ -50,8 +51,9 @@ fn http1_table(out: &mut String, title: &str, group: &[&Record]) {
     let mut add = |text: String| out.push_str(&text);
     add(format!(
         "\n**{title}**\n\n| proxy | CPU us/request: median (min..max) | user + system | \
-         CPU / {REFERENCE}: median (min..max) | requests/s | p50 us | p99 us | CPU share | errors |\n\
-         |---|---|---|---|---|---|---|---|---|\n"
+         CPU / {}: median (min..max) | CPU / {} | requests/s | p50 us | p99 us | CPU share | errors |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+        REFERENCES[0], REFERENCES[1]
     ));
     for (name, records) in &proxies {
         let latency = |pick: fn(&leno_testkit::load::Latency) -> u64| {
@@ -62,16 +64,29 @@ fn http1_table(out: &mut String, title: &str, group: &[&Record]) {
         let of = |pick: fn(&Record) -> f64| Spread::of(records.iter().map(|r| pick(r)).collect());
         let cpu = if *name == "none" { "-".into() } else { of(Record::cpu_us_per_request).text(1) };
         add(format!(
-            "| {name} | {cpu} | {:.1} + {:.1} | {} | {:.0} | {} | {} | {:.2} | {} |\n",
+            "| {name} | {cpu} | {:.1} + {:.1} | {} | {} | {:.0} | {} | {} | {:.2} | {} |\n",
             of(|r| r.cpu_user_us_per_request).median,
             of(|r| r.cpu_system_us_per_request).median,
-            ratio(records, proxies.get(REFERENCE)),
+            ratio(records, proxies.get(REFERENCES[0])),
+            ratio(records, proxies.get(REFERENCES[1])),
             of(|r| r.requests_per_s).median,
             latency(|l| l.p50),
             latency(|l| l.p99),
             of(|r| r.cpu_share).median,
             records.iter().map(|r| r.errors).sum::<u64>(),
         ));
+    }
+}
+
+/// Which were not measured, and why.
+fn left_out(out: &mut String, records: &[Record]) {
+    let missing: Vec<_> = records.iter().filter_map(|r| Some((r, r.left_out.as_ref()?))).collect();
+    if !missing.is_empty() {
+        out.push_str("\nLeft out:\n");
+    }
+    for (r, why) in missing {
+        writeln!(out, "- {}, {}: {why}", r.scenario, r.proxy)
+            .expect("writing to a string cannot fail");
     }
 }
 
@@ -140,7 +155,7 @@ mod tests {
 
     fn record(proxy: &str, round: u32, cpu: f64) -> Record {
         Record {
-            bench: "http1".into(),
+            bench: "http".into(),
             scenario: "s".into(),
             pace: "rate".into(),
             proxy: proxy.into(),
@@ -161,7 +176,15 @@ mod tests {
         ];
         let text = tables(&records);
         assert!(text.contains("| 0.62 (0.50..0.75) |"), "{text}");
-        assert!(text.contains("| 1.00 (1.00..1.00) |"), "{text}");
+        assert!(text.contains("| 1.00 (1.00..1.00) | - |"), "{text}");
+    }
+
+    #[test]
+    fn who_was_left_out_is_said_and_not_counted() {
+        let missing = Record { left_out: Some("not there".into()), ..record("envoy", 0, 0.0) };
+        let text = tables(&[record("haproxy", 0, 20.0), missing]);
+        assert!(text.contains("- s, envoy: not there"), "{text}");
+        assert!(!text.contains("| envoy |"), "{text}");
     }
 
     #[test]

@@ -1,17 +1,23 @@
 //! Runs wrk and reads what it prints.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use leno_testkit::binaries;
 
-/// What wrk counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Count {
-    pub(crate) requests: u64,
-    pub(crate) errors: u64,
-    pub(crate) requests_per_s: f64,
+use super::Count;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask<'a> {
+    /// GET, on connections that are kept.
+    Keep,
+    /// GET, on a new connection each.
+    Close,
+    /// What a Lua script says.
+    Script(&'a Path),
 }
 
 /// Saturates `url` for `duration` over `connections` connections, one thread.
@@ -19,13 +25,15 @@ pub(crate) fn run(
     url: &str,
     connections: usize,
     duration: Duration,
-    new_connection: bool,
+    ask: Ask<'_>,
 ) -> Result<Count> {
     let mut command = Command::new(binaries::require("wrk", "wrk")?);
     command.args(["-t", "1", "-c", &connections.to_string()]);
     command.args(["-d", &format!("{}s", duration.as_secs().max(1))]);
-    if new_connection {
-        command.args(["-H", "Connection: close"]);
+    match ask {
+        Ask::Keep => {}
+        Ask::Close => drop(command.args(["-H", "Connection: close"])),
+        Ask::Script(file) => drop(command.arg("-s").arg(file)),
     }
     let output = command.arg(url).output().context("cannot run wrk")?;
     let text = String::from_utf8_lossy(&output.stdout);

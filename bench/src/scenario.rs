@@ -1,0 +1,96 @@
+//! What is asked of the proxies, and which of them can be asked.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+use crate::proxy::Contender;
+
+/// Whether `leno-proxy` proxies HTTP/2 as such. Until it does, it relays HTTP/2 as bytes, which is
+/// another work than its peers do and is not put beside theirs.
+const LENO_SPEAKS_HTTP2: bool = false;
+
+/// One kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Scenario {
+    /// Connections are kept, 1 KiB responses.
+    #[value(name = "keepalive-1k")]
+    Keepalive1k,
+    /// Connections are kept, 10 KiB responses.
+    #[value(name = "keepalive-10k")]
+    Keepalive10k,
+    /// A new connection for each request, 1 KiB responses.
+    NewConnection,
+    /// Responses of 1 MiB.
+    #[value(name = "download-1m")]
+    Download1m,
+    /// Request bodies of 1 MiB.
+    #[value(name = "upload-1m")]
+    Upload1m,
+    /// HTTP/2, 4 connections of 10 streams, 1 KiB responses.
+    #[value(name = "h2-1k")]
+    H2,
+    /// gRPC unary calls of 128 bytes, 4 connections of 10 streams.
+    GrpcUnary,
+    /// Opaque TCP: 64 bytes there and back.
+    TcpRoundTrip,
+    /// Opaque TCP: as many bytes as go, there and back; a request is 1 MiB.
+    TcpBulk,
+}
+
+/// What a proxy has to be configured for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    /// HTTP/1.1 on both sides.
+    Http1,
+    /// HTTP/2 with prior knowledge on both sides.
+    Http2,
+    /// Bytes.
+    Tcp,
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.pad(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+impl Scenario {
+    /// What a proxy has to be configured for.
+    pub(crate) fn work(self) -> Work {
+        match self {
+            Scenario::Keepalive1k
+            | Scenario::Keepalive10k
+            | Scenario::NewConnection
+            | Scenario::Download1m
+            | Scenario::Upload1m => Work::Http1,
+            Scenario::H2 | Scenario::GrpcUnary => Work::Http2,
+            Scenario::TcpRoundTrip | Scenario::TcpBulk => Work::Tcp,
+        }
+    }
+
+    /// What is asked for.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Scenario::Keepalive10k => "/10k",
+            Scenario::Download1m => "/1m",
+            Scenario::Upload1m => "/upload",
+            Scenario::GrpcUnary => "/bench.Echo/Unary",
+            _ => "/1k",
+        }
+    }
+
+    /// Whether it is measured in an open loop at a fixed rate too.
+    pub(crate) fn is_paced(self) -> bool {
+        matches!(self, Scenario::Keepalive1k | Scenario::Keepalive10k | Scenario::NewConnection)
+    }
+}
+
+/// Why `contender` cannot be asked to do `work`, if it cannot.
+pub(crate) fn not_spoken(contender: Contender, work: Work) -> Option<&'static str> {
+    match (contender, work) {
+        (Contender::Leno, Work::Http2) if !LENO_SPEAKS_HTTP2 => Some("leno-proxy: not spoken yet"),
+        _ => None,
+    }
+}
