@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leno_discovery::Directory;
 use leno_telemetry::{Gauge, Snapshot, render};
 use leno_types::InstanceName;
-use leno_types::mesh::ServerPolicy;
+use leno_types::mesh::{ServerPolicy, Service, ServicePort};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
@@ -116,6 +116,14 @@ impl State {
             let port = |p: &leno_types::mesh::PortProtocol| json!({"port": p.port, "protocol": p.protocol.as_str()});
             policy.ports.iter().map(port).collect()
         };
+        let service = |service: &Arc<Service>| {
+            let port = |port: &ServicePort| json!({"port": port.port, "protocol": port.protocol.as_str(), "endpoints": port.endpoints.len()});
+            json!({
+                "name": service.name.to_string(),
+                "ports": service.ports.iter().map(port).collect::<Vec<_>>(),
+            })
+        };
+        let services: Vec<_> = self.directory.services().iter().map(service).collect();
         let config = json!({
             "workload": self.instance.to_string(),
             "version": env!("CARGO_PKG_VERSION"),
@@ -134,6 +142,7 @@ impl State {
                 "age_s": status.age.as_secs_f64(),
                 "addresses": status.addresses,
             },
+            "services": services,
             "policy": policy.map(|policy| json!({
                 "mtls": policy.mtls.as_str(),
                 "ports": ports(&policy),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leno_types::InstanceName;
 use leno_types::canonical;
-use leno_types::mesh::{Resolution, ServerPolicy};
+use leno_types::mesh::{Resolution, ServerPolicy, Service};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -129,6 +129,16 @@ impl Directory {
         match &self.0 {
             Kind::Live(live) => live.policy.subscribe(),
             Kind::Fixed(fixed) => fixed.policy.subscribe(),
+        }
+    }
+
+    /// The services that the control plane has told of, by name; none of a fixed directory, which
+    /// is only ever asked.
+    #[must_use]
+    pub fn services(&self) -> Vec<Arc<Service>> {
+        match &self.0 {
+            Kind::Live(live) => live.state().table.services(),
+            Kind::Fixed(_) => Vec::new(),
         }
     }
 

@@ -64,6 +64,17 @@ impl Table {
         }
     }
 
+    /// The services that are held, by name.
+    pub(crate) fn services(&self) -> Vec<Arc<Service>> {
+        let service = |resource: &Resource| match &resource.address {
+            Address::Service(service) => Some(Arc::clone(service)),
+            Address::Workload(_) => None,
+        };
+        let mut services: Vec<_> = self.resources.values().filter_map(service).collect();
+        services.sort_by(|a, b| a.name.cmp(&b.name));
+        services
+    }
+
     /// How many resources are held.
     pub(crate) fn len(&self) -> usize {
         self.resources.len()

@@ -1,8 +1,11 @@
 //! Pieces that stop or die under load.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::Step;
+use leno_testkit::wait;
 use nix::sys::signal::Signal;
 
 use super::{Case, alone};
@@ -30,6 +33,8 @@ spec:
   ports: [{name: x, port: 9000}]
 ";
 
+/// How long the control plane may take to tell a proxy of an endpoint.
+const HEAR_LIMIT: Duration = Duration::from_secs(20);
 /// Connections of the load, and so most requests that are in flight.
 const CONNECTIONS: u64 = 8;
 
@@ -46,11 +51,24 @@ fn pieces_stop_and_die_under_load(capture: Capture) -> Result<()> {
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
     let outcome = lab
         .reach("client", "web:8080")
-        .and_then(|_| control_plane_stopped(&lab).context("the control plane stopped"))
+        .and_then(|_| heard_of_echo(&lab))
+        .and_then(|()| control_plane_stopped(&lab).context("the control plane stopped"))
         .and_then(|()| control_plane_killed(&lab).context("the control plane killed"))
         .and_then(|()| endpoint_killed(&lab).context("an endpoint killed"))
         .and_then(|()| proxy_killed(&lab).context("a proxy killed"));
     lab.explain(outcome)
+}
+
+/// Waits until the client's proxy knows where `echo` is, without asking for it.
+fn heard_of_echo(lab: &Lab) -> Result<()> {
+    let config = ["curl", "-sS", "--fail", "http://127.0.0.1:15020/config"];
+    wait::until("the client's proxy to hear of echo", HEAR_LIMIT, || {
+        let config: serde_json::Value = serde_json::from_str(&lab.text("client", &config)?)?;
+        let services = config["services"].as_array().cloned().unwrap_or_default();
+        let echo = services.iter().find(|service| service["name"] == "lab/echo");
+        let reachable = echo.is_some_and(|echo| echo["ports"][0]["endpoints"] == 1);
+        Ok(reachable.then_some(()))
+    })
 }
 
 /// It hangs from right after the start: what no proxy has asked for yet works all the same.
