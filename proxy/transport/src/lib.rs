@@ -5,8 +5,8 @@
 //! what to relay, and says what happened.
 //!
 //! Read first: [`Listener`] (where connections come from), [`original_destination`] (where they
-//! were meant to go), [`detect`] (what their first bytes are) and [`relay`] (bytes both ways, with
-//! the ends of each side passed on exactly).
+//! were meant to go), [`detect`] and [`Hello`] (what their first bytes are) and [`relay`] (bytes both
+//! ways, with the ends of each side passed on exactly).
 //!
 //! ```text
 //! Listener -> original_destination -> read_first -> detect -> Prefixed -> relay <- connect
@@ -19,6 +19,7 @@ mod buffer;
 mod connect;
 mod detect;
 mod first;
+mod hello;
 mod listen;
 mod local;
 mod orig_dst;
@@ -31,6 +32,7 @@ pub use buffer::{Buffer, RELAY_BUFFER, trim_buffers};
 pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
 pub use detect::{DETECT_TIMEOUT, Detected, MAX_DETECT, detect};
 pub use first::{MAX_FIRST, detect_first, read_first};
+pub use hello::{ClientHello, Hello};
 pub use listen::{BACKLOG, Family, Listener};
 pub use local::{LocalAddresses, own_addresses};
 pub use orig_dst::original_destination;

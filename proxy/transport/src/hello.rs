@@ -1,0 +1,222 @@
+//! What a TLS ClientHello says in clear: the server's name and the protocols offered.
+//!
+//! ```text
+//! record (type 22, version, length) ─┬─ handshake message (type 1, 24-bit length) ─► extensions
+//! record ────────────────────────────┘  cut anywhere, records and reads alike
+//! ```
+//!
+//! Nothing is decrypted, kept or answered: the bytes go on as they came. RFC 8446 sections 4.1.2 and
+//! 5.1, RFC 6066 section 3, RFC 7301 section 3.1.
+
+use std::borrow::Cow;
+
+use crate::first::MAX_FIRST;
+
+/// The longest server name: that of a host in the DNS (RFC 1035 section 2.3.4), written with dots.
+const MAX_NAME: usize = 253;
+
+/// A header of a record: type, version, length.
+const RECORD_HEADER: usize = 5;
+
+/// The most that a record holds in clear (RFC 8446 section 5.1).
+const MAX_RECORD: usize = 1 << 14;
+
+/// A header of a handshake message: type, length.
+const MESSAGE_HEADER: usize = 4;
+
+const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
+const SERVER_NAME: u16 = 0;
+const HOST_NAME: u8 = 0;
+const ALPN: u16 = 16;
+
+/// A whole ClientHello.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientHello {
+    server_name: Option<Box<str>>,
+    /// As they stand in the extension: each with a length byte before it.
+    protocols: Vec<u8>,
+}
+
+/// What is known after some bytes of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hello {
+    /// Too few bytes to tell.
+    NeedMore,
+    /// Not a ClientHello, a malformed one, or one longer than [`MAX_FIRST`].
+    Unreadable,
+    /// All of it.
+    Read(ClientHello),
+}
+
+impl ClientHello {
+    /// The host that the client asks for, in lower case: letters, digits, `-`, `_` and dots. None if
+    /// it names none, or something else.
+    #[must_use]
+    pub fn server_name(&self) -> Option<&str> {
+        self.server_name.as_deref()
+    }
+
+    /// The protocols offered by ALPN, in the client's order.
+    pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = Reader(&self.protocols);
+        std::iter::from_fn(move || rest.vector8())
+    }
+}
+
+impl Hello {
+    /// Reads the first bytes of a connection. A verdict never changes when more bytes follow, and
+    /// there is one once [`MAX_FIRST`] are here.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Self {
+        match message(&bytes[..bytes.len().min(MAX_FIRST)]) {
+            Ok(Some(message)) => parse(&message).map_or(Self::Unreadable, Self::Read),
+            Ok(None) if bytes.len() < MAX_FIRST => Self::NeedMore,
+            Ok(None) | Err(Malformed) => Self::Unreadable,
+        }
+    }
+}
+
+/// The bytes are not what they should be.
+struct Malformed;
+
+/// The handshake message without its header, once all of it is here.
+fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
+    let mut found: Cow<'_, [u8]> = Cow::Borrowed(&[]);
+    loop {
+        check_record_header(bytes)?;
+        let Some((header, rest)) = bytes.split_at_checked(RECORD_HEADER) else { return Ok(None) };
+        let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        if length == 0 || length > MAX_RECORD {
+            return Err(Malformed);
+        }
+        let (part, rest) = rest.split_at(length.min(rest.len()));
+        if found.is_empty() {
+            found = Cow::Borrowed(part);
+        } else {
+            found.to_mut().extend_from_slice(part);
+        }
+        if found.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+            return Err(Malformed);
+        }
+        if let Some(header) = found.first_chunk::<MESSAGE_HEADER>() {
+            let length = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
+            if length > MAX_FIRST {
+                return Err(Malformed);
+            }
+            if found.len() >= MESSAGE_HEADER + length {
+                return Ok(Some(cut(found, MESSAGE_HEADER..MESSAGE_HEADER + length)));
+            }
+        }
+        if part.len() < length {
+            return Ok(None);
+        }
+        bytes = rest;
+    }
+}
+
+/// As much of it as is here.
+fn check_record_header(bytes: &[u8]) -> Result<(), Malformed> {
+    let good = bytes.first().is_none_or(|kind| *kind == HANDSHAKE)
+        && bytes.get(1).is_none_or(|major| *major == 3)
+        && bytes.get(2).is_none_or(|minor| *minor <= 4);
+    if good { Ok(()) } else { Err(Malformed) }
+}
+
+fn cut(bytes: Cow<'_, [u8]>, range: std::ops::Range<usize>) -> Cow<'_, [u8]> {
+    match bytes {
+        Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[range]),
+        Cow::Owned(mut bytes) => {
+            bytes.truncate(range.end);
+            bytes.drain(..range.start);
+            Cow::Owned(bytes)
+        }
+    }
+}
+
+fn parse(message: &[u8]) -> Option<ClientHello> {
+    let mut rest = Reader(message);
+    let (_version, _random) = (rest.take(2)?, rest.take(32)?);
+    let (_session, _suites, _compression) = (rest.vector8()?, rest.vector16()?, rest.vector8()?);
+    let mut hello = ClientHello::default();
+    if rest.0.is_empty() {
+        // From before there were extensions.
+        return Some(hello);
+    }
+    let mut extensions = Reader(rest.vector16()?);
+    if !rest.0.is_empty() {
+        return None;
+    }
+    let (mut named, mut offered) = (false, false);
+    while !extensions.0.is_empty() {
+        let (kind, body) = (extensions.number16()?, extensions.vector16()?);
+        // Of one kind there is one at the most (RFC 8446 section 4.2); two names would be two answers.
+        match kind {
+            SERVER_NAME if std::mem::replace(&mut named, true) => return None,
+            SERVER_NAME => hello.server_name = server_name(body)?,
+            ALPN if std::mem::replace(&mut offered, true) => return None,
+            ALPN => hello.protocols = protocols(body)?,
+            _ => {}
+        }
+    }
+    Some(hello)
+}
+
+/// The host of the one name there is. Outer none: malformed.
+fn server_name(body: &[u8]) -> Option<Option<Box<str>>> {
+    let mut rest = Reader(body);
+    let mut names = Reader(rest.vector16()?);
+    let (kind, name) = (names.take(1)?[0], names.vector16()?);
+    if !rest.0.is_empty() || !names.0.is_empty() {
+        return None;
+    }
+    let allowed = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let is_host = !name.is_empty() && name.len() <= MAX_NAME && name.iter().all(allowed);
+    if kind != HOST_NAME || !is_host {
+        return Some(None);
+    }
+    let name = std::str::from_utf8(name).ok()?;
+    Some(Some(name.to_ascii_lowercase().into()))
+}
+
+fn protocols(body: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = Reader(body);
+    let list = rest.vector16()?;
+    let mut names = Reader(list);
+    while !names.0.is_empty() {
+        if names.vector8()?.is_empty() {
+            return None;
+        }
+    }
+    (rest.0.is_empty() && !list.is_empty()).then(|| list.to_vec())
+}
+
+/// Takes bytes from the front, as far as there are any.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number16(&mut self) -> Option<u16> {
+        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Bytes with their length before them, in one byte.
+    fn vector8(&mut self) -> Option<&'a [u8]> {
+        let length = self.take(1)?[0];
+        self.take(length.into())
+    }
+
+    /// Bytes with their length before them, in two bytes.
+    fn vector16(&mut self) -> Option<&'a [u8]> {
+        let length = self.number16()?;
+        self.take(length.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;
