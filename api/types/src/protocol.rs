@@ -15,16 +15,22 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Reads a Kubernetes `appProtocol` (KEP-1422 and KEP-3726). What is not known, and TLS that the
-    /// application does itself, is relayed as bytes.
+    /// Reads a Kubernetes `appProtocol` (KEP-1422 and KEP-3726), in any case, as the names of services
+    /// are (RFC 6335 section 5.1). What is not known, and TLS that the application does itself
+    /// (`https`, `kubernetes.io/wss`), is relayed as bytes, as is `tcp`.
     #[must_use]
     pub fn from_app_protocol(declared: Option<&str>) -> Self {
-        match declared {
-            None | Some("") => Self::Detect,
-            Some("http" | "kubernetes.io/ws") => Self::Http1,
-            Some("http2" | "grpc" | "kubernetes.io/h2c") => Self::Http2,
-            Some(_) => Self::Opaque,
-        }
+        const NAMES: [(&str, Protocol); 6] = [
+            ("", Protocol::Detect),
+            ("http", Protocol::Http1),
+            ("kubernetes.io/ws", Protocol::Http1),
+            ("http2", Protocol::Http2),
+            ("grpc", Protocol::Http2),
+            ("kubernetes.io/h2c", Protocol::Http2),
+        ];
+        let Some(declared) = declared else { return Self::Detect };
+        let found = NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(declared));
+        found.map_or(Self::Opaque, |(_, protocol)| *protocol)
     }
 
     /// The name used in metrics and in `/config`.
@@ -45,10 +51,25 @@ mod tests {
 
     #[test]
     fn app_protocol_decides() {
-        assert_eq!(Protocol::from_app_protocol(None), Protocol::Detect);
-        assert_eq!(Protocol::from_app_protocol(Some("http")), Protocol::Http1);
-        assert_eq!(Protocol::from_app_protocol(Some("grpc")), Protocol::Http2);
-        assert_eq!(Protocol::from_app_protocol(Some("mysql")), Protocol::Opaque);
-        assert_eq!(Protocol::from_app_protocol(Some("https")), Protocol::Opaque);
+        use Protocol::{Detect, Http1, Http2, Opaque};
+        assert_eq!(Protocol::from_app_protocol(None), Detect);
+        for (declared, expected) in [
+            ("", Detect),
+            ("http", Http1),
+            ("HTTP", Http1),
+            ("kubernetes.io/ws", Http1),
+            ("kubernetes.io/h2c", Http2),
+            ("http2", Http2),
+            ("grpc", Http2),
+            ("gRPC", Http2),
+            ("tcp", Opaque),
+            ("https", Opaque),
+            ("tls", Opaque),
+            ("kubernetes.io/wss", Opaque),
+            ("mysql", Opaque),
+            ("http ", Opaque),
+        ] {
+            assert_eq!(Protocol::from_app_protocol(Some(declared)), expected, "{declared:?}");
+        }
     }
 }
