@@ -14,10 +14,11 @@ thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Frees the buffers that nobody uses. For a worker that has nothing in progress, so that an idle
-/// proxy is as small as a new one.
+/// Frees the buffers and pipes that nobody uses. For a worker that has nothing in progress, so that
+/// an idle proxy is as small as a new one.
 pub fn trim_buffers() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
+    crate::relay::trim_pipes();
 }
 
 /// A buffer of [`RELAY_BUFFER`] bytes of which `start..end` is filled; back to the pool on drop.

@@ -101,6 +101,10 @@ impl<S: Stream> Stream for Prefixed<S> {
         if self.prefix.is_empty() { self.inner.plain() } else { None }
     }
 
+    fn socket(&self) -> Option<&TcpStream> {
+        self.inner.socket()
+    }
+
     fn abort(&mut self) {
         self.inner.abort();
     }

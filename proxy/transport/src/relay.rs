@@ -8,19 +8,23 @@
 //!   error on either side     -> both sides are reset
 //!   nothing moved for long   -> both sides are reset
 //! ```
+//!
+//! A side that is read or written shows its errors at once. One that is neither, because its
+//! direction has ended or is held up by the other side, is asked for them every few seconds.
 
 mod direction;
 mod pipe;
+mod watch;
 
 use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
-
-use tokio::time::{Instant, Sleep};
 
 use crate::Stream;
 use direction::Direction;
+pub(crate) use pipe::trim_pipes;
+use watch::{Seen, Watch};
 
 /// After how long without a byte in either direction a relay is given up. Pools of databases keep
 /// connections for about that long.
@@ -119,7 +123,7 @@ where
 {
     let mut forth = Direction::default();
     let mut back = Direction::default();
-    let mut bound = std::pin::pin!(IdleBound::new(idle));
+    let mut watch = std::pin::pin!(Watch::new(idle));
     let ended = poll_fn(|cx| {
         let before = (forth.moved(), back.moved());
         let there = forth.poll(cx, &mut a, &mut b);
@@ -130,7 +134,11 @@ where
             (Poll::Ready(Err(failed)), _) => Poll::Ready(failed.seen_from(Side::A)),
             (_, Poll::Ready(Err(failed))) => Poll::Ready(failed.seen_from(Side::B)),
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ended::Closed),
-            _ => bound.as_mut().poll(cx, forth.moved() + back.moved()),
+            _ => {
+                let moved = forth.moved() + back.moved();
+                let seen = Seen { moved, deaf: forth.is_deaf() || back.is_deaf() };
+                watch.as_mut().poll(cx, seen, &a, &b)
+            }
         }
     })
     .await;
@@ -144,34 +152,6 @@ where
 fn observe(observer: &mut impl Observer, side: Side, n: u64) {
     if n > 0 {
         observer.moved(side, usize::try_from(n).unwrap_or(usize::MAX));
-    }
-}
-
-pin_project_lite::pin_project! {
-    /// A timer that is looked at only when it fires, so that moving bytes costs it nothing.
-    struct IdleBound {
-        idle: Duration,
-        moved: u64,
-        #[pin]
-        timer: Sleep,
-    }
-}
-
-impl IdleBound {
-    fn new(idle: Duration) -> Self {
-        Self { idle, moved: 0, timer: tokio::time::sleep(idle) }
-    }
-
-    fn poll(self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>, moved: u64) -> Poll<Ended> {
-        let mut this = self.project();
-        while this.timer.as_mut().poll(cx).is_ready() {
-            if *this.moved == moved {
-                return Poll::Ready(Ended::Idle);
-            }
-            *this.moved = moved;
-            this.timer.as_mut().reset(Instant::now() + *this.idle);
-        }
-        Poll::Pending
     }
 }
 

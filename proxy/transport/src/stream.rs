@@ -12,6 +12,11 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin {
     /// or some have been read into memory. With one on both sides the kernel can move the bytes.
     fn plain(&self) -> Option<&TcpStream>;
 
+    /// The socket below, whatever is on it, for its options and its errors.
+    fn socket(&self) -> Option<&TcpStream> {
+        self.plain()
+    }
+
     /// Makes the end of the connection a reset: whatever is unsent is dropped, and the other side
     /// reads an error, not an end. It takes effect when the stream is dropped.
     fn abort(&mut self);

@@ -14,8 +14,12 @@ use crate::{Buffer, Stream};
 /// descriptors and two more system calls for each piece, which small streams never earn back.
 const SPLICE_AFTER: u64 = 256 * 1024;
 
-/// Reads in one poll before other tasks get their turn: 2 MiB at the most, about a millisecond.
+/// Reads in one poll before other tasks get their turn.
 const MAX_READS_PER_POLL: u32 = 32;
+
+/// Bytes written in one poll before other tasks get their turn, give or take one piece: half a
+/// millisecond to a millisecond.
+const MAX_BYTES_PER_POLL: u64 = 2 * 1024 * 1024;
 
 /// ```text
 /// Copy ──over SPLICE_AFTER, both plain──► Splice      (Copy again where no pipe can be had)
@@ -67,6 +71,13 @@ impl Direction {
         self.moved
     }
 
+    /// Whether its source is not read now: it has ended, or the sink takes nothing. An error of the
+    /// source goes unnoticed meanwhile.
+    pub(super) fn is_deaf(&self) -> bool {
+        let holds = self.held.is_some() || self.pipe.as_ref().is_some_and(|pipe| !pipe.is_empty());
+        holds || matches!(self.state, State::Shutdown | State::Done)
+    }
+
     /// Moves what can be moved now; ready when this direction has ended.
     pub(super) fn poll<R: Stream, W: Stream>(
         &mut self,
@@ -94,8 +105,12 @@ impl Direction {
         from: &mut R,
         to: &mut W,
     ) -> Poll<Result<State, Failed>> {
+        let enough = self.moved + MAX_BYTES_PER_POLL;
         for _ in 0..MAX_READS_PER_POLL {
             ready!(self.poll_write_held(cx, to))?;
+            if self.moved >= enough {
+                break;
+            }
             let in_kernel = self.moved > SPLICE_AFTER && !self.never_splice;
             if in_kernel && from.plain().is_some() && to.plain().is_some() {
                 return Poll::Ready(Ok(State::Splice));
@@ -161,7 +176,8 @@ impl Direction {
             self.never_splice = true;
             return Poll::Ready(Ok(State::Copy));
         };
-        for _ in 0..MAX_READS_PER_POLL {
+        let enough = self.moved + MAX_BYTES_PER_POLL;
+        while self.moved < enough {
             let mut pipe = match self.pipe.take().map_or_else(Pipe::take, Ok) {
                 Ok(pipe) => pipe,
                 Err(_no_pipe) => {

@@ -33,6 +33,11 @@ pub(super) struct Pipe {
     held: usize,
 }
 
+/// Closes the pipes that nobody uses.
+pub(crate) fn trim_pipes() {
+    FREE.with_borrow_mut(|free| *free = Vec::new());
+}
+
 impl Pipe {
     /// Takes one of the pool, or a new one.
     ///

@@ -6,6 +6,9 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+mod exact;
 
 use super::*;
 use crate::{CONNECT_TIMEOUT, Listener, Prefixed, connect};

@@ -1,0 +1,165 @@
+//! Ends and resets, passed on as what they were: in the middle of bulk, after a half-close, and when
+//! nobody reads.
+
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+
+use proptest::prelude::*;
+use socket2::{SockRef, Socket};
+
+use super::*;
+
+/// More than a direction copies before it splices, and than the kernel's buffers take at once.
+const BULK: usize = 3 * 1024 * 1024;
+
+#[tokio::test]
+async fn half_closes_pass_in_the_middle_of_bulk() {
+    let Chain { mut client, mut server, relay } = chain().await;
+    let sent = pattern(BULK);
+    let (question, answer) = (sent.clone(), sent.clone());
+    let ask = async move {
+        client.write_all(&question).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let reply = async move {
+        let mut question = Vec::new();
+        server.read_to_end(&mut question).await.unwrap();
+        server.write_all(&answer).await.unwrap();
+        question
+    };
+    let (at_client, at_server) = tokio::join!(ask, reply);
+    assert!(at_client == sent && at_server == sent);
+    let done = relay.await.unwrap();
+    assert_eq!((done.a_to_b, done.b_to_a), (BULK as u64, BULK as u64));
+    assert_eq!(done.ended.reason(), "closed");
+}
+
+#[tokio::test]
+async fn a_reset_in_the_middle_of_bulk_stays_a_reset() {
+    for from_client in [true, false] {
+        let Chain { client, server, relay } = chain().await;
+        let (mut aborting, mut other) =
+            if from_client { (client, server) } else { (server, client) };
+        let writer = tokio::spawn(async move {
+            aborting.write_all(&pattern(BULK)).await.unwrap();
+            aborting
+        });
+        let mut half = vec![0; BULK / 2];
+        other.read_exact(&mut half).await.unwrap();
+        let drain = tokio::spawn(async move {
+            let mut rest = Vec::new();
+            other.read_to_end(&mut rest).await.unwrap_err()
+        });
+        let mut aborting = writer.await.unwrap();
+        aborting.abort();
+        drop(aborting);
+        assert_eq!(drain.await.unwrap().kind(), ErrorKind::ConnectionReset);
+        let expected = if from_client { Side::A } else { Side::B };
+        let done = relay.await.unwrap();
+        assert_eq!(done.ended.reason(), "reset");
+        assert!(matches!(done.ended, Ended::Failed { side, .. } if side == expected));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_closes_with_bytes_unread_resets_the_client() {
+    let Chain { mut client, server, relay } = chain().await;
+    client.write_all(b"never read").await.unwrap();
+    server.peek(&mut [0]).await.unwrap();
+    drop(server);
+    assert_eq!(client.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(relay.await.unwrap().ended.reason(), "reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_is_noticed_although_the_other_side_does_not_read() {
+    let Chain { mut client, server, relay } = chain().await;
+    // Until a wait would pass, which only a writer that is held back has.
+    let mut sent = 0;
+    let chunk = pattern(64 * 1024);
+    while let Ok(wrote) = tokio::time::timeout(Duration::from_millis(1), client.write(&chunk)).await
+    {
+        sent += wrote.unwrap();
+    }
+    assert!(sent > BULK, "{sent}");
+    client.abort();
+    drop(client);
+    let done = relay.await.unwrap();
+    assert_eq!(done.ended.reason(), "reset");
+    assert!(matches!(done.ended, Ended::Failed { side: Side::A, .. }));
+    assert_eq!(
+        SockRef::from(&server).take_error().unwrap().unwrap().kind(),
+        ErrorKind::ConnectionReset
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_is_noticed_after_a_half_close() {
+    for from_client in [true, false] {
+        let Chain { client, server, relay } = chain().await;
+        let (mut aborting, mut other) =
+            if from_client { (client, server) } else { (server, client) };
+        aborting.shutdown().await.unwrap();
+        assert_eq!(other.read(&mut [0]).await.unwrap(), 0);
+        aborting.abort();
+        drop(aborting);
+        let done = relay.await.unwrap();
+        assert_eq!(done.ended.reason(), "reset");
+        assert!(SockRef::from(&other).take_error().unwrap().is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hosts_of_a_relay_that_lasts_are_asked_whether_they_are_there() {
+    let (_client, a) = pair().await;
+    let (b, _server) = pair().await;
+    let socket = |tcp: &TcpStream| Socket::from(tcp.as_fd().try_clone_to_owned().unwrap());
+    let sockets = [socket(&a), socket(&b)];
+    let relay = tokio::spawn(relay(a, b, RELAY_IDLE, ()));
+    assert!(sockets.iter().all(|socket| !socket.keepalive().unwrap()));
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(sockets.iter().all(|socket| socket.keepalive().unwrap()));
+    relay.abort();
+}
+
+/// What one side does: writes of these sizes, then its end.
+fn script() -> impl Strategy<Value = Vec<usize>> {
+    proptest::collection::vec(prop_oneof![1..200usize, 1..200_000usize], 0..12)
+}
+
+async fn play(stream: TcpStream, script: Vec<usize>) -> Vec<u8> {
+    let (mut from, mut to) = stream.into_split();
+    let write = async move {
+        for size in script {
+            to.write_all(&pattern(size)).await.unwrap();
+        }
+        to.shutdown().await.unwrap();
+    };
+    let mut received = Vec::new();
+    let (read, ()) = tokio::join!(from.read_to_end(&mut received), write);
+    read.unwrap();
+    received
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn whatever_both_sides_do_every_byte_and_both_ends_arrive(up in script(), down in script()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let Chain { client, server, relay } = chain().await;
+            let all = |script: &[usize]| script.iter().flat_map(|n| pattern(*n)).collect::<Vec<u8>>();
+            let (sent_up, sent_down) = (all(&up), all(&down));
+            let (at_client, at_server) = tokio::join!(play(client, up), play(server, down));
+            prop_assert!(at_client == sent_down && at_server == sent_up);
+            let done = relay.await.unwrap();
+            prop_assert_eq!(done.ended.reason(), "closed");
+            let moved = (sent_up.len() as u64, sent_down.len() as u64);
+            prop_assert_eq!((done.a_to_b, done.b_to_a), moved);
+            Ok(())
+        })?;
+    }
+}
