@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
+use leno_transport::budget;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
@@ -66,7 +67,8 @@ impl<S: Io> Conn<S> {
         self.exchanges
     }
 
-    /// Waits for the next request. `None`: the client is done, or idle for too long.
+    /// Waits for the next request. `None`: the client is done, or idle for too long. One that begins
+    /// while the worker's budget is used up fails with [`Cause::MemoryBudget`].
     pub async fn read_request(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Failure> {
         let mut head = RequestHead::default();
         let mut wait = HeadWait::default();
@@ -86,6 +88,9 @@ impl<S: Io> Conn<S> {
         loop {
             if !wait.begun && !self.skip_empty_line(wait) {
                 wait.begun = true;
+            }
+            if wait.begun && !budget::admits() {
+                return Poll::Ready(Err(Failure::new(Place::Us, Cause::MemoryBudget)));
             }
             if wait.begun && head.parse(self.received.bytes(), limits).map_err(refused)? {
                 return Poll::Ready(Ok(true));

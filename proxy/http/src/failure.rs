@@ -57,6 +57,9 @@ pub enum Cause {
     /// `101 Switching Protocols` without an `Upgrade` in the request.
     #[error("switched protocols without having been asked")]
     UnaskedUpgrade,
+    /// The worker's memory is used up; nothing of the request was forwarded.
+    #[error("no memory is left for another request")]
+    MemoryBudget,
     /// The caller's [`Judge`](crate::Judge) refused the response.
     #[error("the response was refused")]
     Refused,
@@ -75,6 +78,7 @@ impl Cause {
             Self::Stalled => "stalled",
             Self::Stale => "stale",
             Self::UnaskedUpgrade => "unasked-upgrade",
+            Self::MemoryBudget => "memory-budget",
             Self::Refused => "refused",
         }
     }
@@ -108,7 +112,7 @@ impl Failure {
             (Place::Client, Cause::HeadTimeout) => Some(408),
             (Place::Client, _) => None,
             (_, Cause::Deadline | Cause::Stalled | Cause::HeadTimeout) => Some(504),
-            (_, Cause::Stale) => Some(503),
+            (_, Cause::Stale | Cause::MemoryBudget) => Some(503),
             _ => Some(502),
         }
     }

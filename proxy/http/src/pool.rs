@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use leno_transport::budget;
+
 /// Sizes of buffers. The smallest holds a usual head with a small body (one page); the third
 /// holds the largest head; the largest is what one read of a bulk stream can use before it falls
 /// out of the processor's cache.
@@ -71,7 +73,8 @@ pub fn trim_pool() {
 }
 
 /// Bytes from the pool; given back to the pool of the thread that drops it. The empty buffer
-/// (`Default`) owns nothing.
+/// (`Default`) owns nothing. What is in use is charged to the worker's budget, which the free lists
+/// with their fixed bound are no part of.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -130,6 +133,7 @@ thread_local! {
 impl Pool {
     fn take(&self, class: Class) -> Box<[u8]> {
         let class = class.0 as usize;
+        budget::charge(SIZES[class]);
         self.used[class].set(self.used[class].get() + 1);
         if let Some(bytes) = self.free[class].borrow_mut().pop() {
             return bytes;
@@ -141,8 +145,9 @@ impl Pool {
     fn give(&self, class: usize, bytes: Box<[u8]>) {
         // A buffer may come from another thread, whose count keeps it.
         self.used[class].set(self.used[class].get().saturating_sub(1));
+        budget::credit(SIZES[class]);
         let mut list = self.free[class].borrow_mut();
-        if list.len() < KEPT[class] {
+        if list.len() < KEPT[class] && !budget::is_short() {
             list.push(bytes);
         } else {
             self.freed.set(self.freed.get() + 1);

@@ -4,13 +4,15 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use leno_transport::budget;
 use tokio::io::ReadBuf;
 
 use crate::pool::{Buffer, Class};
 use leno_h2::Io;
 
 /// A buffer that is there only while it holds bytes. It grows with the stream and shrinks again:
-/// a read that fills it makes the next one larger, a read that uses an eighth makes it smaller.
+/// a read that fills it makes the next one larger, a read that uses an eighth makes it smaller. While
+/// the worker's budget is short, the next one is the smallest.
 #[derive(Debug)]
 pub(crate) struct Received {
     buffer: Buffer,
@@ -97,6 +99,9 @@ impl Received {
 
     fn make_room(&mut self) {
         if self.buffer.is_empty() {
+            if budget::is_short() {
+                self.next = Class::SMALLEST;
+            }
             self.buffer = Buffer::take(self.next);
         } else if self.end == self.buffer.len() {
             let held = self.end - self.start;

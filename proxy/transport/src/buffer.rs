@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use crate::budget::{self, Charge};
+
 /// The size of a relay buffer. Copies of 64 KiB cost half of what 8 KiB copies cost for each byte,
 /// larger ones fall out of the second-level cache.
 pub const RELAY_BUFFER: usize = 64 * 1024;
@@ -22,11 +24,13 @@ pub fn trim_buffers() {
 }
 
 /// A buffer of [`RELAY_BUFFER`] bytes of which `start..end` is filled; back to the pool on drop.
+/// It is charged to the worker's budget ([`crate::budget`]).
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
+    charge: Charge,
 }
 
 impl Buffer {
@@ -35,7 +39,18 @@ impl Buffer {
     pub fn take() -> Self {
         let pooled = FREE.with_borrow_mut(Vec::pop);
         let bytes = pooled.unwrap_or_else(|| vec![0; RELAY_BUFFER].into_boxed_slice());
-        Self { bytes, start: 0, end: 0 }
+        Self { bytes, start: 0, end: 0, charge: Charge::new(RELAY_BUFFER) }
+    }
+
+    /// Keeps no more memory than what is filled needs, for a wait while the budget is short. There
+    /// is no room behind it then.
+    pub(crate) fn shrink(&mut self) {
+        if self.filled().len() < self.bytes.len() {
+            let filled: Box<[u8]> = self.filled().into();
+            (self.start, self.end) = (0, filled.len());
+            self.charge = Charge::new(filled.len());
+            give_back(std::mem::replace(&mut self.bytes, filled));
+        }
     }
 
     /// What is filled and not consumed.
@@ -86,15 +101,22 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        // At the end of the thread the pool is gone already, and the buffer goes with it.
-        let _ended = FREE.try_with(|free| {
-            let mut free = free.borrow_mut();
-            if free.len() < MAX_FREE {
-                free.push(bytes);
-            }
-        });
+        give_back(std::mem::take(&mut self.bytes));
     }
+}
+
+/// Keeps a whole buffer for the next who takes one, if few are kept and memory is not short.
+fn give_back(bytes: Box<[u8]>) {
+    if bytes.len() < RELAY_BUFFER || budget::is_short() {
+        return;
+    }
+    // At the end of the thread the pool is gone already, and the buffer goes with it.
+    let _ended = FREE.try_with(|free| {
+        let mut free = free.borrow_mut();
+        if free.len() < MAX_FREE {
+            free.push(bytes);
+        }
+    });
 }
 
 #[cfg(test)]
@@ -121,5 +143,20 @@ mod tests {
         assert_eq!(buffer.unfilled().len(), RELAY_BUFFER);
         trim_buffers();
         assert_eq!(FREE.with_borrow(Vec::capacity), 0);
+    }
+    #[test]
+    fn a_buffer_is_charged_while_it_is_held_and_shrinks_to_what_it_holds() {
+        let before = budget::charged();
+        let mut buffer = Buffer::take();
+        assert_eq!(budget::charged() - before, RELAY_BUFFER);
+        buffer.unfilled()[..5].copy_from_slice(b"hello");
+        buffer.fill(5);
+        buffer.consume(1);
+        buffer.shrink();
+        assert_eq!((buffer.filled(), budget::charged() - before), (&b"ello"[..], 4));
+        buffer.consume(4);
+        assert!(buffer.filled().is_empty());
+        drop(buffer);
+        assert_eq!(budget::charged(), before);
     }
 }

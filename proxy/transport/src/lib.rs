@@ -12,7 +12,8 @@
 //! Listener -> original_destination -> read_first -> detect -> Prefixed -> relay <- connect
 //! ```
 //!
-//! [`Stream`] is what the relay needs of a connection; TLS streams implement it too.
+//! [`Stream`] is what the relay needs of a connection; TLS streams implement it too. [`budget`] is
+//! what buffers of this and other crates charge what they hold to.
 
 mod activity;
 mod buffer;
@@ -26,6 +27,8 @@ mod orig_dst;
 mod prefixed;
 mod relay;
 mod stream;
+
+pub mod budget;
 
 pub use activity::{Activity, Busy};
 pub use buffer::{Buffer, RELAY_BUFFER, trim_buffers};

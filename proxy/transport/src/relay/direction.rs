@@ -8,7 +8,7 @@ use tokio::io::{AsyncWrite, ReadBuf};
 
 use super::pipe::{self, Pipe};
 use super::{Ended, Side};
-use crate::{Buffer, Stream};
+use crate::{Buffer, Stream, budget};
 
 /// After how many bytes a direction between plain sockets goes on with `splice`: a pipe costs two
 /// descriptors and two more system calls for each piece, which small streams never earn back.
@@ -20,6 +20,9 @@ const MAX_READS_PER_POLL: u32 = 32;
 /// Bytes written in one poll before other tasks get their turn, give or take one piece: half a
 /// millisecond to a millisecond.
 const MAX_BYTES_PER_POLL: u64 = 2 * 1024 * 1024;
+
+/// What is read at a time while the budget is short.
+const READ_SHORT: usize = 4 * 1024;
 
 /// ```text
 /// Copy ──over SPLICE_AFTER, both plain──► Splice      (Copy again where no pipe can be had)
@@ -116,7 +119,8 @@ impl Direction {
                 return Poll::Ready(Ok(State::Splice));
             }
             let mut buffer = Buffer::take();
-            let mut space = ReadBuf::new(buffer.unfilled());
+            let most = if budget::is_short() { READ_SHORT } else { crate::RELAY_BUFFER };
+            let mut space = ReadBuf::new(&mut buffer.unfilled()[..most]);
             match Pin::new(&mut *from).poll_read(cx, &mut space) {
                 Poll::Pending => {
                     drop(buffer);
@@ -141,7 +145,12 @@ impl Direction {
         to: &mut W,
     ) -> Poll<Result<(), Failed>> {
         while let Some(buffer) = &mut self.held {
-            let wrote = ready!(Pin::new(&mut *to).poll_write(cx, buffer.filled()));
+            let Poll::Ready(wrote) = Pin::new(&mut *to).poll_write(cx, buffer.filled()) else {
+                if budget::is_short() {
+                    buffer.shrink();
+                }
+                return Poll::Pending;
+            };
             let n = wrote.and_then(some).map_err(Failed::Writing)?;
             self.moved += n as u64;
             self.unflushed = true;

@@ -10,8 +10,14 @@ use nix::libc;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::budget::{self, Charge};
+
 /// The size of a pipe; bulk relays measured best with it.
 const PIPE_BYTES: usize = 256 * 1024;
+
+/// What is taken into a pipe while the budget is short: it stays there for as long as the other side
+/// does not read.
+const PIPE_BYTES_SHORT: usize = 16 * 1024;
 
 /// The most free pipes a worker keeps: 16 descriptors.
 const MAX_FREE: usize = 8;
@@ -31,6 +37,8 @@ struct Ends {
 pub(super) struct Pipe {
     ends: Option<Ends>,
     held: usize,
+    /// For what is held while the socket takes nothing.
+    charge: Option<Charge>,
 }
 
 /// Closes the pipes that nobody uses.
@@ -48,7 +56,7 @@ impl Pipe {
             Some(ends) => ends,
             None => Ends::new()?,
         };
-        Ok(Self { ends: Some(ends), held: 0 })
+        Ok(Self { ends: Some(ends), held: 0, charge: None })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -63,10 +71,11 @@ impl Pipe {
         from: &TcpStream,
     ) -> Poll<io::Result<usize>> {
         debug_assert!(self.is_empty());
+        let most = if budget::is_short() { PIPE_BYTES_SHORT } else { PIPE_BYTES };
         loop {
             ready!(from.poll_read_ready(cx))?;
             let ends = self.ends();
-            match from.try_io(Interest::READABLE, || moved(from, &ends.write, PIPE_BYTES)) {
+            match from.try_io(Interest::READABLE, || moved(from, &ends.write, most)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(n) => {
                     self.held = n;
@@ -84,12 +93,16 @@ impl Pipe {
         to: &TcpStream,
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(to.poll_write_ready(cx))?;
+            if to.poll_write_ready(cx)?.is_pending() {
+                self.charge.get_or_insert_with(|| Charge::new(self.held));
+                return Poll::Pending;
+            }
             let ends = self.ends();
             match to.try_io(Interest::WRITABLE, || moved(&ends.read, to, self.held)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(n) => {
                     self.held -= n;
+                    self.charge = None;
                     return Poll::Ready(Ok(n));
                 }
                 Err(error) => return Poll::Ready(Err(error)),

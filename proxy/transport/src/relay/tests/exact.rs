@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use socket2::{SockRef, Socket};
 
 use super::*;
+use crate::budget::{self, Budget, Charge, MIN_BUDGET};
 
 /// More than a direction copies before it splices, and than the kernel's buffers take at once.
 const BULK: usize = 3 * 1024 * 1024;
@@ -123,6 +124,40 @@ async fn the_hosts_of_a_relay_that_lasts_are_asked_whether_they_are_there() {
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(sockets.iter().all(|socket| socket.keepalive().unwrap()));
     relay.abort();
+}
+
+/// Runs where no other test runs, since a budget belongs to its thread.
+fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(act());
+    };
+    std::thread::spawn(run).join().unwrap();
+}
+
+#[test]
+fn while_memory_is_short_bytes_move_and_little_is_held() {
+    in_thread(|| async {
+        Budget::new(MIN_BUDGET).enter();
+        let _others = Charge::new(MIN_BUDGET);
+        let before = budget::charged();
+        let Chain { mut client, mut server, relay } = chain().await;
+        let sent = pattern(8 * BULK);
+        let bytes = sent.clone();
+        let writer = tokio::spawn(async move { client.write_all(&bytes).await });
+        for _ in 0..2_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!writer.is_finished(), "no back-pressure");
+        let held = budget::charged() - before;
+        assert!((1..=16 * 1024).contains(&held), "{held}");
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).await.unwrap();
+        assert!(received == sent);
+        drop(server);
+        relay.await.unwrap();
+        assert_eq!(budget::charged(), before);
+    });
 }
 
 /// What one side does: writes of these sizes, then its end.
