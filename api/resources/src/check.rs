@@ -7,15 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_types::check_label;
+use leno_types::{check_label, check_subdomain};
 
 use crate::metadata::allowed_values;
 use crate::object::Object;
 use crate::problem::{Place, Problem};
 use crate::tree::{Node, Value};
 
-/// Longest DNS name, in bytes, as Kubernetes allows for objects that are no DNS label.
-const MAX_SUBDOMAIN: usize = 253;
 /// The prefix of annotations and labels that are Leno's own.
 const OWN_PREFIX: &str = "leno.dev/";
 
@@ -41,7 +39,7 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node) -> Vec<Probl
 enum Name {
     /// One DNS label.
     Label,
-    /// Labels joined by dots.
+    /// Parts joined by dots.
     Subdomain,
 }
 
@@ -102,16 +100,10 @@ impl Check<'_> {
     fn name(&mut self, at: &Cursor<'_>, text: &str, form: Name) {
         match form {
             Name::Label => self.label(at, "name", text),
-            Name::Subdomain if text.len() > MAX_SUBDOMAIN => {
-                self.fail(at, format!("longer than {MAX_SUBDOMAIN} bytes"));
-            }
+            Name::Subdomain if text.is_empty() => self.fail(at, "is missing"),
             Name::Subdomain => {
-                let bad = text.split('.').find(|part| check_label("name", part).is_err());
-                if text.is_empty() {
-                    self.fail(at, "is missing");
-                } else if bad.is_some() {
-                    let reason = format!("{text:?} is not a name: use a-z, 0-9, '-' and '.'");
-                    self.fail(at, reason);
+                if let Err(error) = check_subdomain("name", text) {
+                    self.fail(at, error.to_string());
                 }
             }
         }

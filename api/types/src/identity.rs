@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::name::{NameError, check_label};
+use crate::name::{NameError, check_label, check_subdomain};
 
 /// Longest trust domain name accepted, in bytes (SPIFFE-ID section 2.1).
 const MAX_TRUST_DOMAIN: usize = 255;
@@ -80,9 +80,7 @@ impl Identity {
         service_account: &str,
     ) -> Result<Self, IdentityError> {
         check_label("namespace", namespace)?;
-        for part in service_account.split('.') {
-            check_label("service account", part)?;
-        }
+        check_subdomain("service account", service_account)?;
         Ok(Self {
             trust_domain,
             namespace: namespace.into(),

@@ -18,5 +18,5 @@ pub mod ports;
 pub use address::{OrigDst, canonical};
 pub use identity::{Identity, IdentityError, TrustDomain};
 pub use mtls::{MtlsMode, UnknownMtlsMode};
-pub use name::{InstanceName, NameError, ServiceName, check_label};
+pub use name::{InstanceName, NameError, ServiceName, check_label, check_subdomain};
 pub use protocol::Protocol;

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 /// Longest DNS label, in bytes (RFC 1035 section 2.3.4).
 const MAX_LABEL: usize = 63;
+/// Longest name of labels joined by dots, in bytes, as Kubernetes allows for objects that are no
+/// host of DNS themselves.
+const MAX_SUBDOMAIN: usize = 253;
 
 /// A service: the named front that clients call, `<namespace>/<name>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +39,16 @@ pub enum NameError {
         /// The text.
         text: String,
     },
+    /// Not labels joined by dots.
+    #[error(
+        "{text:?} is not a {what}: use 1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each part"
+    )]
+    Subdomain {
+        /// What the text should have named.
+        what: &'static str,
+        /// The text.
+        text: String,
+    },
     /// Not of the form `<namespace>/<name>`.
     #[error("{0:?} is not of the form <namespace>/<name>")]
     Form(String),
@@ -46,13 +59,25 @@ pub enum NameError {
 /// # Errors
 /// [`NameError::Label`], naming `what` it should have been.
 pub fn check_label(what: &'static str, text: &str) -> Result<(), NameError> {
-    let allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    let good = !text.is_empty()
-        && text.len() <= MAX_LABEL
-        && text.bytes().all(allowed)
-        && !text.starts_with('-')
-        && !text.ends_with('-');
+    let good = text.len() <= MAX_LABEL && is_part(text);
     if good { Ok(()) } else { Err(NameError::Label { what, text: text.to_owned() }) }
+}
+
+/// Checks that `text` is a name as Kubernetes asks of objects that are no host of DNS: service
+/// accounts, endpoint slices. Its parts may be longer than a DNS label, the whole may not be longer
+/// than 253 bytes.
+///
+/// # Errors
+/// [`NameError::Subdomain`], naming `what` it should have been.
+pub fn check_subdomain(what: &'static str, text: &str) -> Result<(), NameError> {
+    let good = text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_part);
+    if good { Ok(()) } else { Err(NameError::Subdomain { what, text: text.to_owned() }) }
+}
+
+/// What stands between two dots, of any length but none.
+fn is_part(text: &str) -> bool {
+    let allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 macro_rules! namespaced {
@@ -108,6 +133,12 @@ mod tests {
             assert!(check_label("name", text).is_err(), "{text}");
         }
         assert!("web".parse::<ServiceName>().is_err());
+        for text in ["a".repeat(253), "a".repeat(63) + "-ipv4-0", "a.b-c.1".to_owned()] {
+            assert!(check_subdomain("name", &text).is_ok(), "{text}");
+        }
+        for text in ["", ".", "a.", ".a", "a..b", "a.-b", "A", "a_b", &"a".repeat(254)] {
+            assert!(check_subdomain("name", text).is_err(), "{text}");
+        }
         assert!("shop/web/extra".parse::<ServiceName>().is_err());
     }
 }

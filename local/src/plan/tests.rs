@@ -252,11 +252,13 @@ fn problems_say_where_and_what_to_do() {
 }
 
 #[test]
-fn namespaces_that_would_share_a_name_are_refused() {
-    let text = workload("b-c", "replicas: 1").replace("shop", "a")
-        + &workload("c", "replicas: 1").replace("shop", "a-b");
-    let text = problems(&text);
-    assert!(text.contains("would have the same name"), "{text}");
+fn what_the_control_plane_reads_is_taken_with_the_longest_names() {
+    let long = "w".repeat(61);
+    let text = workload(&long, "ports: [{port: 80}]").replace("shop", &"n".repeat(63));
+    let plan = plan(&text);
+    let rendered = plan.render(&plan.instances.keys().cloned().collect());
+    let read = leno_resources::parse("state.yaml", &rendered);
+    assert!(read.is_ok(), "{:?}\n{rendered}", read.unwrap_err());
 }
 
 #[test]
