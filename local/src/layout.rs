@@ -138,10 +138,11 @@ impl Layout {
         format!("leno-{}", self.mesh)
     }
 
-    /// The network namespace of one instance.
+    /// The network namespace of one instance. No other mesh has one of this name: a dot is part of
+    /// no label, where mesh `a` with namespace `b-c` and mesh `a-b` with namespace `c` would meet.
     #[must_use]
     pub fn netns(&self, name: &InstanceName) -> String {
-        format!("leno-{}-{}-{}", self.mesh, name.namespace, name.name)
+        format!("leno-{}.{}", self.mesh, dotted(name))
     }
 
     /// The control group of the mesh, below the mount of the hierarchy.
@@ -159,4 +160,34 @@ impl Layout {
 
 fn dotted(name: &InstanceName) -> String {
     format!("{}.{}", name.namespace, name.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_meshes_share_a_name() {
+        let netns = |mesh: &str, namespace: &str, name: &str| {
+            Layout::new(mesh).unwrap().netns(&InstanceName::new(namespace, name).unwrap())
+        };
+        let names = [
+            netns("a", "b-c", "web-0"),
+            netns("a-b", "c", "web-0"),
+            netns("a", "b", "c-web-0"),
+            Layout::new("a-b-c-web-0").unwrap().switch_netns(),
+        ];
+        let different: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(different.len(), names.len(), "{names:?}");
+    }
+
+    #[test]
+    fn the_longest_names_fit() {
+        let long = |length| "a".repeat(length);
+        let layout = Layout::new(&long(MAX_MESH_NAME)).unwrap();
+        let name = InstanceName::new(&long(63), &long(63)).unwrap();
+        // Of a file, 255 bytes; of the owner of pinned kernel programs, 200.
+        assert!(layout.netns(&name).len() <= 200);
+        assert!(Layout::new(&long(MAX_MESH_NAME + 1)).is_err());
+    }
 }

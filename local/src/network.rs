@@ -3,7 +3,7 @@
 //! The bridge lives apart from the host's interfaces, routes and firewall, which are never touched.
 //!
 //! ```text
-//!  leno-<mesh>                      leno-<mesh>-<ns>-web-0
+//!  leno-<mesh>                      leno-<mesh>.<ns>.web-0
 //!  ┌───────────────────────┐        ┌──────────────────────┐
 //!  │ bridge leno0   v2 ────┼────────┼─ eth0  10.89.0.2     │
 //!  │ 10.89.0.1  fd89::1    │        │        fd89::2       │
@@ -246,6 +246,9 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
     // Addresses are given out once, so nobody has to be asked whether one is taken (RFC 4862
     // section 5.4), which would keep IPv6 unusable for its first second.
     for scope in ["all", "default"] {
+        // A machine that has IPv6 switched off may hand that on to new namespaces
+        // (net.core.devconf_inherit_init_net); inside the mesh it is on wherever the kernel has it.
+        write_setting(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_dad"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/dad_transmits"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_ra"), "0")?;

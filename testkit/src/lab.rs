@@ -343,7 +343,7 @@ impl Lab {
         for entry in fs::read_dir("/run/netns").into_iter().flatten() {
             let name = entry?.file_name().to_string_lossy().into_owned();
             let switch = format!("leno-{}", self.name);
-            if name == switch || name.starts_with(&format!("{switch}-")) {
+            if name == switch || name.starts_with(&format!("{switch}.")) {
                 found.push(format!("network namespace {name}"));
             }
         }

@@ -1,6 +1,5 @@
 //! Instances from `Workload` documents.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use leno_resources::{Located, MTLS_ANNOTATION, Object, STDIN, Workload};
@@ -21,19 +20,8 @@ impl Draft<'_> {
         if !self.number(&workloads) {
             return;
         }
-        let mut places: BTreeMap<String, InstanceName> = BTreeMap::new();
         for (located, workload) in workloads {
             for instance in self.instances(located, workload) {
-                // Names of network namespaces join both parts with a hyphen.
-                let joined = format!("{}-{}", instance.name.namespace, instance.name.name);
-                if let Some(other) = places.insert(joined, instance.name.clone()) {
-                    let reason = format!(
-                        "the network namespaces of {} and {other} would have the same name: \
-                         rename one",
-                        instance.name
-                    );
-                    self.problem(located, "metadata.name", reason);
-                }
                 self.plan.instances.insert(instance.name.clone(), instance);
             }
         }
