@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,13 @@ pub fn start(
     Ok(Controller { pid, task })
 }
 
+/// Where its `/metrics` and `/ready` are: on loopback of the bridge's namespace, which no workload
+/// can reach.
+#[must_use]
+pub fn admin() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, ports::ADMIN))
+}
+
 fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     let layout = &mesh.layout;
     let program = Program::prepare(layout, "leno-controller")?;
@@ -90,11 +98,13 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     let lifetime = format!("{}s", options.cert_lifetime.as_secs());
     let state = layout.state();
     let control = layout.control();
-    let arguments: [(&str, OsString); 4] = [
+    let arguments: [(&str, OsString); 6] = [
         ("--state", state.into()),
         ("--data", control.into()),
         ("--listen", listen.into()),
         ("--cert-lifetime", lifetime.into()),
+        ("--trust-domain", mesh.proxy.trust_domain.clone().into()),
+        ("--admin", admin().to_string().into()),
     ];
     let mut command: Vec<OsString> = vec![program.path().into()];
     for (flag, value) in arguments {
@@ -109,5 +119,6 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
         directory: Some("/".into()),
         enclosure: Enclosure::new(group, mesh.switch.netns(), &[program.file()], layout.mesh())?,
         credentials: Credentials::powerless_root(),
+        descriptors: None,
     })
 }

@@ -11,23 +11,19 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{
     Gid, Pid, Uid, User, getgrouplist, getppid, setgid, setgroups, sethostname, setuid,
 };
 
 use crate::cgroup::Cgroup;
+use crate::descriptors::Descriptors;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 use crate::record;
 
 /// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
 const CAPABILITIES: libc::c_ulong = 64;
-
-/// Descriptors of a process of the mesh's own: what Linux allows a process unless told otherwise
-/// (`fs.nr_open`).
-const DESCRIPTORS: u64 = 1 << 20;
 
 /// What a process enters between fork and exec. Everything is prepared beforehand, so that
 /// [`Enclosure::enter`] makes system calls and nothing else: no allocation, no lock.
@@ -179,7 +175,7 @@ impl Credentials {
     /// The system's reason.
     pub fn assume(&self) -> io::Result<()> {
         if self.confined {
-            raise_descriptors()?;
+            Descriptors::raise()?;
             drop_capabilities();
         }
         // A process that is not root keeps what it has; leno up refuses that case before.
@@ -212,18 +208,6 @@ impl Tether {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         if getppid() == self.0 { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     }
-}
-
-/// Raises the number of descriptors to what the system permits: a proxy holds two for every
-/// connection. Programs of others keep the limit they were given, some walk through all numbers.
-fn raise_descriptors() -> io::Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let wanted = hard.max(DESCRIPTORS);
-    // Beyond what it was given only as root, and only up to fs.nr_open.
-    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
-        return Ok(());
-    }
-    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
 fn drop_capabilities() {

@@ -9,6 +9,7 @@ use crate::enclosure::{Credentials, Enclosure};
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::netns::Netns;
+use crate::process::not_started;
 use crate::status::Status;
 
 /// Becomes `command`, run as the instance or the first instance of the workload called `wanted`:
@@ -18,8 +19,9 @@ use crate::status::Status;
 pub fn exec(mesh: &str, namespace: Option<&str>, wanted: &str, command: &[OsString]) -> Error {
     match prepare(mesh, namespace, wanted, command) {
         Ok((mut process, program)) => {
-            let what = format!("cannot run {} as {wanted}", program.display());
-            Error::Os { what, source: process.exec() }
+            let reason = process.exec();
+            let directory = std::env::current_dir().unwrap_or_default();
+            not_started(&program, &directory, reason)
         }
         Err(error) => error,
     }

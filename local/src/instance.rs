@@ -21,6 +21,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use crate::admin::Admin;
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
+use crate::descriptors::Descriptors;
 use crate::enclosure::{Credentials, Enclosure, Names, write_files};
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
@@ -65,6 +66,8 @@ pub struct Mesh {
     pub proxy: proxy::Settings,
     /// How long an application may take to end.
     pub grace: Duration,
+    /// How many descriptors applications may have: as many as whoever called leno.
+    pub descriptors: Descriptors,
     /// What instances report.
     pub changes: mpsc::Sender<(InstanceName, Change)>,
 }
@@ -83,7 +86,7 @@ pub enum Change {
         /// How often it was started again.
         restarts: u32,
     },
-    /// It could not be set up; the reason has been printed.
+    /// It could not be set up; the reason has been printed, and it is tried again.
     Failed,
     /// Its application has ended for good; its proxy still serves what is under way.
     ApplicationEnded,
@@ -119,21 +122,12 @@ pub async fn live(
     closed: watch::Receiver<bool>,
 ) {
     let life = Life { mesh, instance, stop, closed };
-    match life.place().await {
-        Ok(place) => {
-            let surroundings = Box::new(life.surroundings(&place));
-            let backend = place.captured.lock().await.as_ref().map(Captured::backend);
-            life.report(Change::Placed(surroundings, backend)).await;
-            life.run(&place).await;
-            life.change_capture(&place, Captured::release).await;
-        }
-        Err(error) => {
-            life.complain(&error);
-            life.report(Change::Failed).await;
-            let mut stop = life.stop.clone();
-            // A sender that is gone is the end of the mesh.
-            let _ = stop.wait_for(|now| *now >= Stop::Applications).await;
-        }
+    if let Some(place) = life.placed().await {
+        let surroundings = Box::new(life.surroundings(&place));
+        let backend = place.captured.lock().await.as_ref().map(Captured::backend);
+        life.report(Change::Placed(surroundings, backend)).await;
+        life.run(&place).await;
+        life.change_capture(&place, Captured::release).await;
     }
     if let Err(error) = life.remove().await {
         life.complain(&error);
@@ -142,6 +136,31 @@ pub async fn live(
 }
 
 impl Life {
+    /// Makes the place, again with waits while that fails; none when it is not wanted any more.
+    async fn placed(&self) -> Option<Place> {
+        let mut stop = self.stop.clone();
+        let mut backoff = Backoff::patient(Instant::now());
+        loop {
+            backoff.started(Instant::now());
+            match self.place().await {
+                Ok(place) => return Some(place),
+                Err(error) => self.complain(&error),
+            }
+            self.report(Change::Failed).await;
+            // What was half made is in the way of the next attempt.
+            if let Err(error) = self.remove().await {
+                self.complain(&error);
+            }
+            let wait = backoff.ended(Instant::now());
+            self.say(&format!("{}: trying again {}", self.instance.label, after(wait)));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                // A sender that is gone is the end of the mesh.
+                _ = stop.wait_for(|now| *now >= Stop::Applications) => return None,
+            }
+        }
+    }
+
     /// Makes everything that an instance's processes are put into.
     async fn place(&self) -> Result<Place> {
         let Self { mesh, instance, .. } = self;
@@ -335,6 +354,7 @@ impl Life {
             directory: Some(launch.directory.clone()),
             enclosure: Enclosure::new(&place.app, &place.netns, files, &instance.name.name)?,
             credentials: Credentials::invoking(),
+            descriptors: Some(self.mesh.descriptors),
         })
     }
 

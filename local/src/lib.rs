@@ -1,5 +1,20 @@
 //! `leno up`: workloads as processes in network namespaces, over the same control plane, capture
 //! and proxy as a cluster.
+//!
+//! ```text
+//! files ─► plan ─► up (course) ─┬─► instance: namespace, links, groups, capture, proxy, application
+//!                               ├─► controller, over state/state.yaml
+//!                               ├─► DNS, over a zone
+//!                               └─► mesh.json ─► exec, stat, check
+//! ```
+//!
+//! Everything that is made is in the record first (`record`), so that the next run or `leno cleanup`
+//! can remove what a killed run left. The plan is a pure value; the rest makes the machine like it.
+//!
+//! It does not know what a request is: it neither carries nor decides traffic. The other commands
+//! (`exec`, `stat`, `check`, `cleanup`) work on what a running `leno up` writes, never on its memory.
+//!
+//! Read first: [`plan::Plan`], [`up::up`], [`instance::live`].
 
 mod error;
 
@@ -10,6 +25,7 @@ pub mod cgroup;
 pub mod check;
 pub mod cleanup;
 pub mod controller;
+pub mod descriptors;
 pub mod dns;
 pub mod enclosure;
 pub mod exec;

@@ -16,6 +16,9 @@ use tokio::sync::mpsc;
 const MAX_LINE: usize = 16 * 1024;
 /// Lines waiting for the terminal. When it is full the programs wait, not the mesh.
 const QUEUE: usize = 512;
+/// Widest column of labels, in characters: longer ones stick out, instead of pushing every line of
+/// the others off the screen.
+const MAX_WIDTH: usize = 40;
 /// Foreground colours that are readable on dark and on light.
 const COLOURS: [u8; 6] = [32, 33, 34, 35, 36, 31];
 
@@ -60,7 +63,7 @@ impl Output {
 
     /// Keeps room for a label that comes later.
     pub fn reserve(&self, label: &str) {
-        self.width.fetch_max(label.len(), Ordering::Relaxed);
+        self.width.fetch_max(label.len().min(MAX_WIDTH), Ordering::Relaxed);
     }
 
     /// The origin called `label`; the same `group` has the same colour in every run.

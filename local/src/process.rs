@@ -3,8 +3,10 @@
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
+use crate::descriptors::Descriptors;
 use crate::enclosure::{Credentials, Enclosure, Tether};
 use crate::error::{Attempt, Error, Result};
 use crate::output::{Origin, Output};
@@ -31,6 +34,8 @@ pub struct Task {
     pub enclosure: Enclosure,
     /// Whom it runs as.
     pub credentials: Credentials,
+    /// How many descriptors it may have, where that is not as many as this process.
+    pub descriptors: Option<Descriptors>,
 }
 
 /// A running process whose output is being printed. Killed when dropped.
@@ -59,7 +64,8 @@ impl Task {
         }
         command.envs(self.credentials.environment());
         command.envs(&self.environment);
-        if let Some(directory) = &self.directory {
+        let directory = self.directory.clone();
+        if let Some(directory) = &directory {
             command.current_dir(directory);
         }
         command
@@ -69,18 +75,20 @@ impl Task {
             // Ctrl-C in the terminal is for leno, which ends the mesh in order.
             .process_group(0)
             .kill_on_drop(true);
-        let (enclosure, credentials) = (self.enclosure, self.credentials);
+        let Self { enclosure, credentials, descriptors, .. } = self;
         let tether = Tether::to_this_process();
         let prepare = move || {
             enclosure.enter()?;
+            descriptors.map_or(Ok(()), Descriptors::set)?;
             credentials.assume()?;
             tether.tie()
         };
         // SAFETY: `prepare` makes system calls on descriptors and strings that were made before the
         // fork; it neither allocates nor takes a lock.
         unsafe { command.pre_exec(prepare) };
-        let what = || format!("cannot start {}", program.display());
-        let mut child = command.spawn().attempt(what)?;
+        let directory = directory.unwrap_or_else(|| PathBuf::from("/"));
+        let mut child =
+            command.spawn().map_err(|reason| not_started(&program, &directory, reason))?;
         let id = child.id().and_then(|id| id.try_into().ok());
         let pid = Pid::from_raw(id.expect("a child that was not waited for has an id"));
         if let Some(stdout) = child.stdout.take() {
@@ -128,6 +136,28 @@ impl Running {
     }
 }
 
+/// Why a program could not be started, and what to do: the system says as little of a directory
+/// that is missing as of a program.
+pub(crate) fn not_started(program: &OsStr, directory: &Path, reason: io::Error) -> Error {
+    let (name, place) = (program.display(), directory.display());
+    let searched = !program.as_bytes().contains(&b'/');
+    let what = match reason.kind() {
+        io::ErrorKind::NotFound if !directory.is_dir() => {
+            format!("cannot start {name}: its workingDir {place} does not exist")
+        }
+        io::ErrorKind::NotFound if searched => format!(
+            "cannot start {name}: PATH has no such program (name it with its directory; under \
+             sudo, `sudo env PATH=$PATH leno ...` keeps your PATH)"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "cannot start {name} in {place}: the user who runs leno up must be able to run the \
+             one and to enter the other"
+        ),
+        _ => format!("cannot start {name} in {place}"),
+    };
+    Error::Os { what, source: reason }
+}
+
 /// How a process ended, in words.
 #[must_use]
 pub fn describe(status: ExitStatus) -> String {
@@ -140,5 +170,27 @@ pub fn describe(status: ExitStatus) -> String {
             Err(_) => format!("was ended by signal {number}"),
         },
         (None, None) => "ended".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(program: &str, directory: &str, kind: io::ErrorKind) -> String {
+        not_started(program.as_ref(), directory.as_ref(), kind.into()).to_string()
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let missing = io::ErrorKind::NotFound;
+        assert!(said("shop", "/", missing).contains("PATH has no such program"));
+        assert_eq!(
+            said("sleep", "/no/where", missing),
+            "cannot start sleep: its workingDir /no/where does not exist"
+        );
+        assert_eq!(said("/bin/absent", "/", missing), "cannot start /bin/absent in /");
+        let denied = said("run", "/root", io::ErrorKind::PermissionDenied);
+        assert!(denied.contains("cannot start run in /root: the user"), "{denied}");
     }
 }

@@ -62,6 +62,7 @@ impl Settings {
             directory: Some("/".into()),
             enclosure,
             credentials: Credentials::confined(ports::PROXY_UID),
+            descriptors: None,
         }
     }
 }

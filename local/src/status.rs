@@ -137,11 +137,22 @@ impl Status {
         record::write_atomically(&layout.status(), &text, 0o600)
     }
 
-    /// The instance called `wanted`, or the first instance of a workload called so.
+    /// The instance called `wanted`, or the first instance of a workload called so; `shop/web` says
+    /// the namespace with the name.
     ///
     /// # Errors
-    /// [`Error::NoWorkload`], with those there are.
+    /// [`Error::NoWorkload`], with those there are; [`Error::Refused`] where the name is in several
+    /// namespaces, or two different ones are given.
     pub fn find(&self, namespace: Option<&str>, wanted: &str) -> Result<&InstanceStatus> {
+        let (namespace, wanted) = match (namespace, wanted.split_once('/')) {
+            (Some(given), Some((said, _))) if given != said => {
+                return Err(Error::Refused(format!(
+                    "{wanted:?} is not in the namespace {given:?}: leave out one of both"
+                )));
+            }
+            (_, Some((said, name))) => (Some(said), name),
+            (given, None) => (given, wanted),
+        };
         let here = |instance: &&InstanceStatus| {
             namespace.is_none_or(|namespace| namespace == instance.namespace)
         };

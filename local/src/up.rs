@@ -11,9 +11,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use leno_capture::Choice;
+pub use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_types::MtlsMode;
 use tokio::sync::mpsc;
 
+use crate::descriptors::Descriptors;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::network;
@@ -79,6 +81,8 @@ async fn run(options: &Options, output: Output) -> Result<()> {
     let defaults =
         Defaults { mtls: options.mtls, capture: options.capture, ipv6: network::has_ipv6() };
     let begun = Instant::now();
+    let descriptors = Descriptors::raise();
+    let descriptors = descriptors.attempt(|| "cannot set the limit of descriptors".to_owned())?;
     // Looked at before they are read, so that no edit is missed.
     let files = Files::new(options.files.clone());
     let documents = documents::load(&options.files)?;
@@ -94,9 +98,10 @@ async fn run(options: &Options, output: Output) -> Result<()> {
         }
     };
     let (changes, mut received) = mpsc::channel(QUEUE);
-    let (mesh, zone) = foundation.mesh(options, layout, record, (output, changes));
+    let (mesh, zone) = foundation.mesh(options, layout, record, (output, changes, descriptors));
     let mut up = Up::new(options, (mesh, zone), files, (defaults, begun));
     let result = up.serve(plan, &documents, &mut signals, &mut received).await;
-    up.end(&mut signals, &mut received).await;
-    result
+    // What went wrong first is what to report.
+    let ended = up.end(&mut signals, &mut received).await;
+    result.and(ended)
 }

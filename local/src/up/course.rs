@@ -18,7 +18,7 @@ use super::rolling::{self, Member};
 use super::signals::Signals;
 use crate::controller::{self, Controller};
 use crate::dns::Zone;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::instance::{self, Change, Mesh};
 use crate::plan::{Defaults, Plan, subnet};
 use crate::record;
@@ -90,10 +90,8 @@ impl<'a> Up<'a> {
         signals: &mut Signals,
         received: &mut Changes,
     ) -> Result<()> {
-        for ignored in &documents.ignored {
-            let (place, value) = (format!("{}:{}", ignored.file, ignored.place), &ignored.value);
-            let text = format!("{place}: ignored {} {}", value.api_version, value.kind);
-            self.say(&text);
+        for line in documents::ignored(documents) {
+            self.say(&line);
         }
         self.greet(&plan);
         self.adopt(plan).await?;
@@ -308,7 +306,7 @@ impl<'a> Up<'a> {
     /// Says once that everything takes traffic.
     fn announce(&mut self) {
         let ready = self.ready().len();
-        if !self.announced && ready == self.plan.instances.len() {
+        if !self.announced && ready > 0 && ready == self.plan.instances.len() {
             self.announced = true;
             let after = self.begun.elapsed().as_secs_f64();
             let ready = counted(ready, "instance");
@@ -322,7 +320,10 @@ impl<'a> Up<'a> {
 
     /// Ends everything in order, and at once when a second signal comes: applications, proxies, the
     /// control plane, and then what they stood on.
-    pub(super) async fn end(mut self, signals: &mut Signals, received: &mut Changes) {
+    ///
+    /// # Errors
+    /// When something is left; `leno cleanup` and the next run remove it.
+    pub(super) async fn end(mut self, signals: &mut Signals, received: &mut Changes) -> Result<()> {
         self.say("stopping; once more to stop at once");
         let deadline = tokio::time::Instant::now() + self.options.grace + LATE;
         for level in [Stop::Applications, Stop::All] {
@@ -354,17 +355,13 @@ impl<'a> Up<'a> {
         if let Some(controller) = self.controller.take() {
             controller.ended().await;
         }
-        let output = self.mesh.output.clone();
         drop(self.zone);
-        match Rc::try_unwrap(self.mesh) {
-            Ok(mesh) => {
-                drop(mesh.switch);
-                if let Err(error) = mesh.record.into_inner().remove_all() {
-                    output.say(&format!("{}: run `leno cleanup`", error.chain()));
-                }
-            }
-            Err(_) => output.say("something still runs: run `leno cleanup`"),
-        }
+        let Ok(mesh) = Rc::try_unwrap(self.mesh) else {
+            return Err(Error::Refused("something still runs: run `leno cleanup`".to_owned()));
+        };
+        drop(mesh.switch);
+        let left = |error: Error| Error::Refused(format!("{}: run `leno cleanup`", error.chain()));
+        mesh.record.into_inner().remove_all().map_err(left)
     }
 
     fn reach(&mut self, level: Stop) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use leno_resources::{Documents, Problem};
+use leno_resources::{Documents, Ignored, Located, Problem};
 
 use crate::error::{Error, Result};
 use crate::plan::{Defaults, Plan};
@@ -17,8 +17,11 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
 pub(super) fn plan(documents: &Documents, defaults: Defaults, before: &Plan) -> Result<Plan> {
     let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
     if plan.instances.is_empty() && before.instances.is_empty() {
-        let reason = "the files hold no Workload document, so there is nothing to run";
-        return Err(Error::Documents(reason.to_owned()));
+        let mut lines = ignored(documents);
+        let reason =
+            "the files hold no Workload document with replicas, so there is nothing to run";
+        lines.push(reason.to_owned());
+        return Err(Error::Documents(lines.join("\n")));
     }
     if plan.meshed() {
         for name in ["leno-proxy", "leno-controller"] {
@@ -26,6 +29,15 @@ pub(super) fn plan(documents: &Documents, defaults: Defaults, before: &Plan) -> 
         }
     }
     Ok(plan)
+}
+
+/// A line for each document that is none of Leno's.
+pub(super) fn ignored(documents: &Documents) -> Vec<String> {
+    let line = |ignored: &Located<Ignored>| {
+        let Located { value, file, place } = ignored;
+        format!("{file}:{place}: ignored {} {}", value.api_version, value.kind)
+    };
+    documents.ignored.iter().map(line).collect()
 }
 
 fn refused(problems: &[Problem]) -> Error {

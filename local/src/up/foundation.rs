@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Options;
 use crate::cgroup::Cgroup;
+use crate::descriptors::Descriptors;
 use crate::dns::{self, Zone};
 use crate::error::{Attempt, Result};
 use crate::instance::{Change, Mesh};
@@ -35,6 +36,9 @@ pub(super) struct Foundation {
     /// DNS answers from it, and ends with it.
     zone: watch::Sender<Arc<Zone>>,
 }
+
+/// What instances get from whoever runs the mesh.
+type Shared = (Output, mpsc::Sender<(InstanceName, Change)>, Descriptors);
 
 /// Lays it; what was made before a failure is in the record.
 pub(super) async fn lay(
@@ -75,7 +79,7 @@ impl Foundation {
         options: &Options,
         layout: Layout,
         record: Record,
-        (output, changes): (Output, mpsc::Sender<(InstanceName, Change)>),
+        (output, changes, descriptors): Shared,
     ) -> (Rc<Mesh>, watch::Sender<Arc<Zone>>) {
         let mesh = Mesh {
             layout,
@@ -85,6 +89,7 @@ impl Foundation {
             output,
             proxy: self.proxy,
             grace: options.grace,
+            descriptors,
             changes,
         };
         (Rc::new(mesh), self.zone)

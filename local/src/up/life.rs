@@ -79,7 +79,8 @@ impl Life {
                 self.capture = backend.map(|backend| backend.to_string());
             }
             Change::Application(phase) => {
-                if phase == Phase::Running {
+                // Each start of its process, whether or not it comes to listen.
+                if phase == Phase::Starting {
                     self.restarts += u32::from(self.started);
                     self.started = true;
                 }
