@@ -1,24 +1,23 @@
 //! `leno check`: what this machine can do, and whether a mesh is healthy.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use leno_types::ports;
 use serde::Serialize;
 
 use crate::admin::Admin;
-use crate::error::{Attempt, Error, Result};
+use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::metrics;
+use crate::metrics::{self, Sample};
 use crate::netns::Netns;
-use crate::record::Process;
+use crate::record::{self, Process};
 use crate::status::{InstanceStatus, Phase, Status};
-
-/// How long the control plane may take to accept a connection.
-const CONNECT_BOUND: Duration = Duration::from_secs(1);
 
 /// Metric of a proxy: when its certificate ends, in seconds since 1970.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
+/// Metric of the control plane: 1 when it has taken the documents in as they are now.
+const LAST_GOOD: &str = "leno_control_last_reload_good";
 /// Metric of a proxy: 1 while the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
 
@@ -50,8 +49,9 @@ impl Check {
     pub async fn run(layout: &Layout) -> Result<Self> {
         let mesh = match Status::read(layout) {
             Ok(status) => Some(mesh(&status).await?),
-            Err(Error::NotRunning(_)) => None,
-            Err(error) => return Err(error),
+            Err(Error::NotRunning(_)) => left_behind(layout),
+            // The machine can be looked at all the same.
+            Err(error) => Some(vec![Finding::bad("mesh", error.chain())]),
         };
         Ok(Self { machine: leno_capture::Report::probe(), mesh })
     }
@@ -64,50 +64,87 @@ impl Check {
     }
 }
 
+impl Finding {
+    fn bad(subject: &str, text: String) -> Self {
+        Self { subject: subject.to_owned(), healthy: false, text }
+    }
+}
+
+/// What is to say of a mesh that does not run.
+fn left_behind(layout: &Layout) -> Option<Vec<Finding>> {
+    if !layout.record().exists() {
+        return None;
+    }
+    let text = match record::owner(layout) {
+        Some(owner) => format!("is starting, in process {}", owner.pid),
+        None => "a run that was killed left something: `leno cleanup` removes it, and so does the \
+                 next `leno up`"
+            .to_owned(),
+    };
+    Some(vec![Finding::bad("mesh", text)])
+}
+
 async fn mesh(status: &Status) -> Result<Vec<Finding>> {
     let switch = Netns::open(&status.switch_netns)?;
     let mut findings = Vec::new();
     if status.needs_controller {
-        findings.push(controller(status, &switch));
+        findings.push(controller(status, &switch).await);
     }
     if let Some(reason) = &status.refused_edit {
-        findings.push(Finding {
-            subject: "files".to_owned(),
-            healthy: false,
-            text: format!("the last edit was refused: {reason}"),
-        });
+        findings.push(Finding::bad("files", format!("the last edit was refused: {reason}")));
     }
-    for instance in &status.instances {
-        findings.push(application(instance));
-        if instance.meshed {
-            findings.push(proxy(instance, &switch).await);
-        }
-    }
+    // All at once: a proxy that hangs holds up one answer, not the report.
+    let instances = status.instances.iter().map(|instance| of_instance(instance, &switch));
+    findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());
     Ok(findings)
 }
 
-fn controller(status: &Status, switch: &Netns) -> Finding {
-    let alive = status.controller.and_then(Process::find);
-    let address = SocketAddr::new(status.gateway, ports::CONTROL);
-    let connected = switch.within(|| {
-        TcpStream::connect_timeout(&address, CONNECT_BOUND).attempt(|| address.to_string())
-    });
-    let (healthy, text) = match (alive, connected) {
-        (Some(process), Ok(_)) => (true, format!("process {} serves {address}", process.pid)),
-        (Some(process), Err(error)) => (
-            false,
-            format!("process {} does not serve {}: see its log", process.pid, error.chain()),
-        ),
-        (None, _) => (false, "does not run; it is being started again, proxies live on".to_owned()),
+async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<Finding> {
+    let mut findings = vec![application(instance)];
+    if instance.meshed {
+        findings.push(proxy(instance, switch).await);
+    }
+    findings
+}
+
+async fn controller(status: &Status, switch: &Netns) -> Finding {
+    let Some(process) = status.controller.and_then(Process::find) else {
+        let text = "does not run; it is being started again, proxies live on";
+        return Finding::bad("controller", text.to_owned());
     };
-    Finding { subject: "controller".to_owned(), healthy, text }
+    let (pid, address) = (process.pid, SocketAddr::new(status.gateway, ports::CONTROL));
+    let admin = Admin::within(switch);
+    let not = |why: String| Finding::bad("controller", format!("process {pid} {why}: see its log"));
+    match admin.get("/ready").await {
+        Ok(reply) if reply.status == 200 => {}
+        Ok(reply) => return not(format!("is not ready: {}", reply.body.trim())),
+        Err(error) => return not(error.chain()),
+    }
+    let reply = admin.get("/metrics").await;
+    let samples = reply.map(|reply| metrics::parse(&reply.body)).unwrap_or_default();
+    if value(&samples, LAST_GOOD) == Some(0.0) {
+        return not("refused the state that leno up wrote last".to_owned());
+    }
+    let text = format!("process {pid} serves {address}");
+    Finding { subject: "controller".to_owned(), healthy: true, text }
+}
+
+fn value(samples: &[Sample], name: &str) -> Option<f64> {
+    samples.iter().find(|sample| sample.name == name).map(|sample| sample.value)
+}
+
+fn times(number: u32) -> String {
+    match number {
+        1 => "once".to_owned(),
+        _ => format!("{number} times"),
+    }
 }
 
 fn application(instance: &InstanceStatus) -> Finding {
     let healthy = instance.phase == Phase::Running;
     let mut text = instance.phase.as_str().to_owned();
     if instance.restarts > 0 {
-        text += &format!(", started again {} times", instance.restarts);
+        text += &format!(", started again {}", times(instance.restarts));
     }
     if !healthy {
         text += ": see its output where `leno up` runs";
@@ -133,21 +170,23 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
     text += &format!(", mTLS {}", instance.mtls);
     if let Ok(reply) = admin.get("/metrics").await {
         let samples = metrics::parse(&reply.body);
-        let value = |name: &str| samples.iter().find(|s| s.name == name).map(|s| s.value);
-        let left = value(EXPIRATION).map(|end| end - unix_now());
+        let left = value(&samples, EXPIRATION).map(|end| end - unix_now());
         healthy &= left.is_none_or(|left| left > 0.0);
         match left {
             Some(left) if left > 0.0 => text += &format!(", certificate holds {}", roughly(left)),
             Some(_) => text += ", certificate has expired",
             None => {}
         }
-        if value(CONNECTED) == Some(0.0) {
+        if value(&samples, CONNECTED) == Some(0.0) {
+            text += match healthy {
+                true => ", serves on what it knew before it lost the control plane",
+                false => ", not connected to the control plane",
+            };
             healthy = false;
-            text += ", serves on what it knew before it lost the control plane";
         }
     }
     if instance.proxy_restarts > 0 {
-        text += &format!(", started again {} times", instance.proxy_restarts);
+        text += &format!(", started again {}", times(instance.proxy_restarts));
     }
     let subject = format!("{}/{} proxy", instance.namespace, instance.name);
     Finding { subject, healthy, text }

@@ -134,10 +134,16 @@ mod tests {
             "10.89.0.1:15010",
             "--cert-lifetime",
             "86400s",
+            "--trust-domain",
+            "cluster.local",
+            "--admin",
+            "127.0.0.1:15020",
         ];
         let config = Config::new(Flags::try_parse_from(arguments).unwrap()).unwrap();
         assert_eq!(config.files, [PathBuf::from("/run/leno/default/state")]);
         assert_eq!(config.tokens, PathBuf::from("/run/leno/default/tokens"));
         assert_eq!(config.cert_lifetime, Duration::from_hours(24));
+        assert_eq!(config.trust_domain, TrustDomain::default());
+        assert_eq!(config.admin.unwrap().port(), leno_types::ports::ADMIN);
     }
 }
