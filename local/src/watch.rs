@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leno_resources::is_document;
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// How often the files are looked at. Some editors replace a file, some write in place, and some
@@ -13,7 +14,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// call a file.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Entries of a directory that are looked at: what changes beyond them is taken in with the next
+/// Documents of a directory that are looked at: what changes beyond them is taken in with the next
 /// edit.
 const MAX_ENTRIES: usize = 10_000;
 
@@ -63,11 +64,17 @@ impl Files {
 fn look(paths: &[PathBuf]) -> BTreeMap<PathBuf, Look> {
     let mut all = paths.to_vec();
     for directory in paths.iter().filter(|path| path.is_dir()) {
+        // A database or a log beside the documents changes all the time and is no edit.
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        all.extend(entries.map(|entry| entry.path()).take(MAX_ENTRIES));
+        let documents = entries.map(|entry| entry.path()).filter(|path| is_document(path));
+        all.extend(documents.take(MAX_ENTRIES));
     }
     let one = |path: &Path| {
         let m = fs::metadata(path).ok()?;
+        if m.is_dir() {
+            // Its own times change with every file in it.
+            return Some((m.dev(), m.ino(), 0, 0, 0));
+        }
         Some((m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()))
     };
     all.into_iter().filter_map(|path| Some((path.clone(), one(&path)?))).collect()
@@ -112,5 +119,20 @@ mod tests {
         let mut files = Files::new(vec![directory.path().to_owned()]);
         fs::write(&path, "ab").unwrap();
         files.edited().await;
+        fs::write(directory.path().join("more.yaml"), "a").unwrap();
+        files.edited().await;
+        fs::remove_file(path).unwrap();
+        files.edited().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_beside_the_documents_is_no_edit() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("mesh.yaml"), "a").unwrap();
+        let mut files = Files::new(vec![directory.path().to_owned()]);
+        for name in ["access.log", ".mesh.yaml.swp"] {
+            fs::write(directory.path().join(name), "line").unwrap();
+        }
+        assert!(tokio::time::timeout(POLL * 10, files.edited()).await.is_err());
     }
 }

@@ -28,7 +28,7 @@ mod workload;
 pub use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-pub use load::{MAX_FILE_BYTES, STDIN, load};
+pub use load::{MAX_FILE_BYTES, STDIN, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION,
     Metadata, SERVICE_NAME_LABEL, mtls_mode,

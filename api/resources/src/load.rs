@@ -38,6 +38,14 @@ pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
     if problems.is_empty() { Ok(documents) } else { Err(problems) }
 }
 
+/// Whether a file of a directory is read as documents, by its name.
+#[must_use]
+pub fn is_document(file: &Path) -> bool {
+    let extension = file.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    let hidden = file.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+    matches!(extension, "yaml" | "yml" | "json") && !hidden
+}
+
 fn unreadable(path: &Path, error: &io::Error) -> Problem {
     Problem::of_file(&path.to_string_lossy(), format!("cannot be read: {error}"))
 }
@@ -54,11 +62,7 @@ fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
             return Vec::new();
         }
     };
-    let documents = |file: &PathBuf| {
-        let extension = file.extension().and_then(|e| e.to_str()).unwrap_or_default();
-        let hidden = file.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
-        matches!(extension, "yaml" | "yml" | "json") && !hidden && !file.is_dir()
-    };
+    let documents = |file: &PathBuf| is_document(file) && !file.is_dir();
     let mut files: Vec<_> = entries.iter().map(std::fs::DirEntry::path).filter(documents).collect();
     files.sort();
     files

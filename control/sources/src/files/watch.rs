@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use leno_resources::STDIN;
+use leno_resources::{STDIN, is_document};
 use notify::event::{AccessKind, AccessMode, Event, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
@@ -117,8 +117,7 @@ impl Filter {
         let Some(name) = path.file_name() else {
             return true;
         };
-        let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
-        matches!(extension, "yaml" | "yml" | "json")
+        is_document(path)
             || self.names.contains(name)
             // Kubernetes mounts a ConfigMap as links through `..data`, which it replaces.
             || name.to_string_lossy().starts_with("..")
