@@ -9,6 +9,9 @@ pub(crate) mod stat;
 pub(crate) mod table;
 pub(crate) mod up;
 
+use std::fmt;
+use std::io::{self, Write as _};
+
 use clap::{Args, ValueEnum};
 
 /// Which mesh of this machine.
@@ -31,8 +34,37 @@ pub(crate) enum Output {
 
 /// Prints a value as JSON.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Prints a text, all of it or none: a reader that went away (`| head`) is an error that
+/// [`is_closed`] knows.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Unprinted)?;
     Ok(())
+}
+
+/// Whether an error says that nobody reads what is printed any more.
+pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
+    let unprinted = error.downcast_ref::<Unprinted>();
+    unprinted.is_some_and(|Unprinted(reason)| reason.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Why something could not be printed.
+#[derive(Debug)]
+struct Unprinted(io::Error);
+
+impl fmt::Display for Unprinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot write to standard output")
+    }
+}
+
+impl std::error::Error for Unprinted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
 }
 
 /// Runs a future on a runtime of its own.

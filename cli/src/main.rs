@@ -50,18 +50,16 @@ fn main() -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Demo(demo) => demo::run(&demo),
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),
-        Command::Completion(completion) => {
-            completion::run(&completion, &mut Cli::command());
-            Ok(true)
-        }
+        Command::Completion(completion) => completion::run(&completion, &mut Cli::command()),
         Command::Version => {
-            println!("leno {}", env!("CARGO_PKG_VERSION"));
-            Ok(true)
+            commands::print(&format!("leno {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)
         }
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
+        // Whoever reads has seen enough.
+        Err(error) if commands::is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leno: {error:#}");
             ExitCode::from(2)

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use clap::Args;
+use leno_local::check::Finding;
 use leno_local::layout::Layout;
 
-use super::{MeshName, Output, block_on, print_json};
+use super::{MeshName, Output, block_on, print, print_json};
 
 /// Says what this machine can do, and whether the mesh on it is healthy
 ///
@@ -26,17 +27,13 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
     if check.output == Output::Json {
         print_json(&found)?;
     } else {
-        print(&found, &check.mesh.name);
+        print(&text(&found, &check.mesh.name))?;
     }
     Ok(found.healthy())
 }
 
-fn print(found: &leno_local::check::Check, name: &str) {
+fn text(found: &leno_local::check::Check, name: &str) -> String {
     let machine = &found.machine;
-    println!("kernel        {}", machine.kernel);
-    println!("BTF           {}", if machine.btf { "yes" } else { "no" });
-    println!("cgroup2       {}", machine.cgroup2);
-    println!("bpffs         {}", machine.bpffs);
     let missing: Vec<&str> =
         machine.capabilities.iter().filter(|one| !one.held).map(|one| one.name).collect();
     let capabilities = if missing.is_empty() {
@@ -44,21 +41,50 @@ fn print(found: &leno_local::check::Check, name: &str) {
     } else {
         format!("missing: {} (run as root)", missing.join(", "))
     };
-    println!("capabilities  {capabilities}");
+    let mut rows = vec![
+        ("kernel".to_owned(), machine.kernel.clone()),
+        ("BTF".to_owned(), if machine.btf { "yes" } else { "no" }.to_owned()),
+        ("cgroup2".to_owned(), machine.cgroup2.to_string()),
+        ("bpffs".to_owned(), machine.bpffs.to_string()),
+        ("capabilities".to_owned(), capabilities),
+    ];
     for backend in &machine.backends {
         let usable = if backend.usable { "usable" } else { "not usable" };
-        println!("{:<14}{usable}: {}", backend.backend.to_string(), backend.reason);
+        rows.push((backend.backend.to_string(), format!("{usable}: {}", backend.reason)));
     }
     let chosen = machine.chosen.map_or_else(|| "none".to_owned(), |chosen| chosen.to_string());
-    println!("capture       {chosen}: {}", machine.why);
+    rows.push(("capture".to_owned(), format!("{chosen}: {}", machine.why)));
+    let mut text = columns(&rows);
     match &found.mesh {
-        None => println!("\nmesh {name:?} does not run: start one with `leno up FILE`"),
+        None => text += &format!("\nmesh {name:?} does not run: start one with `leno up FILE`\n"),
         Some(findings) => {
-            println!();
-            for finding in findings {
+            let row = |finding: &Finding| {
                 let mark = if finding.healthy { "ok " } else { "BAD" };
-                println!("{mark} {:<28}{}", finding.subject, finding.text);
-            }
+                (format!("{mark} {}", finding.subject), finding.text.clone())
+            };
+            let rows: Vec<(String, String)> = findings.iter().map(row).collect();
+            text += &format!("\n{}", columns(&rows));
         }
+    }
+    text
+}
+
+/// Two columns, the first as wide as it needs to be.
+fn columns(rows: &[(String, String)]) -> String {
+    let width = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or_default();
+    let row = |(left, right): &(String, String)| format!("{left:width$}  {right}\n");
+    rows.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_their_distance() {
+        let rows = [("web".to_owned(), "runs".to_owned()), ("w".repeat(70), "waits".to_owned())];
+        let text = columns(&rows);
+        assert!(text.ends_with("w  waits\n"), "{text}");
+        assert!(text.starts_with(&format!("web{}  runs\n", " ".repeat(67))), "{text}");
     }
 }

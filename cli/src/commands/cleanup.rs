@@ -3,6 +3,8 @@
 use anyhow::{Result, bail};
 use clap::Args;
 
+use super::print;
+
 /// Removes what a killed `leno up` has left: namespaces, control groups, pins, mounts, processes
 ///
 /// A mesh that still runs is left alone. Needs root.
@@ -17,14 +19,15 @@ pub(crate) struct Cleanup {
 pub(crate) fn run(cleanup: &Cleanup) -> Result<bool> {
     let outcomes = leno_local::cleanup::cleanup(cleanup.name.as_deref())?;
     if outcomes.is_empty() {
-        println!("nothing to remove");
+        print("nothing to remove\n")?;
     }
     let mut failed = 0;
     for outcome in outcomes {
         match outcome.result {
-            Ok(()) => println!("mesh {:?}: nothing is left", outcome.mesh),
+            Ok(()) => print(&format!("mesh {:?}: nothing is left\n", outcome.mesh))?,
             Err(leno_local::Error::Running { owner, .. }) if cleanup.name.is_none() => {
-                println!("mesh {:?}: runs, owned by process {owner}; left alone", outcome.mesh);
+                let mesh = outcome.mesh;
+                print(&format!("mesh {mesh:?}: runs, owned by process {owner}; left alone\n"))?;
             }
             Err(error) => {
                 eprintln!("leno: {}", error.chain());

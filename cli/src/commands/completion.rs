@@ -1,5 +1,6 @@
 //! `leno completion`.
 
+use anyhow::Result;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
@@ -11,6 +12,9 @@ pub(crate) struct Completion {
     shell: Shell,
 }
 
-pub(crate) fn run(completion: &Completion, command: &mut Command) {
-    clap_complete::generate(completion.shell, command, "leno", &mut std::io::stdout());
+pub(crate) fn run(completion: &Completion, command: &mut Command) -> Result<bool> {
+    let mut script = Vec::new();
+    clap_complete::generate(completion.shell, command, "leno", &mut script);
+    super::print(&String::from_utf8(script)?)?;
+    Ok(true)
 }

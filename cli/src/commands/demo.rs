@@ -6,6 +6,7 @@
 
 mod measure;
 mod mesh;
+mod proof;
 mod show;
 
 use std::io::IsTerminal;
@@ -13,10 +14,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use leno_local::stat::{Report, Scrape};
+use leno_capture::Choice;
+use leno_local::stat::Scrape;
+use tokio::signal::unix::{SignalKind, signal};
 
+use super::Output;
 use measure::Measured;
 use mesh::Mesh;
+use proof::{Meshed, Proof};
+use show::Pictures;
 
 /// Time between two pictures of the live table.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -38,8 +44,12 @@ pub(crate) struct Demo {
     rate: u32,
 
     /// How traffic is captured: auto, ebpf, nftables or iptables
-    #[arg(long, default_value = "auto")]
-    capture: String,
+    #[arg(long, default_value = "auto", value_name = "BACKEND")]
+    capture: Choice,
+
+    /// The form of output; JSON is one object at the end
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
 }
 
 /// Runs the demo; false when something it should prove did not hold.
@@ -51,27 +61,55 @@ async fn show_all(demo: &Demo) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         bail!("the demo makes network namespaces and loads kernel programs: run it with sudo");
     }
-    let live = std::io::stdout().is_terminal();
-    show::opening();
-    let (report, measured, rules) = meshed(demo, live).await?;
-    println!("\nThe same shop, the same load, with no mesh ...");
-    let bare = bare(demo).await?;
-    Ok(show::proof(&report, rules, &measured, &bare))
+    let mut ended = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
+        .into_iter()
+        .map(signal)
+        .collect::<std::io::Result<Vec<_>>>()?;
+    let signals = ended.iter_mut().map(|one| Box::pin(one.recv()));
+    tokio::select! {
+        shown = prove(demo) => shown,
+        // What runs is removed on the way out.
+        _ = futures_util::future::select_all(signals) => bail!("interrupted; the shop is removed"),
+    }
 }
 
-async fn meshed(demo: &Demo, live: bool) -> Result<(Report, Measured, Option<usize>)> {
-    let mut mesh = Mesh::start("demo", &demo.capture, true).await?;
-    println!("Up: {}. Load: {} pages/s for {} s.\n", mesh.describe()?, demo.rate, demo.seconds);
+async fn prove(demo: &Demo) -> Result<bool> {
+    let people = demo.output == Output::Table;
+    let pictures = match (people, std::io::stdout().is_terminal()) {
+        (false, _) => Pictures::none(),
+        (true, live) => Pictures::new(live),
+    };
+    if people {
+        super::print(show::OPENING)?;
+    }
+    let meshed = meshed(demo, pictures).await?;
+    if people {
+        super::print("\nThe same shop, the same load, with no mesh ...\n")?;
+    }
+    let proof = Proof::new(meshed, bare(demo).await?);
+    match people {
+        true => super::print(&show::proof(&proof))?,
+        false => super::print_json(&proof)?,
+    }
+    Ok(proof.holds)
+}
+
+async fn meshed(demo: &Demo, mut pictures: Pictures) -> Result<Meshed> {
+    let mut mesh = Mesh::start("demo", demo.capture, true).await?;
+    if demo.output == Output::Table {
+        let (up, rate, seconds) = (mesh.describe()?, demo.rate, demo.seconds);
+        super::print(&format!("Up: {up}. Load: {rate} pages/s for {seconds} s.\n\n"))?;
+    }
+    let capture = mesh.capture()?;
     let before = measure::cpu(&mesh)?;
     let first = Scrape::take(mesh.layout()).await?;
     let mut load = mesh.load(demo.rate, Duration::from_secs(demo.seconds))?;
     let mut last = first.clone();
-    let mut pictures = show::Pictures::new(live);
     while load.is_running()? {
         tokio::time::sleep(REFRESH).await;
         mesh.check_alive()?;
         let now = Scrape::take(mesh.layout()).await?;
-        pictures.show(&now.since(&last));
+        pictures.show(&now.since(&last))?;
         last = now;
     }
     let load = load.finish().context("the load generator in the mesh")?;
@@ -79,11 +117,11 @@ async fn meshed(demo: &Demo, live: bool) -> Result<(Report, Measured, Option<usi
     let measured = Measured::new(load, before, measure::cpu(&mesh)?);
     let rules = mesh.netfilter_rules()?;
     mesh.stop().await?;
-    Ok((report, measured, rules))
+    Ok(Meshed { capture, report, netfilter_rules: rules, measured })
 }
 
 async fn bare(demo: &Demo) -> Result<Measured> {
-    let mut mesh = Mesh::start("demo-bare", &demo.capture, false).await?;
+    let mut mesh = Mesh::start("demo-bare", demo.capture, false).await?;
     let before = measure::cpu(&mesh)?;
     let mut load = mesh.load(demo.rate, BARE.min(Duration::from_secs(demo.seconds)))?;
     while load.is_running()? {

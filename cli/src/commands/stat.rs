@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use clap::Args;
 use leno_local::layout::Layout;
 use leno_local::stat::{Report, Scrape, WorkloadReport};
 
-use super::up::duration;
+use super::up::{duration, within};
 use super::{MeshName, Output, block_on, print_json, table};
 
 /// Shows workloads and edges: success rate, requests/s, latency, mTLS or not
@@ -20,8 +20,8 @@ pub(crate) struct Stat {
     #[command(flatten)]
     mesh: MeshName,
 
-    /// How long to look
-    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
+    /// How long to look, from 100ms to 1h
+    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
     window: Duration,
 
     /// Goes on until Ctrl-C, a report for each window
@@ -33,7 +33,12 @@ pub(crate) struct Stat {
     output: Output,
 }
 
-pub(crate) fn run(stat: &Stat) -> Result<bool> {
+/// A window: shorter and a rate means nothing, longer and nobody waits for it.
+fn window(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
+}
+
+pub(crate) fn run(stat: &Stat) -> anyhow::Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         bail!("leno stat asks the proxies in their namespaces: run it as root");
     }
@@ -43,7 +48,7 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
         loop {
             tokio::time::sleep(stat.window).await;
             let now = Scrape::take(&layout).await?;
-            print(&now.since(&before), stat.output)?;
+            show(&now.since(&before), stat.output)?;
             if !stat.watch {
                 return Ok(true);
             }
@@ -52,18 +57,26 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
     })
 }
 
-fn print(report: &Report, output: Output) -> Result<()> {
+fn show(report: &Report, output: Output) -> anyhow::Result<()> {
     if output == Output::Json {
         return print_json(report);
     }
-    println!(
-        "{:<14}{:<16}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}  MESHED",
+    let all = || report.workloads.iter();
+    let namespaces = table::width("NAMESPACE", all().map(|one| one.namespace.as_str()));
+    let names = table::width("WORKLOAD", all().map(|one| one.name.as_str()));
+    let mut text = format!(
+        "{:<namespaces$}{:<names$}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}  MESHED\n",
         "NAMESPACE", "WORKLOAD", "INSTANCES", "SUCCESS", "REQUESTS/S", "P50 MS", "P95 MS", "P99 MS"
     );
-    for workload in &report.workloads {
-        println!("{}", row(workload));
+    for one in all() {
+        text += &format!("{:<namespaces$}{:<names$}{}\n", one.namespace, one.name, row(one));
     }
-    println!("\n{}", table::edges(report));
+    text += "\n";
+    text += &match report.edges.is_empty() {
+        true => format!("no traffic in {:.1} s\n", report.window_s),
+        false => table::edges(report),
+    };
+    super::print(&text)?;
     for silent in &report.silent {
         eprintln!("leno: no answer from the proxy of {silent}");
     }
@@ -75,9 +88,7 @@ fn row(workload: &WorkloadReport) -> String {
     let (ready, all) = (workload.ready, workload.instances);
     let latency = &signals.latency_ms;
     format!(
-        "{:<14}{:<16}{:>10}{:>9}{:>12.1}{:>9}{:>9}{:>9}  {}",
-        workload.namespace,
-        workload.name,
+        "{:>10}{:>9}{:>12.1}{:>9}{:>9}{:>9}  {}",
         format!("{ready}/{all}"),
         signals.success_rate.map_or_else(|| "-".to_owned(), table::percent),
         signals.requests_per_s,

@@ -1,25 +1,50 @@
 //! Edges as a table, for `leno stat` and the demo.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use leno_local::stat::{EdgeReport, Report};
 
+/// Narrowest column of a name, so that the live table stands still while edges come.
+const MIN_NAME: usize = 12;
+
 /// A line an edge, with a heading.
 pub(crate) fn edges(report: &Report) -> String {
+    let named: Vec<(String, String)> = report.edges.iter().map(|edge| ends(report, edge)).collect();
+    let clients = width("CLIENT", named.iter().map(|(client, _)| client.as_str()));
+    let servers = width("SERVER", named.iter().map(|(_, server)| server.as_str()));
     let mut text = format!(
-        "{:<12}{:<12}{:>9}{:>12}{:>9}{:>9}{:>9}  {}\n",
+        "{:<clients$}{:<servers$}{:>9}{:>12}{:>9}{:>9}{:>9}  {}\n",
         "CLIENT", "SERVER", "SUCCESS", "REQUESTS/S", "P50 MS", "P95 MS", "P99 MS", "MTLS"
     );
-    for edge in &report.edges {
+    for (edge, (client, server)) in report.edges.iter().zip(&named) {
+        text.push_str(&format!("{client:<clients$}{server:<servers$}"));
         text.push_str(&row(edge));
     }
     text
 }
 
+/// As wide as the longest of them, with the distance to the next column.
+pub(crate) fn width<'a>(heading: &str, names: impl Iterator<Item = &'a str>) -> usize {
+    let longest = names.map(|name| name.chars().count()).max().unwrap_or_default();
+    MIN_NAME.max(heading.len() + 1).max(longest + 2)
+}
+
+/// Client and server, with their namespaces where the report has several.
+fn ends(report: &Report, edge: &EdgeReport) -> (String, String) {
+    let workloads = report.workloads.iter().map(|workload| workload.namespace.as_str());
+    let namespaces: BTreeSet<&str> = workloads.collect();
+    let full = |namespace: &str, name: &str| match namespaces.len() > 1 && !namespace.is_empty() {
+        true => format!("{namespace}/{name}"),
+        false => name.to_owned(),
+    };
+    (full(&edge.client_namespace, &edge.client), full(&edge.server_namespace, &edge.server))
+}
+
 fn row(edge: &EdgeReport) -> String {
     let signals = &edge.signals;
     let success = signals.success_rate.map_or_else(|| "-".to_owned(), percent);
-    let mut row = format!("{:<12}{:<12}{success:>9}", edge.client, edge.server);
+    let mut row = format!("{success:>9}");
     let written = if signals.success_rate.is_none() && signals.tcp_open > 0.0 {
         let (open, kib) = (signals.tcp_open, signals.tcp_bytes_per_s / 1024.0);
         write!(row, "   TCP: {open:.0} open, {kib:7.1} KiB/s         ")
@@ -45,4 +70,63 @@ pub(crate) fn percent(share: f64) -> String {
 /// Milliseconds, when there are any.
 pub(crate) fn ms(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_local::stat::{Latency, Signals, WorkloadReport};
+
+    use super::*;
+
+    fn signals() -> Signals {
+        Signals {
+            success_rate: Some(1.0),
+            requests_per_s: 7.0,
+            latency_ms: Latency::default(),
+            tcp_open: 0.0,
+            tcp_bytes_per_s: 0.0,
+            mtls: Some(true),
+        }
+    }
+
+    fn report(namespaces: [&str; 2], server: &str) -> Report {
+        let workload = |namespace: &str, name: &str| WorkloadReport {
+            namespace: namespace.into(),
+            name: name.into(),
+            instances: 1,
+            ready: 1,
+            meshed: true,
+            signals: signals(),
+        };
+        let [from, to] = namespaces;
+        let edge = EdgeReport {
+            client_namespace: from.into(),
+            client: "web".into(),
+            server_namespace: to.into(),
+            server: server.into(),
+            signals: signals(),
+        };
+        Report {
+            mesh: "default".into(),
+            window_s: 1.0,
+            workloads: vec![workload(from, "web"), workload(to, server)],
+            edges: vec![edge],
+            silent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn names_stay_apart_however_long_they_are() {
+        let long = "w".repeat(63);
+        let text = edges(&report(["shop", "shop"], &long));
+        assert!(text.contains(&format!("web         {long}    100.00%")), "{text}");
+        let [heading, line] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert_eq!(heading.find("SUCCESS").unwrap() + 7, line.find('%').unwrap() + 1);
+    }
+
+    #[test]
+    fn equal_names_of_two_namespaces_are_told_apart() {
+        let text = edges(&report(["blue", "green"], "web"));
+        assert!(text.contains("blue/web    green/web"), "{text}");
+    }
 }

@@ -1,14 +1,18 @@
 //! `leno up`.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use leno_capture::Choice;
-use leno_local::up::Options;
+use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
 use leno_types::MtlsMode;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 use super::MeshName;
 
@@ -35,25 +39,30 @@ pub(crate) struct Up {
     #[arg(long, default_value = "permissive", value_name = "MODE")]
     mtls: MtlsMode,
 
-    /// How long certificates hold, for example 60s, 90m or 24h; they are renewed at 70 %
-    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
+    /// How long certificates hold, from 10s to 90d; they are renewed at 70 %
+    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = lifetime)]
     cert_lifetime: Duration,
 
-    /// How long applications may take to end
-    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = duration)]
+    /// How long applications may take to end, up to 1d
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
     grace: Duration,
 
     /// Prints no colours; so does the variable NO_COLOR
     #[arg(long)]
     no_color: bool,
 
-    /// What proxies and the control plane log, for example info or leno_outbound=debug
-    #[arg(long, default_value = "warn", env = "LENO_LOG")]
+    /// What leno, the proxies and the control plane log, for example info or leno_outbound=debug
+    #[arg(long, default_value = "warn", env = "LENO_LOG", value_name = "FILTER",
+          value_parser = filter)]
     log: String,
 
     /// One line for each request, printed by the proxies
     #[arg(long, value_enum, default_value_t = AccessLog::Off)]
     access_log: AccessLog,
+
+    /// Ends with the process that started it, however that ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
 }
 
 /// The forms of the access log.
@@ -68,6 +77,13 @@ enum AccessLog {
 }
 
 pub(crate) fn run(up: &Up) -> Result<bool> {
+    if up.with_parent {
+        set_pdeathsig(Signal::SIGTERM).context("tying leno up to its parent")?;
+    }
+    // The filter was read once already.
+    let filter: Targets = up.log.parse().context("--log")?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     let no_colour = up.no_color || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
     let access_log = match up.access_log {
         AccessLog::Off => "off",
@@ -106,6 +122,34 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     count.checked_mul(ms).map(Duration::from_millis).ok_or_else(wrong)
 }
 
+/// A duration between two bounds, both of them allowed.
+pub(crate) fn within(
+    duration: Duration,
+    (least, most): (Duration, Duration),
+) -> Result<Duration, String> {
+    if (least..=most).contains(&duration) {
+        return Ok(duration);
+    }
+    Err(format!("{duration:?} is not from {least:?} to {most:?}"))
+}
+
+/// What the certificate authority issues: whole seconds within its bounds.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))?;
+    Ok(Duration::from_secs(lifetime.as_secs()))
+}
+
+/// Longer than a day and it is no grace but a wait.
+fn grace(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (Duration::ZERO, Duration::from_hours(24)))
+}
+
+/// Checked here, because every proxy would refuse it by itself, again and again.
+fn filter(text: &str) -> Result<String, String> {
+    let wrong = |error| format!("{error}: use for example info or warn,leno_outbound=debug");
+    text.parse::<Targets>().map(|_| text.to_owned()).map_err(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +163,18 @@ mod tests {
         for wrong in ["", "s", "1y", "-1s", "1.5h", "99999999999999999999s"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_no_part_of_the_mesh_would_take_is_refused_at_once() {
+        assert_eq!(lifetime("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(lifetime("10500ms"), Ok(Duration::from_secs(10)));
+        for wrong in ["500ms", "9s", "91d", "0"] {
+            assert!(lifetime(wrong).is_err(), "{wrong}");
+        }
+        assert!(grace("0").is_ok());
+        assert!(grace("2d").is_err());
+        assert!(filter("warn,leno_outbound=debug").is_ok());
+        assert!(filter("a=b=c").is_err());
     }
 }

@@ -5,6 +5,8 @@
 
 mod mesh;
 
+use std::process::Stdio;
+
 use mesh::{Mesh, root};
 
 const TWO: &str = "
@@ -256,6 +258,91 @@ fn documents_that_cannot_run_are_refused_before_anything_is_made() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("mesh.yaml:1:1"), "{text}");
     assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_leno"));
+    command.args(["completion", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn the_end_of_one_mesh_leaves_another_alone_that_has_a_similar_name() {
+    // Joined with hyphens, the names of both instances would be the same.
+    let Some((mut long, short)) = root(Mesh::similar) else { return };
+    long.interrupt();
+    assert_eq!(long.ended().code(), Some(0));
+    assert!(short.exec("client", &["true"]).status.success(), "{}", short.log());
+    assert_ne!(short.remains(), [""; 0]);
+}
+
+#[test]
+fn a_workload_may_be_named_with_its_namespace() {
+    let Some(mesh) = started() else { return };
+    assert_eq!(mesh.text("shop/web-0", &["hostname"]), "web-0");
+    assert_eq!(mesh.exec("other/web-0", &["hostname"]).status.code(), Some(2));
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let yaml = two()
+        + "---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+           metadata: {name: lost, namespace: shop}\n\
+           spec: {command: [sleep, infinity], workingDir: nowhere}\n\
+           ---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+           metadata: {name: absent, namespace: shop}\nspec: {command: [no-such-program]}\n";
+    let Some(mesh) = root(|| Mesh::start_unready(&yaml)) else { return };
+    mesh.wait_for_line("lost-0: cannot start sleep: its workingDir ");
+    mesh.wait_for_line("absent-0: cannot start no-such-program: PATH has no such program");
+    // The others run.
+    mesh.wait_for("web-0", || mesh.takes_traffic("web-0"));
+}
+
+#[test]
+fn many_instances_fit_a_small_limit_of_descriptors() {
+    let many = two().replace("[sleep, infinity]}", "[sleep, infinity], replicas: 20}");
+    let Some(mesh) = root(|| Mesh::with_descriptors(&many, 64)) else { return };
+    // An application keeps the limit that was given to leno.
+    assert!(mesh.takes_traffic("client-19"));
+    let limits = format!("/proc/{}/limits", mesh.application("client-19"));
+    let limits = std::fs::read_to_string(limits).unwrap();
+    let open = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(open.split_whitespace().any(|word| word == "64"), "{open}");
+}
+
+#[test]
+fn an_edit_may_remove_everything_and_bring_it_back() {
+    let Some(mut mesh) = started() else { return };
+    mesh.edit("");
+    mesh.wait_for_line("edit taken: 2 of the instances end, 0 start");
+    mesh.wait_for("everything to go", || mesh.try_application("web-0").is_none());
+    assert!(!mesh.log().contains("0 instances ready"), "{}", mesh.log());
+    mesh.edit(&two());
+    mesh.wait_for("everything to come back", || mesh.takes_traffic("web-0"));
+    mesh.interrupt();
+    assert_eq!(mesh.ended().code(), Some(0));
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn what_a_killed_mesh_left_is_told_by_check() {
+    let Some(mut mesh) = started() else { return };
+    mesh.kill();
+    assert!(mesh.check().contains("`leno cleanup` removes it"), "{}", mesh.check());
+}
+
+#[test]
+fn documents_of_others_are_named_when_nothing_is_left_to_run() {
+    let yaml = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
+    let Some((_mesh, output)) = root(|| Mesh::refused(yaml)) else { return };
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("mesh.yaml:1:1: ignored apps/v1 Deployment"), "{text}");
+    assert!(text.contains("no Workload document"), "{text}");
 }
 
 fn started() -> Option<Mesh> {

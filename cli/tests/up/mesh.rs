@@ -52,11 +52,48 @@ impl Mesh {
         (mesh, output)
     }
 
+    /// Starts one and does not wait for all of it.
+    pub(crate) fn start_unready(yaml: &str) -> Self {
+        let mut mesh = Self::new(yaml);
+        mesh.spawn(mesh.leno(&["up"]));
+        mesh
+    }
+
+    /// Starts one from a process that may open few descriptors.
+    pub(crate) fn with_descriptors(yaml: &str, limit: u32) -> Self {
+        let mut mesh = Self::new(yaml);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"")]);
+        shell.args([env!("CARGO_BIN_EXE_leno"), "up"]);
+        mesh.spawn(shell);
+        mesh.wait_for_line(" ready after ");
+        mesh
+    }
+
+    /// Starts mesh `x-y` with namespace `z`, and mesh `x` with namespace `y-z`.
+    pub(crate) fn similar() -> (Self, Self) {
+        let yaml = |namespace: &str| {
+            format!(
+                "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: client, \
+                 namespace: {namespace}, labels: {{leno.dev/inject: disabled}}}}\nspec: \
+                 {{command: [sleep, infinity]}}\n"
+            )
+        };
+        let mut short = Self::new(&yaml("y-z"));
+        let mut long = Self::named(&format!("{}-y", short.name()), &yaml("z"));
+        short.restart();
+        long.restart();
+        (long, short)
+    }
+
     fn new(yaml: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("c{}-{number}", std::process::id());
-        let layout = Layout::new(&name).unwrap();
+        Self::named(&format!("c{}-{number}", std::process::id()), yaml)
+    }
+
+    fn named(name: &str, yaml: &str) -> Self {
+        let layout = Layout::new(name).unwrap();
         let mesh = Self { layout, directory: tempfile::tempdir().unwrap(), up: None };
         mesh.edit(yaml);
         mesh
@@ -64,11 +101,15 @@ impl Mesh {
 
     /// Starts `leno up` (again) and waits until everything takes traffic.
     pub(crate) fn restart(&mut self) {
+        self.spawn(self.leno(&["up"]));
+        self.wait_for_line(" ready after ");
+    }
+
+    fn spawn(&mut self, mut up: Command) {
         let log = fs::File::create(self.log_file()).unwrap();
-        let mut up = self.leno(&["up", "--name", self.name(), "--grace", "5s"]);
+        up.args(["--name", self.name(), "--grace", "5s"]);
         up.arg(self.file()).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.up = Some(up.spawn().unwrap());
-        self.wait_for_line(" ready after ");
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -182,7 +223,7 @@ impl Mesh {
     /// Everything of the mesh that is on this machine.
     pub(crate) fn remains(&self) -> Vec<String> {
         let own = format!("leno-{}", self.name());
-        let of_mesh = |name: &String| *name == own || name.starts_with(&format!("{own}-"));
+        let of_mesh = |name: &String| *name == own || name.starts_with(&format!("{own}."));
         let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
         let mut found: Vec<String> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::mesh::Mesh;
 
@@ -17,7 +17,7 @@ pub(super) struct Load {
 }
 
 /// Percentiles in microseconds.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Latency {
     pub(super) p50: u64,
     pub(super) p99: u64,
@@ -44,11 +44,6 @@ impl Measured {
             proxies: after.proxies.saturating_sub(before.proxies),
         };
         Self { load, cpu }
-    }
-
-    /// Pages answered well.
-    pub(super) fn succeeded(&self) -> u64 {
-        self.load.requests.saturating_sub(self.load.errors)
     }
 
     /// CPU microseconds for each page.

@@ -1,13 +1,16 @@
 //! The shop as a mesh of its own: started, loaded, looked at, ended.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::Read;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use leno_capture::Choice;
 use leno_local::layout::Layout;
 use leno_local::status::Status;
 use nix::sys::signal::{Signal, kill};
@@ -58,14 +61,18 @@ pub(super) struct Running {
 
 impl Mesh {
     /// Starts the shop and waits until every instance takes traffic.
-    pub(super) async fn start(name: &'static str, capture: &str, meshed: bool) -> Result<Self> {
+    pub(super) async fn start(name: &'static str, capture: Choice, meshed: bool) -> Result<Self> {
         for (program, package) in [("redis-server", "redis-server")] {
             if leno_local::program::find(program).is_none() {
                 bail!("{program} is missing: apt-get install -y {package}");
             }
         }
         let folder = std::env::temp_dir().join(format!("leno-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        // Never one that is there already: somebody else could exchange what root then runs.
+        let made = DirBuilder::new().mode(0o755).create(&folder);
+        // The shop runs as the user behind sudo, whatever the mask.
+        made.and_then(|()| fs::set_permissions(&folder, Permissions::from_mode(0o755)))
+            .with_context(|| format!("making {}", folder.display()))?;
         let file = folder.join("shop.yaml");
         let shop = if meshed { SHOP.to_owned() } else { format!("{}{UNMESHED}", reachable(SHOP)) };
         fs::write(&file, format!("{shop}{CLIENT}"))?;
@@ -73,8 +80,11 @@ impl Mesh {
         let own = std::env::current_exe()?;
         let up = Command::new(&own)
             .env("PATH", with_folder_of(&own)?)
-            .args(["up", "--name", name, "--capture", capture, "--mtls", "strict"])
+            .args(["up", "--with-parent", "--name", name, "--mtls", "strict"])
+            .args(["--capture", &capture.to_string()])
             .arg(&file)
+            // Ctrl-C is for the demo, which ends the mesh in order.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -104,10 +114,15 @@ impl Mesh {
     pub(super) fn describe(&self) -> Result<String> {
         let status = self.status()?;
         let meshed = status.instances.iter().filter(|instance| instance.meshed).count();
-        let capture = status.instances.iter().find_map(|instance| instance.capture.clone());
-        let capture = capture.unwrap_or_else(|| "none".to_owned());
-        let all = status.instances.len();
+        let (all, capture) = (status.instances.len(), self.capture()?);
         Ok(format!("{all} workload instances, {meshed} with a proxy, captured by {capture}"))
+    }
+
+    /// By what the traffic is captured.
+    pub(super) fn capture(&self) -> Result<String> {
+        let status = self.status()?;
+        let capture = status.instances.iter().find_map(|instance| instance.capture.clone());
+        Ok(capture.unwrap_or_else(|| "none".to_owned()))
     }
 
     fn is_ready(&self) -> bool {

@@ -1,42 +1,58 @@
 //! What the demo prints.
 
+use anyhow::Result;
 use leno_local::stat::Report;
 
-use super::measure::Measured;
+use super::proof::{Pages, Proof};
+use crate::commands::print;
 use crate::commands::table::{edges, percent};
 
 /// Moves the cursor up and clears from there: the next picture takes the place of the last.
 const UP_AND_CLEAR: &str = "\x1b[{}A\x1b[J";
 
-pub(super) fn opening() {
-    println!(
-        "Leno demo: a shop of six services over Redis, as ordinary processes on this machine."
-    );
-    println!("Each runs in its own network namespace; none knows of the mesh.\n");
-}
+/// What comes first.
+pub(super) const OPENING: &str = "\
+Leno demo: a shop of six services over Redis, as ordinary processes on this machine.
+Each runs in its own network namespace; none knows of the mesh.
+
+";
 
 /// The live table: in place on a terminal, otherwise a line a second.
 pub(super) struct Pictures {
-    live: bool,
+    kind: Kind,
     lines: usize,
+}
+
+enum Kind {
+    Live,
+    Lines,
+    None,
 }
 
 impl Pictures {
     pub(super) fn new(live: bool) -> Self {
-        Self { live, lines: 0 }
+        Self { kind: if live { Kind::Live } else { Kind::Lines }, lines: 0 }
     }
 
-    pub(super) fn show(&mut self, report: &Report) {
-        if !self.live {
-            println!("{}", summary(report));
-            return;
+    /// Shows nothing.
+    pub(super) fn none() -> Self {
+        Self { kind: Kind::None, lines: 0 }
+    }
+
+    pub(super) fn show(&mut self, report: &Report) -> Result<()> {
+        match self.kind {
+            Kind::None => Ok(()),
+            Kind::Lines => print(&(summary(report) + "\n")),
+            Kind::Live => {
+                let up = match self.lines {
+                    0 => String::new(),
+                    lines => UP_AND_CLEAR.replace("{}", &lines.to_string()),
+                };
+                let table = edges(report);
+                self.lines = table.lines().count();
+                print(&(up + &table))
+            }
         }
-        if self.lines > 0 {
-            print!("{}", UP_AND_CLEAR.replace("{}", &self.lines.to_string()));
-        }
-        let table = edges(report);
-        self.lines = table.lines().count();
-        print!("{table}");
     }
 }
 
@@ -52,51 +68,45 @@ fn summary(report: &Report) -> String {
     )
 }
 
-/// Prints what was shown to hold; false when something did not.
-pub(super) fn proof(
-    report: &Report,
-    rules: Option<usize>,
-    meshed: &Measured,
-    bare: &Measured,
-) -> bool {
-    println!("\n{}", edges(report));
-    let encrypted = report.edges.iter().all(|edge| edge.signals.mtls == Some(true));
-    let failed = meshed.load.requests - meshed.succeeded();
-    let answered = meshed.load.requests > 0 && failed == 0;
-    let rules_hold = rules.is_none_or(|rules| rules == 0);
-    let count = report.edges.len();
-    check(count > 0 && encrypted, &format!("mTLS on every edge ({count} of them)"));
-    check(answered, &format!("{} pages, {failed} failed", meshed.load.requests));
-    match rules {
-        Some(rules) => {
-            check(rules_hold, &format!("{rules} netfilter rules in the workloads' namespaces"))
+/// What was shown to hold, in words.
+pub(super) fn proof(proof: &Proof) -> String {
+    let mut text = format!("\n{}\n", edges(&proof.report));
+    let count = proof.edges.len();
+    text += &line(proof.mtls_on_every_edge, &format!("mTLS on every edge ({count} of them)"));
+    let Pages { requests, errors, .. } = proof.meshed;
+    text += &line(proof.meshed.good(), &format!("{requests} pages, {errors} failed"));
+    text += &match (proof.netfilter_rules, proof.rules_hold()) {
+        (Some(rules), Some(holds)) => {
+            line(holds, &format!("{rules} netfilter rules in the workloads' namespaces"))
         }
-        None => println!("  -   netfilter rules not counted: there is no nft to ask"),
-    }
-    let comparable = bare.load.errors == 0 && bare.load.requests > 0;
-    if comparable {
-        comparison(meshed, bare);
-    } else {
-        let (requests, errors) = (bare.load.requests, bare.load.errors);
-        println!("  NOT compared: with no mesh {errors} pages failed, {requests} were answered");
-    }
-    count > 0 && encrypted && answered && rules_hold && comparable
-}
-
-fn check(holds: bool, what: &str) {
-    println!("  {} {what}", if holds { "ok " } else { "NOT" });
-}
-
-fn comparison(meshed: &Measured, bare: &Measured) {
-    let ms = |us: u64| us as f64 / 1000.0;
-    println!("\n{:<34}{:>12}{:>12}{:>12}", "", "no mesh", "Leno", "added");
-    let line = |what: &str, without: f64, with: f64| {
-        println!("{what:<34}{without:>12.2}{with:>12.2}{:>12.2}", with - without);
+        (Some(rules), None) => {
+            format!("  -   {rules} netfilter rules: traffic is captured by {}\n", proof.capture)
+        }
+        (None, _) => "  -   netfilter rules not counted: there is no nft to ask\n".to_owned(),
     };
-    line("page latency p50, ms", ms(bare.load.latency_us.p50), ms(meshed.load.latency_us.p50));
-    line("page latency p99, ms", ms(bare.load.latency_us.p99), ms(meshed.load.latency_us.p99));
-    let (without, with) =
-        (bare.per_page(bare.cpu.applications), meshed.per_page(meshed.cpu.applications));
-    line("CPU of the shop, ms a page", without / 1000.0, with / 1000.0);
-    line("CPU of the proxies, ms a page", 0.0, meshed.per_page(meshed.cpu.proxies) / 1000.0);
+    if proof.no_mesh.good() {
+        return text + &comparison(&proof.meshed, &proof.no_mesh);
+    }
+    let Pages { requests, errors, .. } = proof.no_mesh;
+    text + &line(false, &format!("compared: with no mesh {errors} of {requests} pages failed"))
+}
+
+fn line(holds: bool, what: &str) -> String {
+    format!("  {} {what}\n", if holds { "ok " } else { "NOT" })
+}
+
+fn comparison(meshed: &Pages, bare: &Pages) -> String {
+    let mut text = format!("\n{:<34}{:>12}{:>12}{:>12}\n", "", "no mesh", "Leno", "added");
+    // Milliseconds, from microseconds.
+    let mut row = |what: &str, without: f64, with: f64| {
+        let (without, with) = (without / 1000.0, with / 1000.0);
+        text += &format!("{what:<34}{without:>12.2}{with:>12.2}{:>12.2}\n", with - without);
+    };
+    let of = |pages: &Pages| (pages.latency_us.p50 as f64, pages.latency_us.p99 as f64);
+    let ((bare_p50, bare_p99), (p50, p99)) = (of(bare), of(meshed));
+    row("page latency p50, ms", bare_p50, p50);
+    row("page latency p99, ms", bare_p99, p99);
+    row("CPU of the shop, ms a page", bare.shop_cpu_us_per_page, meshed.shop_cpu_us_per_page);
+    row("CPU of the proxies, ms a page", 0.0, meshed.proxies_cpu_us_per_page);
+    text
 }

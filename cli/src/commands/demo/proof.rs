@@ -1,0 +1,99 @@
+//! What the demo shows to hold.
+
+use leno_local::stat::{EdgeReport, Report};
+use serde::Serialize;
+
+use super::measure::{Latency, Measured};
+
+/// The capture that needs no netfilter rule.
+const WITHOUT_RULES: &str = "ebpf";
+
+/// What was seen of the shop in the mesh.
+#[derive(Debug)]
+pub(super) struct Meshed {
+    /// By what traffic was captured.
+    pub(super) capture: String,
+    pub(super) report: Report,
+    /// In the workloads' namespaces; none when there was nobody to ask.
+    pub(super) netfilter_rules: Option<usize>,
+    pub(super) measured: Measured,
+}
+
+/// The outcome of the demo; with `-o json`, its output.
+#[derive(Debug, Serialize)]
+pub(super) struct Proof {
+    /// Everything that should hold does.
+    pub(super) holds: bool,
+    /// By what traffic was captured.
+    pub(super) capture: String,
+    /// Every edge was encrypted, and there were some.
+    pub(super) mtls_on_every_edge: bool,
+    /// Rules in the workloads' namespaces; none when there was no `nft` to ask.
+    pub(super) netfilter_rules: Option<usize>,
+    /// The shop in the mesh.
+    pub(super) meshed: Pages,
+    /// The same with no mesh.
+    pub(super) no_mesh: Pages,
+    /// Who called whom in the mesh.
+    pub(super) edges: Vec<EdgeReport>,
+    #[serde(skip)]
+    pub(super) report: Report,
+}
+
+/// One run of the shop under load.
+#[derive(Debug, Serialize)]
+pub(super) struct Pages {
+    pub(super) requests: u64,
+    pub(super) errors: u64,
+    pub(super) latency_us: Latency,
+    /// User and system, of the shop's own processes.
+    pub(super) shop_cpu_us_per_page: f64,
+    /// User and system, of the proxies.
+    pub(super) proxies_cpu_us_per_page: f64,
+}
+
+impl Proof {
+    pub(super) fn new(meshed: Meshed, bare: Measured) -> Self {
+        let Meshed { capture, report, netfilter_rules, measured } = meshed;
+        let encrypted = |edge: &EdgeReport| edge.signals.mtls == Some(true);
+        let mut proof = Self {
+            holds: false,
+            capture,
+            mtls_on_every_edge: !report.edges.is_empty() && report.edges.iter().all(encrypted),
+            netfilter_rules,
+            meshed: Pages::new(&measured),
+            no_mesh: Pages::new(&bare),
+            edges: report.edges.clone(),
+            report,
+        };
+        proof.holds = proof.mtls_on_every_edge
+            && proof.meshed.good()
+            && proof.rules_hold() != Some(false)
+            && proof.no_mesh.good();
+        proof
+    }
+
+    /// Whether there are as few rules as there should be; none where that is not known, or where
+    /// rules are how traffic was captured.
+    pub(super) fn rules_hold(&self) -> Option<bool> {
+        let rules = self.netfilter_rules.filter(|_| self.capture == WITHOUT_RULES)?;
+        Some(rules == 0)
+    }
+}
+
+impl Pages {
+    fn new(measured: &Measured) -> Self {
+        Self {
+            requests: measured.load.requests,
+            errors: measured.load.errors,
+            latency_us: measured.load.latency_us.clone(),
+            shop_cpu_us_per_page: measured.per_page(measured.cpu.applications),
+            proxies_cpu_us_per_page: measured.per_page(measured.cpu.proxies),
+        }
+    }
+
+    /// There were some, and all were answered well.
+    pub(super) fn good(&self) -> bool {
+        self.requests > 0 && self.errors == 0
+    }
+}
