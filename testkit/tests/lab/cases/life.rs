@@ -1,5 +1,6 @@
 //! From the first request to the last trace: start, edit, kill, clean up.
 
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -14,7 +15,10 @@ use nix::sys::signal::Signal;
 use super::programs::socket;
 use super::{Case, alone, shared};
 
-/// How long openssl may take.
+/// The reference of every metric.
+const METRICS: &str = include_str!("../../../../docs/guide/metrics.md");
+
+/// How long openssl or curl may take.
 const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a stream of the test may last.
 const STREAM_LIMIT: Duration = Duration::from_secs(60);
@@ -50,6 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
         shared!(netfilter_is_used_only_where_asked_for),
         shared!(proxies_have_no_privilege),
         shared!(stat_tells_of_edges),
+        shared!(the_reference_of_metrics_is_true),
     ]
 }
 
@@ -173,6 +178,28 @@ fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
     ensure!(edge["mtls"] == true && edge["success_rate"] == 1.0, "{edge}");
     let rate = edge["requests_per_s"].as_f64().unwrap_or_default();
     ensure!(rate > 0.0 && edge["latency_ms"]["p99"].as_f64().is_some(), "{edge}");
+    Ok(())
+}
+
+/// Every series has its row, with the words of its HELP line, and there is no other row.
+fn the_reference_of_metrics_is_true(lab: &Lab) -> Result<()> {
+    let url = "http://127.0.0.1:15020/metrics";
+    let proxy = lab.text("web", &["curl", "-sSf", "-m", "20", url])?;
+    let mut curl = Command::new("curl");
+    curl.args(["-sSf", "-m", "20", url]);
+    let controller = netns::inside(&lab.switch()?, || command::text(&mut curl, OPENSSL_LIMIT))?;
+    let helps = proxy.lines().chain(controller.lines());
+    let exposed: BTreeSet<(&str, &str)> =
+        helps.filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' ')).collect();
+    let row = |line: &'static str| {
+        let (name, cells) = line.strip_prefix("| `")?.split_once("` | ")?;
+        let help = cells.strip_suffix(" |")?.rsplit_once("| ")?.1;
+        (name.starts_with("leno_") || name.starts_with("process_")).then_some((name, help))
+    };
+    let told: BTreeSet<(&str, &str)> = METRICS.lines().filter_map(row).collect();
+    let missing: Vec<_> = exposed.difference(&told).collect();
+    let invented: Vec<_> = told.difference(&exposed).collect();
+    ensure!(missing.is_empty() && invented.is_empty(), "missing {missing:?}, extra {invented:?}");
     Ok(())
 }
 
