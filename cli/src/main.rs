@@ -19,7 +19,9 @@ const USAGE: u8 = 64;
 /// traffic between services without changing them
 #[derive(Debug, Parser)]
 #[command(name = "leno", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "First steps:\n  sudo leno demo\n  sudo leno up examples/shop/shop.yaml")]
+#[command(
+    after_help = "First steps:\n  sudo leno demo\n  sudo env PATH=$PATH leno up examples/shop/shop.yaml"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

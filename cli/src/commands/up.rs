@@ -22,7 +22,9 @@ use super::MeshName;
 /// the files are followed; one with a mistake is refused with its line, and the last good state
 /// stays. Needs root.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  sudo leno up examples/shop/shop.yaml --mtls strict")]
+#[command(
+    after_help = "Example:\n  sudo env PATH=$PATH leno up examples/shop/shop.yaml --mtls strict"
+)]
 pub(crate) struct Up {
     /// YAML files or directories; "-" reads standard input
     #[arg(required = true, value_name = "FILE")]

@@ -316,6 +316,22 @@ fn many_instances_fit_a_small_limit_of_descriptors() {
 }
 
 #[test]
+fn a_mesh_outlives_that_its_state_cannot_be_written() {
+    let Some(mesh) = started() else { return };
+    let web = mesh.application("web-0");
+    // A directory where the draft of mesh.json goes.
+    let obstacle = mesh.layout().directory().join(".mesh.json.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    mesh.kill_process(mesh.application("client-0"));
+    mesh.wait_for_line("mesh.json: File exists (os error 17); trying again until it works");
+    std::fs::remove_dir(obstacle).unwrap();
+    mesh.wait_for("client-0 to be ready again", || {
+        mesh.takes_traffic("client-0") && mesh.try_application("client-0").is_some()
+    });
+    assert_eq!(mesh.application("web-0"), web);
+}
+
+#[test]
 fn an_edit_may_remove_everything_and_bring_it_back() {
     let Some(mut mesh) = started() else { return };
     mesh.edit("");

@@ -112,6 +112,10 @@ impl Mesh {
         self.up = Some(up.spawn().unwrap());
     }
 
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.layout.mesh()
     }

@@ -31,6 +31,8 @@ use crate::watch::Files;
 const NOTICE: Duration = Duration::from_millis(300);
 /// How long after the grace proxies may take, and the removal of an instance.
 const LATE: Duration = Duration::from_secs(6);
+/// When what could not be written is tried again: a full `/run` is somebody's to clear.
+const REWRITE: Duration = Duration::from_secs(1);
 
 /// A mesh while it runs.
 pub(super) struct Up<'a> {
@@ -47,6 +49,8 @@ pub(super) struct Up<'a> {
     controller_stop: watch::Sender<Stop>,
     stop: Stop,
     refused_edit: Option<String>,
+    /// The last attempt to write failed.
+    unwritten: bool,
     /// What was written last, so that nothing is written that nobody needs to read.
     rendered: String,
     begun: Instant,
@@ -76,6 +80,7 @@ impl<'a> Up<'a> {
             controller_stop: watch::channel(Stop::No).0,
             stop: Stop::No,
             refused_edit: None,
+            unwritten: false,
             rendered: String::new(),
             begun,
             announced: false,
@@ -100,12 +105,13 @@ impl<'a> Up<'a> {
                 () = signals.asked() => return Ok(()),
                 change = received.recv() => {
                     if let Some((name, change)) = change {
-                        self.take_in(&name, change, received)?;
+                        self.take_in(&name, change, received);
                         self.announce();
                     }
                 }
-                () = self.controller_changed.notified() => self.publish()?,
-                () = self.files.edited() => self.edited().await?,
+                () = self.controller_changed.notified() => self.publish(),
+                () = self.files.edited() => self.edited().await,
+                () = tokio::time::sleep(REWRITE), if self.unwritten => self.publish(),
             }
         }
     }
@@ -135,18 +141,18 @@ impl<'a> Up<'a> {
                 self.lives.insert(instance.name.clone(), life);
             }
         }
-        self.proceed()?;
+        self.proceed();
         if self.plan.meshed() && self.controller.is_none() {
             let stop = self.controller_stop.subscribe();
             let changed = self.controller_changed.clone();
             self.controller = Some(controller::start(&self.mesh, self.options, stop, changed)?);
-            self.publish()?;
+            self.publish();
         }
         Ok(())
     }
 
     /// Goes on with what an edit has begun, and tells everybody how things are.
-    fn proceed(&mut self) -> Result<()> {
+    fn proceed(&mut self) {
         let member = |instance: &crate::plan::Instance| {
             let life = self.lives.get(&instance.name);
             Member {
@@ -160,7 +166,7 @@ impl<'a> Up<'a> {
         let members: Vec<Member> = self.plan.instances.values().map(member).collect();
         self.end_instances(rolling::next(&members));
         // What ends is no endpoint any more before it ends.
-        self.publish()
+        self.publish();
     }
 
     /// Has instances end once everybody had time to learn that they do.
@@ -179,17 +185,12 @@ impl<'a> Up<'a> {
     }
 
     /// Takes in a change and those that came with it.
-    fn take_in(
-        &mut self,
-        name: &InstanceName,
-        change: Change,
-        received: &mut Changes,
-    ) -> Result<()> {
+    fn take_in(&mut self, name: &InstanceName, change: Change, received: &mut Changes) {
         self.change(name, change);
         while let Ok((name, change)) = received.try_recv() {
             self.change(&name, change);
         }
-        self.proceed()
+        self.proceed();
     }
 
     fn change(&mut self, name: &InstanceName, change: Change) {
@@ -213,8 +214,19 @@ impl<'a> Up<'a> {
         ready.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Writes what the control plane, DNS and the other commands read.
-    fn publish(&mut self) -> Result<()> {
+    /// Tells the control plane, DNS and the other commands how things are. What cannot be written is
+    /// tried again: the mesh lives on with what was written before.
+    fn publish(&mut self) {
+        let written = self.write();
+        if let Err(error) = &written
+            && !self.unwritten
+        {
+            self.say(&format!("{}; trying again until it works", error.chain()));
+        }
+        self.unwritten = written.is_err();
+    }
+
+    fn write(&mut self) -> Result<()> {
         let ready = self.ready();
         let layout = &self.mesh.layout;
         if self.plan.meshed() || self.controller.is_some() {
@@ -260,7 +272,7 @@ impl<'a> Up<'a> {
     }
 
     /// Takes an edit of the files, or says why not and leaves everything as it is.
-    async fn edited(&mut self) -> Result<()> {
+    async fn edited(&mut self) {
         let plan = documents::load(&self.options.files)
             .and_then(|new| documents::plan(&new, self.defaults, &self.plan));
         match plan {
@@ -271,16 +283,17 @@ impl<'a> Up<'a> {
                 let started = plan.instances.len() - kept;
                 self.refused_edit = None;
                 self.say(&format!("edit taken: {ended} of the instances end, {started} start"));
-                self.adopt(plan).await?;
+                if let Err(error) = self.adopt(plan).await {
+                    self.say(&format!("{}: edit again to try again", error.chain()));
+                }
             }
             Err(error) => {
                 let reason = error.chain();
                 self.say(&format!("edit refused, the last good state stays:\n{reason}"));
                 self.refused_edit = Some(reason);
-                self.publish()?;
+                self.publish();
             }
         }
-        Ok(())
     }
 
     fn greet(&self, plan: &Plan) {
