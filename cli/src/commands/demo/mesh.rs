@@ -1,11 +1,11 @@
 //! The shop as a mesh of its own: started, loaded, looked at, ended.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, Permissions};
-use std::io::Read;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ const READY: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(30);
 /// How often either is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How much of what it printed is shown when it fails, in bytes.
+const MAX_LOG: usize = 16 * 1024;
 /// Load before what is measured.
 const WARM_UP: &str = "1s";
 
@@ -50,7 +52,8 @@ pub(super) struct Mesh {
     name: &'static str,
     layout: Layout,
     up: Child,
-    folder: PathBuf,
+    /// What `leno up` prints.
+    log: File,
     ended: bool,
 }
 
@@ -67,30 +70,26 @@ impl Mesh {
                 bail!("{program} is missing: apt-get install -y {package}");
             }
         }
-        let folder = std::env::temp_dir().join(format!("leno-{name}-{}", std::process::id()));
-        // Never one that is there already: somebody else could exchange what root then runs.
-        let made = DirBuilder::new().mode(0o755).create(&folder);
-        // The shop runs as the user behind sudo, whatever the mask.
-        made.and_then(|()| fs::set_permissions(&folder, Permissions::from_mode(0o755)))
-            .with_context(|| format!("making {}", folder.display()))?;
-        let file = folder.join("shop.yaml");
         let shop = if meshed { SHOP.to_owned() } else { format!("{}{UNMESHED}", reachable(SHOP)) };
-        fs::write(&file, format!("{shop}{CLIENT}"))?;
-        let log = fs::File::create(folder.join("leno-up.log"))?;
+        let log = unnamed_file(name).context("making a file for what leno up prints")?;
         let own = std::env::current_exe()?;
-        let up = Command::new(&own)
+        let mut up = Command::new(&own)
             .env("PATH", with_folder_of(&own)?)
             .args(["up", "--with-parent", "--name", name, "--mtls", "strict"])
             .args(["--capture", &capture.to_string()])
-            .arg(&file)
+            .arg("-")
+            .current_dir("/")
             // Ctrl-C is for the demo, which ends the mesh in order.
             .process_group(0)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
-            .stderr(log)
+            .stderr(log.try_clone()?)
             .spawn()
             .context("starting leno up")?;
-        let mut mesh = Self { name, layout: Layout::new(name)?, up, folder, ended: false };
+        let documents = up.stdin.take().context("no standard input")?;
+        let mut mesh = Self { name, layout: Layout::new(name)?, up, log, ended: false };
+        // It fits a pipe, so nobody waits; `leno up` reads to its end.
+        { documents }.write_all(format!("{shop}{CLIENT}").as_bytes()).context("telling leno up")?;
         let deadline = Instant::now() + READY;
         while !mesh.is_ready() {
             mesh.check_alive()?;
@@ -197,7 +196,11 @@ impl Mesh {
 
     /// The last lines that `leno up` printed.
     fn log(&self) -> String {
-        let text = fs::read_to_string(self.folder.join("leno-up.log")).unwrap_or_default();
+        let mut bytes = vec![0; MAX_LOG];
+        let end = self.log.metadata().map_or(0, |metadata| metadata.len());
+        // Where it cannot be read there is an error already, which this is to explain.
+        let read = self.log.read_at(&mut bytes, end.saturating_sub(MAX_LOG as u64)).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
@@ -211,7 +214,6 @@ impl Drop for Mesh {
             let _gone = self.up.wait();
             let _left = leno_local::cleanup::cleanup(Some(self.name));
         }
-        let _left = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -242,6 +244,16 @@ impl Drop for Running {
 /// listen for others.
 fn reachable(shop: &str) -> String {
     shop.replace("--bind, 127.0.0.1", "--bind, 0.0.0.0, --protected-mode, \"no\"")
+}
+
+/// A file that nobody else can open and that goes with the last process that has it open.
+fn unnamed_file(name: &str) -> io::Result<File> {
+    let path = std::env::temp_dir().join(format!("leno-{name}-{}.log", std::process::id()));
+    let mut options = OpenOptions::new();
+    // Never one that is there already: in a folder for all it would be somebody else's.
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
 }
 
 /// The search path with the folder of this executable first: the shop lies beside it.
