@@ -6,6 +6,7 @@
 #   scripts/tools.sh h2spec         the HTTP/2 conformance suite, a Go module
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
+#   scripts/tools.sh websockets     Python's WebSocket, from PyPI
 #
 # What is there already costs nothing. LENO_TOOLS is another place for them.
 set -euo pipefail
@@ -16,6 +17,7 @@ h2spec=v0.0.0-20200804131034-70ac22940108 # v2.6.0; a tag that Go modules cannot
 grpc_go=v1.85.0
 grpcio=1.85.1
 typing_extensions=4.16.0 # which grpcio imports
+websockets=17.4
 
 tools=${LENO_TOOLS:-${CARGO_TARGET_DIR:-target}/tools}
 mkdir -p "$tools"
@@ -66,6 +68,7 @@ for tool in "$@"; do
         "google.golang.org/grpc/interop/server@$grpc_go" ;;
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
+    websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;
     *) echo "no such tool: $tool" >&2; exit 64 ;;
   esac
 done
