@@ -33,6 +33,9 @@ missing() { # program, package
 install() { # name, version, command...
   local name=$1 version=$2 draft
   shift 2
+  # Tests that run side by side ask for the same tool.
+  exec 9>"$tools/.lock"
+  flock 9
   [ "$(cat "$tools/$name/.version" 2>/dev/null)" = "$version" ] && return
   echo "installing $name $version" >&2
   draft=$(mktemp -d "$tools/.$name.XXXXXX")
@@ -43,8 +46,7 @@ install() { # name, version, command...
   chmod 755 "$draft"
   echo "$version" > "$draft/.version"
   rm -rf "${tools:?}/$name"
-  # Whoever is first wins; the result is the same.
-  mv -T "$draft" "$tools/$name" 2>/dev/null || true
+  mv -T "$draft" "$tools/$name"
 }
 
 from_pypi() { # requirement..., directory
