@@ -5,4 +5,5 @@ mod abuse;
 mod peers;
 mod rules;
 mod script;
+mod splits;
 mod support;

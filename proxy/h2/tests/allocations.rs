@@ -1,0 +1,156 @@
+//! A relayed exchange in steady state allocates nothing.
+#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+
+use leno_h2::{Accept, Client, Limits, forward, link};
+use leno_hpack::{Block, Encoder};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // An error means that the thread is ending.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps what `alloc` demands.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps what `dealloc` demands.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const ROUNDS: u32 = 40;
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0];
+
+fn frame(kind: u8, flags: u8, id: u32, payload: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+    out.extend([kind, flags]);
+    out.extend(id.to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// What is written in each round: HEADERS, DATA of this length, trailers.
+fn messages(head: &[(&str, &str)], body: usize) -> Vec<Vec<u8>> {
+    let mut encoder = Encoder::new(4096);
+    let mut section = |fields: &[(&str, &str)]| {
+        let mut out = vec![];
+        encoder.encode(&fields.iter().copied().collect::<Block>(), &mut out);
+        out
+    };
+    (0..ROUNDS)
+        .map(|round| {
+            let id = round * 2 + 1;
+            let mut bytes = vec![];
+            frame(1, 4, id, &section(head), &mut bytes);
+            for part in vec![b'x'; body].chunks(16_384) {
+                frame(0, 0, id, part, &mut bytes);
+            }
+            frame(1, 5, id, &section(&[("grpc-status", "0")]), &mut bytes);
+            bytes
+        })
+        .collect()
+}
+
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (near, _) = listener.accept().await.unwrap();
+    far.set_nodelay(true).unwrap();
+    near.set_nodelay(true).unwrap();
+    (far, near)
+}
+
+async fn relay_one(accept: &mut Accept, client: &Client) {
+    let request = accept.accept().await.unwrap();
+    let mut near = request.stream;
+    let mut far = client.open(&request.head, request.ended).unwrap();
+    drop(request.head);
+    forward(&near, &far);
+    let head = far.head().await.unwrap();
+    assert!(near.send_head(&head, far.is_ended_without_rest()));
+    drop(head);
+    let linked = link(near, far).await;
+    assert!(linked.client.is_none() && linked.server.is_none());
+}
+
+/// Reads until a frame with trailers has come: flags END_HEADERS and END_STREAM on HEADERS.
+async fn read_message(io: &mut TcpStream, space: &mut [u8]) {
+    loop {
+        io.read_exact(&mut space[..9]).await.unwrap();
+        let len = u32::from_be_bytes([0, space[0], space[1], space[2]]) as usize;
+        let last = space[3] == 1 && space[4] == 5;
+        io.read_exact(&mut space[..len]).await.unwrap();
+        if last {
+            return;
+        }
+    }
+}
+
+/// Allocations of each round.
+async fn rounds(body: usize) -> Vec<u64> {
+    let limits = Rc::new(Limits::default());
+    let (mut user, near) = pair().await;
+    let (mut application, far) = pair().await;
+    let (mut accept, server_driver) = leno_h2::server(near, &[], &limits);
+    let (client, client_driver) = leno_h2::client(far, &limits);
+    let mut drivers = pin!(async { tokio::join!(server_driver, client_driver) });
+    let post = [(":method", "POST"), (":scheme", "http"), (":path", "/a.b/C"), (":authority", "a")];
+    let requests = messages(&post, body);
+    let responses = messages(&[(":status", "200"), ("content-type", "application/grpc")], body);
+    let mut counts = Vec::with_capacity(ROUNDS as usize);
+    let (mut theirs, mut ours) = (vec![0; 1 << 17], vec![0; 1 << 17]);
+    let exchanges = async {
+        user.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        user.write_all(SETTINGS).await.unwrap();
+        application.write_all(SETTINGS).await.unwrap();
+        application.read_exact(&mut theirs[..24]).await.unwrap();
+        for (request, response) in requests.iter().zip(&responses) {
+            let before = ALLOCATIONS.get();
+            let peers = async {
+                user.write_all(request).await.unwrap();
+                read_message(&mut application, &mut theirs).await;
+                application.write_all(response).await.unwrap();
+                read_message(&mut user, &mut ours).await;
+            };
+            tokio::join!(relay_one(&mut accept, &client), peers);
+            counts.push(ALLOCATIONS.get() - before);
+            // Credit for what was read, so that the windows never close.
+            let mut credit = vec![];
+            frame(8, 0, 0, &(body as u32).max(1).to_be_bytes(), &mut credit);
+            user.write_all(&credit).await.unwrap();
+            application.write_all(&credit).await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = exchanges => {}
+        ended = &mut drivers => panic!("{ended:?}"),
+    }
+    counts
+}
+
+#[test]
+fn a_steady_relay_allocates_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for body in [0, 100, 1024, 10_000, 60_000] {
+        let counts = runtime.block_on(rounds(body));
+        // The first rounds take the buffers, the slots and the timer.
+        assert_eq!(counts[20..], vec![0; counts.len() - 20], "{body}: {counts:?}");
+    }
+}
