@@ -21,6 +21,9 @@ use crate::state::State;
 const MAX_CONNECTIONS: usize = 32;
 /// Longest wait for a request's head, so that a stalled client frees its place.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest life of a connection. Without it, clients that do not read their answers, or ask again and
+/// again, could take all places for ever, and the next probe would find none.
+const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, so that a full descriptor table is not a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -60,10 +63,11 @@ async fn connection(stream: TcpStream, client: SocketAddr, state: Rc<State>) {
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = served {
-        tracing::debug!(%client, %error, "admin connection ended");
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(CONNECTION_LIFE, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%client, %error, "admin connection ended"),
+        Err(_old) => tracing::debug!(%client, "admin connection closed: it has lasted too long"),
     }
 }
 
