@@ -51,6 +51,13 @@ pub(crate) struct Flags {
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) workers: u16,
 
+    /// Memory that buffers and connections may take, for example 64Mi; beyond it, new requests are
+    /// answered with 503 and new connections refused. Without it, half of the memory limit of the
+    /// proxy's cgroup, or an eighth of the machine's memory, 1Gi at the most
+    #[arg(long, env = "LENO_MEMORY_BUDGET", value_name = "SIZE",
+          value_parser = crate::setup::memory::parse_size)]
+    pub(crate) memory_budget: Option<usize>,
+
     /// Where applications' connections are taken; repeat for several addresses
     #[arg(long, env = "LENO_OUTBOUND", value_name = "ADDRESS", value_delimiter = ',',
           default_values_t = default_outbound())]

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use crate::config::Flags;
-use crate::setup::{IdentityState, Setup, access_log, drain_timeout};
+use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout};
 
 /// Longest wait, once there is a policy, for the first services; they come right behind it.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
@@ -51,6 +51,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         identity: identity_seen,
         drain_timeout: drain_timeout(flags),
         access_log: access_log(flags)?,
+        budget: budget(flags),
     })
 }
 

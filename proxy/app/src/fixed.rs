@@ -13,7 +13,7 @@ use leno_types::{InstanceName, MtlsMode};
 use tokio::sync::watch;
 
 use crate::config::Flags;
-use crate::setup::{IdentityState, Setup, access_log, drain_timeout};
+use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout};
 
 /// Reads the documents and makes of them what a control plane would have said.
 pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
@@ -68,6 +68,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         identity: watch::Sender::new(identity).subscribe(),
         drain_timeout: drain_timeout(flags),
         access_log: access_log(flags)?,
+        budget: budget(flags),
     })
 }
 

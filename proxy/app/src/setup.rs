@@ -9,12 +9,16 @@ use leno_http::Limits;
 use leno_outbound::Fixed;
 use leno_telemetry::access::{Format, Log};
 use leno_tls::{Credentials, Keyring};
+use leno_transport::budget::Budget;
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::watch;
 
 use crate::config::{AccessLog, Flags};
 use crate::worker::Plan;
+
+pub(crate) mod memory;
 
 /// Descriptors kept for everything that is not a proxied connection.
 const RESERVED_DESCRIPTORS: u64 = 256;
@@ -41,6 +45,7 @@ pub(crate) struct Setup {
     pub(crate) identity: watch::Receiver<IdentityState>,
     pub(crate) drain_timeout: Duration,
     pub(crate) access_log: Option<Log>,
+    pub(crate) budget: Budget,
 }
 
 /// Who the proxy is, as far as it has a certificate.
@@ -75,6 +80,7 @@ impl Setup {
             application: self.application,
             access_log: self.access_log.clone(),
             max_connections: max_connections(self.workers),
+            budget: self.budget,
         }
     }
 }
@@ -92,13 +98,24 @@ pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<Log>> {
     Ok(Some(Log::start(format)?))
 }
 
+pub(crate) fn budget(flags: &Flags) -> Budget {
+    Budget::new(flags.memory_budget.unwrap_or_else(memory::default_budget))
+}
+
 /// Connections of one worker: as many as descriptors allow, so that `accept` never fails for want
 /// of one.
 fn max_connections(workers: u16) -> usize {
-    let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
-    let descriptors = limit.map_or(1024, |(soft, _hard)| soft);
+    let descriptors = descriptors();
     let connections = descriptors.saturating_sub(RESERVED_DESCRIPTORS)
         / DESCRIPTORS_PER_CONNECTION
         / u64::from(workers.max(1));
     usize::try_from(connections.max(MIN_CONNECTIONS)).unwrap_or(usize::MAX)
+}
+
+/// How many descriptors the process may have: all that its hard limit allows. The soft limit is often
+/// 1,024 for the sake of programs that use select(2).
+fn descriptors() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
+    let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+    if raised { hard } else { soft }
 }

@@ -53,6 +53,7 @@ impl State {
             let load = worker.load().await.unwrap_or_default();
             sum.busy += load.busy;
             sum.connections += load.connections;
+            sum.charged += load.charged;
         }
         sum
     }
@@ -88,9 +89,21 @@ impl State {
                 "Connections accepted and not ended, both directions.",
                 load.connections as f64,
             ),
+            gauge(
+                "leno_memory_charged_bytes",
+                "Memory that buffers and connections are charged.",
+                load.charged as f64,
+            ),
             gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
             gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
         ];
+        if let Some(budget) = self.budget() {
+            gauges.push(gauge(
+                "leno_memory_budget_bytes",
+                "Memory that buffers and connections may take.",
+                budget as f64,
+            ));
+        }
         if let Some(not_after) = self.identity.borrow().not_after {
             gauges.push(gauge(
                 "leno_identity_expiration_timestamp_seconds",
@@ -99,6 +112,11 @@ impl State {
             ));
         }
         gauges
+    }
+
+    /// All workers share one.
+    fn budget(&self) -> Option<usize> {
+        self.workers.borrow().first().map(|worker| worker.budget.bytes())
     }
 
     pub(crate) async fn config(&self) -> String {
@@ -133,6 +151,10 @@ impl State {
             "draining": self.draining.get(),
             "busy": load.busy,
             "connections": load.connections,
+            "memory": {
+                "budget_bytes": self.budget(),
+                "charged_bytes": load.charged,
+            },
             "identity": {
                 "name": identity.name.map(|name| name.to_string()),
                 "not_after_unix_s": identity.not_after.map(unix),

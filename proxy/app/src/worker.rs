@@ -16,6 +16,7 @@ use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::access::Log;
 use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector};
+use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{Activity, Listener, Stream};
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
@@ -25,6 +26,9 @@ use tokio::task::{LocalSet, spawn_local};
 
 /// How often idle connections and destinations are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
+/// What an open connection is charged: its task, its TLS session, and the two smallest buffers that it
+/// may hold however short memory is.
+const CONNECTION_BYTES: usize = 16 * 1024;
 /// Questions to a worker that may wait; each is answered within one turn of its event loop.
 const MAX_COMMANDS: usize = 16;
 
@@ -44,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) access_log: Option<Log>,
     /// Most connections open at once; one more is refused.
     pub(crate) max_connections: usize,
+    /// What its buffers and connections are charged to.
+    pub(crate) budget: Budget,
 }
 
 /// What a worker is asked.
@@ -64,6 +70,8 @@ pub(crate) struct Load {
     pub(crate) busy: usize,
     /// Accepted connections, idle ones too.
     pub(crate) connections: usize,
+    /// Bytes that buffers and connections are charged.
+    pub(crate) charged: usize,
 }
 
 /// A running worker. It ends with the process.
@@ -72,6 +80,8 @@ pub(crate) struct Worker {
     commands: mpsc::Sender<Command>,
     /// Where it listens, outbound first.
     pub(crate) listening: Vec<SocketAddr>,
+    /// What it shares with the other workers.
+    pub(crate) budget: Budget,
 }
 
 impl Worker {
@@ -79,12 +89,13 @@ impl Worker {
     pub(crate) async fn start(number: u16, plan: Plan) -> anyhow::Result<Self> {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
+        let budget = plan.budget;
         thread::Builder::new()
             .name(format!("worker-{number}"))
             .spawn(move || run(plan, received, listening))
             .context("starting a worker thread")?;
         let listening = listens.await.context("a worker ended before it listened")??;
-        Ok(Self { commands, listening })
+        Ok(Self { commands, listening, budget })
     }
 
     pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
@@ -110,6 +121,7 @@ fn run(
     commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
+    plan.budget.enter();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -215,7 +227,8 @@ impl Planes {
             }
             Command::Load(answer) => {
                 let connections = self.connections.get();
-                let _given_up = answer.send(Load { busy: self.activity.busy(), connections });
+                let (busy, charged) = (self.activity.busy(), budget::charged());
+                let _given_up = answer.send(Load { busy, connections, charged });
             }
             Command::Drain => self.activity.drain(),
         }
@@ -230,24 +243,39 @@ impl Planes {
         }
     }
 
-    /// A place for one more connection, or none when the bound is reached.
-    fn place(self: &Rc<Self>, stream: &mut TcpStream, limit: Counter) -> Option<ConnectionPlace> {
-        if self.connections.get() >= self.max_connections {
-            self.registry.count(limit);
+    /// A place for one more connection, or none when a bound is reached.
+    fn place(
+        self: &Rc<Self>,
+        stream: &mut TcpStream,
+        [limit, memory]: [Counter; 2],
+    ) -> Option<ConnectionPlace> {
+        let reached = if self.connections.get() >= self.max_connections {
+            Some(limit)
+        } else if !budget::admits() {
+            Some(memory)
+        } else {
+            None
+        };
+        if let Some(reached) = reached {
+            self.registry.count(reached);
             stream.abort();
             return None;
         }
         self.connections.set(self.connections.get() + 1);
-        Some(ConnectionPlace(Rc::clone(self)))
+        let charge = Charge::new(CONNECTION_BYTES);
+        Some(ConnectionPlace { planes: Rc::clone(self), _charge: charge })
     }
 }
 
 /// Counts a connection as open until it is dropped.
-struct ConnectionPlace(Rc<Planes>);
+struct ConnectionPlace {
+    planes: Rc<Planes>,
+    _charge: Charge,
+}
 
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
+        self.planes.connections.set(self.planes.connections.get() - 1);
     }
 }
 
@@ -256,9 +284,9 @@ async fn accept_outbound(listener: Listener, planes: Rc<Planes>) {
     loop {
         match listener.accept().await {
             Ok((mut stream, _)) => {
-                let limit = Counter::OutboundConnectionLimit;
-                let Some(place) = planes.place(&mut stream, limit) else { continue };
-                spawn_local(async move { place.0.outbound.serve(stream, address).await });
+                let bounds = [Counter::OutboundConnectionLimit, Counter::OutboundMemoryBudget];
+                let Some(place) = planes.place(&mut stream, bounds) else { continue };
+                spawn_local(async move { place.planes.outbound.serve(stream, address).await });
             }
             Err(error) => tracing::error!(%error, %address, "accepting"),
         }
@@ -270,9 +298,11 @@ async fn accept_inbound(listener: Listener, planes: Rc<Planes>) {
     loop {
         match listener.accept().await {
             Ok((mut stream, client)) => {
-                let limit = Counter::InboundConnectionLimit;
-                let Some(place) = planes.place(&mut stream, limit) else { continue };
-                spawn_local(async move { place.0.inbound.serve(stream, client, address).await });
+                let bounds = [Counter::InboundConnectionLimit, Counter::InboundMemoryBudget];
+                let Some(place) = planes.place(&mut stream, bounds) else { continue };
+                spawn_local(
+                    async move { place.planes.inbound.serve(stream, client, address).await },
+                );
             }
             Err(error) => tracing::error!(%error, %address, "accepting"),
         }

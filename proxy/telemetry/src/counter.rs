@@ -54,10 +54,14 @@ counters! {
     OutboundDestinationMissing = "leno_original_destination_missing" r#"direction="outbound""#,
     /// Connections whose original destination could not be found.
     InboundDestinationMissing = "leno_original_destination_missing" r#"direction="inbound""#,
-    /// Connections refused because the bound on connections was reached.
+    /// Connections refused because a bound was reached: on connections, or on memory.
     OutboundConnectionLimit = "leno_connections_refused" r#"direction="outbound",reason="limit""#,
-    /// Connections refused because the bound on connections was reached.
+    /// Connections refused because a bound was reached: on connections, or on memory.
     InboundConnectionLimit = "leno_connections_refused" r#"direction="inbound",reason="limit""#,
+    /// Connections refused because a bound was reached: on connections, or on memory.
+    OutboundMemoryBudget = "leno_connections_refused" r#"direction="outbound",reason="memory-budget""#,
+    /// Connections refused because a bound was reached: on connections, or on memory.
+    InboundMemoryBudget = "leno_connections_refused" r#"direction="inbound",reason="memory-budget""#,
     /// Connections that carry no mesh identity, refused under strict mTLS.
     InboundPlaintextRefused = "leno_plaintext_refused" r#"direction="inbound""#,
     /// TLS handshakes between proxies that failed.
