@@ -26,8 +26,8 @@ use tokio::task::{LocalSet, spawn_local};
 
 /// How often idle connections and destinations are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
-/// What an open connection is charged: its task, its TLS session, and the two smallest buffers that it
-/// may hold however short memory is.
+/// What an open connection is charged: its task with what belongs to it (5 KiB measured in plaintext,
+/// more with a TLS session), and the two smallest buffers that it may hold however short memory is.
 const CONNECTION_BYTES: usize = 16 * 1024;
 /// Questions to a worker that may wait; each is answered within one turn of its event loop.
 const MAX_COMMANDS: usize = 16;

@@ -10,7 +10,7 @@ use crate::edge::EdgeLabels;
 pub use log::Log;
 
 /// Longest target or cause written; the rest is cut off.
-const MAX_FIELD_BYTES: usize = 1024;
+pub(crate) const MAX_FIELD_BYTES: usize = 1024;
 
 /// The forms of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::access::{Log, Record};
+use crate::access::{Log, MAX_FIELD_BYTES, Record};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Edge, EdgeLabels};
 use crate::snapshot::Snapshot;
@@ -63,10 +63,12 @@ impl Registry {
         Self { access, ..self }
     }
 
-    /// A request has begun; its method and target are copied only for an access log.
+    /// A request has begun; its method and target are copied only for an access log, and no more of
+    /// them than it shows.
     #[must_use]
     pub fn begin(&self, method: &str, target: &[u8]) -> Begun {
-        let request = self.access.as_ref().map(|_| (method.into(), target.into()));
+        let shown = &target[..target.len().min(MAX_FIELD_BYTES)];
+        let request = self.access.as_ref().map(|_| (method.into(), shown.into()));
         Begun { at: Instant::now(), request }
     }
 
