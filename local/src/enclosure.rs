@@ -224,7 +224,8 @@ fn drop_capabilities() {
 /// When one cannot be written, or the machine has no `/etc/resolv.conf` to lay one over.
 pub fn write_files(directory: &Path, names: &Names<'_>) -> Result<Vec<(PathBuf, PathBuf)>> {
     for part in [directory.parent(), Some(directory)].into_iter().flatten() {
-        record::make_directory(part, 0o711)?;
+        // Nobody but root looks inside: what an instance may see is laid where it can.
+        record::make_directory(part, 0o700)?;
     }
     let resolver = fs::canonicalize("/etc/resolv.conf").attempt(|| {
         "cannot find the file behind /etc/resolv.conf: create an empty one".to_owned()

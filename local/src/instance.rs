@@ -366,10 +366,11 @@ impl Life {
         let start = || -> Result<Running> {
             let token = mesh.proxy.tokens.issue(instance, &mesh.layout)?;
             let program = Program::prepare(&mesh.layout, "leno-proxy")?;
-            let files = [place.files.as_slice(), &[program.file()]].concat();
+            let laid = token.1.clone();
+            let files = [place.files.as_slice(), &[program.file(), token]].concat();
             let enclosure =
                 Enclosure::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
-            mesh.proxy.task(instance, &program, &token, enclosure).start(&mesh.output, &origin)
+            mesh.proxy.task(instance, &program, &laid, enclosure).start(&mesh.output, &origin)
         };
         let (events, happened) = mpsc::unbounded_channel();
         let backoff = Backoff::eager(Instant::now());

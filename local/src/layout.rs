@@ -27,6 +27,7 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   roots.pem            what proxies check the control plane against
 ///   tokens/              digests of the proxies' tokens
 ///   programs/            where Leno's own executables are laid
+///   own/token            where a proxy finds its token
 ///   instances/<ns>.<instance>/{resolv.conf,hosts,nsswitch.conf,token}
 /// ```
 ///
@@ -43,12 +44,12 @@ impl Layout {
     /// # Errors
     /// When the name is not a DNS label of at most 32 characters.
     pub fn new(mesh: &str) -> Result<Self> {
-        check_label("mesh name", mesh).map_err(|error| Error::Refused(error.to_string()))?;
         if mesh.len() > MAX_MESH_NAME {
             return Err(Error::Refused(format!(
                 "mesh name {mesh:?} is longer than {MAX_MESH_NAME} characters"
             )));
         }
+        check_label("mesh name", mesh).map_err(|error| Error::Refused(error.to_string()))?;
         if RESERVED.contains(&mesh) {
             return Err(Error::Refused(format!("mesh name {mesh:?} is reserved: choose another")));
         }
@@ -118,6 +119,12 @@ impl Layout {
     #[must_use]
     pub fn tokens(&self) -> PathBuf {
         self.directory.join("tokens")
+    }
+
+    /// Where the token of its instance is laid for a proxy.
+    #[must_use]
+    pub fn token(&self) -> PathBuf {
+        self.directory.join("own").join("token")
     }
 
     /// Where an executable of Leno's own is laid.

@@ -4,13 +4,11 @@
 //! without the privilege to look into it. So an instance sees the executable laid over an empty
 //! file below the mesh's own directory.
 
-use std::fs::{OpenOptions, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Attempt as _, Error, Result};
+use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::record::make_directory;
+use crate::record::make_place;
 
 /// An executable and where it is laid.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +25,7 @@ impl Program {
     pub fn prepare(layout: &Layout, name: &str) -> Result<Self> {
         let found = find(name).ok_or_else(|| missing(name))?;
         let laid = layout.program(name);
-        make_directory(laid.parent().unwrap_or(Path::new("/")), 0o711)?;
-        // It is not made anew: what is laid over it elsewhere stays.
-        let make = OpenOptions::new().create(true).append(true).open(&laid);
-        make.and_then(|file| file.set_permissions(Permissions::from_mode(0o755)))
-            .attempt(|| format!("cannot make {}", laid.display()))?;
+        make_place(&laid)?;
         Ok(Self { found, laid })
     }
 

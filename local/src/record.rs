@@ -270,6 +270,20 @@ pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
         .attempt(|| format!("cannot make {} (leno needs root)", directory.display()))
 }
 
+/// Makes an empty file over which another one is laid in the mount namespace of an instance.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_place(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    make_directory(path.parent().unwrap_or(Path::new("/")), 0o711)?;
+    // It is not made anew: what is laid over it elsewhere stays.
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o755)))
+        .attempt(|| format!("cannot make {}", path.display()))
+}
+
 fn remove_directory(layout: &Layout) -> Result<()> {
     let directory = layout.directory();
     match fs::remove_dir_all(directory) {

@@ -34,12 +34,12 @@ impl Tokens {
         &self.trust_domain
     }
 
-    /// Gives an instance a new token, in the file that is returned: only its proxy can read it. An
-    /// earlier token is void.
+    /// Gives an instance a new token; an earlier one is void. Returns what is laid over what: the
+    /// file is out of reach for all proxies, and its own finds it at [`Layout::token`].
     ///
     /// # Errors
     /// When it cannot be granted or written.
-    pub fn issue(&self, instance: &Instance, layout: &Layout) -> Result<PathBuf> {
+    pub fn issue(&self, instance: &Instance, layout: &Layout) -> Result<(PathBuf, PathBuf)> {
         let name = &instance.name;
         let account = &instance.launch.service_account;
         let identity = Identity::new(self.trust_domain.clone(), &name.namespace, account)
@@ -49,7 +49,8 @@ impl Tokens {
         record::write_atomically(&path, token.as_bytes(), 0o400)?;
         chown(&path, Some(ports::PROXY_UID), Some(ports::PROXY_UID))
             .attempt(|| format!("cannot give {} to the proxy", path.display()))?;
-        Ok(path)
+        record::make_place(&layout.token())?;
+        Ok((path, layout.token()))
     }
 
     /// Takes the token of an instance back.

@@ -44,6 +44,11 @@ fn main() -> ExitCode {
         eprintln!("leno-proxy: --log: {error}");
         return ExitCode::from(USAGE);
     }
+    // Proxies of one machine run as one user: none may look into the memory of another.
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        eprintln!("leno-proxy: cannot close its memory to others: {error}");
+        return ExitCode::from(2);
+    }
     match run::run(&flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

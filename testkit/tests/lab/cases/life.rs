@@ -162,8 +162,23 @@ fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
             ensure!(status.contains(line), "{}: no {line:?} in {status}", instance.name);
         }
         ensure!(status.contains("CapBnd:\t0000000000000000"), "{}: {status}", instance.name);
+        // What a stolen proxy could do: it is of the same user as all others.
+        for look in [["cat", "environ"], ["ls", "root/"]] {
+            let seen = as_proxy(&[look[0], &format!("/proc/{pid}/{}", look[1])])?;
+            ensure!(!seen.status.success(), "{}: {look:?} shows {seen:?}", instance.name);
+        }
     }
+    let directory = format!("/run/leno/{}", lab.name());
+    let tokens = as_proxy(&["find", &directory, "-name", "token", "-size", "+0"])?;
+    ensure!(tokens.stdout.is_empty(), "a token is within reach: {tokens:?}");
     Ok(())
+}
+
+/// Runs a command as the user of the proxies.
+fn as_proxy(arguments: &[&str]) -> Result<std::process::Output> {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=2102", "--regid=2102", "--clear-groups"]).args(arguments);
+    command::run(&mut command, OPENSSL_LIMIT)
 }
 
 fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
