@@ -1,10 +1,19 @@
 //! A timer that lives as long as its connection and is seldom moved.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Free alarms kept per thread: those of the exchanges that are under way at once, usually.
+const KEPT: usize = 64;
+
+thread_local! {
+    static FREE: RefCell<Vec<(Id, Alarm)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// One timer for all waits of a connection, one after the other. A timer armed for an earlier
 /// wait is left to fire and is then moved on, so that a request whose deadlines lie later than
@@ -28,6 +37,41 @@ impl Alarm {
             }
             sleep.as_mut().reset(deadline);
         }
+    }
+}
+
+/// An alarm for one exchange, from the thread's pool and back to it.
+#[derive(Debug)]
+pub(crate) struct PooledAlarm {
+    alarm: Alarm,
+    runtime: Id,
+}
+
+impl PooledAlarm {
+    pub(crate) fn take() -> Self {
+        let runtime = Handle::current().id();
+        let free = FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten();
+        // A timer belongs to its runtime.
+        let alarm = free.filter(|(id, _)| *id == runtime).map(|(_, alarm)| alarm);
+        Self { alarm: alarm.unwrap_or_default(), runtime }
+    }
+
+    /// As [`Alarm::poll_at`].
+    pub(crate) fn poll_at(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        self.alarm.poll_at(deadline, cx)
+    }
+}
+
+impl Drop for PooledAlarm {
+    fn drop(&mut self) {
+        let alarm = std::mem::take(&mut self.alarm);
+        // An error means that the thread is ending.
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < KEPT && alarm.sleep.is_some() {
+                free.push((self.runtime, alarm));
+            }
+        });
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::io::Write;
 
-use crate::edit::HeaderLine;
+use leno_h2::{Head, Piece};
+
+use crate::edit::{HeaderLine, ends_at_hop};
+use crate::grpc;
 use crate::pool::{Buffer, Class};
 
 /// A response of our own: an error, or a page of the admin server.
@@ -74,6 +77,87 @@ impl<'a> Answer<'a> {
     }
 }
 
+impl Answer<'_> {
+    /// The head of the answer in HTTP/2.
+    pub(crate) fn head(&self) -> Head {
+        let mut head = Head::new();
+        push_number(&mut head, b":status", self.status.into());
+        self.push_headers(&mut head);
+        if !matches!(self.status, 100..=199 | 204) {
+            let length = if self.has_own_line() { self.own_line().len() } else { self.body.len() };
+            head.push(b"content-type", self.content_type.as_bytes());
+            push_number(&mut head, b"content-length", length);
+        }
+        head
+    }
+
+    /// The body of the answer in HTTP/2.
+    pub(crate) fn h2_body(&self) -> Piece {
+        if matches!(self.status, 100..=199 | 204 | 304) {
+            Piece::from(Vec::new())
+        } else if self.has_own_line() {
+            Piece::from(self.own_line())
+        } else {
+            Piece::copied(self.body)
+        }
+    }
+
+    /// The answer as the only head of a gRPC call.
+    pub(crate) fn grpc_head(&self) -> Head {
+        let cause = self.cause.unwrap_or_default();
+        let mut head = Head::new();
+        head.push(b":status", b"200");
+        head.push(b"content-type", b"application/grpc");
+        push_number(&mut head, b"grpc-status", grpc::status_of_error(self.status, cause).into());
+        let mut message = b"leno: ".to_vec();
+        grpc::push_message(&mut message, reason(self.status));
+        message.extend(b": ");
+        grpc::push_message(&mut message, &cause[..cause.floor_char_boundary(CAUSE_BYTES)]);
+        head.push(b"grpc-message", &message);
+        self.push_headers(&mut head);
+        head
+    }
+
+    fn push_headers(&self, head: &mut Head) {
+        if let Some(cause) = self.cause {
+            let mut clean = [0; CAUSE_BYTES];
+            let mut out = Cursor { bytes: &mut clean, at: 0 };
+            out.put_clean(cause);
+            let length = out.at;
+            head.push(b"leno-error", &clean[..length]);
+        }
+        for line in self.headers {
+            if !ends_at_hop(line.lower_name()) {
+                head.push(line.lower_name(), line.value());
+            }
+        }
+    }
+
+    fn has_own_line(&self) -> bool {
+        self.body.is_empty() && self.cause.is_some()
+    }
+
+    fn own_line(&self) -> Vec<u8> {
+        let cause = self.cause.unwrap_or_default();
+        let mut line = vec![0; CAUSE_BYTES + 64];
+        let mut out = Cursor { bytes: &mut line, at: 0 };
+        out.put(format_args!("leno: {}: ", reason(self.status)));
+        out.put_clean(cause);
+        out.put(format_args!("\n"));
+        let length = out.at;
+        line.truncate(length);
+        line
+    }
+}
+
+fn push_number(head: &mut Head, name: &[u8], number: usize) {
+    let mut digits = [0; 20];
+    let mut out = Cursor { bytes: &mut digits, at: 0 };
+    out.put(format_args!("{number}"));
+    let length = out.at;
+    head.push(name, &digits[..length]);
+}
+
 /// Longest cause that is sent; the rest is cut off.
 const CAUSE_BYTES: usize = 512;
 
@@ -113,27 +197,69 @@ impl Cursor<'_> {
     }
 }
 
-fn reason(status: u16) -> &'static str {
+/// The reason phrase of a status (RFC 9110 section 15 and IANA's registry).
+pub(crate) fn reason(status: u16) -> &'static str {
     match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        102 => "Processing",
+        103 => "Early Hints",
         200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
         204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        207 => "Multi-Status",
+        208 => "Already Reported",
+        226 => "IM Used",
+        300 => "Multiple Choices",
         301 => "Moved Permanently",
         302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        305 => "Use Proxy",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         401 => "Unauthorized",
+        402 => "Payment Required",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
         408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
         414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        423 => "Locked",
+        424 => "Failed Dependency",
+        425 => "Too Early",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
+        451 => "Unavailable For Legal Reasons",
         500 => "Internal Server Error",
         501 => "Not Implemented",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
+        506 => "Variant Also Negotiates",
+        507 => "Insufficient Storage",
+        508 => "Loop Detected",
+        511 => "Network Authentication Required",
         _ => "Status",
     }
 }

@@ -37,6 +37,8 @@ pub enum BodyError {
     Trailer,
     #[error("a trailer that only a head may have")]
     TrailerForbidden,
+    #[error("the body is not as long as its head says")]
+    Length,
 }
 
 impl BodyError {
@@ -50,6 +52,7 @@ impl BodyError {
             Self::TrailersTooLarge => "trailers-too-large",
             Self::Trailer => "trailer",
             Self::TrailerForbidden => "trailer-forbidden",
+            Self::Length => "body-length",
         }
     }
 }

@@ -9,6 +9,7 @@ use leno_transport::budget;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
+use crate::Io;
 use crate::alarm::Alarm;
 use crate::answer::Answer;
 use crate::body::BodyWalker;
@@ -17,7 +18,6 @@ use crate::head::{RequestHead, Version};
 use crate::limits::Limits;
 use crate::pool::Buffer;
 use crate::received::Received;
-use leno_h2::Io;
 
 /// A connection to a client or to a server. Holds a buffer only while there are bytes in it.
 #[derive(Debug)]

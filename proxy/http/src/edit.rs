@@ -8,10 +8,16 @@ use crate::head::{
     Version, is_text, tokens, trim,
 };
 
+mod block;
+
+pub(crate) use block::{INTERNAL, edit_block, ends_at_hop};
+
 /// A whole header line, made once and sent many times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderLine {
     line: Box<[u8]>,
+    /// As HTTP/2 has it.
+    lower_name: Box<[u8]>,
     name_length: usize,
 }
 
@@ -35,12 +41,21 @@ impl HeaderLine {
             return Err(InvalidHeader { name: name.to_owned() });
         }
         let line = [name.as_bytes(), b": ", value, b"\r\n"].concat().into_boxed_slice();
-        Ok(Self { line, name_length: name.len() })
+        let lower_name = name.to_ascii_lowercase().into_bytes().into_boxed_slice();
+        Ok(Self { line, lower_name, name_length: name.len() })
     }
 
     /// The name as given.
     pub fn name(&self) -> &str {
         std::str::from_utf8(&self.line[..self.name_length]).unwrap_or_default()
+    }
+
+    pub(crate) fn lower_name(&self) -> &[u8] {
+        &self.lower_name
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        &self.line[self.name_length + 2..self.line.len() - 2]
     }
 
     /// The whole line, with CRLF.
@@ -63,14 +78,14 @@ pub struct Edits<'a> {
 }
 
 impl Edits<'_> {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.remove.is_empty()
             && self.set.is_empty()
             && self.add.is_empty()
             && self.target.is_none()
     }
 
-    fn removes(&self, name: &[u8]) -> bool {
+    pub(crate) fn removes(&self, name: &[u8]) -> bool {
         self.remove.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
             || self.set.iter().any(|line| name.eq_ignore_ascii_case(line.name().as_bytes()))
     }
@@ -260,7 +275,7 @@ impl<'a, 'b> Planner<'a, 'b> {
 }
 
 /// Whether a `Connection` header names `header`.
-fn named(headers: &Headers, header: &Header, bytes: &[u8]) -> bool {
+pub(crate) fn named(headers: &Headers, header: &Header, bytes: &[u8]) -> bool {
     let name = header.name.of(bytes);
     headers
         .iter()

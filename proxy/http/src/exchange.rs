@@ -1,20 +1,29 @@
 //! One request and its response, relayed between two connections in both directions at once.
 
 mod bounds;
+mod h1_to_h2;
+mod h2_to_h1;
+mod h2_to_h2;
+mod outcome;
+mod outgoing;
 mod pump;
 mod relay;
+
+pub use h1_to_h2::h1_to_h2;
+pub use h2_to_h1::h2_to_h1;
+pub use h2_to_h2::h2_to_h2;
 
 use std::future::poll_fn;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::Io;
 use crate::conn::Conn;
 use crate::edit::Edits;
 use crate::failure::Failure;
 use crate::head::{RequestHead, ResponseView};
 use crate::limits::Limits;
-use leno_h2::Io;
 
 /// What the caller wants of an exchange.
 #[derive(Debug)]
@@ -25,8 +34,13 @@ pub struct Order<'a, J = ()> {
     pub response: Edits<'a>,
     /// When the exchange must be over.
     pub deadline: Option<Instant>,
-    /// Close the client's connection after this response, because we are draining.
+    /// Close the client's connection after this response, because we are draining. Of HTTP/1
+    /// only: a connection that streams share is drained by whom it belongs to.
     pub close_client: bool,
+    /// The server is another proxy of the mesh: what HTTP/2 cannot say about an HTTP/1 message
+    /// goes along in a header of the mesh's own, from which the other proxy makes it again what
+    /// it was. Towards anybody else that header is left out.
+    pub mesh: bool,
     /// Bounds for both sides.
     pub limits: &'a Limits,
     /// Sees the response before it is forwarded.
@@ -41,6 +55,7 @@ impl<'a> Order<'a> {
             response: Edits::default(),
             deadline: None,
             close_client: false,
+            mesh: false,
             limits,
             judge: (),
         }
@@ -55,6 +70,7 @@ impl<'a, J> Order<'a, J> {
             response: self.response,
             deadline: self.deadline,
             close_client: self.close_client,
+            mesh: self.mesh,
             limits: self.limits,
             judge,
         }
@@ -100,13 +116,13 @@ pub struct Exchange {
     /// When the first byte of a response came.
     pub first_byte: Option<Instant>,
     /// Bytes of the request as received, head and framing included. After an upgrade also what
-    /// followed.
+    /// followed. Of HTTP/2: the decoded size of the head (RFC 7541 section 4.1) and the content.
     pub request_bytes: u64,
     /// The same of the final response.
     pub response_bytes: u64,
     /// Something was written to the client: no answer of our own can be sent any more.
     pub response_started: bool,
-    /// The client's connection stands at the start of the next request.
+    /// The client's connection stands at the start of the next request, or the stream ended well.
     pub client_reusable: bool,
     /// The server's connection can take another request.
     pub server_reusable: bool,
@@ -114,8 +130,29 @@ pub struct Exchange {
     pub server_idle: Option<Duration>,
     /// Another protocol took over.
     pub upgraded: bool,
+    /// The `grpc-status` of a gRPC call, once it was seen; 2 (unknown) where it is no number.
+    pub grpc_status: Option<u8>,
     /// Why it ended early.
     pub failure: Option<Failure>,
+}
+
+impl Exchange {
+    fn new(started: Instant) -> Self {
+        Self {
+            status: None,
+            started,
+            first_byte: None,
+            request_bytes: 0,
+            response_bytes: 0,
+            response_started: false,
+            client_reusable: false,
+            server_reusable: false,
+            server_idle: None,
+            upgraded: false,
+            grpc_status: None,
+            failure: None,
+        }
+    }
 }
 
 /// Relays `request`, which [`Conn::read_request`] has just found on `client`, to `server` and the

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use leno_h2::{Code, OpenError, Reset, ResetBy};
+
 use crate::body::BodyError;
 use crate::head::HeadError;
 
@@ -60,6 +62,16 @@ pub enum Cause {
     /// The worker's memory is used up; nothing of the request was forwarded.
     #[error("no memory is left for another request")]
     MemoryBudget,
+    /// The server went on with HTTP/1, or shook hands wrongly, when another protocol was asked
+    /// for in a way that knows no such answer (RFC 8441).
+    #[error("the server did not take the upgrade")]
+    UpgradeIgnored,
+    /// A stream was reset, or its connection ended.
+    #[error("a stream ended early: {0}")]
+    Reset(Reset),
+    /// No stream could be opened to the server.
+    #[error("no stream could be opened: {0}")]
+    Open(OpenError),
     /// The caller's [`Judge`](crate::Judge) refused the response.
     #[error("the response was refused")]
     Refused,
@@ -79,6 +91,13 @@ impl Cause {
             Self::Stale => "stale",
             Self::UnaskedUpgrade => "unasked-upgrade",
             Self::MemoryBudget => "memory-budget",
+            Self::UpgradeIgnored => "upgrade-ignored",
+            Self::Reset(reset) if reset.by == ResetBy::Connection => "closed",
+            Self::Reset(reset) if reset.code == Code::NO_ERROR => "cut-off",
+            Self::Reset(reset) => reset.code.label(),
+            Self::Open(OpenError::Full) => "streams-in-use",
+            Self::Open(OpenError::Closed) => "draining",
+            Self::Open(OpenError::TooLarge) => "head-too-large",
             Self::Refused => "refused",
         }
     }
@@ -97,11 +116,14 @@ pub struct Failure {
     /// so that the same request can be tried on another connection (if the method is idempotent
     /// or the server is known not to have acted).
     pub retryable: bool,
+    /// The server has certainly not acted on the request, so that it may be sent again whatever
+    /// its method is, provided that it is `retryable`.
+    pub unprocessed: bool,
 }
 
 impl Failure {
     pub(crate) fn new(place: Place, cause: Cause) -> Self {
-        Self { place, cause, retryable: false }
+        Self { place, cause, retryable: false, unprocessed: false }
     }
 
     /// The status that tells the client, if it is still there to be told.
@@ -112,7 +134,8 @@ impl Failure {
             (Place::Client, Cause::HeadTimeout) => Some(408),
             (Place::Client, _) => None,
             (_, Cause::Deadline | Cause::Stalled | Cause::HeadTimeout) => Some(504),
-            (_, Cause::Stale | Cause::MemoryBudget) => Some(503),
+            (_, Cause::Open(OpenError::TooLarge)) => Some(431),
+            (_, Cause::Stale | Cause::MemoryBudget | Cause::Open(_)) => Some(503),
             _ => Some(502),
         }
     }

@@ -5,18 +5,21 @@ mod fields;
 mod request;
 mod response;
 mod text;
+mod view;
 
 use smallvec::SmallVec;
 
-pub use request::{RequestHead, RequestView};
-pub use response::{ResponseHead, ResponseView};
+pub use request::RequestHead;
+pub use response::ResponseHead;
+pub use view::{RequestView, ResponseView};
 
 pub(crate) use fields::{Connection, Meaning, Transfer};
+pub(crate) use request::{absolute, in_target, is_authority, without_port};
 pub(crate) use text::{TOKEN, is_text, tokens, trim};
 
 use crate::limits::Limits;
 
-/// The protocol version of one message. Only these two are spoken on HTTP/1 connections.
+/// The protocol version of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Version {
     /// HTTP/1.0: closes after each response unless both sides say `keep-alive`.
@@ -24,6 +27,8 @@ pub enum Version {
     /// HTTP/1.1: stays open unless one side says `close`.
     #[default]
     Http11,
+    /// HTTP/2: a stream of a connection that other streams share.
+    Http2,
 }
 
 /// How the end of a body is found (RFC 9112 section 6.3).

@@ -1,5 +1,5 @@
-//! The HTTP/1 engine of the data plane: heads parsed once in place, forwarded with edits; bodies
-//! passed on as they come.
+//! The HTTP engine of the data plane: heads parsed once in place, forwarded with edits or told in
+//! the other version of HTTP; bodies passed on as they come.
 //!
 //! A worker reads a request from a client's [`Conn`], decides where it goes from its
 //! [`RequestView`], and hands both connections to [`exchange`], which relays the request and the
@@ -10,6 +10,10 @@
 //! client ──► Conn ──► RequestHead ──► (route, pool) ──► Conn ──► server
 //!              ◄────────────── Exchange ◄──────────────
 //! ```
+//!
+//! A request of HTTP/2 is a [`Call`], made of what [`leno_h2::Accept`] yields; a server of HTTP/2 is a
+//! [`leno_h2::Client`]. [`h1_to_h2`], [`h2_to_h1`] and [`h2_to_h2`] do for them what [`exchange`]
+//! does for HTTP/1, with the same [`Order`] and the same [`Exchange`] as the result.
 //!
 //! The engine knows HTTP and nothing of routes, policies, pools or TLS: a stream is whatever
 //! implements [`Io`]. Both sides are taken strictly by RFC 9112; what two parsers could
@@ -22,23 +26,28 @@
 mod alarm;
 mod answer;
 mod body;
+mod call;
 mod conn;
 mod edit;
 mod exchange;
 mod failure;
+mod grpc;
 mod head;
 mod limits;
 mod pool;
 mod received;
 mod reuse;
 mod serve;
+mod translate;
 
 pub use answer::Answer;
 pub use body::{BodyError, BodyWalker, Event};
+pub use call::Call;
 pub use conn::Conn;
 pub use edit::{Edits, HeaderLine, InvalidHeader};
-pub use exchange::{Exchange, Judge, Judgement, Order, exchange};
+pub use exchange::{Exchange, Judge, Judgement, Order, exchange, h1_to_h2, h2_to_h1, h2_to_h2};
 pub use failure::{Cause, Failure, Place};
+pub use grpc::{grpc_status_of, grpc_timeout};
 pub use head::{Framing, HeadError, RequestHead, RequestView, ResponseHead, ResponseView, Version};
 pub use leno_h2::Io;
 pub use limits::{Limits, MAX_HEAD_BYTES};

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use leno_transport::budget;
 use tokio::io::ReadBuf;
 
+use crate::Io;
 use crate::pool::{Buffer, Class};
-use leno_h2::Io;
 
 /// A buffer that is there only while it holds bytes. It grows with the stream and shrinks again:
 /// a read that fills it makes the next one larger, a read that uses an eighth makes it smaller. While

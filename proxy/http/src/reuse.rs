@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::Io;
 use crate::conn::Conn;
-use leno_h2::Io;
 
 /// Most connections kept to one server. HTTP/1 needs one for each request at a time; more than
 /// this at once are opened and closed again.

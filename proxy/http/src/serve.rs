@@ -1,12 +1,12 @@
 //! The requests of one client's connection, one after the other, and what is left of it after each.
 
+use crate::Io;
 use crate::answer::Answer;
 use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::head::RequestHead;
 use crate::limits::Limits;
-use leno_h2::Io;
 
 /// The status counted when the client left before there was one (as nginx has it).
 const CLIENT_LEFT: u16 = 499;

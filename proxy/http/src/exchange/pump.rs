@@ -4,12 +4,12 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use crate::Io;
 use crate::body::{BodyError, BodyWalker};
 use crate::conn::poll_write_some;
 use crate::edit::{Piece, Plan};
 use crate::head::Framing;
 use crate::received::Received;
-use leno_h2::Io;
 
 /// Slices of one vectored write. A head with more edits takes a second write.
 const SLICES: usize = 16;

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::bounds::{Bounds, Reached};
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
+use crate::Io;
 use crate::conn::Conn;
 use crate::edit::Plan;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, RequestHead, ResponseHead};
-use leno_h2::Io;
 
 /// The request's direction.
 ///
@@ -112,19 +112,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
             write_error: None,
             moves: 0,
             bounds: Bounds::new(started, order.limits),
-            exchange: Exchange {
-                status: None,
-                started,
-                first_byte: None,
-                request_bytes: 0,
-                response_bytes: 0,
-                response_started: false,
-                client_reusable: false,
-                server_reusable: false,
-                server_idle: None,
-                upgraded: false,
-                failure: None,
-            },
+            exchange: Exchange::new(started),
             client,
             server,
             request,

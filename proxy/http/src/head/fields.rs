@@ -195,7 +195,7 @@ impl Meaning {
     /// Whether the sender of this message means to keep the connection open after it.
     pub(super) fn keeps_alive(&self, version: Version) -> bool {
         match version {
-            Version::Http11 => !self.connection.close,
+            Version::Http11 | Version::Http2 => !self.connection.close,
             Version::Http10 => self.connection.keep_alive && !self.connection.close,
         }
     }

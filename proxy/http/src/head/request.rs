@@ -1,6 +1,7 @@
 //! Heads of requests.
 
 use super::fields::Upgrade;
+use super::view::RequestView;
 use super::{
     Framing, HeadError, Headers, Meaning, Progress, Span, TOKEN, Version, head_limit, parse_headers,
 };
@@ -83,7 +84,7 @@ impl RequestHead {
 
     /// The head's parts as bytes; `bytes` are those it was parsed from.
     pub fn view<'a>(&'a self, bytes: &'a [u8]) -> RequestView<'a> {
-        RequestView { head: self, bytes: &bytes[..self.len()] }
+        RequestView::of_http1(self, &bytes[..self.len()])
     }
 
     fn parse_request_line(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
@@ -161,90 +162,14 @@ impl RequestHead {
     }
 }
 
-/// A request's head with its bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestView<'a> {
-    pub(crate) head: &'a RequestHead,
-    pub(crate) bytes: &'a [u8],
-}
-
-impl<'a> RequestView<'a> {
-    /// The method, for example `GET`.
-    pub fn method(&self) -> &'a str {
-        text(self.head.method.of(self.bytes))
-    }
-
-    /// The target as sent: a path with its query, a whole URI, or `*`. May hold bytes above 0x7f.
-    pub fn target(&self) -> &'a [u8] {
-        self.head.target.of(self.bytes)
-    }
-
-    /// The target's path, without its query and as sent (nothing is decoded). `*` stays `*`.
-    pub fn path(&self) -> &'a [u8] {
-        self.path_and_query().0
-    }
-
-    /// What follows the first `?` of the target.
-    pub fn query(&self) -> Option<&'a [u8]> {
-        self.path_and_query().1
-    }
-
-    /// Whom the request is for, `host` or `host:port`: the target's authority, else the Host
-    /// header (RFC 9112 section 3.2.2). Empty when the client gave none.
-    pub fn authority(&self) -> &'a str {
-        let authority = match absolute(self.target()) {
-            Some((_, authority, _)) => authority,
-            None => self.head.meaning.host.map_or(&b""[..], |host| host.of(self.bytes)),
-        };
-        text(authority)
-    }
-
-    /// The version of the request.
-    pub fn version(&self) -> Version {
-        self.head.version
-    }
-
-    /// The first header of this name, whatever its case, without white space around its value.
-    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.headers().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    }
-
-    /// All headers in the order sent.
-    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
-        let bytes = self.bytes;
-        self.head
-            .headers
-            .iter()
-            .map(move |header| (text(header.name.of(bytes)), header.value.of(bytes)))
-    }
-
-    fn path_and_query(&self) -> (&'a [u8], Option<&'a [u8]>) {
-        let target = self.target();
-        let rest = match absolute(target) {
-            Some((_, _, rest)) => rest,
-            None => target,
-        };
-        let (path, query) = match rest.iter().position(|byte| *byte == b'?') {
-            Some(mark) => (&rest[..mark], Some(&rest[mark + 1..])),
-            None => (rest, None),
-        };
-        (if path.is_empty() { b"/" } else { path }, query)
-    }
-}
-
-/// Bytes that were checked to be ASCII as text.
-pub(super) fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap_or_default()
-}
-
 /// Visible characters, and what is above ASCII because many clients send it and all servers
 /// take it; but no fragment, which servers cut at different places.
-fn in_target(byte: u8) -> bool {
+pub(crate) fn in_target(byte: u8) -> bool {
     byte > 0x20 && byte != 0x7f && byte != b'#'
 }
 
 /// `http://host:port/path?query` as scheme, authority and the rest.
-fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+pub(crate) fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     if target.first() == Some(&b'/') {
         return None;
     }
@@ -263,7 +188,7 @@ const PORT_DIGITS: usize = 5;
 
 /// A host, or a host and a port (RFC 3986 section 3.2), no user name; or nothing at all. Servers
 /// disagree about what the host is of anything else, and policies are about hosts.
-fn is_authority(authority: &[u8]) -> bool {
+pub(crate) fn is_authority(authority: &[u8]) -> bool {
     let host = match authority.strip_prefix(b"[") {
         Some(literal) => {
             let in_address = |byte: &&u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
@@ -308,7 +233,7 @@ fn is_name(name: &[u8]) -> bool {
 }
 
 /// Without the port that the scheme stands for.
-fn without_port<'a>(authority: &'a [u8], scheme: &[u8]) -> &'a [u8] {
+pub(crate) fn without_port<'a>(authority: &'a [u8], scheme: &[u8]) -> &'a [u8] {
     let port: &[u8] = if scheme.eq_ignore_ascii_case(b"https") { b":443" } else { b":80" };
     authority.strip_suffix(port).unwrap_or(authority)
 }

@@ -1,6 +1,6 @@
 //! Heads of responses.
 
-use super::request::text;
+use super::view::ResponseView;
 use super::{
     Framing, HeadError, Headers, Meaning, Progress, Span, Transfer, Version, head_limit, is_text,
     parse_headers,
@@ -12,7 +12,7 @@ use crate::limits::Limits;
 pub struct ResponseHead {
     pub(super) progress: Progress,
     pub(crate) status: u16,
-    reason: Span,
+    pub(crate) reason: Span,
     pub(crate) version: Version,
     pub(crate) headers: Headers,
     pub(crate) meaning: Meaning,
@@ -73,7 +73,7 @@ impl ResponseHead {
 
     /// The head's parts as bytes; `bytes` are those it was parsed from.
     pub fn view<'a>(&'a self, bytes: &'a [u8]) -> ResponseView<'a> {
-        ResponseView { head: self, bytes: &bytes[..self.len()] }
+        ResponseView::of_http1(self, &bytes[..self.len()])
     }
 
     fn parse_status_line(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
@@ -113,43 +113,5 @@ impl ResponseHead {
         self.progress.at = end + 2;
         self.progress.first_line_done = true;
         Ok(true)
-    }
-}
-
-/// A response's head with its bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct ResponseView<'a> {
-    pub(crate) head: &'a ResponseHead,
-    pub(crate) bytes: &'a [u8],
-}
-
-impl<'a> ResponseView<'a> {
-    /// The status code, 100 to 999.
-    pub fn status(&self) -> u16 {
-        self.head.status
-    }
-
-    /// The reason phrase as sent.
-    pub fn reason(&self) -> &'a [u8] {
-        self.head.reason.of(self.bytes)
-    }
-
-    /// The version of the response.
-    pub fn version(&self) -> Version {
-        self.head.version
-    }
-
-    /// The first header of this name, whatever its case, without white space around its value.
-    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.headers().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    }
-
-    /// All headers in the order sent.
-    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
-        let bytes = self.bytes;
-        self.head
-            .headers
-            .iter()
-            .map(move |header| (text(header.name.of(bytes)), header.value.of(bytes)))
     }
 }

@@ -4,6 +4,7 @@
 mod abuse;
 mod endings;
 mod exchange;
+mod h2;
 mod memory;
 mod properties;
 mod support;

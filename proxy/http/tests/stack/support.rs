@@ -48,6 +48,32 @@ impl Wire {
         String::from_utf8_lossy(&rest).into_owned()
     }
 
+    /// So many bytes.
+    pub(crate) async fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).await.unwrap();
+        bytes
+    }
+
+    /// Everything up to the next line's end, without it.
+    pub(crate) async fn line(&mut self) -> String {
+        let mut line = vec![];
+        while !line.ends_with(b"\r\n") {
+            line.push(self.0.read_u8().await.unwrap());
+        }
+        String::from_utf8_lossy(&line[..line.len() - 2]).into_owned()
+    }
+
+    /// A whole head, with the empty line.
+    pub(crate) async fn head(&mut self) -> String {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            head += &self.line().await;
+            head += "\r\n";
+        }
+        head
+    }
+
     pub(crate) async fn finish(&mut self) {
         self.0.shutdown().await.unwrap();
     }

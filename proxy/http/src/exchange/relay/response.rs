@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Down, End, Relay, Up};
+use crate::Io;
 use crate::body::BodyWalker;
 use crate::edit::Plan;
 use crate::exchange::pump::Pump;
 use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, ResponseHead, Version};
-use leno_h2::Io;
 
 impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
@@ -123,7 +123,8 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
         let replayable = !self.up.used && !self.exchange.response_started;
         if self.head.status() == 408 && self.server.exchanges > 0 && !self.head.keep_alive() {
             let retryable = replayable && self.up.walker.is_done();
-            return Err(Failure { retryable, ..Failure::new(Place::Server, Cause::Stale) });
+            let failure = Failure::new(Place::Server, Cause::Stale);
+            return Err(Failure { retryable, unprocessed: true, ..failure });
         }
         let bytes = self.server.received.bytes();
         let view = self.head.view(bytes);

@@ -1,0 +1,239 @@
+//! A request that came on a stream of an HTTP/2 connection.
+
+use std::task::{Context, Poll};
+
+use leno_h2::{Code, Head, Piece, Request, Reset, Stream};
+use leno_hpack::{Block, Token};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::answer::Answer;
+use crate::edit::INTERNAL;
+use crate::exchange::Exchange;
+use crate::grpc;
+use crate::head::{HeadError, RequestView, is_authority};
+
+/// Bytes of a request's body that are kept for another try until the response begins: what a
+/// stream may queue anyway, and more than most calls send.
+const HELD_BYTES: usize = 64 * 1024;
+
+/// One request of an HTTP/2 client, and the stream to answer it on. Dropping it before it was
+/// answered resets the stream with CANCEL.
+#[derive(Debug)]
+pub struct Call {
+    head: Head,
+    /// Until the relay is left to the connections.
+    stream: Option<Stream>,
+    /// The value of the mesh's own header, from another proxy.
+    carried: Option<SmallVec<[u8; 32]>>,
+    /// The body so far, for another try.
+    held: SmallVec<[Piece; 4]>,
+    held_bytes: usize,
+    trailers: Option<Head>,
+    /// All of the body was read.
+    ended: bool,
+    /// Some of the body was read and is not held.
+    used: bool,
+    /// What `grpc-timeout` says.
+    deadline: Option<Instant>,
+    grpc: bool,
+}
+
+/// The next part of a request's body.
+pub(crate) enum Part {
+    Data(Piece),
+    /// With [`Call::trailers`].
+    End,
+}
+
+impl Call {
+    /// A request of an application, or of anybody else who is not to be trusted.
+    pub fn new(request: Request) -> Self {
+        Self::with(request, false)
+    }
+
+    /// A request of another proxy of the mesh, whose identity was checked: it may say what the
+    /// request was in HTTP/1.
+    pub fn from_mesh(request: Request) -> Self {
+        Self::with(request, true)
+    }
+
+    fn with(Request { mut head, stream, .. }: Request, mesh: bool) -> Self {
+        let internal = take_internal(&mut head);
+        let grpc = grpc::has_grpc(&head);
+        let timeout = head.find(Token::GRPC_TIMEOUT).filter(|_| grpc).and_then(grpc::grpc_timeout);
+        Self {
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            head,
+            stream: Some(stream),
+            carried: internal.filter(|_| mesh),
+            held: SmallVec::new(),
+            held_bytes: 0,
+            trailers: None,
+            ended: false,
+            used: false,
+            grpc,
+        }
+    }
+
+    /// The head's parts.
+    pub fn view(&self) -> RequestView<'_> {
+        RequestView::of_http2(&self.head, self.method())
+    }
+
+    /// What the method is in HTTP/1.
+    fn method(&self) -> &[u8] {
+        match self.head.find(Token::METHOD).unwrap_or_default() {
+            b"CONNECT" if self.head.find(Token::PROTOCOL).is_some() => b"GET",
+            method => method,
+        }
+    }
+
+    /// Whether it is a gRPC call by its content type: errors are then gRPC statuses.
+    pub fn is_grpc(&self) -> bool {
+        self.grpc
+    }
+
+    /// When the client's `grpc-timeout` runs out. An exchange ends at it.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Answers with a response of our own. Of a gRPC call it is one without a message
+    /// ("Trailers-Only"), whose `grpc-status` stands for the answer's status.
+    pub fn respond(mut self, answer: &Answer<'_>) {
+        let to_head = self.head.find(Token::METHOD) == Some(b"HEAD");
+        let Some(stream) = &mut self.stream else { return };
+        if self.grpc && answer.cause.is_some() {
+            stream.send_head(&answer.grpc_head(), true);
+            return;
+        }
+        let head = answer.head();
+        let body = if to_head { Piece::from(Vec::new()) } else { answer.h2_body() };
+        if stream.send_head(&head, body.is_empty()) && !body.is_empty() {
+            stream.send_data(body, true);
+        }
+    }
+
+    /// Ends the call after an exchange: answers it if the exchange has failed and nothing of a
+    /// response was sent, resets it if a response was cut. To be tried again first where that
+    /// is possible.
+    pub fn conclude(self, done: &Exchange) {
+        match &done.failure {
+            None => {}
+            Some(failure) => match failure.status() {
+                Some(status) if !done.response_started => {
+                    self.respond(&Answer::error(status, failure.cause.label()));
+                }
+                _ => self.abort(),
+            },
+        }
+    }
+
+    /// Resets the stream, so that a cut response is not taken for a complete one.
+    pub fn abort(self) {
+        if let Some(stream) = self.stream {
+            stream.reset(Code::INTERNAL_ERROR);
+        }
+    }
+
+    /// What is wrong with it beyond what HTTP/2 forbids: policies are about hosts, and servers
+    /// disagree about what is no plain one. CONNECT is served as what RFC 8441 made of it alone.
+    pub(crate) fn check(&self) -> Result<(), HeadError> {
+        let connect = self.head.find(Token::METHOD) == Some(b"CONNECT");
+        let hosts = [self.head.find(Token::AUTHORITY), self.head.find(Token::HOST)];
+        if connect && self.head.find(Token::PROTOCOL).is_none() {
+            Err(HeadError::Connect)
+        } else if hosts.into_iter().flatten().all(is_authority) {
+            Ok(())
+        } else {
+            Err(HeadError::HostMalformed)
+        }
+    }
+
+    /// Whether it is an extended CONNECT (RFC 8441).
+    pub(crate) fn is_extended_connect(&self) -> bool {
+        self.head.find(Token::PROTOCOL).is_some()
+    }
+
+    pub(crate) fn head(&self) -> &Block {
+        &self.head
+    }
+
+    pub(crate) fn carried(&self) -> Option<&[u8]> {
+        self.carried.as_deref()
+    }
+
+    pub(crate) fn stream(&mut self) -> Option<&mut Stream> {
+        self.stream.as_mut()
+    }
+
+    pub(crate) fn take_stream(&mut self) -> Option<Stream> {
+        self.stream.take()
+    }
+
+    /// Whether there is no body, as far as is known now.
+    pub(crate) fn is_empty(&self) -> bool {
+        let ended = self.stream.as_ref().is_none_or(Stream::is_ended_without_rest);
+        self.held.is_empty() && !self.used && self.trailers.is_none() && (self.ended || ended)
+    }
+
+    /// Whether the whole request is still here.
+    pub(crate) fn is_replayable(&self) -> bool {
+        !self.used && self.stream.is_some()
+    }
+
+    /// Whether some of the body has come.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.stream.as_ref().is_none_or(|stream| stream.bytes().0 > 0)
+    }
+
+    pub(crate) fn trailers(&self) -> Option<&Head> {
+        self.trailers.as_ref()
+    }
+
+    /// The next part of the body behind the `at` held pieces that were read already. Gives
+    /// credit for what it returns: whoever takes it must wait for room first.
+    pub(crate) fn poll_part(
+        &mut self,
+        at: &mut usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Part, Reset>> {
+        if let Some(piece) = self.held.get(*at) {
+            *at += 1;
+            return Poll::Ready(Ok(Part::Data(piece.clone())));
+        }
+        if self.ended {
+            return Poll::Ready(Ok(Part::End));
+        }
+        let Some(stream) = &mut self.stream else { return Poll::Pending };
+        let Some(piece) = std::task::ready!(stream.poll_data(cx))? else {
+            self.ended = true;
+            self.trailers = stream.trailers();
+            return Poll::Ready(Ok(Part::End));
+        };
+        stream.release(piece.len());
+        if self.used || self.held_bytes + piece.len() > HELD_BYTES {
+            self.stop_holding();
+            *at = 0;
+        } else {
+            self.held_bytes += piece.len();
+            self.held.push(piece.clone());
+            *at += 1;
+        }
+        Poll::Ready(Ok(Part::Data(piece)))
+    }
+
+    /// The response has begun, or too much is held: there will be no other try.
+    pub(crate) fn stop_holding(&mut self) {
+        self.used = true;
+        self.held.clear();
+    }
+}
+
+/// Removes the mesh's own header; what it said if it was there once.
+pub(crate) fn take_internal(head: &mut Block) -> Option<SmallVec<[u8; 32]>> {
+    let index = head.position(INTERNAL)?;
+    let value = head.field(index).map(|field| SmallVec::from_slice(field.value()));
+    (head.remove_all(INTERNAL) == 1).then_some(value).flatten()
+}

@@ -1,0 +1,67 @@
+//! Edits of heads of HTTP/2.
+
+use leno_hpack::{Block, Token};
+
+use super::{Edits, HeaderLine};
+use crate::head::absolute;
+
+/// The header in which proxies of the mesh tell each other what HTTP/2 loses of an HTTP/1 head.
+pub(crate) const INTERNAL: &[u8] = b"leno-h1";
+
+/// Whether a lower-case name belongs to one connection of HTTP/1 and has no place in HTTP/2 (RFC
+/// 9113 section 8.2.2), or is the mesh's own.
+pub(crate) fn ends_at_hop(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection"
+            | b"http2-settings"
+            | b"keep-alive"
+            | b"proxy-connection"
+            | b"transfer-encoding"
+            | b"upgrade"
+            | INTERNAL
+    )
+}
+
+/// Applies `edits` to a head. `Host` stands for `:authority` and can be set, not removed.
+pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
+    if edits.is_empty() {
+        return;
+    }
+    if !edits.remove.is_empty() || !edits.set.is_empty() {
+        block.retain(|field| {
+            let framing = matches!(field.token(), Token::CONTENT_LENGTH | Token::HOST);
+            field.is_pseudo() || framing || !edits.removes(field.name())
+        });
+    }
+    if let Some(target) = edits.target {
+        set_target(block, target);
+    }
+    for line in edits.set.iter().chain(edits.add) {
+        add(block, line);
+    }
+}
+
+fn add(block: &mut Block, line: &HeaderLine) {
+    let name = line.lower_name();
+    let te = name == b"te" && !line.value().eq_ignore_ascii_case(b"trailers");
+    if name == b"host" {
+        block.remove_all(b"host");
+        block.set(b":authority", line.value());
+    } else if !ends_at_hop(name) && !te {
+        block.push(name, line.value());
+    }
+}
+
+fn set_target(block: &mut Block, target: &[u8]) {
+    let (path, authority) = match absolute(target) {
+        Some((_, authority, path)) => (if path.is_empty() { b"/" } else { path }, Some(authority)),
+        None => (target, None),
+    };
+    if let Some(index) = block.position_of(Token::PATH) {
+        block.set_value(index, path);
+    }
+    if let Some(authority) = authority {
+        block.set(b":authority", authority);
+    }
+}

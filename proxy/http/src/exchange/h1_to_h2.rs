@@ -1,0 +1,385 @@
+//! From an HTTP/1 client to a stream of a server's HTTP/2 connection.
+
+mod response;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use leno_h2::{Client, Code, Piece, Stream};
+use leno_hpack::Token;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::bounds::{Bounds, Reached};
+use super::outcome::not_opened;
+use super::outgoing::Outgoing;
+use super::{Exchange, Judge, Order};
+use crate::Io;
+use crate::body::{BodyWalker, Event};
+use crate::conn::Conn;
+use crate::failure::{Cause, Failure, Place};
+use crate::head::{Framing, RequestHead};
+use crate::translate::{request, trailers};
+
+/// Relays `request`, which [`Conn::read_request`] has just found on `client`, to a new stream of
+/// `server` and the response back. After a retryable failure the same request can be relayed to
+/// another server. Waits for no room on `server`: see [`leno_h2::Client::ready`].
+pub async fn h1_to_h2<C: Io, J: Judge>(
+    client: &mut Conn<C>,
+    request: &RequestHead,
+    server: &Client,
+    order: &mut Order<'_, J>,
+) -> Exchange {
+    let mut relay = Relay::new(client, request, server, order);
+    let outcome = match relay.open() {
+        Ok(()) => poll_fn(|cx| relay.poll(cx)).await,
+        Err(failure) => Err(failure),
+    };
+    relay.conclude(outcome)
+}
+
+/// The request's direction.
+///
+/// ```text
+/// Sending ──(END_STREAM)─────────────────► Done
+///    └─(server wants no more, or the client kept the body back)─► Broken
+///                            └─(response over, client stays)─► Discarding ──► Done
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Up {
+    Sending,
+    Broken,
+    /// The rest of the body is read and thrown away, to find the next request.
+    Discarding,
+    Done,
+}
+
+/// The response's direction.
+///
+/// ```text
+/// ┌──(1xx written)────┐
+/// ▼                   │
+/// Head ──(1xx)──► Interim
+///  └──(final)──► Body ──► Done
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Down {
+    Head,
+    Interim,
+    Body,
+    Done,
+}
+
+struct Relay<'r, 'a, C, J> {
+    client: &'r mut Conn<C>,
+    request: &'r RequestHead,
+    server: &'r Client,
+    order: &'r mut Order<'a, J>,
+    to_server: Option<Stream>,
+    to_head: bool,
+    /// The protocol that an extended CONNECT asks for.
+    protocol: Option<SmallVec<[u8; 16]>>,
+    walker: BodyWalker,
+    /// Bytes of the client's that belong to the request and were passed on.
+    at: usize,
+    /// Some of them were used up, so that the request cannot be sent again.
+    used: bool,
+    total: u64,
+    trailers: Vec<u8>,
+    up: Up,
+    out: Outgoing,
+    down: Down,
+    continued: bool,
+    keep_client: bool,
+    /// After an upgrade: the server has ended, and so have we towards the client.
+    shut: bool,
+    bounds: Bounds,
+    /// Reads so far.
+    moves: u64,
+    exchange: Exchange,
+}
+
+impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
+    fn new(
+        client: &'r mut Conn<C>,
+        request: &'r RequestHead,
+        server: &'r Client,
+        order: &'r mut Order<'a, J>,
+    ) -> Self {
+        let started = Instant::now();
+        Self {
+            to_server: None,
+            to_head: client.is_head(request),
+            protocol: None,
+            walker: BodyWalker::new(request.framing()),
+            at: request.len(),
+            used: false,
+            total: request.len() as u64,
+            trailers: Vec::new(),
+            up: Up::Sending,
+            out: Outgoing::new(),
+            down: Down::Head,
+            continued: false,
+            keep_client: false,
+            shut: false,
+            bounds: Bounds::new(started, order.limits),
+            moves: 0,
+            exchange: Exchange::new(started),
+            client,
+            request,
+            server,
+            order,
+        }
+    }
+
+    /// Sends the request's head.
+    fn open(&mut self) -> Result<(), Failure> {
+        if self.client.lost {
+            return Err(Failure::new(Place::Client, Cause::Closed));
+        }
+        let mesh = self.order.mesh;
+        let to = request::ToH2 { mesh, connect: mesh || self.server.takes_connect_protocol() };
+        let bytes = self.client.received.bytes();
+        let (head, upgrade) = request::to_h2(self.request, bytes, &self.order.request, to)
+            .map_err(|error| Failure::new(Place::Client, Cause::Head(error)))?;
+        if upgrade {
+            self.protocol = head.find(Token::PROTOCOL).map(SmallVec::from_slice);
+        }
+        let end = self.request.framing() == Framing::None && !upgrade;
+        let stream = self.server.open(&head, end).map_err(|error| not_opened(error, true))?;
+        self.to_server = Some(stream);
+        if self.request.framing() == Framing::None {
+            // After an upgrade it goes on.
+            self.up = Up::Done;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        loop {
+            self.poll_up(cx)?;
+            let upgraded = self.exchange.upgraded;
+            self.poll_down(cx)?;
+            if upgraded != self.exchange.upgraded {
+                continue;
+            }
+            if self.down != Down::Done {
+                break;
+            }
+            match self.after_response(cx) {
+                After::Over => return Poll::Ready(Ok(())),
+                After::Again => {}
+                After::Wait => break,
+            }
+        }
+        self.watch_client(cx)?;
+        self.poll_bounds(cx)
+    }
+
+    /// The response is over; the request may not be.
+    fn after_response(&mut self, cx: &mut Context<'_>) -> After {
+        if self.exchange.upgraded {
+            // A failure to say that nothing more comes shows when the client is read.
+            if !self.shut {
+                self.shut = Pin::new(&mut self.client.io).poll_shutdown(cx).is_ready();
+            }
+            let over = self.shut && self.up != Up::Sending;
+            return if over { After::Over } else { After::Wait };
+        }
+        if self.up == Up::Done {
+            return After::Over;
+        }
+        let moves = self.moves();
+        self.bounds.begin_linger(moves, self.order.limits);
+        match self.up {
+            Up::Broken if !self.keep_client => After::Over,
+            Up::Broken => {
+                self.up = Up::Discarding;
+                After::Again
+            }
+            _ => After::Wait,
+        }
+    }
+
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        loop {
+            match self.up {
+                Up::Done | Up::Broken => return Ok(()),
+                Up::Discarding => self.discard()?,
+                Up::Sending => {
+                    if !self.send(cx)? {
+                        return Ok(());
+                    }
+                }
+            }
+            if matches!(self.up, Up::Done | Up::Broken) {
+                return Ok(());
+            }
+            // What was sent is held for a retry as long as that costs no larger buffer.
+            if self.down != Down::Head || !self.client.received.has_room() {
+                self.release();
+            }
+            match self.client.received.poll_fill(&mut self.client.io, cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => {
+                    self.client.read_closed = true;
+                    if !self.walker.finish() {
+                        return Err(Failure::new(Place::Client, Cause::Closed));
+                    }
+                    self.end_sending();
+                }
+                Poll::Ready(Ok(_)) => self.moves += 1,
+                Poll::Ready(Err(error)) => {
+                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
+                }
+            }
+        }
+    }
+
+    /// Sends what was received of the body. Whether more is to be read: not while the server has
+    /// enough.
+    fn send(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        let Some(server) = &mut self.to_server else { return Ok(false) };
+        loop {
+            match server.poll_capacity(cx) {
+                Poll::Ready(Ok(())) => {}
+                // The reason is seen where the response is awaited.
+                Poll::Ready(Err(_)) => {
+                    self.up = Up::Broken;
+                    return Ok(true);
+                }
+                Poll::Pending => return Ok(false),
+            }
+            let bytes = &self.client.received.bytes()[self.at..];
+            let refused = |error| Failure::new(Place::Client, Cause::Body(error));
+            let (count, event) = self.walker.next(bytes).map_err(refused)?;
+            let more = event.is_none();
+            match event {
+                Some(Event::Data(range)) => {
+                    server.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
+                }
+                Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
+                Some(Event::End) if self.trailers.is_empty() => server.send_data(Vec::new(), true),
+                Some(Event::End) => server.send_trailers(trailers::to_h2(&self.trailers)),
+                None => {}
+            }
+            self.at += count;
+            self.total += count as u64;
+            if self.walker.is_done() {
+                self.up = Up::Done;
+                return Ok(true);
+            }
+            if more {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn discard(&mut self) -> Result<(), Failure> {
+        let refused = |error| Failure::new(Place::Client, Cause::Body(error));
+        let bytes = &self.client.received.bytes()[self.at..];
+        let count = self.walker.walk(bytes).map_err(refused)?;
+        self.at += count;
+        self.total += count as u64;
+        if self.walker.is_done() {
+            self.up = Up::Done;
+        }
+        Ok(())
+    }
+
+    /// The client has ended an upgraded connection in its direction.
+    fn end_sending(&mut self) {
+        if let Some(server) = &mut self.to_server {
+            server.send_data(Vec::new(), true);
+        }
+        self.up = Up::Done;
+    }
+
+    /// Uses up what was passed on.
+    fn release(&mut self) {
+        if self.at > 0 {
+            self.client.received.consume(self.at);
+            self.at = 0;
+            self.used = true;
+        }
+    }
+
+    /// While a response is awaited or under way: takes up early requests as far as there is room,
+    /// and sees that the client has broken off. That it only sends no more is no reason to stop.
+    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        if self.up != Up::Done || self.exchange.upgraded {
+            return Ok(());
+        }
+        while !self.client.read_closed && self.client.received.has_room() {
+            match self.client.received.poll_fill(&mut self.client.io, cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(count)) => self.client.read_closed = count == 0,
+                Poll::Ready(Err(error)) => {
+                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let moves = self.moves();
+        let blocked = self.down != Down::Done && !self.out.is_empty();
+        let sending = self.up == Up::Sending;
+        let deadline = self.order.deadline.filter(|_| !self.exchange.upgraded);
+        loop {
+            let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
+            if self.client.alarm.poll_at(until, cx).is_pending() {
+                return Poll::Pending;
+            }
+            let silent = self.exchange.first_byte.is_none();
+            let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
+                Reached::Nothing => continue,
+                Reached::Linger => return Poll::Ready(Ok(())),
+                Reached::Deadline => {
+                    let place = if silent { Place::Server } else { Place::Us };
+                    Failure::new(place, Cause::Deadline)
+                }
+                Reached::Stall => {
+                    let place = if blocked { Place::Client } else { Place::Us };
+                    Failure::new(place, Cause::Stalled)
+                }
+            };
+            return Poll::Ready(Err(failure));
+        }
+    }
+
+    /// Grows with everything that moves.
+    fn moves(&self) -> u64 {
+        self.moves + self.out.moved
+    }
+
+    fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
+        if let (Err(_), Some(server)) = (&outcome, self.to_server.take()) {
+            server.reset(Code::CANCEL);
+        }
+        self.exchange.request_bytes = self.total;
+        self.exchange.server_reusable = self.server.is_open();
+        if let Err(failure) = outcome {
+            self.exchange.failure = Some(failure);
+            self.client.lost |= self.used;
+            return self.exchange;
+        }
+        self.release();
+        self.client.received.settle();
+        self.client.exchanges += 1;
+        let request_over = self.up == Up::Done && self.walker.is_done();
+        self.exchange.client_reusable = self.keep_client && request_over && !self.exchange.upgraded;
+        self.client.lost |= !self.exchange.client_reusable;
+        self.exchange
+    }
+}
+
+/// What is left to do after the response.
+enum After {
+    Over,
+    /// The request's direction has something to do at once.
+    Again,
+    Wait,
+}

@@ -1,0 +1,206 @@
+//! The response's direction, from HTTP/1 to a stream.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use leno_h2::{Head, Piece};
+use tokio::time::Instant;
+
+use super::{Down, Relay, Up};
+use crate::Io;
+use crate::body::{BodyWalker, Event};
+use crate::edit::Edits;
+use crate::exchange::outcome::client_reset;
+use crate::exchange::{Judge, Judgement};
+use crate::failure::{Cause, Failure, Place};
+use crate::head::{Framing, HeadError, ResponseHead};
+use crate::translate::{Rendered, response, trailers, websocket};
+
+impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
+    pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        while self.down != Down::Done {
+            if self.down == Down::Head && self.parse_head()? {
+                if self.exchange.upgraded && self.up == Up::Sending {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.down == Down::Body && !self.pass_body(cx)? {
+                return Ok(());
+            }
+            if self.down == Down::Done {
+                return Ok(());
+            }
+            match self.server.received.poll_fill(&mut self.server.io, cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => self.server_ended(Cause::Closed)?,
+                Poll::Ready(Err(error)) => self.server_ended(Cause::Broken(error))?,
+                Poll::Ready(Ok(_)) => {
+                    self.moves += 1;
+                    self.exchange.first_byte.get_or_insert_with(Instant::now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what was received. Whether more is to be read: not while the client has enough.
+    fn pass_body(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        let Some(client) = self.call.stream() else { return Ok(false) };
+        loop {
+            match client.poll_capacity(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(reset)) => return Err(client_reset(reset)),
+                Poll::Pending => return Ok(false),
+            }
+            let bytes = self.server.received.bytes();
+            let refused = |error| Failure::new(Place::Server, Cause::Body(error));
+            let (count, event) = self.walker.next(bytes).map_err(refused)?;
+            let more = event.is_none();
+            match event {
+                Some(Event::Data(range)) => {
+                    // Chunks may be followed by trailers, so their end comes by itself.
+                    client.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
+                }
+                Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
+                Some(Event::End) if self.trailers.is_empty() => client.send_data(Vec::new(), true),
+                Some(Event::End) => client.send_trailers(trailers::to_h2(&self.trailers)),
+                None => {}
+            }
+            self.exchange.response_bytes += count as u64;
+            self.server.received.consume(count);
+            if self.walker.is_done() {
+                self.down = Down::Done;
+                return Ok(true);
+            }
+            if more {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn server_ended(&mut self, cause: Cause) -> Result<(), Failure> {
+        self.server.read_closed = true;
+        if self.down == Down::Body && matches!(cause, Cause::Closed) && self.walker.finish() {
+            if let Some(client) = self.call.stream() {
+                client.send_data(Vec::new(), true);
+            }
+            self.down = Down::Done;
+            return Ok(());
+        }
+        let cause = match self.write_error.take() {
+            Some(error) => Cause::Broken(error),
+            None => cause,
+        };
+        let retryable = self.exchange.first_byte.is_none() && self.call.is_replayable();
+        Err(Failure { retryable, ..Failure::new(Place::Server, cause) })
+    }
+
+    /// Whether a head was there, and the direction's state has moved on.
+    fn parse_head(&mut self) -> Result<bool, Failure> {
+        let bytes = self.server.received.bytes();
+        if bytes.is_empty() || !self.head.parse(bytes, self.order.limits).map_err(refused_head)? {
+            return Ok(false);
+        }
+        if self.head.status() == 101 {
+            self.begin_upgrade()?;
+        } else if self.head.is_interim() {
+            self.continued |= self.head.status() == 100;
+            let head = self.translate(false)?;
+            self.send_head(&head, false)?;
+            self.head = ResponseHead::default();
+        } else {
+            self.begin_response()?;
+        }
+        Ok(true)
+    }
+
+    /// The head as fields; uses up its bytes.
+    fn translate(&mut self, edited: bool) -> Result<Head, Failure> {
+        let none = Edits::default();
+        let edits = if edited { &self.order.response } else { &none };
+        let carry = self.call.carried().is_some();
+        let bytes = self.server.received.bytes();
+        let head = response::to_h2(&self.head, bytes, edits, carry).map_err(refused_head)?;
+        self.server.received.consume(self.head.len());
+        Ok(head)
+    }
+
+    fn send_head(&mut self, head: &Head, end: bool) -> Result<(), Failure> {
+        let Some(client) = self.call.stream() else { return Ok(()) };
+        if client.send_head(head, end) {
+            self.exchange.response_started = true;
+        } else if let Some(reset) = client.reset_reason() {
+            return Err(client_reset(reset));
+        }
+        Ok(())
+    }
+
+    fn begin_response(&mut self) -> Result<(), Failure> {
+        let replayable = self.call.is_replayable() && !self.exchange.response_started;
+        if self.head.status() == 408 && self.server.exchanges > 0 && !self.head.keep_alive() {
+            let retryable = replayable && self.up == Up::Done;
+            let failure = Failure::new(Place::Server, Cause::Stale);
+            return Err(Failure { retryable, unprocessed: true, ..failure });
+        }
+        let view = self.head.view(self.server.received.bytes());
+        if self.order.judge.judge(view, replayable) == Judgement::Refuse {
+            let failure = Failure::new(Place::Server, Cause::Refused);
+            return Err(Failure { retryable: replayable, ..failure });
+        }
+        let status = self.head.status();
+        if self.upgrade && self.call.carried().is_none() && (200..300).contains(&status) {
+            // The client would take it for another protocol.
+            return Err(Failure::new(Place::Server, Cause::UpgradeIgnored));
+        }
+        self.exchange.status = Some(status);
+        self.exchange.server_idle =
+            self.head.meaning.keep_alive_timeout.map(|timeout| Duration::from_secs(timeout.into()));
+        let framing = self.head.framing(self.to_head);
+        self.keep_server = self.head.keep_alive() && framing != Framing::UntilClose;
+        if self.expects_continue && !self.continued && !self.call.has_begun() {
+            // Whether the body will come after all, nobody can know.
+            self.up = Up::Broken;
+        }
+        self.call.stop_holding();
+        self.exchange.response_bytes = self.head.len() as u64;
+        let head = self.translate(true)?;
+        self.walker = BodyWalker::new(framing);
+        let end = self.walker.is_done();
+        self.send_head(&head, end)?;
+        self.down = if end { Down::Done } else { Down::Body };
+        Ok(())
+    }
+
+    fn begin_upgrade(&mut self) -> Result<(), Failure> {
+        if !self.upgrade || self.up != Up::Done {
+            return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
+        }
+        if let Some(key) = self.websocket_key {
+            let view = self.head.view(self.server.received.bytes());
+            let expected = websocket::accept(&key);
+            let given = view.header("sec-websocket-accept");
+            if expected.as_ref().map(|accept| &accept[..]) != given {
+                return Err(Failure::new(Place::Server, Cause::UpgradeIgnored));
+            }
+        }
+        self.exchange.status = Some(101);
+        self.exchange.upgraded = true;
+        self.call.stop_holding();
+        self.exchange.response_bytes = self.head.len() as u64;
+        let mut head = self.translate(true)?;
+        if self.call.carried().is_none() {
+            head.remove_all(b"sec-websocket-accept");
+        }
+        self.send_head(&head, false)?;
+        self.out.begin(Rendered::default(), Framing::UntilClose);
+        self.up = Up::Sending;
+        self.walker = BodyWalker::new(Framing::UntilClose);
+        self.down = Down::Body;
+        Ok(())
+    }
+}
+
+fn refused_head(error: HeadError) -> Failure {
+    Failure::new(Place::Server, Cause::Head(error))
+}

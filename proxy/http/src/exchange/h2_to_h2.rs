@@ -1,0 +1,327 @@
+//! From a stream of a client's connection to one of a server's.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use leno_h2::{Client, Code, Head, Link, Stream, link};
+use leno_hpack::Block;
+use tokio::time::Instant;
+
+use super::outcome::{client_reset, linked, not_opened, server_reset};
+use super::{Exchange, Judge, Judgement, Order};
+use crate::alarm::PooledAlarm;
+use crate::call::{Call, Part, take_internal};
+use crate::edit::{INTERNAL, edit_block};
+use crate::failure::{Cause, Failure, Place};
+use crate::grpc;
+use crate::head::{HeadError, ResponseView};
+use crate::translate::SWITCHED;
+
+/// Relays a request to a new stream of `server`, and the response back. After a retryable failure
+/// the same call can be relayed to another server; otherwise it is to be answered with
+/// [`Call::respond`] if nothing of a response was sent, and else to be ended with
+/// [`Call::abort`]. Waits for no room on `server`: see [`leno_h2::Client::ready`].
+pub async fn h2_to_h2<J: Judge>(
+    call: &mut Call,
+    server: &Client,
+    order: &mut Order<'_, J>,
+) -> Exchange {
+    let mut relay = Relay {
+        exchange: Exchange::new(Instant::now()),
+        deadline: [order.deadline, call.deadline()].into_iter().flatten().min(),
+        alarm: PooledAlarm::take(),
+        call,
+        server,
+        order,
+        to_server: None,
+        up: Up::Sending,
+        held_at: 0,
+        down: Down::Head,
+    };
+    let outcome = match relay.open() {
+        Ok(()) => poll_fn(|cx| relay.poll(cx)).await,
+        Err(failure) => Err(failure),
+    };
+    relay.conclude(outcome)
+}
+
+/// The request's direction: `Sending ──(END_STREAM)──► Done`, or left to the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Up {
+    Sending,
+    Done,
+}
+
+/// The response's direction.
+///
+/// ```text
+/// Head ──(final)──► Linked ──────────────────────────► over
+///   └──(final, and all of a short body is here)──► Body ──► Flushing ──► over
+/// ```
+#[derive(Debug)]
+enum Down {
+    Head,
+    /// Passed on here, because it is at hand.
+    Body,
+    /// Everything is in the client's queue.
+    Flushing,
+    /// Left to the two connections.
+    Linked(Link),
+}
+
+struct Relay<'r, 'a, J> {
+    call: &'r mut Call,
+    server: &'r Client,
+    order: &'r mut Order<'a, J>,
+    to_server: Option<Stream>,
+    up: Up,
+    /// Held pieces of the body that were sent.
+    held_at: usize,
+    down: Down,
+    deadline: Option<Instant>,
+    alarm: PooledAlarm,
+    exchange: Exchange,
+}
+
+impl<J: Judge> Relay<'_, '_, J> {
+    /// Sends the request's head.
+    fn open(&mut self) -> Result<(), Failure> {
+        let takes = self.order.mesh || self.server.takes_connect_protocol();
+        let checked = match self.call.check() {
+            Ok(()) if self.call.is_extended_connect() && !takes => Err(HeadError::Connect),
+            checked => checked,
+        };
+        checked.map_err(|error| Failure::new(Place::Client, Cause::Head(error)))?;
+        let end = self.call.is_empty();
+        let carried = self.call.carried().filter(|_| self.order.mesh);
+        let opened = if self.order.request.is_empty() && carried.is_none() {
+            self.server.open(self.call.head(), end)
+        } else {
+            let mut head = Head::new();
+            self.call.head().iter().for_each(|field| head.push_field(field));
+            edit_block(&mut head, &self.order.request);
+            if let Some(carried) = carried {
+                head.push(INTERNAL, carried);
+            }
+            self.server.open(&head, end)
+        };
+        let replayable = self.call.is_replayable();
+        self.to_server = Some(opened.map_err(|error| not_opened(error, replayable))?);
+        if end {
+            self.up = Up::Done;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        loop {
+            let step = match &mut self.down {
+                Down::Head => {
+                    self.poll_up(cx)?;
+                    self.poll_head(cx)?
+                }
+                Down::Body => self.poll_body(cx)?,
+                Down::Flushing => {
+                    let Some(stream) = self.call.stream() else { return Poll::Ready(Ok(())) };
+                    match stream.poll_closed(cx) {
+                        Poll::Ready(None) => return Poll::Ready(Ok(())),
+                        Poll::Ready(Some(reset)) => return Poll::Ready(Err(client_reset(reset))),
+                        // The request goes on; but the response is complete, so it is called off.
+                        Poll::Pending if self.up != Up::Done => return Poll::Ready(Ok(())),
+                        Poll::Pending => Poll::Pending,
+                    }
+                }
+                Down::Linked(both) => match Pin::new(both).poll(cx) {
+                    Poll::Ready(done) => {
+                        self.exchange.request_bytes = done.received;
+                        self.exchange.response_bytes += done.sent;
+                        return Poll::Ready(linked(&done));
+                    }
+                    Poll::Pending => Poll::Pending,
+                },
+            };
+            if step.is_pending() {
+                return self.poll_bounds(cx);
+            }
+        }
+    }
+
+    /// Passes the request's body on until the response begins. What fits is held for another try.
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        while self.up == Up::Sending {
+            let Some(server) = &mut self.to_server else { break };
+            // Its reset is seen where the response is awaited.
+            if !matches!(server.poll_capacity(cx), Poll::Ready(Ok(()))) {
+                break;
+            }
+            match self.call.poll_part(&mut self.held_at, cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(Part::Data(piece))) => server.send_data(piece, false),
+                Poll::Ready(Ok(Part::End)) => {
+                    match self.call.trailers() {
+                        Some(trailers) => server.send_trailers(trailers.clone()),
+                        None => server.send_data(Vec::new(), true),
+                    }
+                    self.up = Up::Done;
+                }
+                Poll::Ready(Err(reset)) => return Err(client_reset(reset)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ready when a head was there.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Failure> {
+        let Some(server) = &mut self.to_server else { return Ok(Poll::Pending) };
+        let head = match server.poll_head(cx) {
+            Poll::Ready(Ok(head)) => head,
+            Poll::Ready(Err(reset)) => {
+                let replayable = self.exchange.first_byte.is_none() && self.call.is_replayable();
+                return Err(server_reset(reset, replayable));
+            }
+            Poll::Pending => {
+                let client = self.call.stream().map(|stream| stream.poll_closed(cx));
+                return match client {
+                    Some(Poll::Ready(Some(reset))) => Err(client_reset(reset)),
+                    _ => Ok(Poll::Pending),
+                };
+            }
+        };
+        self.exchange.first_byte.get_or_insert_with(Instant::now);
+        self.on_head(head).map(Poll::Ready)
+    }
+
+    fn on_head(&mut self, mut head: Head) -> Result<(), Failure> {
+        take_internal(&mut head);
+        let status = head.status().unwrap_or_default();
+        let interim = head.is_interim();
+        if !interim {
+            let replayable = self.call.is_replayable() && !self.exchange.response_started;
+            let view = ResponseView::of_http2(&head, status);
+            if self.order.judge.judge(view, replayable) == Judgement::Refuse {
+                let failure = Failure::new(Place::Server, Cause::Refused);
+                return Err(Failure { retryable: replayable, ..failure });
+            }
+            self.exchange.status = Some(status);
+            self.exchange.response_bytes = head.size() as u64;
+            self.exchange.grpc_status = grpc::status_in(&head);
+            edit_block(&mut head, &self.order.response);
+            let switched = self.call.is_extended_connect() && (200..300).contains(&status);
+            if switched && self.call.carried().is_some() {
+                // For the other proxy, whose client knows HTTP/1 alone.
+                head.push(INTERNAL, SWITCHED);
+            }
+            self.call.stop_holding();
+        }
+        let (Some(client), Some(server)) = (self.call.stream(), &mut self.to_server) else {
+            return Ok(());
+        };
+        let end = !interim && server.is_ended_without_rest();
+        if client.send_head(&head, end) {
+            self.exchange.response_started = true;
+        } else if let Some(reset) = client.reset_reason() {
+            return Err(client_reset(reset));
+        }
+        if interim {
+            return Ok(());
+        }
+        if end {
+            self.down = Down::Flushing;
+        } else if self.is_at_hand(&head) {
+            self.down = Down::Body;
+        } else {
+            self.link();
+        }
+        Ok(())
+    }
+
+    /// Whether the rest of the response is better passed on here: it has all come, or its end
+    /// is to be looked at.
+    fn is_at_hand(&self, head: &Block) -> bool {
+        let Some(server) = &self.to_server else { return false };
+        let over = server.reset_reason().is_some();
+        let looked_at = self.exchange.grpc_status.is_none() && grpc::has_grpc(head);
+        over || self.up == Up::Done && (server.is_ended() || looked_at)
+    }
+
+    fn link(&mut self) {
+        if let (Some(client), Some(server)) = (self.call.take_stream(), self.to_server.take()) {
+            self.down = Down::Linked(link(client, server));
+        }
+    }
+
+    /// Ready when something was passed on.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Failure> {
+        let (Some(client), Some(server)) = (self.call.stream(), &mut self.to_server) else {
+            return Ok(Poll::Pending);
+        };
+        match client.poll_capacity(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(reset)) => return Err(client_reset(reset)),
+            Poll::Pending => return Ok(Poll::Pending),
+        }
+        match server.poll_data(cx) {
+            Poll::Ready(Ok(Some(piece))) => {
+                server.release(piece.len());
+                client.send_data(piece, false);
+            }
+            Poll::Ready(Ok(None)) => {
+                match server.trailers() {
+                    Some(trailers) => {
+                        let status = grpc::status_in(&trailers);
+                        self.exchange.grpc_status = self.exchange.grpc_status.or(status);
+                        client.send_trailers(trailers);
+                    }
+                    None => client.send_data(Vec::new(), true),
+                }
+                self.down = Down::Flushing;
+            }
+            Poll::Ready(Err(reset)) => return Err(server_reset(reset, false)),
+            Poll::Pending => {
+                return match client.poll_closed(cx) {
+                    Poll::Ready(Some(reset)) => Err(client_reset(reset)),
+                    _ => Ok(Poll::Pending),
+                };
+            }
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    /// Only a silent server is waited for with a bound of its own; what else may stall is bounded
+    /// by the connections.
+    fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let silent = self.exchange.first_byte.is_none();
+        let stall = self.exchange.started + self.order.limits.stall;
+        let until = match self.deadline {
+            Some(deadline) if !silent || deadline <= stall => deadline,
+            None if !silent => return Poll::Pending,
+            _ => stall,
+        };
+        if self.alarm.poll_at(until, cx).is_pending() {
+            return Poll::Pending;
+        }
+        let place = if silent { Place::Server } else { Place::Us };
+        let deadline = self.deadline == Some(until);
+        let cause = if deadline { Cause::Deadline } else { Cause::Stalled };
+        Poll::Ready(Err(Failure::new(place, cause)))
+    }
+
+    fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
+        let head_bytes = self.call.head().size() as u64;
+        if let Some(stream) = self.call.stream() {
+            let (received, sent) = stream.bytes();
+            self.exchange.request_bytes = received;
+            self.exchange.response_bytes += sent;
+        }
+        self.exchange.request_bytes += head_bytes;
+        if let (Err(_), Some(server)) = (&outcome, self.to_server.take()) {
+            // Not wanted any more; a stream that is over is only dropped.
+            server.reset(Code::CANCEL);
+        }
+        self.exchange.client_reusable = outcome.is_ok();
+        self.exchange.server_reusable = self.server.is_open();
+        self.exchange.failure = outcome.err();
+        self.exchange
+    }
+}

@@ -1,0 +1,40 @@
+//! What the end of a stream means for an exchange.
+
+use leno_h2::{Code, Linked, OpenError, Reset, ResetBy};
+
+use crate::failure::{Cause, Failure, Place};
+
+/// The client's stream ended before its time.
+pub(super) fn client_reset(reset: Reset) -> Failure {
+    Failure::new(Place::Client, Cause::Reset(reset))
+}
+
+/// The server's stream did. `replayable`: nothing of a response was seen, and the request is
+/// still here.
+pub(super) fn server_reset(reset: Reset, replayable: bool) -> Failure {
+    Failure {
+        retryable: replayable,
+        unprocessed: reset.unprocessed,
+        ..Failure::new(Place::Server, Cause::Reset(reset))
+    }
+}
+
+/// No stream could be opened, so that nothing was sent.
+pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
+    Failure {
+        retryable: replayable && error != OpenError::TooLarge,
+        unprocessed: true,
+        ..Failure::new(Place::Server, Cause::Open(error))
+    }
+}
+
+/// How linked streams ended.
+pub(super) fn linked(linked: &Linked) -> Result<(), Failure> {
+    match (linked.client, linked.server) {
+        // A reset of one is followed by ours of the other.
+        (Some(client), _) if client.by != ResetBy::Us => Err(client_reset(client)),
+        (_, Some(server)) if server.code != Code::NO_ERROR => Err(server_reset(server, false)),
+        (Some(client), _) if client.code != Code::NO_ERROR => Err(client_reset(client)),
+        _ => Ok(()),
+    }
+}

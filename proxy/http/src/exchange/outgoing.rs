@@ -1,0 +1,181 @@
+//! A message of HTTP/2 on its way to an HTTP/1 connection.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use leno_h2::Piece;
+use leno_hpack::Block;
+use smallvec::SmallVec;
+
+use crate::Io;
+use crate::body::BodyError;
+use crate::conn::poll_write_some;
+use crate::head::Framing;
+use crate::translate::{Rendered, trailers};
+
+/// Pieces of content in one write: what a connection's reader leaves behind in one go.
+const PIECES: usize = 8;
+/// Slices of one write: the head, the size of the chunk, the pieces, what follows.
+const SLICES: usize = PIECES + 3;
+/// The digits of a chunk's size and the line's end.
+const SIZE_LINE: usize = 18;
+
+/// What is written at once: `head size-line pieces tail`, each of them perhaps empty.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    framing: Framing,
+    head: Rendered,
+    size_line: [u8; SIZE_LINE],
+    size_length: usize,
+    pieces: SmallVec<[Piece; PIECES]>,
+    tail: Vec<u8>,
+    /// Bytes of content in `pieces`.
+    content: usize,
+    /// The end of the message is in this batch, or was in an earlier one.
+    ended: bool,
+    sealed: bool,
+    /// Bytes of the batch that were written.
+    done: usize,
+    unflushed: bool,
+    /// Bytes written, over all batches.
+    pub(super) moved: u64,
+}
+
+impl Outgoing {
+    /// Nothing.
+    pub(super) fn new() -> Self {
+        Self {
+            framing: Framing::None,
+            head: Rendered::default(),
+            size_line: [0; SIZE_LINE],
+            size_length: 0,
+            pieces: SmallVec::new(),
+            tail: Vec::new(),
+            content: 0,
+            ended: true,
+            sealed: false,
+            done: 0,
+            unflushed: false,
+            moved: 0,
+        }
+    }
+
+    /// A message, when the one before was written. It ends with its head if it has no body.
+    pub(super) fn begin(&mut self, head: Rendered, framing: Framing) {
+        self.head = head;
+        self.framing = framing;
+        self.ended = framing == Framing::None;
+    }
+
+    /// Whether more content can join what is about to be written.
+    pub(super) fn has_room(&self) -> bool {
+        !self.sealed && !self.ended && self.pieces.len() < PIECES
+    }
+
+    pub(super) fn push(&mut self, piece: Piece) -> Result<(), BodyError> {
+        if let Framing::Length(left) = &mut self.framing {
+            *left = left.checked_sub(piece.len() as u64).ok_or(BodyError::Length)?;
+        }
+        if !piece.is_empty() {
+            self.content += piece.len();
+            self.pieces.push(piece);
+        }
+        Ok(())
+    }
+
+    /// The message is complete. Only chunks can have trailers behind them.
+    pub(super) fn end(&mut self, trailers: Option<&Block>) -> Result<(), BodyError> {
+        self.ended = true;
+        match self.framing {
+            Framing::Length(1..) => return Err(BodyError::Length),
+            Framing::Chunked => {
+                let chunk_end: &[u8] = if self.content > 0 { b"\r\n0\r\n" } else { b"0\r\n" };
+                self.tail.extend_from_slice(chunk_end);
+                if let Some(trailers) = trailers {
+                    trailers::to_h1(trailers, &mut self.tail);
+                }
+                self.tail.extend_from_slice(b"\r\n");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether nothing waits to be written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.head.bytes().is_empty() && self.content == 0 && self.tail.is_empty() && !self.unflushed
+    }
+
+    /// Whether the whole message was written.
+    pub(super) fn is_finished(&self) -> bool {
+        self.ended && self.is_empty()
+    }
+
+    /// Writes the batch. Ready when it is written and flushed: with the bytes of content in it.
+    pub(super) fn poll_write<S: Io>(
+        &mut self,
+        io: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if !self.sealed {
+            self.seal();
+        }
+        let size = self.head.bytes().len() + self.size_length + self.content + self.tail.len();
+        while self.done < size {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            slices[0] = IoSlice::new(self.head.bytes());
+            slices[1] = IoSlice::new(&self.size_line[..self.size_length]);
+            for (slice, piece) in slices[2..].iter_mut().zip(&self.pieces) {
+                *slice = IoSlice::new(piece);
+            }
+            slices[2 + self.pieces.len()] = IoSlice::new(&self.tail);
+            let mut left = &mut slices[..3 + self.pieces.len()];
+            IoSlice::advance_slices(&mut left, self.done);
+            let count = ready!(poll_write_some(io, left, cx))?;
+            self.done += count;
+            self.moved += count as u64;
+            self.unflushed = true;
+        }
+        if self.unflushed {
+            ready!(Pin::new(io).poll_flush(cx))?;
+        }
+        let content = self.content;
+        self.clear();
+        Poll::Ready(Ok(content))
+    }
+
+    /// Frames the content of the batch as one chunk, if chunks are wanted.
+    fn seal(&mut self) {
+        self.sealed = true;
+        if self.framing != Framing::Chunked || self.content == 0 {
+            return;
+        }
+        if !self.ended {
+            self.tail.extend_from_slice(b"\r\n");
+        }
+        let mut digits = [0; 16];
+        let mut at = digits.len();
+        let mut left = self.content;
+        while left > 0 {
+            at -= 1;
+            digits[at] = b"0123456789abcdef"[left & 15];
+            left >>= 4;
+        }
+        let length = digits.len() - at;
+        self.size_line[..length].copy_from_slice(&digits[at..]);
+        self.size_line[length..length + 2].copy_from_slice(b"\r\n");
+        self.size_length = length + 2;
+    }
+
+    fn clear(&mut self) {
+        self.head = Rendered::default();
+        self.size_length = 0;
+        self.pieces.clear();
+        self.tail.clear();
+        self.content = 0;
+        self.sealed = false;
+        self.done = 0;
+        self.unflushed = false;
+    }
+}

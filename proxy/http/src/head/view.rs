@@ -1,0 +1,204 @@
+//! Heads as their readers see them, whatever the version of HTTP.
+
+use leno_hpack::{Block, Fields, Token};
+
+use super::{Header, RequestHead, ResponseHead, Version, absolute};
+
+/// A request's head with its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestView<'a>(Request<'a>);
+
+#[derive(Debug, Clone, Copy)]
+enum Request<'a> {
+    Http1(&'a RequestHead, &'a [u8]),
+    /// A section that fulfils RFC 9113 section 8.3.1, and the method it stands for.
+    Http2(&'a Block, &'a [u8]),
+}
+
+impl<'a> RequestView<'a> {
+    pub(crate) fn of_http1(head: &'a RequestHead, bytes: &'a [u8]) -> Self {
+        Self(Request::Http1(head, bytes))
+    }
+
+    /// `method`: what the request would be in HTTP/1.
+    pub(crate) fn of_http2(block: &'a Block, method: &'a [u8]) -> Self {
+        Self(Request::Http2(block, method))
+    }
+
+    /// The method, for example `GET`. An extended CONNECT (RFC 8441) is shown as the `GET` with
+    /// `Upgrade` that it stands for, so that one policy fits both.
+    pub fn method(&self) -> &'a str {
+        text(match self.0 {
+            Request::Http1(head, bytes) => head.method.of(bytes),
+            Request::Http2(_, method) => method,
+        })
+    }
+
+    /// The target as sent: a path with its query, a whole URI, or `*`. May hold bytes above 0x7f.
+    pub fn target(&self) -> &'a [u8] {
+        match self.0 {
+            Request::Http1(head, bytes) => head.target.of(bytes),
+            Request::Http2(block, _) => {
+                let path = block.find(Token::PATH);
+                path.or_else(|| block.find(Token::AUTHORITY)).unwrap_or_default()
+            }
+        }
+    }
+
+    /// The target's path, without its query and as sent (nothing is decoded). `*` stays `*`.
+    pub fn path(&self) -> &'a [u8] {
+        self.path_and_query().0
+    }
+
+    /// What follows the first `?` of the target.
+    pub fn query(&self) -> Option<&'a [u8]> {
+        self.path_and_query().1
+    }
+
+    /// Whom the request is for, `host` or `host:port`: the target's authority, else the Host
+    /// header (RFC 9112 section 3.2.2, RFC 9113 section 8.3.1). Empty when the client gave none.
+    pub fn authority(&self) -> &'a str {
+        text(match self.0 {
+            Request::Http1(head, bytes) => match absolute(head.target.of(bytes)) {
+                Some((_, authority, _)) => authority,
+                None => head.meaning.host.map_or(&b""[..], |host| host.of(bytes)),
+            },
+            Request::Http2(block, _) => {
+                let authority = block.find(Token::AUTHORITY);
+                authority.or_else(|| block.find(Token::HOST)).unwrap_or_default()
+            }
+        })
+    }
+
+    /// The version in which the request came.
+    pub fn version(&self) -> Version {
+        match self.0 {
+            Request::Http1(head, _) => head.version,
+            Request::Http2(..) => Version::Http2,
+        }
+    }
+
+    /// The first header of this name, whatever its case, without white space around its value.
+    /// `host` is found in HTTP/2 too.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        if let Request::Http2(block, _) = self.0
+            && name.eq_ignore_ascii_case("host")
+        {
+            return block.find(Token::AUTHORITY).or_else(|| block.find(Token::HOST));
+        }
+        find(self.headers(), name)
+    }
+
+    /// All headers in the order sent, without the pseudo-headers of HTTP/2.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        match self.0 {
+            Request::Http1(head, bytes) => Headers::Http1(head.headers.iter(), bytes),
+            Request::Http2(block, _) => Headers::Http2(block.iter()),
+        }
+    }
+
+    fn path_and_query(&self) -> (&'a [u8], Option<&'a [u8]>) {
+        let target = self.target();
+        let rest = match absolute(target) {
+            Some((_, _, rest)) => rest,
+            None => target,
+        };
+        let (path, query) = match rest.iter().position(|byte| *byte == b'?') {
+            Some(mark) => (&rest[..mark], Some(&rest[mark + 1..])),
+            None => (rest, None),
+        };
+        (if path.is_empty() { b"/" } else { path }, query)
+    }
+}
+
+/// A response's head with its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponseView<'a>(Response<'a>);
+
+#[derive(Debug, Clone, Copy)]
+enum Response<'a> {
+    Http1(&'a ResponseHead, &'a [u8]),
+    /// A section that fulfils RFC 9113 section 8.3.2, and its status.
+    Http2(&'a Block, u16),
+}
+
+impl<'a> ResponseView<'a> {
+    pub(crate) fn of_http1(head: &'a ResponseHead, bytes: &'a [u8]) -> Self {
+        Self(Response::Http1(head, bytes))
+    }
+
+    pub(crate) fn of_http2(block: &'a Block, status: u16) -> Self {
+        Self(Response::Http2(block, status))
+    }
+
+    /// The status code, 100 to 999.
+    pub fn status(&self) -> u16 {
+        match self.0 {
+            Response::Http1(head, _) => head.status,
+            Response::Http2(_, status) => status,
+        }
+    }
+
+    /// The reason phrase as sent; HTTP/2 has none.
+    pub fn reason(&self) -> &'a [u8] {
+        match self.0 {
+            Response::Http1(head, bytes) => head.reason.of(bytes),
+            Response::Http2(..) => b"",
+        }
+    }
+
+    /// The version in which the response came.
+    pub fn version(&self) -> Version {
+        match self.0 {
+            Response::Http1(head, _) => head.version,
+            Response::Http2(..) => Version::Http2,
+        }
+    }
+
+    /// The first header of this name, whatever its case, without white space around its value.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        find(self.headers(), name)
+    }
+
+    /// All headers in the order sent, without the pseudo-headers of HTTP/2.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        match self.0 {
+            Response::Http1(head, bytes) => Headers::Http1(head.headers.iter(), bytes),
+            Response::Http2(block, _) => Headers::Http2(block.iter()),
+        }
+    }
+}
+
+enum Headers<'a> {
+    Http1(std::slice::Iter<'a, Header>, &'a [u8]),
+    Http2(Fields<'a>),
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a str, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Http1(headers, bytes) => {
+                let header = headers.next()?;
+                Some((text(header.name.of(bytes)), header.value.of(bytes)))
+            }
+            Self::Http2(fields) => {
+                let field = fields.find(|field| !field.is_pseudo())?;
+                Some((text(field.name()), field.value()))
+            }
+        }
+    }
+}
+
+fn find<'a>(
+    mut headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    name: &str,
+) -> Option<&'a [u8]> {
+    headers.find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
+/// Bytes that were checked to be ASCII as text.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}

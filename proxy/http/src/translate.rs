@@ -1,0 +1,73 @@
+//! Heads from one version of HTTP to the other, straight from bytes to fields and back.
+//!
+//! ```text
+//! HTTP/1 ── request::to_h2 ──► fields ── request::to_h1 ──► HTTP/1
+//! HTTP/1 ◄── response::to_h1 ── fields ◄── response::to_h2 ── HTTP/1
+//! ```
+
+mod carried;
+mod lines;
+pub(crate) mod request;
+pub(crate) mod response;
+pub(crate) mod trailers;
+pub(crate) mod websocket;
+
+pub(crate) use carried::{Carried, SWITCHED};
+pub(crate) use lines::Rendered;
+
+use leno_hpack::Block;
+use smallvec::SmallVec;
+
+use crate::edit::{ends_at_hop, named};
+use crate::head::{Header, Headers, Known, Meaning, Transfer, tokens};
+
+/// Room for a name without an allocation.
+type Name = SmallVec<[u8; 64]>;
+
+/// The header lines of an HTTP/1 head that go on from hop to hop, as fields.
+fn push_headers(block: &mut Block, headers: &Headers, meaning: &Meaning, bytes: &[u8]) {
+    let mut scratch = Name::new();
+    let mut length_seen = meaning.transfer != Transfer::Absent;
+    for header in headers {
+        let value = header.value.of(bytes);
+        match header.known {
+            Known::Connection
+            | Known::Host
+            | Known::Http2Settings
+            | Known::KeepAlive
+            | Known::ProxyConnection
+            | Known::TransferEncoding
+            | Known::Upgrade => {}
+            Known::Te if tokens(value).any(|token| token.eq_ignore_ascii_case(b"trailers")) => {
+                block.push(b"te", b"trailers");
+            }
+            Known::Te => {}
+            Known::ContentLength => {
+                if !std::mem::replace(&mut length_seen, true) {
+                    block.push(b"content-length", value);
+                }
+            }
+            Known::Expect | Known::Other => {
+                if meaning.connection.others && named(headers, header, bytes) {
+                    continue;
+                }
+                push_lower(block, header, bytes, &mut scratch);
+            }
+        }
+    }
+}
+
+fn push_lower(block: &mut Block, header: &Header, bytes: &[u8], scratch: &mut Name) {
+    let mut name = header.name.of(bytes);
+    if name.iter().any(u8::is_ascii_uppercase) {
+        scratch.clear();
+        scratch.extend(name.iter().map(u8::to_ascii_lowercase));
+        name = scratch;
+    }
+    if !ends_at_hop(name) {
+        block.push(name, header.value.of(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! What HTTP/2 loses of an HTTP/1 head, in one header between two proxies of the mesh.
+//!
+//! ```text
+//! leno-h1: 1.1 Ta h=host:80 m=POST X-API-Key r=Reason
+//!          │   ││ │         │      │         └ reason phrase, to the end
+//!          │   ││ │         │      └ names that are not in the style
+//!          │   ││ │         └ method of a request to upgrade
+//!          │   ││ └ Host where it differs from the authority
+//!          │   │└ a: absolute form, e: without a path, n: no Host, u: switched protocols
+//!          │   └ style of names: T Title-Case, l lower-case
+//!          └ version
+//! ```
+//!
+//! For most clients it is the same for every request, so that it takes one byte.
+
+use smallvec::SmallVec;
+
+use crate::head::{Header, TOKEN, Version, is_text};
+
+/// Said of a response of HTTP/2 to a client of HTTP/1 that has asked for another protocol.
+pub(crate) const SWITCHED: &[u8] = b"1.1 Tu";
+/// Names kept that are not in the style.
+const NAMES: usize = 16;
+/// Bytes of them.
+const NAME_BYTES: usize = 512;
+
+/// The header's value while it is made.
+pub(crate) type Value = SmallVec<[u8; 64]>;
+
+/// The header, read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Carried<'a> {
+    pub(crate) version: Version,
+    pub(crate) title_case: bool,
+    pub(crate) absolute: bool,
+    pub(crate) no_path: bool,
+    pub(crate) no_host: bool,
+    pub(crate) switched: bool,
+    pub(crate) host: Option<&'a [u8]>,
+    pub(crate) method: Option<&'a [u8]>,
+    pub(crate) reason: Option<&'a [u8]>,
+    /// The words between the flags and the reason.
+    words: &'a [u8],
+}
+
+impl<'a> Carried<'a> {
+    /// `None` where it is not what a proxy writes.
+    pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
+        let (head, rest) = value.split_at_checked(4)?;
+        let version = match head {
+            b"1.0 " => Version::Http10,
+            b"1.1 " => Version::Http11,
+            _ => return None,
+        };
+        let mut carried = Self { version, ..Self::default() };
+        let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
+        for flag in &rest[..end] {
+            match flag {
+                b'T' => carried.title_case = true,
+                b'l' => carried.title_case = false,
+                b'a' => carried.absolute = true,
+                b'e' => carried.no_path = true,
+                b'n' => carried.no_host = true,
+                b'u' => carried.switched = true,
+                _ => return None,
+            }
+        }
+        let mut words = rest.get(end + 1..).unwrap_or_default();
+        if let Some(at) = reason_at(words) {
+            let reason = &words[at + 2..];
+            if !reason.iter().all(|byte| is_text(*byte)) {
+                return None;
+            }
+            carried.reason = Some(reason);
+            words = &words[..at];
+        }
+        carried.words = words;
+        for word in carried.words() {
+            match word {
+                [b'h', b'=', host @ ..] => carried.host = Some(host),
+                [b'm', b'=', method @ ..] if is_token(method) => carried.method = Some(method),
+                name if is_token(name) => {}
+                _ => return None,
+            }
+        }
+        Some(carried)
+    }
+
+    fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.words.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+    }
+
+    /// Appends `name`, which is in lower case, as it was.
+    pub(crate) fn push_name(&self, name: &[u8], out: &mut impl FnMut(u8)) {
+        let kept = if self.words.is_empty() {
+            None
+        } else {
+            self.words().find(|word| word.eq_ignore_ascii_case(name))
+        };
+        match kept {
+            Some(kept) => kept.iter().for_each(|byte| out(*byte)),
+            None => styled(name, self.title_case).for_each(out),
+        }
+    }
+}
+
+/// Where the word of the reason begins.
+fn reason_at(words: &[u8]) -> Option<usize> {
+    if words.starts_with(b"r=") {
+        return Some(0);
+    }
+    words.windows(3).position(|three| three == b" r=").map(|at| at + 1)
+}
+
+fn is_token(word: &[u8]) -> bool {
+    !word.is_empty() && word.iter().all(|byte| TOKEN[*byte as usize])
+}
+
+/// A lower-case name in a style.
+fn styled(name: &[u8], title_case: bool) -> impl Iterator<Item = u8> + '_ {
+    let mut first = title_case;
+    name.iter().map(move |byte| {
+        let upper = std::mem::replace(&mut first, title_case && *byte == b'-');
+        if upper { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }
+    })
+}
+
+/// Writes the header: version, style and flags. Names that need it follow with [`push_names`].
+pub(super) fn begin(version: Version, headers: &[Header], bytes: &[u8]) -> (Value, bool) {
+    let mut value = Value::new();
+    value.extend_from_slice(if version == Version::Http10 { b"1.0 " } else { b"1.1 " });
+    let first = headers.first().and_then(|header| header.name.of(bytes).first());
+    let title_case = first.is_none_or(u8::is_ascii_uppercase);
+    value.push(if title_case { b'T' } else { b'l' });
+    (value, title_case)
+}
+
+/// Appends the names that are not in the style, as far as there is room.
+pub(super) fn push_names(value: &mut Value, title_case: bool, headers: &[Header], bytes: &[u8]) {
+    let start = value.len();
+    let names = headers.iter().map(|header| header.name.of(bytes));
+    let odd = names.filter(|name| !styled(name, title_case).eq(name.iter().copied()));
+    for name in odd.take(NAMES) {
+        if value.len() - start + name.len() < NAME_BYTES {
+            push_word(value, b"", name);
+        }
+    }
+}
+
+pub(super) fn push_word(value: &mut Value, key: &[u8], word: &[u8]) {
+    value.push(b' ');
+    value.extend_from_slice(key);
+    value.extend_from_slice(word);
+}

@@ -1,0 +1,158 @@
+//! Heads of responses.
+
+use leno_h2::Head;
+use leno_hpack::{Block, Token};
+
+use super::carried::{begin, push_names, push_word};
+use super::lines::{Lines, Rendered};
+use super::request::{content_length, put_length};
+use super::{Carried, push_headers};
+use crate::answer::reason;
+use crate::edit::{Edits, INTERNAL, edit_block, ends_at_hop};
+use crate::head::{Framing, HeadError, ResponseHead, Transfer, Version};
+
+/// The fields of an HTTP/1 response. `carry`: the client is a proxy of the mesh that asked for
+/// an HTTP/1 client. `101` becomes `200`.
+pub(crate) fn to_h2(
+    head: &ResponseHead,
+    bytes: &[u8],
+    edits: &Edits<'_>,
+    carry: bool,
+) -> Result<Head, HeadError> {
+    match head.meaning.transfer {
+        Transfer::CodedChunked => return Err(HeadError::TransferCoding),
+        Transfer::Malformed => return Err(HeadError::TransferEncoding),
+        Transfer::Absent | Transfer::Chunked => {}
+    }
+    let mut block = Head::new();
+    let switched = head.status == 101;
+    let status = if switched { 200 } else { head.status };
+    block.push(b":status", &digits(status));
+    push_headers(&mut block, &head.headers, &head.meaning, bytes);
+    if head.is_interim() || status == 204 {
+        block.remove_all(b"content-length");
+    }
+    if !head.is_interim() || switched {
+        edit_block(&mut block, edits);
+    }
+    if carry {
+        let (mut value, title_case) = begin(head.version, &head.headers, bytes);
+        if switched {
+            value.push(b'u');
+        }
+        push_names(&mut value, title_case, &head.headers, bytes);
+        let phrase = head.reason.of(bytes);
+        if phrase != reason(head.status).as_bytes() {
+            push_word(&mut value, b"r=", phrase);
+        }
+        block.push(INTERNAL, &value);
+    }
+    Ok(block)
+}
+
+/// The three digits of a status.
+fn digits(status: u16) -> [u8; 3] {
+    [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
+}
+
+/// What the head of a response in HTTP/1 depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToH1<'a> {
+    pub(crate) status: u16,
+    /// The client's version.
+    pub(crate) version: Version,
+    /// The client's connection stays open, if the body has an end of its own.
+    pub(crate) keep: bool,
+    /// The request's method was HEAD.
+    pub(crate) to_head: bool,
+    /// There is no body.
+    pub(crate) empty: bool,
+    /// What another proxy of the mesh said.
+    pub(crate) carried: Option<&'a [u8]>,
+}
+
+/// An HTTP/2 response as HTTP/1.
+#[derive(Debug)]
+pub(crate) struct Http1Response {
+    pub(crate) head: Rendered,
+    pub(crate) framing: Framing,
+    /// The client's connection stays open.
+    pub(crate) keep: bool,
+}
+
+/// The head of an HTTP/2 response, interim or final, as HTTP/1.
+pub(crate) fn to_h1(block: &Block, to: ToH1<'_>) -> Result<Http1Response, HeadError> {
+    let carried = to.carried.and_then(Carried::parse);
+    let interim = to.status < 200;
+    let length = content_length(block, interim || to.status == 204)?;
+    let framing = match length {
+        _ if to.to_head || interim || matches!(to.status, 204 | 304) => Framing::None,
+        Some(0) => Framing::None,
+        Some(_) if to.empty => return Err(HeadError::LengthConflict),
+        Some(length) => Framing::Length(length),
+        None if to.empty => Framing::None,
+        None if to.version == Version::Http10 => Framing::UntilClose,
+        None => Framing::Chunked,
+    };
+    let keep = to.keep && framing != Framing::UntilClose;
+    let old = carried.is_some_and(|carried| carried.version == Version::Http10)
+        && framing != Framing::Chunked;
+    let mut lines = Lines::new(block, to.carried.map_or(0, <[u8]>::len), carried)?;
+    put_status(&mut lines, to.status, old);
+    put_fields(&mut lines, block)?;
+    match (framing, length) {
+        (Framing::Chunked, _) => lines.line(b"transfer-encoding", b"chunked"),
+        (_, Some(length)) => put_length(&mut lines, length),
+        (Framing::None, None) if !to.to_head && !interim && !matches!(to.status, 204 | 304) => {
+            put_length(&mut lines, 0);
+        }
+        _ => {}
+    }
+    if !interim && !keep {
+        lines.line(b"connection", b"close");
+    } else if !interim && (old || to.version == Version::Http10) {
+        lines.line(b"connection", b"keep-alive");
+    }
+    Ok(Http1Response { head: lines.finish(), framing, keep })
+}
+
+/// The `101` that the response to an extended CONNECT stands for. `accept`: what a WebSocket
+/// client expects, if the server has not said it.
+pub(crate) fn to_switch(
+    block: &Block,
+    protocol: &[u8],
+    accept: Option<&[u8]>,
+    carried: Option<&[u8]>,
+) -> Result<Rendered, HeadError> {
+    let more = carried.map_or(0, <[u8]>::len);
+    let mut lines = Lines::new(block, more + protocol.len(), carried.and_then(Carried::parse))?;
+    put_status(&mut lines, 101, false);
+    lines.line(b"upgrade", protocol);
+    lines.line(b"connection", b"Upgrade");
+    put_fields(&mut lines, block)?;
+    if let Some(accept) = accept.filter(|_| block.position(b"sec-websocket-accept").is_none()) {
+        lines.line(b"sec-websocket-accept", accept);
+    }
+    Ok(lines.finish())
+}
+
+fn put_status(lines: &mut Lines<'_>, status: u16, old: bool) {
+    let phrase = lines.carried.and_then(|carried| carried.reason);
+    lines.put(if old { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
+    lines.put(&digits(status));
+    lines.put(b" ");
+    lines.put(phrase.unwrap_or(reason(status).as_bytes()));
+    lines.put(b"\r\n");
+}
+
+fn put_fields(lines: &mut Lines<'_>, block: &Block) -> Result<(), HeadError> {
+    for field in block.iter().filter(|field| !field.is_pseudo()) {
+        match field.token() {
+            Token::CONTENT_LENGTH => {}
+            Token::TRANSFER_ENCODING => return Err(HeadError::TransferEncoding),
+            _ if ends_at_hop(field.name()) => {}
+            _ => lines.field(&field)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! Trailer sections.
+
+use leno_h2::Head;
+use leno_hpack::Block;
+
+use super::lines::check;
+use crate::edit::ends_at_hop;
+use crate::head::trim;
+
+/// Trailers of chunked framing, whose lines were checked as they came, as fields.
+pub(crate) fn to_h2(lines: &[u8]) -> Head {
+    let mut block = Head::new();
+    for line in lines.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let name = line[..colon].to_ascii_lowercase();
+        if !ends_at_hop(&name) && name != b"te" {
+            let value = line[colon + 1..].strip_suffix(b"\r").unwrap_or(&line[colon + 1..]);
+            block.push(&name, trim(value));
+        }
+    }
+    block
+}
+
+/// Fields as the trailers of chunked framing, behind the last chunk. What only a head may have
+/// is left out.
+pub(crate) fn to_h1(block: &Block, out: &mut Vec<u8>) {
+    for field in block {
+        let name = field.name();
+        let forbidden = matches!(name, b"content-length" | b"host") || ends_at_hop(name);
+        if !forbidden && !field.is_pseudo() && check(&field).is_ok() {
+            out.extend_from_slice(name);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(field.value());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! HTTP/2 on one side or both.
+
+mod h1_to_h2;
+mod h2_to_h1;
+mod h2_to_h2;
+mod mesh;
+mod support;

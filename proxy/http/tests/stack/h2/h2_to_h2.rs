@@ -1,0 +1,370 @@
+//! HTTP/2 to HTTP/2.
+
+use std::time::Duration;
+
+use leno_h2::{Code, ResetBy};
+use leno_http::{Cause, HeaderLine, Place};
+
+use super::support::{
+    Settings, body, h2_h2, head, lines, next, pattern, request, run, send_body, small_windows,
+};
+
+#[test]
+fn a_request_and_its_response() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings::default());
+        let mut stream = user.open(&request("GET", "/1?q"), true).unwrap();
+        let (asked, mut answer) = next(&mut app).await;
+        assert_eq!(lines(&asked), ":method: GET\n:scheme: http\n:authority: a\n:path: /1?q\n");
+        assert!(answer.is_ended());
+        answer.send_head(&head([(":status", "103"), ("link", "x")]), false);
+        answer.send_head(&head([(":status", "200"), ("content-length", "2")]), false);
+        answer.send_data(&b"ok"[..], true);
+        assert_eq!(lines(&stream.head().await.unwrap()), ":status: 103\nlink: x\n");
+        assert_eq!(lines(&stream.head().await.unwrap()), ":status: 200\ncontent-length: 2\n");
+        assert_eq!(body(&mut stream).await.unwrap(), b"ok");
+        let done = done.recv().await.unwrap();
+        assert!(done.failure.is_none() && done.client_reusable && done.server_reusable);
+        assert!(done.first_byte.is_some() && done.response_started);
+        assert_eq!(done.status, Some(200));
+        // 32 bytes a field on top of names and values.
+        assert_eq!(done.request_bytes, 4 * 32 + 10 + 11 + 11 + 9);
+        assert_eq!(done.response_bytes, 2 * 32 + 10 + 15 + 2);
+    });
+}
+
+#[test]
+fn edits_of_both_heads() {
+    run(async {
+        let line = |name: &str, value: &[u8]| HeaderLine::new(name, value).unwrap();
+        let settings = Settings {
+            set: vec![line("L5D-Client", b"me"), line("Host", b"b:1"), line("TE", b"gzip")],
+            set_response: vec![line("Server", b"leno"), line("Upgrade", b"no")],
+            target: Some(b"/2"),
+            ..Settings::default()
+        };
+        let (user, mut app, _) = h2_h2(settings);
+        let mut asked = request("GET", "/1");
+        asked.push(b"l5d-client", b"you");
+        asked.push(b"leno-h1", b"1.0 T");
+        asked.push(b"x", b"y");
+        let mut stream = user.open(&asked, true).unwrap();
+        let (asked, mut answer) = next(&mut app).await;
+        assert_eq!(
+            lines(&asked),
+            ":method: GET\n:scheme: http\n:authority: b:1\n:path: /2\nx: y\nl5d-client: me\n"
+        );
+        let fields = [(":status", "200"), ("server", "x"), ("leno-h1", "1.0 T")];
+        answer.send_head(&head(fields), true);
+        assert_eq!(lines(&stream.head().await.unwrap()), ":status: 200\nserver: leno\n");
+    });
+}
+
+#[test]
+fn bodies_and_trailers_both_ways() {
+    for settings in [Settings::default(), small_windows()] {
+        run(async {
+            let (user, mut app, mut done) = h2_h2(settings);
+            for len in [0, 1, 70_000, 10 << 20] {
+                let mut up = user.open(&request("POST", "/"), false).unwrap();
+                let user = async {
+                    send_body(&mut up, &pattern(len), false).await;
+                    up.send_trailers(head([("x-up", "1")]));
+                    assert_eq!(up.head().await.unwrap().status(), Some(200));
+                    assert_eq!(body(&mut up).await.unwrap(), pattern(len));
+                    assert_eq!(lines(&up.trailers().unwrap()), "x-down: 2\n");
+                };
+                let app = async {
+                    let (_, mut answer) = next(&mut app).await;
+                    let bytes = body(&mut answer).await.unwrap();
+                    assert_eq!(bytes, pattern(len));
+                    assert_eq!(lines(&answer.trailers().unwrap()), "x-up: 1\n");
+                    answer.send_head(&head([(":status", "200")]), false);
+                    send_body(&mut answer, &bytes, false).await;
+                    answer.send_trailers(head([("x-down", "2")]));
+                    answer.closed().await
+                };
+                tokio::join!(user, app);
+                let done = done.recv().await.unwrap();
+                assert!(done.failure.is_none(), "{:?}", done.failure);
+                assert!(done.request_bytes > len as u64 && done.response_bytes > len as u64);
+            }
+        });
+    }
+}
+
+#[test]
+fn both_directions_at_once() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings::default());
+        let mut up = user.open(&request("POST", "/"), false).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        answer.send_head(&head([(":status", "200")]), false);
+        up.head().await.unwrap();
+        for round in 0..10u8 {
+            up.send_data(vec![round], false);
+            assert_eq!(*answer.data().await.unwrap().unwrap(), [round]);
+            answer.release(1);
+            answer.send_data(vec![round], false);
+            assert_eq!(*up.data().await.unwrap().unwrap(), [round]);
+            up.release(1);
+        }
+        up.send_data(vec![], true);
+        answer.send_data(vec![], true);
+        assert!(up.data().await.unwrap().is_none());
+        assert!(done.recv().await.unwrap().failure.is_none());
+    });
+}
+
+#[test]
+fn a_refused_request_is_sent_again_with_its_body() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings::default());
+        let mut up = user.open(&request("POST", "/"), false).unwrap();
+        up.send_data(&b"hello "[..], false);
+        let (_, mut first) = next(&mut app).await;
+        assert_eq!(&*first.data().await.unwrap().unwrap(), b"hello ");
+        first.reset(Code::REFUSED_STREAM);
+        let (_, mut second) = next(&mut app).await;
+        up.send_data(&b"world"[..], false);
+        up.send_trailers(head([("x-up", "1")]));
+        assert_eq!(body(&mut second).await.unwrap(), b"hello world");
+        second.reset(Code::REFUSED_STREAM);
+        let (_, mut third) = next(&mut app).await;
+        assert_eq!(body(&mut third).await.unwrap(), b"hello world");
+        assert_eq!(lines(&third.trailers().unwrap()), "x-up: 1\n");
+        third.send_head(&head([(":status", "204")]), true);
+        assert_eq!(up.head().await.unwrap().status(), Some(204));
+        for _ in 0..2 {
+            let failure = done.recv().await.unwrap().failure.unwrap();
+            assert!(failure.retryable && failure.unprocessed && failure.place == Place::Server);
+            assert_eq!(failure.cause.label(), "refused-stream");
+        }
+        assert!(done.recv().await.unwrap().failure.is_none());
+    });
+}
+
+#[test]
+fn a_request_of_which_too_much_was_sent_is_not_sent_again() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings::default());
+        let mut up = user.open(&request("POST", "/"), false).unwrap();
+        send_body(&mut up, &pattern(100_000), false).await;
+        let (_, mut answer) = next(&mut app).await;
+        let mut read = 0;
+        while read < 80_000 {
+            read += answer.data().await.unwrap().unwrap().len();
+        }
+        answer.reset(Code::REFUSED_STREAM);
+        let failure = done.recv().await.unwrap().failure.unwrap();
+        assert!(!failure.retryable && failure.unprocessed);
+        let head = up.head().await.unwrap();
+        assert_eq!(
+            (head.status(), head.get(b"leno-error")),
+            (Some(502), Some(&b"refused-stream"[..]))
+        );
+        assert_eq!(body(&mut up).await.unwrap(), b"leno: Bad Gateway: refused-stream\n");
+    });
+}
+
+#[test]
+fn a_lost_connection_fails_what_was_on_it() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        drop(next(&mut app).await);
+        let failure = done.recv().await.unwrap().failure.unwrap();
+        assert!(failure.retryable && !failure.unprocessed);
+        assert_eq!(failure.cause.label(), "cancel");
+        assert_eq!(up.head().await.unwrap().status(), Some(502));
+        drop(app);
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        let failure = done.recv().await.unwrap().failure.unwrap();
+        assert!(failure.unprocessed && failure.retryable, "{failure:?}");
+        assert!(matches!(up.head().await.unwrap().status(), Some(502 | 503)));
+    });
+}
+
+#[test]
+fn a_response_refused_by_the_judge_is_asked_for_again() {
+    run(async {
+        let (user, mut app, mut done) =
+            h2_h2(Settings { retry_on: Some(503), ..Settings::default() });
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        let (_, mut first) = next(&mut app).await;
+        first.send_head(&head([(":status", "503")]), true);
+        let (_, mut second) = next(&mut app).await;
+        second.send_head(&head([(":status", "200")]), true);
+        assert_eq!(up.head().await.unwrap().status(), Some(200));
+        let failure = done.recv().await.unwrap().failure.unwrap();
+        assert!(failure.retryable && matches!(failure.cause, Cause::Refused));
+        assert!(done.recv().await.unwrap().failure.is_none());
+    });
+}
+
+#[test]
+fn resets_pass_on_at_every_stage() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
+        // The client, before the response.
+        let up = user.open(&request("POST", "/"), false).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        up.reset(Code::CANCEL);
+        let reset = answer.data().await.unwrap_err();
+        assert_eq!((reset.by, reset.code), (ResetBy::Peer, Code::CANCEL));
+        let failure = done.recv().await.unwrap().failure.unwrap();
+        assert_eq!((failure.place, failure.status()), (Place::Client, None));
+        // The client, within the response.
+        let mut up = user.open(&request("POST", "/"), false).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        answer.send_head(&head([(":status", "200")]), false);
+        up.head().await.unwrap();
+        up.reset(Code::CANCEL);
+        assert_eq!(answer.data().await.unwrap_err().code, Code::CANCEL);
+        assert_eq!(done.recv().await.unwrap().failure.unwrap().place, Place::Client);
+        // The server, within the response: what came before is delivered.
+        for ended in [false, true] {
+            let mut up = user.open(&request("POST", "/"), ended).unwrap();
+            let (_, mut answer) = next(&mut app).await;
+            answer.send_head(&head([(":status", "200"), ("content-length", "5")]), false);
+            answer.send_data(&b"he"[..], false);
+            up.head().await.unwrap();
+            assert_eq!(&*up.data().await.unwrap().unwrap(), b"he");
+            answer.reset(Code::INTERNAL_ERROR);
+            assert_eq!(up.data().await.unwrap_err().code, Code::INTERNAL_ERROR);
+            let done = done.recv().await.unwrap();
+            let failure = done.failure.unwrap();
+            assert!(done.response_started && !failure.retryable);
+            assert_eq!((failure.place, failure.cause.label()), (Place::Server, "internal-error"));
+        }
+    });
+}
+
+#[test]
+fn a_complete_response_ends_an_unfinished_request() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings::default());
+        for bytes in [b"".as_slice(), b"no thanks"] {
+            let mut up = user.open(&request("POST", "/"), false).unwrap();
+            up.send_data(&b"x"[..], false);
+            let (_, mut answer) = next(&mut app).await;
+            assert_eq!(&*answer.data().await.unwrap().unwrap(), b"x");
+            answer.send_head(&head([(":status", "413")]), bytes.is_empty());
+            if !bytes.is_empty() {
+                answer.send_data(bytes, true);
+            }
+            drop(answer);
+            assert_eq!(up.head().await.unwrap().status(), Some(413));
+            assert_eq!(body(&mut up).await.unwrap(), bytes);
+            let reset = up.closed().await.unwrap();
+            assert_eq!((reset.by, reset.code), (ResetBy::Peer, Code::NO_ERROR));
+            let done = done.recv().await.unwrap();
+            assert!(done.failure.is_none(), "{:?}", done.failure);
+        }
+    });
+}
+
+#[test]
+fn a_deadline_ends_it() {
+    run(async {
+        let settings = Settings { deadline: Some(Duration::from_secs(1)), ..Settings::default() };
+        let (user, mut app, mut done) = h2_h2(settings);
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        assert_eq!(up.head().await.unwrap().status(), Some(504));
+        let failure = done.recv().await.unwrap().failure.unwrap();
+        assert!(matches!(failure.cause, Cause::Deadline) && failure.place == Place::Server);
+        assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
+        for ended in [false, true] {
+            let mut up = user.open(&request("POST", "/"), ended).unwrap();
+            let (_, mut answer) = next(&mut app).await;
+            answer.send_head(&head([(":status", "200")]), false);
+            up.head().await.unwrap();
+            assert_eq!(up.closed().await.unwrap().by, ResetBy::Peer);
+            let failure = done.recv().await.unwrap().failure.unwrap();
+            assert!(matches!(failure.cause, Cause::Deadline) && failure.place == Place::Us);
+            assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
+        }
+    });
+}
+
+#[test]
+fn grpc_errors_statuses_and_deadlines() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
+        let mut call = request("POST", "/a.B/C");
+        call.push(b"content-type", b"application/grpc");
+        call.push(b"te", b"trailers");
+        call.push(b"grpc-timeout", b"100m");
+        // A status in trailers, and one in the only head.
+        for only in [false, true] {
+            let mut up = user.open(&call, false).unwrap();
+            up.send_data(&b"\0\0\0\0\0"[..], true);
+            let (asked, mut answer) = next(&mut app).await;
+            assert_eq!(asked.get(b"te"), Some(&b"trailers"[..]));
+            let mut response = head([(":status", "200"), ("content-type", "application/grpc")]);
+            if only {
+                response.push(b"grpc-status", b"5");
+                answer.send_head(&response, true);
+            } else {
+                answer.send_head(&response, false);
+                answer.send_data(&b"\0\0\0\0\0"[..], false);
+                answer.send_trailers(head([("grpc-status", "7")]));
+            }
+            up.head().await.unwrap();
+            body(&mut up).await.unwrap();
+            assert_eq!(done.recv().await.unwrap().grpc_status, Some(if only { 5 } else { 7 }));
+        }
+        // Errors of ours.
+        let mut up = user.open(&call, true).unwrap();
+        next(&mut app).await.1.reset(Code::REFUSED_STREAM);
+        assert_eq!(
+            lines(&up.head().await.unwrap()),
+            ":status: 200\ncontent-type: application/grpc\ngrpc-status: 14\n\
+             grpc-message: leno: Bad Gateway: refused-stream\nleno-error: refused-stream\n"
+        );
+        assert!(up.is_ended());
+        assert!(done.recv().await.unwrap().failure.is_some());
+        let mut up = user.open(&call, true).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        let head = up.head().await.unwrap();
+        assert_eq!(head.get(b"grpc-status"), Some(&b"4"[..]));
+        assert_eq!(head.get(b"leno-error"), Some(&b"deadline"[..]));
+        assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
+    });
+}
+
+#[test]
+fn connect_is_refused_and_extended_connect_relayed() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings::default());
+        let connect = head([(":method", "CONNECT"), (":authority", "a:1")]);
+        let mut up = user.open(&connect, false).unwrap();
+        assert_eq!(up.head().await.unwrap().status(), Some(501));
+        assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), "connect");
+        let mut extended = request("CONNECT", "/chat");
+        extended.push(b":protocol", b"websocket");
+        let mut up = user.open(&extended, false).unwrap();
+        let (asked, mut answer) = next(&mut app).await;
+        assert_eq!(asked, extended);
+        answer.send_head(&head([(":status", "200")]), false);
+        up.head().await.unwrap();
+        up.send_data(&b"ping"[..], false);
+        assert_eq!(&*answer.data().await.unwrap().unwrap(), b"ping");
+    });
+}
+
+#[test]
+fn hosts_that_are_no_hosts_are_refused() {
+    run(async {
+        let (user, app, mut done) = h2_h2(Settings::default());
+        for host in ["a:b:c", "a;b:80x", "[::1"] {
+            let mut asked = request("GET", "/");
+            asked.set(b":authority", host.as_bytes());
+            let mut up = user.open(&asked, true).unwrap();
+            assert_eq!(up.head().await.unwrap().status(), Some(400), "{host}");
+            assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), "host-malformed");
+        }
+        drop(app);
+    });
+}

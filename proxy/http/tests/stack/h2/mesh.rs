@@ -1,0 +1,190 @@
+//! HTTP/1 through two proxies with HTTP/2 between them: what comes out is what went in.
+
+use super::support::{Settings, mesh, pattern, run, server};
+
+/// Sends a request and a response through, and says what came out of each.
+async fn through(requested: &str, responded: &str) -> (String, String) {
+    let (mut client, mut servers, ..) = mesh(Settings::default(), Settings::default());
+    client.send(requested).await;
+    let mut app = server(&mut servers).await;
+    let asked = app.head().await;
+    app.send(responded).await;
+    let answered = client.head().await;
+    (asked, answered)
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+#[test]
+fn requests_come_out_as_they_went_in() {
+    let same = [
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /p?q HTTP/1.1\r\nHost: a:80\r\nUser-Agent: x\r\nAccept: */*\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nuser-agent: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX-API-Key: 1\r\nETag: 2\r\nwww-AUTH: 3\r\n\r\n",
+        "GET / HTTP/1.1\r\nHOST: a\r\nX: 1\r\n\r\n",
+        "GET http://a/p HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET http://a:80/p HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET http://a HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET http://a?q HTTP/1.1\r\nHost: a\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+        "OPTIONS http://a HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: \r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nX: y\r\nContent-Length: 0\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nCookie: a=b; c=d\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nTe: trailers\r\nConnection: TE\r\n\r\n",
+        "GET /chat HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        "POST /tcp HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
+    ];
+    run(async {
+        for request in same {
+            assert_eq!(through(request, OK).await.0, request);
+        }
+        // What the hop itself demands is the same as without HTTP/2 between.
+        let changed = [
+            (
+                "GET / HTTP/1.0\r\nUser-Agent: x\r\n\r\n",
+                "GET / HTTP/1.0\r\nUser-Agent: x\r\nConnection: keep-alive\r\n\r\n",
+            ),
+            (
+                "GET / HTTP/1.0\r\nHost: a\r\nConnection: close\r\n\r\n",
+                "GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+            ),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, x\r\nX: 1\r\nleno-h1: 1.0 T\r\n\r\n",
+                "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            ),
+        ];
+        for (request, expected) in changed {
+            assert_eq!(through(request, OK).await.0, expected);
+        }
+    });
+}
+
+#[test]
+fn responses_come_out_as_they_went_in() {
+    let same = [
+        OK,
+        "HTTP/1.1 200 OK\r\nServer: x\r\nETag: y\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 404 Gone Fishing\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 404 \r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nserver: x\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nServer: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n",
+    ];
+    run(async {
+        for response in same {
+            assert_eq!(through("GET / HTTP/1.1\r\nHost: a\r\n\r\n", response).await.1, response);
+        }
+        let old = "HTTP/1.0 200 Fine\r\nContent-Length: 0\r\n\r\n";
+        let kept = "HTTP/1.0 200 Fine\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n";
+        assert_eq!(through("GET / HTTP/1.1\r\nHost: a\r\n\r\n", old).await.1, kept);
+        let closed = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert_eq!(through("GET / HTTP/1.0\r\n\r\n", OK).await.1, closed);
+    });
+}
+
+#[test]
+fn a_websocket_crosses_it() {
+    run(async {
+        let (mut client, mut servers, mut first, mut second) =
+            mesh(Settings::default(), Settings::default());
+        let asked = "GET /chat HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+                     Sec-WebSocket-Version: 13\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        client.send(asked).await;
+        let mut app = server(&mut servers).await;
+        app.expect(asked).await;
+        let accept = "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n";
+        let switch = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{accept}\r\n"
+        );
+        app.send(&switch).await;
+        app.send("hello").await;
+        client.expect(&switch).await;
+        client.expect("hello").await;
+        client.send("ping").await;
+        app.expect("ping").await;
+        app.finish().await;
+        client.expect_end().await;
+        client.send("still").await;
+        client.finish().await;
+        app.expect("still").await;
+        app.expect_end().await;
+        for done in [first.recv().await.unwrap(), second.recv().await.unwrap()] {
+            assert!(done.upgraded && done.failure.is_none(), "{:?}", done.failure);
+        }
+    });
+}
+
+#[test]
+fn an_upgrade_that_is_not_granted_is_an_ordinary_response() {
+    run(async {
+        let asked = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: foo\r\n\r\n";
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        let (mut client, mut servers, mut first, mut second) =
+            mesh(Settings::default(), Settings::default());
+        client.send(asked).await;
+        let mut app = server(&mut servers).await;
+        for _ in 0..2 {
+            app.expect(asked).await;
+            app.send(answer).await;
+            client.expect(answer).await;
+            assert!(first.recv().await.unwrap().client_reusable);
+            assert!(second.recv().await.unwrap().server_reusable);
+            client.send(asked).await;
+        }
+    });
+}
+
+#[test]
+fn chunks_trailers_and_cuts() {
+    run(async {
+        let (mut client, mut servers, mut first, _) =
+            mesh(Settings::default(), Settings::default());
+        let message = "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n";
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{message}")).await;
+        let mut app = server(&mut servers).await;
+        app.expect("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+        app.expect("5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n").await;
+        app.send(format!("HTTP/1.1 200 OK\r\n{message}")).await;
+        client.expect(format!("HTTP/1.1 200 OK\r\n{message}")).await;
+        assert!(first.recv().await.unwrap().client_reusable);
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        app.head().await;
+        app.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n").await;
+        client.head().await;
+        app.finish().await;
+        assert!(!client.rest().await.contains("\r\n0\r\n"));
+        assert!(first.recv().await.unwrap().failure.is_some());
+    });
+}
+
+#[test]
+fn a_large_body_both_ways() {
+    for settings in [Settings::default(), super::support::small_windows()] {
+        run(async {
+            let (mut client, mut servers, ..) = mesh(settings.clone(), settings);
+            let content = pattern(10 << 20);
+            let length = content.len();
+            let head = format!("Content-Length: {length}\r\n\r\n");
+            let user = async {
+                client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{head}")).await;
+                client.send(&content).await;
+                client.expect(format!("HTTP/1.1 200 OK\r\n{head}")).await;
+                client.expect(&content).await;
+            };
+            let app = async {
+                let mut app = server(&mut servers).await;
+                app.expect(format!("POST / HTTP/1.1\r\nHost: a\r\n{head}")).await;
+                app.expect(&content).await;
+                app.send(format!("HTTP/1.1 200 OK\r\n{head}")).await;
+                app.send(&content).await;
+                app
+            };
+            tokio::join!(user, app);
+        });
+    }
+}
