@@ -230,9 +230,17 @@ impl Inner {
                 Err(ConnError::broke(Code::PROTOCOL_ERROR, "HEADERS with a skipped identifier"))
             }
             Absent::Closed { skipped: false } => {
-                self.stream_error(id, Code::STREAM_CLOSED, None)?;
-                Ok(false)
+                Err(ConnError::broke(Code::STREAM_CLOSED, "HEADERS for a closed stream"))
             }
+        }
+    }
+
+    /// A frame of a message, for a stream that was reset: ours may have crossed it, but whoever
+    /// has reset a stream sends no more on it (RFC 9113 section 5.1, closed).
+    pub(super) fn after_reset(&mut self, id: u32, reset: Reset) -> Result<(), ConnError> {
+        match reset.by {
+            ResetBy::Peer => self.stream_error(id, Code::STREAM_CLOSED, None),
+            ResetBy::Us | ResetBy::Connection => Ok(()),
         }
     }
 

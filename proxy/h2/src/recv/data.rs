@@ -80,8 +80,8 @@ impl Inner {
             };
         };
         let Some(slot) = self.streams.get_mut(key) else { return Ok(None) };
-        if slot.reset.is_some() {
-            return Ok(None);
+        if let Some(reset) = slot.reset {
+            return self.after_reset(head.id, reset).map(|()| None);
         }
         slot.recv_window -= whole;
         let left = slot.body_left.map(|left| left.checked_sub(bytes));

@@ -92,9 +92,13 @@ impl Inner {
             None if !self.may_open(id)? => return Ok(()),
             None => return self.on_request(id, end, depends_on_itself, (fields, outcome)),
         };
-        let Some(slot) = self.streams.get(key).filter(|slot| slot.reset.is_none()) else {
-            return Ok(());
-        };
+        let Some(slot) = self.streams.get(key) else { return Ok(()) };
+        if let Some(reset) = slot.reset {
+            return self.after_reset(id, reset);
+        }
+        if slot.is_over() {
+            return Err(ConnError::broke(Code::STREAM_CLOSED, "HEADERS for a closed stream"));
+        }
         if slot.recv == Progress::Ended {
             return self.stream_error(id, Code::STREAM_CLOSED, None);
         }

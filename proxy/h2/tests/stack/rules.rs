@@ -95,11 +95,21 @@ fn identifiers_only_grow() {
         peer.get(5).await;
         peer.expect(HEADERS, 5).await;
         peer.expect(DATA, 5).await;
-        // Used and over: an error of the stream. Skipped: of the connection.
-        peer.get(5).await;
-        peer.expect_reset(5, Code::STREAM_CLOSED).await;
         peer.get(3).await;
         peer.expect_goaway(Code::PROTOCOL_ERROR).await;
+    });
+}
+
+#[test]
+fn identifiers_are_used_once() {
+    run(async {
+        let (mut peer, accept, _ended) = as_client(&Limits::default(), &[]).await;
+        spawn_local(echo(accept));
+        peer.get(1).await;
+        peer.expect(HEADERS, 1).await;
+        peer.expect(DATA, 1).await;
+        peer.get(1).await;
+        peer.expect_goaway(Code::STREAM_CLOSED).await;
     });
 }
 
@@ -119,12 +129,13 @@ fn frames_for_a_stream_that_is_half_closed_or_closed() {
         let held = accept.accept().await.unwrap();
         peer.send(RST_STREAM, 0, 3, &Code::CANCEL.0.to_be_bytes()).await;
         peer.send(DATA, 0, 3, b"x").await;
+        peer.expect_reset(3, Code::STREAM_CLOSED).await;
         peer.expect_alive().await;
         let reset = held.stream.reset_reason().unwrap();
         assert_eq!((reset.by, reset.code, reset.unprocessed), (ResetBy::Peer, Code::CANCEL, false));
         drop(held);
+        // Ignored, like all that follows a reset of ours.
         peer.send(DATA, 0, 3, b"x").await;
-        peer.expect_reset(3, Code::STREAM_CLOSED).await;
         peer.expect_alive().await;
     });
 }
