@@ -21,8 +21,9 @@ use crate::settings::{DEFAULT_WINDOW, PeerSettings};
 use crate::slot::{Far, Key, Progress, Slot, Streams, Then};
 use crate::tolerance::Tolerance;
 
-/// Streams that we have reset, of which frames may still be under way: those are ignored.
-const REMEMBERED_RESETS: usize = 64;
+/// Streams that we have reset, of which frames may still be under way: those are ignored. As many
+/// as may be open at a time.
+const REMEMBERED_RESETS: usize = 256;
 
 /// Frames that carry nothing which are forgiven for one that does: a WINDOW_UPDATE of both levels
 /// for each frame of DATA, and a PING.

@@ -166,7 +166,9 @@ impl Inner {
         };
         if idle {
             Absent::Idle
-        } else if self.reset_ids.contains(&id) {
+        } else if self.client || self.reset_ids.contains(&id) {
+            // Of a server's connection many others make use. That a stream of it is over may be
+            // news to the server, however long ago we have reset it.
             Absent::Reset
         } else {
             let back = self.last_peer_id.saturating_sub(id) / 2;

@@ -96,7 +96,7 @@ impl Inner {
         if let Some(reset) = slot.reset {
             return self.after_reset(id, reset);
         }
-        if slot.is_over() {
+        if slot.is_over() && !self.client {
             return Err(ConnError::broke(Code::STREAM_CLOSED, "HEADERS for a closed stream"));
         }
         if slot.recv == Progress::Ended {

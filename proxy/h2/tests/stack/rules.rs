@@ -543,3 +543,25 @@ fn an_idle_connection_is_closed() {
         ended.await.unwrap().unwrap();
     });
 }
+
+#[test]
+fn a_late_answer_to_what_we_reset_long_ago_harms_no_other_stream() {
+    run(async {
+        let (mut peer, client, _ended) = as_server(&Limits::default(), &[]).await;
+        const MANY: u32 = 300;
+        for nth in 0..MANY {
+            let stream = client.open(&request("GET", "/"), true).unwrap();
+            peer.expect(HEADERS, 2 * nth + 1).await;
+            drop(stream);
+            peer.expect_reset(2 * nth + 1, Code::CANCEL).await;
+        }
+        let mut other = client.open(&request("GET", "/"), true).unwrap();
+        peer.expect(HEADERS, 2 * MANY + 1).await;
+        for nth in 0..MANY {
+            peer.headers(2 * nth + 1, false, &[(":status", "200")]).await;
+            peer.send(DATA, END_STREAM, 2 * nth + 1, b"late").await;
+        }
+        peer.headers(2 * MANY + 1, true, &[(":status", "204")]).await;
+        assert_eq!(other.head().await.unwrap().status(), Some(204));
+    });
+}
