@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::error::Reset;
+use crate::head::Head;
 use crate::slot::{Far, Progress};
 use crate::stream::Stream;
 
@@ -57,6 +58,9 @@ pub fn forward(from: &Stream, to: &Stream) {
     // What came before goes first.
     let ended = slot.recv == Progress::Ended;
     let trailers = slot.trailers.take();
+    if slot.keep_trailers {
+        slot.trailers.clone_from(&trailers);
+    }
     while let Some(piece) = source.streams.get_mut(from.key).and_then(|s| s.data.pop_front()) {
         let count = piece.len();
         let last = ended
@@ -94,6 +98,15 @@ pub fn link(client: Stream, server: Stream) -> Link {
 pub struct Link {
     client: Stream,
     server: Stream,
+}
+
+impl Link {
+    /// The trailers of the response, once the link is over and if they were to be kept (see
+    /// [`Stream::keep_trailers`]).
+    #[must_use]
+    pub fn server_trailers(&mut self) -> Option<Head> {
+        self.server.trailers()
+    }
 }
 
 impl Future for Link {

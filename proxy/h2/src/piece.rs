@@ -96,7 +96,9 @@ impl Drop for Chunk {
     }
 }
 
-/// Bytes of a body: a part of what was read, shared and not copied. Stays on its thread.
+/// Bytes of a body: a part of what was read, shared and not copied. Stays on its thread. The
+/// default has no bytes and owns nothing.
+#[derive(Default)]
 pub struct Piece {
     chunk: Chunk,
     start: usize,

@@ -74,6 +74,8 @@ pub(crate) struct Slot {
     pub(crate) is_head: bool,
     /// What is received goes to `far`.
     pub(crate) recv_far: bool,
+    /// Trailers stay readable here although they go to `far`.
+    pub(crate) keep_trailers: bool,
     pub(crate) received: u64,
 
     /// How much was sent, which is: is in the connection's queue.

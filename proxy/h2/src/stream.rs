@@ -63,6 +63,12 @@ impl Stream {
         self.with(|slot| slot.trailers.take()).flatten()
     }
 
+    /// Keeps a copy of the trailers, though they go straight to a linked stream: see
+    /// [`Link::server_trailers`](crate::Link::server_trailers).
+    pub fn keep_trailers(&mut self) {
+        self.with(|slot| slot.keep_trailers = true);
+    }
+
     /// Gives the other side credit for `count` bytes that were read.
     pub fn release(&mut self, count: usize) {
         self.conn.borrow_mut().credit(self.key, count);

@@ -94,7 +94,7 @@ impl Answer<'_> {
     /// The body of the answer in HTTP/2.
     pub(crate) fn h2_body(&self) -> Piece {
         if matches!(self.status, 100..=199 | 204 | 304) {
-            Piece::from(Vec::new())
+            Piece::default()
         } else if self.has_own_line() {
             Piece::from(self.own_line())
         } else {

@@ -12,6 +12,7 @@ use crate::edit::INTERNAL;
 use crate::exchange::Exchange;
 use crate::grpc;
 use crate::head::{HeadError, RequestView, is_authority};
+use crate::translate::Carried;
 
 /// Bytes of a request's body that are kept for another try until the response begins: what a
 /// stream may queue anyway, and more than most calls send.
@@ -84,7 +85,11 @@ impl Call {
     /// What the method is in HTTP/1.
     fn method(&self) -> &[u8] {
         match self.head.find(Token::METHOD).unwrap_or_default() {
-            b"CONNECT" if self.head.find(Token::PROTOCOL).is_some() => b"GET",
+            // What the translation makes of it.
+            b"CONNECT" if self.is_extended_connect() => {
+                let carried = self.carried().and_then(Carried::parse);
+                carried.and_then(|carried| carried.method).unwrap_or(b"GET")
+            }
             method => method,
         }
     }
@@ -109,7 +114,7 @@ impl Call {
             return;
         }
         let head = answer.head();
-        let body = if to_head { Piece::from(Vec::new()) } else { answer.h2_body() };
+        let body = if to_head { Piece::default() } else { answer.h2_body() };
         if stream.send_head(&head, body.is_empty()) && !body.is_empty() {
             stream.send_data(body, true);
         }

@@ -218,6 +218,7 @@ impl Inner {
         }
         if let (true, Some(far)) = (slot.recv_far, &slot.far) {
             slot.recv = Progress::Ended;
+            slot.trailers = slot.keep_trailers.then(|| fields.clone());
             far.conn.borrow_mut().far_trailers(far.key, fields);
             self.settle(key);
         } else {

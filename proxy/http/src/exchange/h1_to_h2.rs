@@ -260,7 +260,9 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
                     server.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
                 }
                 Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
-                Some(Event::End) if self.trailers.is_empty() => server.send_data(Vec::new(), true),
+                Some(Event::End) if self.trailers.is_empty() => {
+                    server.send_data(Piece::default(), true)
+                }
                 Some(Event::End) => server.send_trailers(trailers::to_h2(&self.trailers)),
                 None => {}
             }
@@ -291,7 +293,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
     /// The client has ended an upgraded connection in its direction.
     fn end_sending(&mut self) {
         if let Some(server) = &mut self.to_server {
-            server.send_data(Vec::new(), true);
+            server.send_data(Piece::default(), true);
         }
         self.up = Up::Done;
     }

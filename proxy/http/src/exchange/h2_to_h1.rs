@@ -11,7 +11,7 @@ use leno_hpack::Token;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::client_reset;
+use super::outcome::{admit, client_reset};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -63,6 +63,8 @@ struct Relay<'r, 'a, S, J> {
     to_head: bool,
     expects_continue: bool,
     continued: bool,
+    /// There is a head to be sent.
+    opened: bool,
     /// The request asks for another protocol.
     upgrade: bool,
     websocket_key: Option<[u8; websocket::KEY_BYTES]>,
@@ -93,6 +95,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             to_head: head.find(Token::METHOD) == Some(b"HEAD"),
             expects_continue: expect.is_some_and(|to| to.eq_ignore_ascii_case(b"100-continue")),
             continued: false,
+            opened: false,
             upgrade: false,
             websocket_key: None,
             out: Outgoing::new(),
@@ -120,6 +123,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let refused = |error: HeadError| Failure::new(Place::Client, Cause::Head(error));
         let call = &*self.call;
         call.check().map_err(refused)?;
+        admit()?;
         let empty = call.is_empty();
         let rendered = if self.order.request.is_empty() {
             request::to_h1(call.head(), call.carried(), empty)
@@ -134,6 +138,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         self.websocket_key = websocket_key;
         self.expects_continue &= framing != Framing::None;
         self.out.begin(head, framing);
+        self.opened = true;
         Ok(())
     }
 
@@ -250,8 +255,9 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let mut exchange = self.exchange;
         exchange.failure = outcome.err();
         if exchange.failure.is_some() {
-            // Nothing was sent of what could not be translated.
-            self.server.lost |= self.out.moved > 0 || !self.out.is_finished();
+            // Nothing was sent of what could not be translated, or taken.
+            exchange.server_reusable = !self.opened && self.server.is_quiet();
+            self.server.lost |= self.opened;
             return exchange;
         }
         self.server.received.settle();

@@ -4,11 +4,10 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use leno_h2::{Client, Code, Head, Link, Stream, link};
-use leno_hpack::Block;
+use leno_h2::{Client, Code, Head, Link, Piece, Stream, link};
 use tokio::time::Instant;
 
-use super::outcome::{client_reset, linked, not_opened, server_reset};
+use super::outcome::{admit, client_reset, linked, not_opened, server_reset};
 use super::{Exchange, Judge, Judgement, Order};
 use crate::alarm::PooledAlarm;
 use crate::call::{Call, Part, take_internal};
@@ -93,6 +92,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             checked => checked,
         };
         checked.map_err(|error| Failure::new(Place::Client, Cause::Head(error)))?;
+        admit()?;
         let end = self.call.is_empty();
         let carried = self.call.carried().filter(|_| self.order.mesh);
         let opened = if self.order.request.is_empty() && carried.is_none() {
@@ -132,8 +132,10 @@ impl<J: Judge> Relay<'_, '_, J> {
                         Poll::Pending => Poll::Pending,
                     }
                 }
-                Down::Linked(both) => match Pin::new(both).poll(cx) {
+                Down::Linked(both) => match Pin::new(&mut *both).poll(cx) {
                     Poll::Ready(done) => {
+                        let status = both.server_trailers().as_deref().and_then(grpc::status_in);
+                        self.exchange.grpc_status = self.exchange.grpc_status.or(status);
                         self.exchange.request_bytes = done.received;
                         self.exchange.response_bytes += done.sent;
                         return Poll::Ready(linked(&done));
@@ -161,7 +163,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                 Poll::Ready(Ok(Part::End)) => {
                     match self.call.trailers() {
                         Some(trailers) => server.send_trailers(trailers.clone()),
-                        None => server.send_data(Vec::new(), true),
+                        None => server.send_data(Piece::default(), true),
                     }
                     self.up = Up::Done;
                 }
@@ -193,7 +195,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     }
 
     fn on_head(&mut self, mut head: Head) -> Result<(), Failure> {
-        take_internal(&mut head);
+        let said = take_internal(&mut head);
         let status = head.status().unwrap_or_default();
         let interim = head.is_interim();
         if !interim {
@@ -207,12 +209,20 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.exchange.response_bytes = head.size() as u64;
             self.exchange.grpc_status = grpc::status_in(&head);
             edit_block(&mut head, &self.order.response);
-            let switched = self.call.is_extended_connect() && (200..300).contains(&status);
-            if switched && self.call.carried().is_some() {
-                // For the other proxy, whose client knows HTTP/1 alone.
-                head.push(INTERNAL, SWITCHED);
-            }
             self.call.stop_holding();
+        }
+        let switched = self.call.is_extended_connect() && (200..300).contains(&status);
+        if switched {
+            // A tunnel has no end that could be waited for.
+            self.deadline = None;
+        }
+        if self.call.carried().is_some() {
+            // For the other proxy, whose client knows HTTP/1 alone.
+            match said.filter(|_| self.order.mesh) {
+                Some(said) => head.push(INTERNAL, &said),
+                None if switched && !self.order.mesh => head.push(INTERNAL, SWITCHED),
+                None => {}
+            }
         }
         let (Some(client), Some(server)) = (self.call.stream(), &mut self.to_server) else {
             return Ok(());
@@ -228,21 +238,16 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
         if end {
             self.down = Down::Flushing;
-        } else if self.is_at_hand(&head) {
+        } else if server.reset_reason().is_some() || self.up == Up::Done && server.is_ended() {
+            // The rest has come.
             self.down = Down::Body;
         } else {
+            if grpc::has_grpc(&head) {
+                server.keep_trailers();
+            }
             self.link();
         }
         Ok(())
-    }
-
-    /// Whether the rest of the response is better passed on here: it has all come, or its end
-    /// is to be looked at.
-    fn is_at_hand(&self, head: &Block) -> bool {
-        let Some(server) = &self.to_server else { return false };
-        let over = server.reset_reason().is_some();
-        let looked_at = self.exchange.grpc_status.is_none() && grpc::has_grpc(head);
-        over || self.up == Up::Done && (server.is_ended() || looked_at)
     }
 
     fn link(&mut self) {
@@ -273,7 +278,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                         self.exchange.grpc_status = self.exchange.grpc_status.or(status);
                         client.send_trailers(trailers);
                     }
-                    None => client.send_data(Vec::new(), true),
+                    None => client.send_data(Piece::default(), true),
                 }
                 self.down = Down::Flushing;
             }

@@ -1,8 +1,14 @@
 //! What the end of a stream means for an exchange.
 
 use leno_h2::{Code, Linked, OpenError, Reset, ResetBy};
+use leno_transport::budget;
 
 use crate::failure::{Cause, Failure, Place};
+
+/// A request that begins while the worker's memory is used up is not taken.
+pub(super) fn admit() -> Result<(), Failure> {
+    if budget::admits() { Ok(()) } else { Err(Failure::new(Place::Us, Cause::MemoryBudget)) }
+}
 
 /// The client's stream ended before its time.
 pub(super) fn client_reset(reset: Reset) -> Failure {

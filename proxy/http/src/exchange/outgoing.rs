@@ -29,7 +29,7 @@ pub(super) struct Outgoing {
     size_line: [u8; SIZE_LINE],
     size_length: usize,
     pieces: SmallVec<[Piece; PIECES]>,
-    tail: Vec<u8>,
+    tail: SmallVec<[u8; 16]>,
     /// Bytes of content in `pieces`.
     content: usize,
     /// The end of the message is in this batch, or was in an earlier one.
@@ -51,7 +51,7 @@ impl Outgoing {
             size_line: [0; SIZE_LINE],
             size_length: 0,
             pieces: SmallVec::new(),
-            tail: Vec::new(),
+            tail: SmallVec::new(),
             content: 0,
             ended: true,
             sealed: false,

@@ -2,6 +2,7 @@
 
 use leno_h2::Head;
 use leno_hpack::Block;
+use smallvec::SmallVec;
 
 use super::lines::check;
 use crate::edit::ends_at_hop;
@@ -23,7 +24,7 @@ pub(crate) fn to_h2(lines: &[u8]) -> Head {
 
 /// Fields as the trailers of chunked framing, behind the last chunk. What only a head may have
 /// is left out.
-pub(crate) fn to_h1(block: &Block, out: &mut Vec<u8>) {
+pub(crate) fn to_h1(block: &Block, out: &mut SmallVec<[u8; 16]>) {
     for field in block {
         let name = field.name();
         let forbidden = matches!(name, b"content-length" | b"host") || ends_at_hop(name);

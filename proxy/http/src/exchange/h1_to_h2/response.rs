@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use leno_h2::Head;
+use leno_h2::{Head, Piece};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -148,7 +148,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         let Some(server) = &mut self.to_server else { return Ok(()) };
         if self.protocol.take().is_some() {
             // Not granted: so the request is over.
-            server.send_data(Vec::new(), true);
+            server.send_data(Piece::default(), true);
         }
         to.empty = server.is_ended_without_rest();
         let body_begun = self.total > self.request.len() as u64;

@@ -63,7 +63,9 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
                     client.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
                 }
                 Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
-                Some(Event::End) if self.trailers.is_empty() => client.send_data(Vec::new(), true),
+                Some(Event::End) if self.trailers.is_empty() => {
+                    client.send_data(Piece::default(), true)
+                }
                 Some(Event::End) => client.send_trailers(trailers::to_h2(&self.trailers)),
                 None => {}
             }
@@ -83,7 +85,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
         self.server.read_closed = true;
         if self.down == Down::Body && matches!(cause, Cause::Closed) && self.walker.finish() {
             if let Some(client) = self.call.stream() {
-                client.send_data(Vec::new(), true);
+                client.send_data(Piece::default(), true);
             }
             self.down = Down::Done;
             return Ok(());

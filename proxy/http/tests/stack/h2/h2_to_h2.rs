@@ -368,3 +368,32 @@ fn hosts_that_are_no_hosts_are_refused() {
         drop(app);
     });
 }
+
+#[test]
+fn the_status_of_a_streaming_call_is_seen() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings::default());
+        let mut call = request("POST", "/a.B/C");
+        call.push(b"content-type", b"application/grpc");
+        for ended in [false, true] {
+            let mut up = user.open(&call, ended).unwrap();
+            let (_, mut answer) = next(&mut app).await;
+            answer.send_head(
+                &head([(":status", "200"), ("content-type", "application/grpc")]),
+                false,
+            );
+            up.head().await.unwrap();
+            answer.send_data(&b"\0\0\0\0\0"[..], false);
+            assert_eq!(up.data().await.unwrap().unwrap().len(), 5);
+            if !ended {
+                up.send_data(vec![], true);
+                assert!(answer.data().await.unwrap().is_none());
+            }
+            answer.send_trailers(head([("grpc-status", "9"), ("x", "y")]));
+            assert!(up.data().await.unwrap().is_none());
+            assert_eq!(lines(&up.trailers().unwrap()), "grpc-status: 9\nx: y\n");
+            let done = done.recv().await.unwrap();
+            assert_eq!((done.grpc_status, done.failure.is_none()), (Some(9), true));
+        }
+    });
+}
