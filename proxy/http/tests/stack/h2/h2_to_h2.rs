@@ -397,3 +397,28 @@ fn the_status_of_a_streaming_call_is_seen() {
         }
     });
 }
+
+#[test]
+fn a_draining_server_is_given_no_more_and_finishes_what_it_has() {
+    run(async {
+        let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
+        let mut first = user.open(&request("GET", "/1"), true).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        app.drain();
+        // Its GOAWAY is here once something that it says after it is.
+        answer.send_head(&head([(":status", "200")]), false);
+        first.head().await.unwrap();
+        answer.send_data(&b"ok"[..], false);
+        assert_eq!(&*first.data().await.unwrap().unwrap(), b"ok");
+        let mut second = user.open(&request("GET", "/2"), true).unwrap();
+        assert_eq!(second.head().await.unwrap().status(), Some(503));
+        let refused = done.recv().await.unwrap();
+        assert!(!refused.server_reusable);
+        let failure = refused.failure.unwrap();
+        assert!(failure.retryable && failure.unprocessed);
+        assert_eq!(failure.cause.label(), "draining");
+        answer.send_data(vec![], true);
+        assert!(first.data().await.unwrap().is_none());
+        assert!(done.recv().await.unwrap().failure.is_none());
+    });
+}

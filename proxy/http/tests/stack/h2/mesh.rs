@@ -1,6 +1,8 @@
 //! HTTP/1 through two proxies with HTTP/2 between them: what comes out is what went in.
 
-use super::support::{Settings, mesh, pattern, run, server};
+use super::support::{
+    Settings, gateway, head, lines, mesh, mesh_to_h2, next, pattern, run, server,
+};
 
 /// Sends a request and a response through, and says what came out of each.
 async fn through(requested: &str, responded: &str) -> (String, String) {
@@ -187,4 +189,64 @@ fn a_large_body_both_ways() {
             tokio::join!(user, app);
         });
     }
+}
+
+const CHAT: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+    Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+#[test]
+fn a_proxy_between_two_others_changes_nothing() {
+    run(async {
+        let (mut client, mut servers) = gateway();
+        let asked = "GET http://a:80/x HTTP/1.1\r\nHost: a\r\nX-ABC: 1\r\n\r\n";
+        let answer = "HTTP/1.1 299 Fine\r\nx-ABC: 1\r\ncontent-length: 2\r\n\r\nok";
+        client.send(asked).await;
+        let mut app = server(&mut servers).await;
+        app.expect(asked).await;
+        app.send(answer).await;
+        client.expect(answer).await;
+        // Refused, then granted.
+        client.send(CHAT).await;
+        app.expect(CHAT).await;
+        app.send(answer).await;
+        client.expect(answer).await;
+        client.send(CHAT).await;
+        app.expect(CHAT).await;
+        let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+                      Connection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n";
+        app.send(switch).await;
+        client.expect(switch).await;
+        client.send("ping").await;
+        app.expect("ping").await;
+        app.send("pong").await;
+        client.expect("pong").await;
+    });
+}
+
+#[test]
+fn an_application_that_speaks_http2_serves_clients_that_do_not() {
+    run(async {
+        let (mut client, mut app, mut done) = mesh_to_h2();
+        client.send("GET http://a/x HTTP/1.1\r\nHost: a\r\nX-ABC: 1\r\n\r\n").await;
+        let (asked, mut answer) = next(&mut app).await;
+        assert_eq!(
+            lines(&asked),
+            ":method: GET\n:scheme: http\n:authority: a\n:path: /x\nx-abc: 1\n"
+        );
+        answer.send_head(&head([(":status", "204"), ("leno-h1", "1.0 T")]), true);
+        client.expect("HTTP/1.1 204 No Content\r\n\r\n").await;
+        assert!(done.recv().await.unwrap().client_reusable);
+        client.send(CHAT).await;
+        let (asked, mut answer) = next(&mut app).await;
+        assert_eq!(asked.get(b":protocol"), Some(&b"websocket"[..]));
+        answer.send_head(&head([(":status", "200")]), false);
+        client
+            .expect(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-Websocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
+            )
+            .await;
+        client.send("ping").await;
+        assert_eq!(&*answer.data().await.unwrap().unwrap(), b"ping");
+    });
 }

@@ -111,8 +111,12 @@ pub(crate) fn h2_back(settings: &Settings) -> (Client, Accept) {
 
 /// A proxy with one HTTP/2 connection on each side.
 pub(crate) fn h2_h2(settings: Settings) -> (Client, Accept, Done) {
-    let (user, mut accept) = h2_front(&settings);
+    let (user, accept) = h2_front(&settings);
     let (server, app) = h2_back(&settings);
+    (user, app, serve_h2_h2(settings, accept, server))
+}
+
+fn serve_h2_h2(settings: Settings, mut accept: Accept, server: Client) -> Done {
     let (report, done) = mpsc::unbounded_channel();
     let settings = Rc::new(settings);
     spawn_local(async move {
@@ -130,7 +134,34 @@ pub(crate) fn h2_h2(settings: Settings) -> (Client, Accept, Done) {
             });
         }
     });
-    (user, app, done)
+    done
+}
+
+/// An HTTP/1 client, a proxy, a proxy of an application that speaks HTTP/2.
+pub(crate) fn mesh_to_h2() -> (Wire, Accept, Done) {
+    let outbound = Settings { mesh: true, ..Settings::default() };
+    let inbound = Settings { from_mesh: true, ..Settings::default() };
+    let (near, far) = duplex(outbound.pipe);
+    let (server, accept) = h2_back(&outbound);
+    let (report, first) = mpsc::unbounded_channel();
+    spawn_local(serve_h1(outbound, far, server, report));
+    let (server, app) = h2_back(&inbound);
+    serve_h2_h2(inbound, accept, server);
+    (Wire(near), app, first)
+}
+
+/// Three proxies in a row, HTTP/1 at both ends.
+pub(crate) fn gateway() -> (Wire, Servers) {
+    let outbound = Settings { mesh: true, ..Settings::default() };
+    let middle = Settings { mesh: true, from_mesh: true, ..Settings::default() };
+    let (near, far) = duplex(outbound.pipe);
+    let (server, accept) = h2_back(&outbound);
+    let (report, _) = mpsc::unbounded_channel();
+    spawn_local(serve_h1(outbound, far, server, report));
+    let (server, last) = h2_back(&middle);
+    serve_h2_h2(middle, accept, server);
+    let inbound = Settings { from_mesh: true, ..Settings::default() };
+    (Wire(near), serve_h2(inbound, last).0)
 }
 
 /// A proxy with an HTTP/1 client and an HTTP/2 server.
