@@ -13,12 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::table::{Resource, Table};
-
-/// Most addresses watched at once. A workload that dials more distinct addresses within
-/// [`IDLE`] scans rather than calls; 100 bytes each bound this at 2 MB.
-pub const MAX_WATCHED: usize = 16_384;
-/// How long an address that nobody watches stays subscribed.
-pub const IDLE: Duration = Duration::from_mins(5);
+use crate::watches::{Asker, Watches};
 
 /// What stands behind every address. Cheap to clone; all clones share one state.
 #[derive(Clone)]
@@ -44,7 +39,8 @@ pub struct Status {
     pub resources: usize,
     /// How many addresses are watched.
     pub addresses: usize,
-    /// How many watches were refused for the bound [`MAX_WATCHED`].
+    /// How many watches were refused for the bounds [`crate::MAX_WATCHED`] and
+    /// [`crate::MAX_LOOKED_UP`].
     pub refused: u64,
     /// How many responses of the control plane could not be used as they were.
     pub nacks: u64,
@@ -58,27 +54,19 @@ pub(crate) struct Live {
     instance: InstanceName,
     state: Mutex<State>,
     policy: watch::Sender<Option<Arc<ServerPolicy>>>,
-    /// Tells the client that `State::subscribe` has something.
+    /// Tells the client that `State::watches` has changed.
     wanted: Notify,
 }
 
 struct State {
     table: Table,
-    watched: HashMap<IpAddr, Watched>,
-    /// Addresses to subscribe to, not yet sent.
-    subscribe: Vec<IpAddr>,
+    watches: Watches,
     connected: bool,
     changed: Instant,
     heard: Instant,
     refused: u64,
     nacks: u64,
     connects: u64,
-}
-
-struct Watched {
-    resolution: watch::Sender<Resolution>,
-    /// Since when nobody has a receiver, as of the last sweep.
-    idle_since: Option<Instant>,
 }
 
 struct Fixed {
@@ -114,11 +102,26 @@ impl Directory {
     ///
     /// Receivers outlive the loss of the control plane: they keep the last value. Takes a lock for
     /// a moment, so keep the receiver rather than asking again on each connection.
+    ///
+    /// At most [`crate::MAX_WATCHED`] addresses are watched: for one more, those that nobody
+    /// watches any longer are dropped. If there are none, an address that is known is watched
+    /// nevertheless, and any other is [`Resolution::Unknown`].
     #[must_use]
     pub fn watch(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
+        self.ask(ip, Asker::Outbound)
+    }
+
+    /// The same for the address of a client, which is whoever connects: such addresses are bounded
+    /// by [`crate::MAX_LOOKED_UP`] and never take the room of those that the workload dials.
+    #[must_use]
+    pub fn look_up(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
+        self.ask(ip, Asker::Inbound)
+    }
+
+    fn ask(&self, ip: IpAddr, asker: Asker) -> watch::Receiver<Resolution> {
         let ip = canonical(SocketAddr::new(ip, 0)).ip();
         match &self.0 {
-            Kind::Live(live) => live.watch(ip),
+            Kind::Live(live) => live.watch(ip, asker),
             Kind::Fixed(fixed) => watch::Sender::new((fixed.resolver)(ip)).subscribe(),
         }
     }
@@ -169,8 +172,7 @@ impl Live {
         let now = Instant::now();
         let state = State {
             table: Table::default(),
-            watched: HashMap::new(),
-            subscribe: Vec::new(),
+            watches: Watches::default(),
             connected: false,
             changed: now,
             heard: now,
@@ -200,20 +202,24 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
+    fn watch(&self, ip: IpAddr, asker: Asker) -> watch::Receiver<Resolution> {
         let mut state = self.state();
-        if let Some(watched) = state.watched.get_mut(&ip) {
-            watched.idle_since = None;
-            return watched.resolution.subscribe();
+        if let Some(receiver) = state.watches.subscribe(ip, asker) {
+            return receiver;
         }
-        if state.watched.len() >= MAX_WATCHED {
+        let (room, dropped) = state.watches.make_room(asker);
+        if dropped {
+            state.forget_unneeded(&self.instance);
+        }
+        let resolution = state.table.resolve(ip);
+        let known = matches!(resolution, Resolution::Service(_) | Resolution::Workload(_));
+        // What is known is bounded by what the control plane has sent. Without its watch, a meshed
+        // address would be taken for an unmeshed one, and dialled in plaintext.
+        if !room && !known {
             state.refused += 1;
             return watch::Sender::new(Resolution::Unknown).subscribe();
         }
-        let resolution = watch::Sender::new(state.table.resolve(ip));
-        let receiver = resolution.subscribe();
-        state.watched.insert(ip, Watched { resolution, idle_since: None });
-        state.subscribe.push(ip);
+        let receiver = state.watches.insert(ip, asker, resolution);
         drop(state);
         self.wanted.notify_one();
         receiver
@@ -226,23 +232,23 @@ impl Live {
             since: state.changed.elapsed(),
             age: if state.connected { Duration::ZERO } else { state.heard.elapsed() },
             resources: state.table.len(),
-            addresses: state.watched.len(),
+            addresses: state.watches.len(),
             refused: state.refused,
             nacks: state.nacks,
             connects: state.connects,
         }
     }
 
-    /// The addresses to subscribe to since the last call.
-    pub(crate) fn take_subscriptions(&self) -> Vec<IpAddr> {
-        std::mem::take(&mut self.state().subscribe)
+    /// The addresses to subscribe to and those to unsubscribe from since the last call. The ends go
+    /// before: an address that is in both was dropped and is watched again.
+    pub(crate) fn take_changes(&self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        self.state().watches.take_changes()
     }
 
     /// Everything watched and everything held, for the first request of a stream.
     pub(crate) fn resume(&self) -> (Vec<IpAddr>, HashMap<String, String>) {
         let mut state = self.state();
-        state.subscribe.clear();
-        (state.watched.keys().copied().collect(), state.table.versions())
+        (state.watches.resume(), state.table.versions())
     }
 
     /// Notes that a stream opened.
@@ -297,43 +303,29 @@ impl Live {
         }
         for ip in changed {
             let mut resolution = state.table.resolve(ip);
-            let Some(watched) = state.watched.get(&ip) else {
-                continue;
-            };
             if matches!(resolution, Resolution::Pending) {
                 // Its resource went, and with it what there was to know.
                 resolution = Resolution::Unknown;
             }
-            watched.resolution.send_if_modified(|current| {
-                let differs = *current != resolution;
-                *current = resolution;
-                differs
-            });
+            state.watches.publish(ip, resolution);
         }
     }
 
-    /// Drops addresses that nobody has watched for [`IDLE`]; returns them, to be unsubscribed.
-    pub(crate) fn sweep(&self) -> Vec<IpAddr> {
-        let now = Instant::now();
+    /// Drops addresses that nobody has watched for [`crate::IDLE`]; the next
+    /// [`Live::take_changes`] has them.
+    pub(crate) fn sweep(&self) {
         let mut state = self.state();
-        let mut dropped = Vec::new();
-        state.watched.retain(|ip, watched| {
-            if watched.resolution.receiver_count() > 0 {
-                watched.idle_since = None;
-                return true;
-            }
-            let keep = now.duration_since(*watched.idle_since.get_or_insert(now)) < IDLE;
-            if !keep {
-                dropped.push(*ip);
-            }
-            keep
-        });
-        if !dropped.is_empty() {
-            let State { table, watched, subscribe, .. } = &mut *state;
-            subscribe.retain(|ip| watched.contains_key(ip));
-            table.retain(&self.instance.namespace, |ip| watched.contains_key(&ip));
+        if state.watches.sweep() {
+            state.forget_unneeded(&self.instance);
         }
-        dropped
+    }
+}
+
+impl State {
+    /// Drops what the control plane has said of addresses that are no longer watched.
+    fn forget_unneeded(&mut self, instance: &InstanceName) {
+        let Self { table, watches, .. } = self;
+        table.retain(&instance.namespace, |ip| watches.contains(ip));
     }
 }
 

@@ -24,13 +24,15 @@ mod settings;
 mod stream;
 mod table;
 mod tls;
+mod watches;
 
 pub use certificate::Certificate;
 pub use client::Client;
 pub use connection::ConnectError;
-pub use directory::{Directory, IDLE, MAX_WATCHED, Status};
+pub use directory::{Directory, Status};
 pub use identity::{IdentityClient, IdentityError};
 pub use settings::Settings;
+pub use watches::{IDLE, MAX_LOOKED_UP, MAX_WATCHED};
 
 /// An error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {

@@ -82,10 +82,11 @@ pub(crate) async fn run(
                 requests.send(take(live, response)).await?;
             }
             () = live.wanted() => {
-                requests.change(&live.take_subscriptions(), &[]).await?;
+                requests.change(live.take_changes()).await?;
             }
             _ = sweep.tick() => {
-                requests.change(&[], &live.sweep()).await?;
+                live.sweep();
+                requests.change(live.take_changes()).await?;
             }
         }
     }
@@ -140,11 +141,12 @@ impl Requests {
         .await
     }
 
-    async fn change(&self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), StreamError> {
+    /// An address that is in both was dropped and is asked for anew: ends are read first.
+    async fn change(&self, (add, remove): (Vec<IpAddr>, Vec<IpAddr>)) -> Result<(), StreamError> {
         if add.is_empty() && remove.is_empty() {
             return Ok(());
         }
-        let names = |ips: &[IpAddr]| ips.iter().copied().map(names::of_address).collect();
+        let names = |ips: Vec<IpAddr>| ips.into_iter().map(names::of_address).collect();
         self.send(DeltaDiscoveryRequest {
             type_url: ADDRESS_TYPE.to_owned(),
             resource_names_subscribe: names(add),

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use leno_types::InstanceName;
 use leno_types::mesh::{Resolution, Service, Workload};
+use tokio::sync::watch;
 
-use super::{Directory, IDLE, Live, MAX_WATCHED};
+use super::{Directory, Live};
 use crate::table::{Address, Resource};
+use crate::watches::{IDLE, MAX_LOOKED_UP, MAX_WATCHED};
 
 fn live() -> (Directory, Arc<Live>) {
     Directory::live("shop/web-0".parse().unwrap())
@@ -54,7 +56,7 @@ fn a_watch_is_pending_until_the_control_plane_answers() {
     let watched = directory.watch(ip("10.96.0.1"));
     let other = directory.watch(ip("10.96.0.2"));
     assert_eq!(name(&watched.borrow()), "pending");
-    assert_eq!(live.take_subscriptions().len(), 2);
+    assert_eq!(live.take_changes().0.len(), 2);
 
     live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[ip("10.96.0.2")]);
     assert_eq!(name(&watched.borrow()), "service shop/db");
@@ -72,7 +74,7 @@ fn what_was_prefetched_is_known_at_once() {
     // The same address as IPv6 sockets show it, and the same watch.
     assert_eq!(name(&directory.watch(ip("::ffff:10.96.0.1")).borrow()), "service shop/db");
     assert_eq!(name(&directory.watch(ip("10.96.0.1")).borrow()), "service shop/db");
-    assert_eq!(live.take_subscriptions().len(), 2);
+    assert_eq!(live.take_changes().0.len(), 2);
 }
 
 #[test]
@@ -112,17 +114,22 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
     let kept = directory.watch(ip("10.96.1.1"));
     drop(directory.watch(ip("10.96.1.2")));
     drop(directory.watch(ip("10.96.1.3")));
+    assert_eq!(live.take_changes().0.len(), 3);
+    let ends = || {
+        live.sweep();
+        live.take_changes().1
+    };
     let answer = vec![service("far/a", &["10.96.1.1"]), service("far/b", &["10.96.1.2"])];
     live.apply(answer, &[], &[ip("10.96.1.3")]);
     live.apply(vec![service("shop/own", &["10.96.0.9"])], &[], &[]);
-    assert!(live.sweep().is_empty());
+    assert!(ends().is_empty());
     tokio::time::advance(IDLE - Duration::from_secs(1)).await;
-    assert!(live.sweep().is_empty());
+    assert!(ends().is_empty());
     // A new watch starts the time over.
     drop(directory.watch(ip("10.96.1.3")));
-    assert!(live.sweep().is_empty());
+    assert!(ends().is_empty());
     tokio::time::advance(Duration::from_secs(2)).await;
-    assert_eq!(live.sweep(), [ip("10.96.1.2")]);
+    assert_eq!(ends(), [ip("10.96.1.2")]);
     assert_eq!(name(&kept.borrow()), "service far/a");
     // What nobody watches is gone, but for the prefetched.
     let status = directory.status();
@@ -132,16 +139,108 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
     assert!(versions.contains_key("service/far/a") && versions.contains_key("service/shop/own"));
 }
 
+fn scanned(number: usize) -> IpAddr {
+    std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap()).into()
+}
+
+/// As many watches as there may be, all of them held.
+fn fill(directory: &Directory) -> Vec<watch::Receiver<Resolution>> {
+    (0..MAX_WATCHED).map(|number| directory.watch(scanned(number))).collect()
+}
+
 #[test]
 fn a_scan_is_refused_beyond_the_bound() {
     let (directory, live) = live();
-    for number in 0..u32::try_from(MAX_WATCHED).unwrap() {
-        drop(directory.watch(std::net::Ipv4Addr::from(0x0a00_0000 + number).into()));
-    }
+    let _held = fill(&directory);
     let refused = directory.watch(ip("192.168.0.1"));
     assert_eq!(name(&refused.borrow()), "unknown");
     assert_eq!(directory.status().refused, 1);
-    assert_eq!(live.take_subscriptions().len(), MAX_WATCHED);
+    assert_eq!(live.take_changes().0.len(), MAX_WATCHED);
+}
+
+#[test]
+fn at_the_bound_what_is_meshed_is_not_taken_for_unknown() {
+    let (directory, live) = live();
+    live.apply(vec![workload("shop/db-0", "192.168.0.1")], &[], &[]);
+    let _held = fill(&directory);
+    let mut known = directory.watch(ip("192.168.0.1"));
+    assert_eq!(name(&known.borrow_and_update()), "workload shop/db-0");
+    // And it is kept up to date.
+    live.apply(vec![service("shop/db", &["192.168.0.1"])], &[], &[]);
+    assert_eq!(name(&known.borrow()), "service shop/db");
+    assert_eq!(directory.status().refused, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_bound_the_oldest_that_nobody_watches_make_room() {
+    let (directory, live) = live();
+    let mut held = fill(&directory);
+    assert_eq!(live.take_changes().0.len(), MAX_WATCHED);
+    let back = ip("192.168.0.1");
+    assert_eq!(name(&directory.watch(back).borrow()), "unknown");
+    // A quarter goes at a time; what was used since is not in it.
+    held.truncate(MAX_WATCHED / 2);
+    drop(directory.watch(scanned(MAX_WATCHED / 2)));
+    // The search in vain is not repeated at once.
+    assert_eq!(name(&directory.watch(back).borrow()), "unknown");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(name(&directory.watch(back).borrow()), "pending");
+    let (added, dropped) = live.take_changes();
+    assert_eq!((added.len(), dropped.len()), (1, MAX_WATCHED / 4));
+    let expected = MAX_WATCHED / 2 + 1..=MAX_WATCHED / 2 + MAX_WATCHED / 4;
+    assert!(dropped.into_iter().eq(expected.map(scanned)));
+    assert_eq!(
+        (directory.status().addresses, directory.status().refused),
+        (MAX_WATCHED * 3 / 4 + 1, 2)
+    );
+}
+
+#[test]
+fn strangers_take_no_room_from_what_is_dialled() {
+    let (directory, live) = live();
+    let strangers: Vec<_> =
+        (0..MAX_LOOKED_UP).map(|number| directory.look_up(scanned(number))).collect();
+    assert_eq!(name(&directory.look_up(ip("192.168.0.1")).borrow()), "unknown");
+    assert_eq!(name(&directory.watch(ip("192.168.0.2")).borrow()), "pending");
+    drop(strangers);
+    assert_eq!(directory.status().addresses, MAX_LOOKED_UP + 1);
+    // However many come, and nothing of those that were never told of needs to be told.
+    for number in 0..MAX_WATCHED {
+        drop(directory.look_up(scanned(number)));
+    }
+    assert!(directory.status().addresses <= MAX_LOOKED_UP + 1);
+    let (added, dropped) = live.take_changes();
+    assert_eq!((added.len(), dropped.len()), (directory.status().addresses, 0));
+}
+
+#[test]
+fn a_client_that_is_also_dialled_is_kept() {
+    let (directory, live) = live();
+    drop(directory.look_up(scanned(0)));
+    let dialled = directory.watch(scanned(0));
+    drop(dialled.clone());
+    for number in 1..=MAX_LOOKED_UP * 2 {
+        drop(directory.look_up(scanned(number)));
+    }
+    live.apply(vec![workload("far/db-0", "10.0.0.0")], &[], &[]);
+    assert_eq!(name(&dialled.borrow()), "workload far/db-0");
+    let status = directory.status();
+    assert!(status.addresses <= MAX_LOOKED_UP + 1);
+    assert_eq!(status.refused, 0);
+}
+
+#[test]
+fn what_is_dropped_and_watched_again_is_asked_for_again() {
+    let (directory, live) = live();
+    for number in 0..MAX_LOOKED_UP {
+        drop(directory.look_up(scanned(number)));
+    }
+    live.take_changes();
+    drop(directory.look_up(scanned(MAX_LOOKED_UP)));
+    drop(directory.look_up(scanned(0)));
+    let (added, dropped) = live.take_changes();
+    assert_eq!(added, [scanned(MAX_LOOKED_UP), scanned(0)]);
+    assert!(dropped.contains(&scanned(0)));
 }
 
 #[tokio::test(start_paused = true)]
