@@ -107,6 +107,13 @@ impl Stream for Channel {
         }
     }
 
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Plain(tcp) => Some(tcp),
+            Self::Mesh(mesh) => mesh.socket(),
+        }
+    }
+
     fn abort(&mut self) {
         match self {
             Self::Plain(tcp) => tcp.abort(),

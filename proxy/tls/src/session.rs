@@ -18,7 +18,7 @@ use rustls::unbuffered::{
 use tokio::io::ReadBuf;
 
 /// The largest record on the wire (RFC 8446 section 5.2).
-const MAX_RECORD: usize = 5 + (1 << 14) + 256;
+pub(crate) const MAX_RECORD: usize = 5 + (1 << 14) + 256;
 
 /// The most that the session itself may have to say while the socket takes nothing: flights of the
 /// handshake, a key update, an alert. A peer that asks for more is given up.
@@ -53,12 +53,11 @@ pub(crate) struct Outgoing {
     own: Vec<u8>,
 }
 
-/// Encrypted bytes that were read. It holds a buffer only while a read is under way: what must wait
-/// for the rest of a record is parked in as much memory as it needs.
+/// Encrypted bytes that were read. The buffer has room only while a read is under way: what must
+/// wait for the rest of a record is parked in as much memory as it needs.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     buffer: Option<Buffer>,
-    parked: Vec<u8>,
 }
 
 /// Decrypted bytes on their way to a reader, whose space comes first.
@@ -71,57 +70,39 @@ pub(crate) struct Plaintext<'a, 'b> {
 
 impl Incoming {
     pub(crate) fn parked(bytes: Vec<u8>) -> Self {
-        Self { buffer: None, parked: bytes }
+        Self { buffer: (!bytes.is_empty()).then(|| Buffer::holding(bytes)) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.buffer.is_none() && self.parked.is_empty()
+        self.buffer.is_none()
     }
 
     /// A buffer with room for the rest of a record; none when what is in it fills it already.
     pub(crate) fn room(&mut self) -> Option<&mut Buffer> {
-        if self.parked.len() > leno_transport::RELAY_BUFFER {
-            return None;
-        }
-        let parked = std::mem::take(&mut self.parked);
         let buffer = self.buffer.get_or_insert_with(Buffer::take);
-        if !parked.is_empty() {
-            buffer.unfilled()[..parked.len()].copy_from_slice(&parked);
-            buffer.fill(parked.len());
-        }
         if buffer.unfilled().len() < MAX_RECORD {
             buffer.compact();
         }
         (!buffer.unfilled().is_empty()).then_some(buffer)
     }
 
-    /// Gives the buffer back before a wait.
+    /// Gives the room back before a wait.
     pub(crate) fn park(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.parked = buffer.filled().to_vec();
+        match &mut self.buffer {
+            Some(buffer) if !buffer.filled().is_empty() => buffer.shrink(),
+            buffer => *buffer = None,
         }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        match &mut self.buffer {
-            Some(buffer) => buffer.filled_mut(),
-            None => &mut self.parked,
-        }
+        self.buffer.as_mut().map_or(&mut [], Buffer::filled_mut)
     }
 
     fn consume(&mut self, n: usize) {
-        match &mut self.buffer {
-            Some(buffer) => {
-                buffer.consume(n);
-                if buffer.filled().is_empty() {
-                    self.buffer = None;
-                }
-            }
-            None => {
-                self.parked.drain(..n);
-                if self.parked.is_empty() {
-                    self.parked = Vec::new();
-                }
+        if let Some(buffer) = &mut self.buffer {
+            buffer.consume(n);
+            if buffer.filled().is_empty() {
+                self.buffer = None;
             }
         }
     }
@@ -153,6 +134,14 @@ impl Outgoing {
             None if n == self.own.len() => self.own = Vec::new(),
             None => drop(self.own.drain(..n)),
         }
+    }
+
+    /// Gives back what is more than the bytes need, before a wait.
+    pub(crate) fn park(&mut self) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.shrink();
+        }
+        self.own.shrink_to_fit();
     }
 
     /// Takes an encrypted write, when everything before it is sent.

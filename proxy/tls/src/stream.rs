@@ -149,6 +149,10 @@ impl Stream for MeshStream {
         None
     }
 
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(self.tls.tcp())
+    }
+
     fn abort(&mut self) {
         self.tls.abort();
     }

@@ -5,6 +5,7 @@ mod ca;
 mod certificates;
 mod first;
 mod liar;
+mod memory;
 mod optional;
 
 use std::time::Duration;

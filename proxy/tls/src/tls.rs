@@ -8,12 +8,12 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use leno_transport::{Buffer, Prefixed, Stream};
+use leno_transport::{Buffer, Prefixed, Stream, budget};
 use rustls::CommonState;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::session::{Incoming, MAX_PLAINTEXT, Outgoing, Plaintext, Session, Step};
+use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, Session, Step};
 
 /// A connection before, in and after its handshake.
 #[derive(Debug)]
@@ -68,7 +68,16 @@ impl Tls {
         if self.more || self.held.is_some() || self.peer_closed {
             return Poll::Ready(Ok(()));
         }
-        self.tcp.poll_read_ready(cx)
+        self.poll_socket(cx)
+    }
+
+    /// Ready when the socket has something. What waits for that holds no more than is there.
+    fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ready = self.tcp.poll_read_ready(cx);
+        if ready.is_pending() {
+            self.incoming.park();
+        }
+        ready
     }
 
     /// Ready when both sides have finished, and the own last flight is with the kernel.
@@ -107,11 +116,17 @@ impl Tls {
     /// Reads what the socket has. 0 is the end, which without an alert before it is a cut.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         // First, so that no buffer is taken for nothing.
-        ready!(self.tcp.poll_read_ready(cx))?;
+        ready!(self.poll_socket(cx))?;
         let Some(buffer) = self.incoming.room() else {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         };
-        let mut space = ReadBuf::new(buffer.unfilled());
+        let most = match budget::is_short() {
+            true => MAX_RECORD.saturating_sub(buffer.filled().len()).max(1),
+            false => buffer.unfilled().len(),
+        };
+        let room = buffer.unfilled();
+        let most = most.min(room.len());
+        let mut space = ReadBuf::new(&mut room[..most]);
         let read = Pin::new(&mut self.tcp).poll_read(cx, &mut space);
         let n = space.filled().len();
         buffer.fill(n);
@@ -124,7 +139,13 @@ impl Tls {
     /// Sends what is encrypted already.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(bytes) = self.outgoing.next() {
-            let n = ready!(Pin::new(&mut self.tcp).poll_write(cx, bytes))?;
+            let Poll::Ready(written) = Pin::new(&mut self.tcp).poll_write(cx, bytes) else {
+                if budget::is_short() {
+                    self.outgoing.park();
+                }
+                return Poll::Pending;
+            };
+            let n = written?;
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -152,6 +173,31 @@ impl Tls {
         }
     }
 
+    fn poll_decrypted(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = out.filled().len();
+        self.read_held(out);
+        loop {
+            if out.remaining() == 0 || (out.filled().len() > before && !self.more) {
+                return Poll::Ready(Ok(()));
+            }
+            if self.more || !self.incoming.is_empty() {
+                self.more = self.step(Some(out), before, cx)? == Step::Full;
+            }
+            if out.filled().len() > before || self.peer_closed {
+                return Poll::Ready(Ok(()));
+            }
+            // What the session itself has to say (a ticket, a key update) must not wait for a write.
+            let _sent_or_later = self.poll_send(cx)?;
+            if ready!(self.poll_fill(cx))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
     fn read_held(&mut self, out: &mut ReadBuf<'_>) {
         if let Some(held) = &mut self.held {
             let n = held.filled().len().min(out.remaining());
@@ -171,24 +217,15 @@ impl AsyncRead for Tls {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let before = out.filled().len();
-        this.read_held(out);
-        loop {
-            if out.remaining() == 0 || (out.filled().len() > before && !this.more) {
-                return Poll::Ready(Ok(()));
-            }
-            if this.more || !this.incoming.is_empty() {
-                this.more = this.step(Some(out), before, cx)? == Step::Full;
-            }
-            if out.filled().len() > before || this.peer_closed {
-                return Poll::Ready(Ok(()));
-            }
-            // What the session itself has to say (a ticket, a key update) must not wait for a write.
-            let _sent_or_later = this.poll_send(cx)?;
-            if ready!(this.poll_fill(cx))? == 0 {
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        let read = this.poll_decrypted(cx, out);
+        if budget::is_short() {
+            // It may be long until the reader comes back for the rest.
+            this.incoming.park();
+            if let Some(held) = &mut this.held {
+                held.shrink();
             }
         }
+        read
     }
 }
 

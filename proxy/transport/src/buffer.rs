@@ -42,9 +42,16 @@ impl Buffer {
         Self { bytes, start: 0, end: 0, charge: Charge::new(RELAY_BUFFER) }
     }
 
-    /// Keeps no more memory than what is filled needs, for a wait while the budget is short. There
-    /// is no room behind it then.
-    pub(crate) fn shrink(&mut self) {
+    /// Holds bytes that somebody else has read, without room behind them.
+    #[must_use]
+    pub fn holding(bytes: Vec<u8>) -> Self {
+        let (end, charge) = (bytes.len(), Charge::new(bytes.len()));
+        Self { bytes: bytes.into_boxed_slice(), start: 0, end, charge }
+    }
+
+    /// Keeps no more memory than what is filled needs, for a wait. There is no room behind it then,
+    /// until [`Buffer::compact`].
+    pub fn shrink(&mut self) {
         if self.filled().len() < self.bytes.len() {
             let filled: Box<[u8]> = self.filled().into();
             (self.start, self.end) = (0, filled.len());
@@ -64,8 +71,16 @@ impl Buffer {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// Moves what is filled to the front, so that all free room is behind it.
+    /// Moves what is filled to the front, so that all free room is behind it; the whole of
+    /// [`RELAY_BUFFER`] again, where the buffer was shrunk.
     pub fn compact(&mut self) {
+        if self.bytes.len() < RELAY_BUFFER {
+            let mut whole = Self::take();
+            whole.bytes[..self.filled().len()].copy_from_slice(self.filled());
+            whole.end = self.filled().len();
+            *self = whole;
+            return;
+        }
         self.bytes.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
@@ -107,7 +122,7 @@ impl Drop for Buffer {
 
 /// Keeps a whole buffer for the next who takes one, if few are kept and memory is not short.
 fn give_back(bytes: Box<[u8]>) {
-    if bytes.len() < RELAY_BUFFER || budget::is_short() {
+    if bytes.len() != RELAY_BUFFER || budget::is_short() {
         return;
     }
     // At the end of the thread the pool is gone already, and the buffer goes with it.
@@ -144,6 +159,7 @@ mod tests {
         trim_buffers();
         assert_eq!(FREE.with_borrow(Vec::capacity), 0);
     }
+
     #[test]
     fn a_buffer_is_charged_while_it_is_held_and_shrinks_to_what_it_holds() {
         let before = budget::charged();
@@ -154,8 +170,15 @@ mod tests {
         buffer.consume(1);
         buffer.shrink();
         assert_eq!((buffer.filled(), budget::charged() - before), (&b"ello"[..], 4));
+        buffer.compact();
+        assert_eq!(buffer.filled(), b"ello");
+        assert_eq!(buffer.unfilled().len(), RELAY_BUFFER - 4);
+        assert_eq!(budget::charged() - before, RELAY_BUFFER);
         buffer.consume(4);
         assert!(buffer.filled().is_empty());
+        drop(buffer);
+        let buffer = Buffer::holding(b"hello".to_vec());
+        assert_eq!((buffer.filled(), budget::charged() - before), (&b"hello"[..], 5));
         drop(buffer);
         assert_eq!(budget::charged(), before);
     }

@@ -1,6 +1,7 @@
 //! Bytes through mTLS: whole, with their ends, and cut.
 
 use std::io::IoSlice;
+use std::os::fd::AsFd;
 
 use leno_http::Io;
 use leno_transport::{Ended, RELAY_IDLE, Stream};
@@ -147,6 +148,33 @@ async fn a_reset_crosses_two_proxies() {
     let error = far.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     assert_eq!(ended.await.unwrap().reason(), "reset");
+}
+
+#[tokio::test]
+async fn the_host_behind_a_lasting_relay_is_asked_whether_it_is_there() {
+    let mesh = Mesh::new();
+    for in_channel in [false, true] {
+        let (client, _server) = mesh.connected(Alpn::Opaque).await;
+        let (_application, near) = pair().await;
+        let tcp = client.tcp().as_fd().try_clone_to_owned().unwrap();
+        let socket = socket2::Socket::from(tcp);
+        assert!(!socket.keepalive().unwrap());
+        tokio::time::pause();
+        let relay = match in_channel {
+            true => {
+                let relay = leno_transport::relay(near, Channel::from(client), RELAY_IDLE, ());
+                tokio::spawn(async move { drop(relay.await) })
+            }
+            false => {
+                let relay = leno_transport::relay(near, client, RELAY_IDLE, ());
+                tokio::spawn(async move { drop(relay.await) })
+            }
+        };
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        assert!(socket.keepalive().unwrap());
+        tokio::time::resume();
+        relay.abort();
+    }
 }
 
 #[tokio::test]
