@@ -22,7 +22,7 @@ declare -A rank=(
   [leno-proxy]=5 [leno-controller]=5 [leno]=5 [leno-bench]=5 [leno-example-shop]=5
   [leno-testkit]=1
 )
-same_rank_ok=" leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-sources:leno-index leno-bpf:leno-bpf-abi "
+same_rank_ok=" leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-sources:leno-index leno-bpf:leno-bpf-abi "
 for manifest in $(git ls-files '*/Cargo.toml'); do
   name=$(awk -F'"' '/^name = / {print $2; exit}' "$manifest")
   [ -n "${rank[$name]:-}" ] || { fail "$manifest: give $name a rank in scripts/lint-tree.sh"; continue; }

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use leno_transport::budget;
 use tokio::io::ReadBuf;
 
 use crate::clock::Clock;
@@ -56,14 +57,7 @@ struct Closing {
 
 impl<S: Io> Driver<S> {
     pub(crate) fn new(conn: Shared, io: S, received: &[u8]) -> Self {
-        let mut inbox = Inbox {
-            chunk: Chunk::default(),
-            start: 0,
-            end: 0,
-            want: 0,
-            class: Class::FIRST_READ,
-            small_reads: 0,
-        };
+        let mut inbox = Inbox::new();
         inbox.put(received);
         let clock = Clock::new(&conn.borrow().limits);
         Self { conn, io, inbox, clock, deferred: false, closing: None }
@@ -117,11 +111,17 @@ impl<S: Io> Driver<S> {
         for _ in 0..READS {
             let broken = |error: io::Error| ConnError::io(error.kind(), "the connection broke");
             match self.io.poll_read_ready(cx) {
-                Poll::Pending => return Ok(false),
+                Poll::Pending => {
+                    self.inbox.park();
+                    return Ok(false);
+                }
                 Poll::Ready(ready) => ready.map_err(broken)?,
             }
             match self.inbox.poll_fill(&mut self.io, cx) {
-                Poll::Pending => return Ok(false),
+                Poll::Pending => {
+                    self.inbox.park();
+                    return Ok(false);
+                }
                 Poll::Ready(Ok(0)) => {
                     let kind = io::ErrorKind::UnexpectedEof;
                     let inner = self.conn.borrow();
@@ -282,6 +282,17 @@ impl<S> Drop for Driver<S> {
 }
 
 impl Inbox {
+    fn new() -> Self {
+        Self {
+            chunk: Chunk::default(),
+            start: 0,
+            end: 0,
+            want: 0,
+            class: Class::FIRST_READ,
+            small_reads: 0,
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.start == self.end
     }
@@ -330,7 +341,22 @@ impl Inbox {
         Poll::Ready(Ok(count))
     }
 
+    /// Before a wait: while memory is short, what has come of a frame holds no more than it needs.
+    fn park(&mut self) {
+        if !budget::is_short() || self.is_empty() {
+            return;
+        }
+        let held = self.end - self.start;
+        let class = Class::holding(held);
+        if class.size() < self.chunk.len() {
+            self.move_to(class);
+        }
+    }
+
     fn make_room(&mut self) {
+        if budget::is_short() {
+            self.class = Class::FIRST_READ;
+        }
         let held = self.end - self.start;
         let class = self.class.max(Class::holding(held.max(self.want) + 1));
         let fits = self.chunk.len() - self.start > self.want.max(held)
@@ -338,6 +364,12 @@ impl Inbox {
         if fits && self.chunk.unique().is_some() {
             return;
         }
+        self.move_to(class);
+    }
+
+    /// Moves what is held, which must fit, to a chunk that nobody else has.
+    fn move_to(&mut self, class: Class) {
+        let held = self.end - self.start;
         let mut chunk = Chunk::take(class);
         if let Some(room) = chunk.unique() {
             room[..held].copy_from_slice(&self.chunk[self.start..self.end]);
@@ -360,5 +392,29 @@ impl Inbox {
         } else {
             self.small_reads = 0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_transport::budget::{Budget, Charge, MIN_BUDGET};
+
+    use super::*;
+
+    #[test]
+    fn while_memory_is_short_reads_are_small_again() {
+        // On a thread of its own, since it enters a budget.
+        let test = std::thread::spawn(|| {
+            let mut inbox = Inbox::new();
+            inbox.class = Class::FIRST_READ.larger().larger();
+            Budget::new(MIN_BUDGET).enter();
+            inbox.make_room();
+            assert_eq!(inbox.chunk.len(), Class::FIRST_READ.larger().larger().size());
+            inbox.chunk = Chunk::default();
+            let _others = Charge::new(MIN_BUDGET);
+            inbox.make_room();
+            assert_eq!(inbox.chunk.len(), Class::FIRST_READ.size());
+        });
+        test.join().unwrap();
     }
 }

@@ -41,11 +41,14 @@ pub enum Abuse {
     SettingsTimeout,
     /// A message that breaks RFC 9113 section 8; only the stream is reset.
     Malformed,
+    /// A new stream while the worker's memory budget is short; only the stream is refused. It may
+    /// be no fault of this peer.
+    MemoryBudget,
 }
 
 impl Abuse {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::RapidReset,
         Self::StreamErrors,
         Self::ContinuationFlood,
@@ -62,6 +65,7 @@ impl Abuse {
         Self::WriteStall,
         Self::SettingsTimeout,
         Self::Malformed,
+        Self::MemoryBudget,
     ];
 
     /// A name for metrics and logs.
@@ -84,6 +88,7 @@ impl Abuse {
             Self::WriteStall => "write-stall",
             Self::SettingsTimeout => "settings-timeout",
             Self::Malformed => "malformed",
+            Self::MemoryBudget => "memory-budget",
         }
     }
 }

@@ -206,6 +206,14 @@ impl Inner {
         Err(ConnError::abused(Abuse::StreamErrors, "too many streams that had to be reset"))
     }
 
+    /// Refuses a stream for want of memory. It does not count towards the stream errors that end
+    /// a connection, since the streams it has are to go on.
+    pub(crate) fn refuse_for_memory(&mut self, id: u32) -> Result<(), ConnError> {
+        count(Abuse::MemoryBudget);
+        self.remember_reset(id);
+        self.reply(&frame::rst_stream(id, Code::REFUSED_STREAM))
+    }
+
     /// Resets a stream on behalf of its user.
     pub(crate) fn reset(&mut self, key: Key, code: Code) {
         if self.rst(key, code) {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
+use leno_transport::budget;
+
 /// Sizes of chunks. The smallest is for copies of small payloads that must wait; the second holds
 /// the largest frame that most peers send, with what came before it; the largest is what one read
 /// of a bulk stream can use before it falls out of the processor's cache.
@@ -51,14 +53,21 @@ pub fn trim_chunks() {
     FREE.with(|free| free.iter().for_each(|list| drop(list.take())));
 }
 
-/// Bytes being filled by reads, of which [`Piece`]s are split off. The default owns nothing.
+/// Bytes being filled by reads, of which [`Piece`]s are split off. The default owns nothing. The
+/// worker's budget is charged for them from the first reference to the last.
 #[derive(Default)]
 pub(crate) struct Chunk(Option<Rc<[u8]>>);
 
 impl Chunk {
     pub(crate) fn take(class: Class) -> Self {
         let pooled = FREE.try_with(|free| free[class.0 as usize].borrow_mut().pop()).ok().flatten();
-        Self(Some(pooled.unwrap_or_else(|| Rc::from(vec![0; class.size()]))))
+        Self::charged(pooled.unwrap_or_else(|| Rc::from(vec![0; class.size()])))
+    }
+
+    /// Takes the first reference there is.
+    fn charged(rc: Rc<[u8]>) -> Self {
+        budget::charge(rc.len());
+        Self(Some(rc))
     }
 
     /// The whole chunk for writing, unless a piece of it is still about.
@@ -83,6 +92,10 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         let Some(rc) = self.0.take() else { return };
         if Rc::strong_count(&rc) > 1 {
+            return;
+        }
+        budget::credit(rc.len());
+        if budget::is_short() {
             return;
         }
         let Some(class) = SIZES.iter().position(|size| *size == rc.len()) else { return };
@@ -115,7 +128,7 @@ impl Piece {
                 room.copy_from_slice(bytes);
                 Self { chunk, start: 0, end: bytes.len() }
             }
-            None => Self { chunk: Chunk(Some(Rc::from(bytes))), start: 0, end: bytes.len() },
+            None => Self { chunk: Chunk::charged(Rc::from(bytes)), start: 0, end: bytes.len() },
         }
     }
 
@@ -183,7 +196,7 @@ impl From<&[u8]> for Piece {
 impl From<Vec<u8>> for Piece {
     fn from(bytes: Vec<u8>) -> Self {
         let end = bytes.len();
-        Self { chunk: Chunk(Some(Rc::from(bytes))), start: 0, end }
+        Self { chunk: Chunk::charged(Rc::from(bytes)), start: 0, end }
     }
 }
 
@@ -211,6 +224,26 @@ mod tests {
         drop(first);
         assert_eq!(free(Class::SMALLEST), 1);
         trim_chunks();
+    }
+
+    #[test]
+    fn a_chunk_is_charged_from_its_first_reference_to_its_last() {
+        let before = budget::charged();
+        let charged = || budget::charged() - before;
+        let chunk = Chunk::take(Class::FIRST_READ);
+        let mut piece = chunk.piece(0..100);
+        drop(chunk);
+        let first = piece.split_to(10);
+        assert_eq!(charged(), Class::FIRST_READ.size());
+        drop(piece);
+        assert_eq!(charged(), Class::FIRST_READ.size());
+        drop(first);
+        assert_eq!(charged(), 0);
+        let large = Piece::copied(&vec![7; 300 * 1024]);
+        let own = Piece::from(vec![7; 100]);
+        assert_eq!(charged(), 300 * 1024 + 100);
+        drop((large, own));
+        assert_eq!(charged(), 0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! HEADERS and CONTINUATION (RFC 9113 sections 6.2 and 6.10): heads and trailers.
 
 use leno_hpack::Outcome;
+use leno_transport::budget;
 
 use super::unpadded;
 use crate::code::Code;
@@ -133,6 +134,9 @@ impl Inner {
         let most = self.limits.concurrent_streams;
         if self.open >= most || self.streams.len() > most as usize + LINGERING {
             return self.stream_error(id, Code::REFUSED_STREAM, Some(Abuse::ConcurrentStreams));
+        }
+        if !budget::admits() {
+            return self.refuse_for_memory(id);
         }
         if depends_on_itself {
             return self.stream_error(id, Code::PROTOCOL_ERROR, None);

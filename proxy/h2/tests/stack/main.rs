@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod abuse;
+mod memory;
 mod peers;
 mod rules;
 mod script;
