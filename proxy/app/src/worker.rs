@@ -59,7 +59,7 @@ pub(crate) enum Command {
     Snapshot(oneshot::Sender<Snapshot>),
     /// What is in progress and open.
     Load(oneshot::Sender<Load>),
-    /// Finish: close HTTP connections after their next response.
+    /// Finish: close HTTP connections after their next response, or the streams that they have.
     Drain,
 }
 
@@ -223,7 +223,8 @@ impl Planes {
         match command {
             // Whoever asked may have given up.
             Command::Snapshot(answer) => {
-                let _given_up = answer.send(self.registry.snapshot());
+                let abuses = leno_h2::abuse_counts().map(|(abuse, count)| (abuse.label(), count));
+                let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));
             }
             Command::Load(answer) => {
                 let connections = self.connections.get();
@@ -239,6 +240,7 @@ impl Planes {
         self.inbound.sweep();
         if self.activity.busy() == 0 {
             leno_http::trim_pool();
+            leno_h2::trim_chunks();
             leno_transport::trim_buffers();
         }
     }

@@ -156,6 +156,12 @@ impl Client {
         self.users.conn.borrow().can_open() != Err(OpenError::Closed)
     }
 
+    /// Whether a stream can be opened now.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.users.conn.borrow().can_open().is_ok()
+    }
+
     /// Streams that are not over.
     #[must_use]
     pub fn streams(&self) -> u32 {

@@ -99,6 +99,11 @@ impl Call {
         self.grpc
     }
 
+    /// Whether another proxy of the mesh says that it was an HTTP/1 request.
+    pub fn was_http1(&self) -> bool {
+        self.carried.is_some()
+    }
+
     /// When the client's `grpc-timeout` runs out. An exchange ends at it.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline

@@ -1,5 +1,7 @@
 //! The requests of one client's connection, one after the other, and what is left of it after each.
 
+mod streams;
+
 use crate::Io;
 use crate::answer::Answer;
 use crate::conn::Conn;
@@ -7,6 +9,8 @@ use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::head::RequestHead;
 use crate::limits::Limits;
+
+pub use streams::serve_streams;
 
 /// The status counted when the client left before there was one (as nginx has it).
 const CLIENT_LEFT: u16 = 499;

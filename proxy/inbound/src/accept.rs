@@ -122,6 +122,7 @@ async fn handshake(
             }
             let identity = stream.identity().cloned();
             let protocol = match stream.alpn() {
+                Alpn::Http2 => Protocol::Http2,
                 Alpn::Http1 => Protocol::Http1,
                 Alpn::Opaque => Protocol::Opaque,
             };
@@ -137,7 +138,7 @@ async fn handshake(
 
 /// Nothing has come from a client that is unmeshed.
 async fn silent(shared: &Shared, mut stream: TcpStream, declared: Protocol) -> Option<Accepted> {
-    if declared == Protocol::Http1 {
+    if matches!(declared, Protocol::Http1 | Protocol::Http2) {
         let mut first = Vec::new();
         return match read_first(&mut stream, &mut first).await {
             Ok(n) if n > 0 => plaintext(shared, stream, first, declared).await,
@@ -155,20 +156,22 @@ async fn plaintext(
     mut first: Vec<u8>,
     declared: Protocol,
 ) -> Option<Accepted> {
-    let protocol = match declared {
-        Protocol::Http1 => Protocol::Http1,
-        Protocol::Http2 | Protocol::Opaque => Protocol::Opaque,
+    let detected = match declared {
+        Protocol::Http1 => Detected::Http1,
+        Protocol::Opaque => Detected::Opaque,
+        // Its clients speak first. Servers that take both versions on one port declare one.
+        Protocol::Http2 => detect_first(&mut stream, &mut first).await,
         Protocol::Detect => {
             // Silence decides for bytes: the application may be the one to speak.
             let wait = if first.is_empty() { GRACE } else { DETECT_TIMEOUT };
             let detected = timeout(wait, detect_first(&mut stream, &mut first)).await;
-            if detected == Ok(Detected::Http1) { Protocol::Http1 } else { Protocol::Opaque }
+            detected.unwrap_or(Detected::Opaque)
         }
     };
-    let counter = if protocol == Protocol::Http1 {
-        Counter::InboundDetectedHttp1
-    } else {
-        Counter::InboundDetectedOpaque
+    let (protocol, counter) = match detected {
+        Detected::Http1 => (Protocol::Http1, Counter::InboundDetectedHttp1),
+        Detected::Http2Preface => (Protocol::Http2, Counter::InboundDetectedHttp2),
+        _ => (Protocol::Opaque, Counter::InboundDetectedOpaque),
     };
     shared.parts.registry.count(counter);
     Some(Accepted::Plain { stream, first, protocol })

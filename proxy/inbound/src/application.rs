@@ -2,10 +2,12 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use leno_http::ConnPool;
+use leno_http::{ClientError, ClientPool, ConnPool, Lent};
 use leno_transport::{CONNECT_TIMEOUT, ConnectError, connect, own_addresses};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 
 /// Where the application listens for one original destination, with idle connections to it.
 #[derive(Debug)]
@@ -15,11 +17,48 @@ pub(crate) struct Application {
     /// The address that answered last.
     answers: Cell<SocketAddr>,
     pub(crate) pool: ConnPool<TcpStream>,
+    /// Connections that the requests of HTTP/2 clients share.
+    pub(crate) clients: ClientPool<(), Rc<ConnectError>>,
+}
+
+/// Why the application has no stream for a request. It has seen nothing of it.
+#[derive(Debug)]
+pub(crate) enum NoStream {
+    /// It cannot be connected to.
+    Unreachable(Rc<ConnectError>),
+    /// It allows no more than are in use.
+    Full,
+    /// The client's deadline has passed.
+    Deadline,
 }
 
 impl Application {
-    pub(crate) fn new(dialled: SocketAddr) -> Self {
-        Self { dialled, answers: Cell::new(dialled), pool: ConnPool::default() }
+    pub(crate) fn new(dialled: SocketAddr, limits: &Rc<leno_h2::Limits>) -> Self {
+        Self {
+            dialled,
+            answers: Cell::new(dialled),
+            pool: ConnPool::default(),
+            clients: ClientPool::new(Rc::clone(limits)),
+        }
+    }
+
+    /// A connection with room for a stream, shared with other requests, by HTTP/2 with prior
+    /// knowledge.
+    pub(crate) async fn stream(&self, deadline: Option<Instant>) -> Result<Lent<()>, NoStream> {
+        let connect = async || match self.connect().await {
+            Ok(stream) => Ok(Some((stream, ()))),
+            Err(error) => Err(Rc::new(error)),
+        };
+        let lent = self.clients.get(connect);
+        let lent = match deadline {
+            None => lent.await,
+            Some(deadline) => timeout_at(deadline, lent).await.map_err(|_| NoStream::Deadline)?,
+        };
+        match lent {
+            Ok(Some(lent)) => Ok(lent),
+            Ok(None) | Err(ClientError::Full) => Err(NoStream::Full),
+            Err(ClientError::Connect(error)) => Err(NoStream::Unreachable(error)),
+        }
     }
 
     /// Connects where it answered last, then on the address the client dialled, then on loopback
@@ -53,7 +92,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         // Nothing listens on this address of loopback, as on the workload's own.
-        let application = Application::new(SocketAddr::from(([127, 0, 0, 77], port)));
+        let application =
+            Application::new(SocketAddr::from(([127, 0, 0, 77], port)), &Rc::default());
         application.connect().await.unwrap();
         assert_eq!(application.answers.get(), listener.local_addr().unwrap());
         application.connect().await.unwrap();
@@ -64,7 +104,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let refused = Application::new(address).connect().await.unwrap_err();
+        let refused = Application::new(address, &Rc::default()).connect().await.unwrap_err();
         assert!(matches!(refused, ConnectError::Refused(_)), "{refused}");
     }
 }

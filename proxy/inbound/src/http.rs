@@ -1,23 +1,35 @@
-//! Connections that carry HTTP/1, request by request to the application.
+//! Connections that carry HTTP, of either version, request by request to the application.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use leno_http::{
-    After, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, is_idempotent,
+    After, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, grpc_status_of,
+    h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
-use leno_telemetry::{Counter, Edge, Outcome};
+use leno_telemetry::{Begun, Counter, Edge, Outcome};
 use leno_transport::ConnectError;
 use tokio::net::TcpStream;
+use tokio::task::spawn_local;
 
 use crate::Shared;
-use crate::application::Application;
+use crate::application::{Application, NoStream};
 
 /// Said in `leno-error` when the application cannot be connected to; the client's proxy then tries
 /// another endpoint, because the request never reached an application.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// Serves requests until the client is done; `first` was read already.
-pub(crate) async fn serve<S: Io>(
+/// Said when the application allows no more streams than are in use.
+const STREAMS_IN_USE: &str = "streams-in-use";
+
+/// Most tries to hand over a request that the application has not begun to process.
+const MAX_TRIES: usize = 3;
+
+/// gRPC's DEADLINE_EXCEEDED.
+const GRPC_DEADLINE_EXCEEDED: u8 = 4;
+
+/// Serves the requests of an HTTP/1 client until it is done; `first` was read already.
+pub(crate) async fn serve_http1<S: Io>(
     shared: &Shared,
     application: &Application,
     edge: &Edge,
@@ -36,6 +48,32 @@ pub(crate) async fn serve<S: Io>(
     leno_http::serve(client, &shared.parts.limits, forward, refused).await;
 }
 
+/// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
+/// proxy, which has proven its identity.
+pub(crate) async fn serve_http2<S: Io>(
+    shared: &Rc<Shared>,
+    application: &Rc<Application>,
+    edge: &Rc<Edge>,
+    (client, first): (S, &[u8]),
+    is_mesh: bool,
+) {
+    let begin = |request| {
+        let (shared, application) = (Rc::clone(shared), Rc::clone(application));
+        let edge = Rc::clone(edge);
+        let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
+        spawn_local(async move {
+            let _busy = shared.parts.activity.enter();
+            forward_call(&shared, &application, &edge, call).await;
+        });
+    };
+    let drained = shared.parts.activity.drained();
+    let served = serve_streams(client, first, &shared.h2_limits, begin, drained).await;
+    if let Err(error) = served {
+        edge.error(error.label());
+        tracing::debug!(%error, "a client's connection ended");
+    }
+}
+
 async fn forward<S: Io>(
     shared: &Shared,
     application: &Application,
@@ -44,55 +82,184 @@ async fn forward<S: Io>(
 ) -> After {
     let registry = &shared.parts.registry;
     let head = request.view(client.received());
-    let begun = registry.begin(head.method(), head.target());
+    let begun = registry.begin(head.version().as_str(), head.method(), head.target());
     loop {
         let (mut server, reused) = match connection(shared, application).await {
             Ok(connection) => connection,
             Err(error) => {
                 tracing::debug!(%error, "the application cannot be connected to");
                 edge.connect_failure();
-                edge.error(APPLICATION_UNREACHABLE);
-                let error = Some(APPLICATION_UNREACHABLE);
-                registry.end(edge, &begun, &Outcome { status: 503, bytes: (0, 0), error });
+                fail(shared, edge, &begun, (503, APPLICATION_UNREACHABLE, false));
                 return client.fail(request, 503, APPLICATION_UNREACHABLE).await;
             }
         };
         let mut order = Order::new(&shared.parts.limits);
         order.close_client = shared.parts.activity.is_draining();
         let done = exchange(client, request, &mut server, &mut order).await;
-        if may_send_again(&done, reused, (client, request)) {
+        let idempotent = || is_idempotent(request.view(client.received()).method());
+        if may_send_again(&done, reused, idempotent) {
             edge.retry();
             continue;
         }
         if done.server_reusable {
             application.pool.put(server, done.server_idle);
         }
-        let outcome = Outcome {
-            status: done.counted_status(),
-            bytes: (done.request_bytes, done.response_bytes),
-            error: done.error(),
-        };
-        if let Some(error) = outcome.error {
-            edge.error(error);
-        }
-        registry.end(edge, &begun, &outcome);
+        count(shared, edge, &begun, (&done, false));
         return client.conclude(request, &done).await;
     }
 }
 
+/// One request of an HTTP/2 client: as HTTP/1 if that is what it was.
+async fn forward_call(shared: &Shared, application: &Application, edge: &Edge, mut call: Call) {
+    let head = call.view();
+    let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
+    let is_grpc = call.is_grpc();
+    let sent = if call.was_http1() {
+        to_http1(shared, application, edge, &mut call).await
+    } else {
+        to_http2(shared, application, edge, &mut call).await
+    };
+    match sent {
+        Ok(done) => {
+            count(shared, edge, &begun, (&done, is_grpc));
+            call.conclude(&done);
+        }
+        Err((status, cause)) => {
+            fail(shared, edge, &begun, (status, cause, is_grpc));
+            call.fail(status, cause);
+        }
+    }
+}
+
+async fn to_http1(
+    shared: &Shared,
+    application: &Application,
+    edge: &Edge,
+    call: &mut Call,
+) -> Result<Exchange, (u16, &'static str)> {
+    loop {
+        let (mut server, reused) = match connection(shared, application).await {
+            Ok(connection) => connection,
+            Err(error) => return Err(unreachable(edge, &error)),
+        };
+        let mut order = Order::new(&shared.parts.limits);
+        let done = h2_to_h1(call, &mut server, &mut order).await;
+        let idempotent = || is_idempotent(call.view().method());
+        if may_send_again(&done, reused, idempotent) {
+            edge.retry();
+            continue;
+        }
+        if done.server_reusable {
+            application.pool.put(server, done.server_idle);
+        }
+        return Ok(done);
+    }
+}
+
+async fn to_http2(
+    shared: &Shared,
+    application: &Application,
+    edge: &Edge,
+    call: &mut Call,
+) -> Result<Exchange, (u16, &'static str)> {
+    let registry = &shared.parts.registry;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let lent = match application.stream(call.deadline()).await {
+            Ok(lent) => lent,
+            Err(NoStream::Unreachable(error)) => return Err(unreachable(edge, &error)),
+            Err(NoStream::Full) => return Err((503, STREAMS_IN_USE)),
+            Err(NoStream::Deadline) => return Err((504, "deadline")),
+        };
+        registry.count(if lent.reused {
+            Counter::InboundPoolReused
+        } else {
+            Counter::InboundPoolOpened
+        });
+        if lent.waited {
+            registry.count(Counter::InboundStreamWaited);
+        }
+        let mut order = Order::new(&shared.parts.limits);
+        let done = h2_to_h2(call, &lent.client, &mut order).await;
+        if let Some(failure) = &done.failure
+            && failure.place == Place::Server
+            && matches!(failure.cause, Cause::Stalled)
+        {
+            lent.retire();
+        }
+        let unseen = |done: &Exchange| {
+            done.failure.as_ref().is_some_and(|failure| {
+                failure.retryable && failure.unprocessed && failure.place != Place::Client
+            })
+        };
+        let idempotent = || is_idempotent(call.view().method());
+        if tries < MAX_TRIES && (unseen(&done) || may_send_again(&done, lent.reused, idempotent)) {
+            edge.retry();
+            continue;
+        }
+        return Ok(done);
+    }
+}
+
+fn unreachable(edge: &Edge, error: &ConnectError) -> (u16, &'static str) {
+    tracing::debug!(%error, "the application cannot be connected to");
+    edge.connect_failure();
+    (503, APPLICATION_UNREACHABLE)
+}
+
 /// A pooled connection that the application closed while the request was under way costs nothing:
 /// the request is sent again on another one, where that is safe.
-fn may_send_again<S: Io>(
-    done: &Exchange,
-    reused: bool,
-    (client, request): (&Conn<S>, &RequestHead),
-) -> bool {
+fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) -> bool {
     done.failure.as_ref().is_some_and(|failure| {
         let again = failure.retryable && failure.place != Place::Client;
         let unseen = matches!(failure.cause, Cause::Stale);
-        let safe = || is_idempotent(request.view(client.received()).method());
-        again && reused && (unseen || safe())
+        again && reused && (unseen || idempotent())
     })
+}
+
+/// Counts a request that the application was given.
+fn count(shared: &Shared, edge: &Edge, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
+    let (status, error) = (done.counted_status(), done.error());
+    let answered = done
+        .failure
+        .as_ref()
+        .is_some_and(|failure| failure.place != Place::Client && !done.response_started);
+    let outcome = Outcome {
+        status,
+        grpc_status: if answered && is_grpc {
+            Some(grpc_status(status, error))
+        } else {
+            done.grpc_status
+        },
+        bytes: (done.request_bytes, done.response_bytes),
+        error,
+    };
+    if let Some(error) = error {
+        edge.error(error);
+    }
+    shared.parts.registry.end(edge, begun, &outcome);
+}
+
+/// Counts a request that never reached the application.
+fn fail(
+    shared: &Shared,
+    edge: &Edge,
+    begun: &Begun,
+    (status, cause, is_grpc): (u16, &'static str, bool),
+) {
+    edge.error(cause);
+    let grpc_status = is_grpc.then(|| grpc_status(status, Some(cause)));
+    let outcome = Outcome { status, grpc_status, bytes: (0, 0), error: Some(cause) };
+    shared.parts.registry.end(edge, begun, &outcome);
+}
+
+/// What a gRPC client is told of an error of ours.
+fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
+    match (status, cause) {
+        (504, Some("deadline")) => GRPC_DEADLINE_EXCEEDED,
+        _ => grpc_status_of(status),
+    }
 }
 
 /// A pooled connection, or a new one; whether it was used before.

@@ -5,7 +5,7 @@
 //! bytes to the application. It knows nothing of listeners, threads or the outbound side.
 //!
 //! ```text
-//! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h1  ─► requests ─┐
+//! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h2 ─► requests ─┐
 //!                          │                        └─ leno-tcp ─► bytes ────┼─► application
 //!                          └─ anything else ─► strict: reset                 │
 //!                                              permissive: HTTP or bytes ────┘
@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::Limits;
+use leno_http::{Io, Limits};
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
 use leno_tls::Acceptor;
 use leno_transport::{Activity, Stream, original_destination};
@@ -64,13 +64,14 @@ pub struct Parts {
 /// The inbound side of one worker.
 #[derive(Debug)]
 pub struct Inbound {
-    shared: Shared,
+    shared: Rc<Shared>,
     applications: RefCell<HashMap<SocketAddr, Rc<Application>>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) parts: Parts,
+    pub(crate) h2_limits: Rc<leno_h2::Limits>,
 }
 
 /// Who is on a connection, and for what.
@@ -84,7 +85,8 @@ impl Inbound {
     /// The inbound side, ready to serve.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self { shared: Shared { parts }, applications: RefCell::default() }
+        let shared = Rc::new(Shared { parts, h2_limits: Rc::default() });
+        Self { shared, applications: RefCell::default() }
     }
 
     /// Serves one accepted connection to its end. `listener` is the address it was accepted on.
@@ -106,21 +108,15 @@ impl Inbound {
         match accepted.await {
             Some(Accepted::Mesh { stream, identity, protocol }) => {
                 let client = Client { identity, ..client };
+                self.requests_or_bytes(&client, &application, stream, (&[], protocol)).await;
+            }
+            Some(Accepted::Plain { stream, first, protocol: Protocol::Opaque }) => {
                 let edge = self.shared.edge(&client);
-                if protocol == Protocol::Opaque {
-                    opaque::serve(&self.shared, &application, &edge, stream).await;
-                } else {
-                    http::serve(&self.shared, &application, &edge, stream, &[]).await;
-                }
+                let stream = leno_transport::Prefixed::new(first, stream);
+                opaque::serve(&self.shared, &application, &edge, stream).await;
             }
             Some(Accepted::Plain { stream, first, protocol }) => {
-                let edge = self.shared.edge(&client);
-                if protocol == Protocol::Opaque {
-                    let stream = leno_transport::Prefixed::new(first, stream);
-                    opaque::serve(&self.shared, &application, &edge, stream).await;
-                } else {
-                    http::serve(&self.shared, &application, &edge, stream, &first).await;
-                }
+                self.requests_or_bytes(&client, &application, stream, (&first, protocol)).await;
             }
             Some(Accepted::ServerFirst { stream }) => {
                 let edge = self.shared.edge(&client);
@@ -130,12 +126,36 @@ impl Inbound {
         }
     }
 
+    /// Serves a client by what its connection carries; `first` was read already.
+    async fn requests_or_bytes<S: Stream + Io>(
+        &self,
+        client: &Client,
+        application: &Rc<Application>,
+        stream: S,
+        (first, protocol): (&[u8], Protocol),
+    ) {
+        let edge = self.shared.edge(client);
+        match protocol {
+            Protocol::Opaque => opaque::serve(&self.shared, application, &edge, stream).await,
+            Protocol::Http2 => {
+                let is_mesh = client.identity.is_some();
+                let client = (stream, first);
+                http::serve_http2(&self.shared, application, &edge, client, is_mesh).await;
+            }
+            Protocol::Http1 | Protocol::Detect => {
+                http::serve_http1(&self.shared, application, &edge, stream, first).await;
+            }
+        }
+    }
+
     /// Closes idle connections that are too old. To be called every few seconds.
     pub fn sweep(&self) {
         let mut applications = self.applications.borrow_mut();
         applications.retain(|_, application| {
             application.pool.sweep();
-            Rc::strong_count(application) > 1 || !application.pool.is_empty()
+            application.clients.sweep();
+            let idle = application.pool.is_empty() && application.clients.is_empty();
+            Rc::strong_count(application) > 1 || !idle
         });
     }
 
@@ -154,7 +174,7 @@ impl Inbound {
         }
         let application = applications
             .entry(destination)
-            .or_insert_with(|| Rc::new(Application::new(destination)));
+            .or_insert_with(|| Rc::new(Application::new(destination, &self.shared.h2_limits)));
         Rc::clone(application)
     }
 }

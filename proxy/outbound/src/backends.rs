@@ -15,6 +15,7 @@ use leno_types::Protocol;
 use leno_types::mesh::{Endpoint, Service};
 
 use crate::Shared;
+use crate::server::Clients;
 
 /// What the endpoints of a destination have in common.
 #[derive(Debug)]
@@ -37,12 +38,16 @@ pub(crate) struct ServiceLabels {
     namespace: Arc<str>,
 }
 
-/// One endpoint, with the connections to it that wait for a request.
+/// One endpoint, with the connections to it.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
     pub(crate) pool: ConnPool<Channel>,
+    /// Connections that requests share.
+    pub(crate) clients: Clients,
+    /// The other proxy has agreed on HTTP/1 when HTTP/2 was offered.
+    pub(crate) http1_only: Cell<bool>,
     edge: OnceCell<Rc<Edge>>,
     labels: EdgeLabels,
 }
@@ -133,6 +138,7 @@ impl Backends {
     pub(crate) fn sweep(&self) {
         for (remote, _in_flight) in self.balancer.borrow().endpoints() {
             remote.pool.sweep();
+            remote.clients.sweep();
         }
     }
 
@@ -141,6 +147,8 @@ impl Backends {
             endpoint: endpoint.clone(),
             address,
             pool: ConnPool::default(),
+            clients: Clients::new(Rc::clone(&self.shared.h2_limits)),
+            http1_only: Cell::new(false),
             edge: OnceCell::new(),
             labels: self.edge_labels(Some(endpoint)),
         }

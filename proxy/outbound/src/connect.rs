@@ -35,19 +35,24 @@ impl OpenError {
     }
 }
 
+/// Whether another proxy stands before an endpoint, on the way from here.
+pub(crate) fn is_mesh(shared: &Shared, remote: &Remote) -> bool {
+    remote.endpoint.identity.is_some() && !shared.local.is_local(remote.address.ip())
+}
+
 /// Opens a connection to an endpoint: mTLS where it has an identity, plain where it has none or
 /// is this workload itself (whose inbound side a connection from here would not pass).
 pub(crate) async fn open(
     shared: &Shared,
     remote: &Remote,
-    alpn: Alpn,
+    offered: &[Alpn],
 ) -> Result<Channel, OpenError> {
     if shared.local.is_local(remote.address.ip()) {
         return Ok(Channel::from(to_own_application(remote.address).await?));
     }
     let tcp = leno_transport::connect(remote.address, CONNECT_TIMEOUT).await?;
     let Some(identity) = &remote.endpoint.identity else { return Ok(Channel::from(tcp)) };
-    match shared.tls.connect(tcp, identity, alpn).await {
+    match shared.tls.connect(tcp, identity, offered).await {
         Ok(stream) => {
             shared.registry.count(Counter::OutboundHandshake);
             Ok(Channel::from(stream))

@@ -1,4 +1,4 @@
-//! Connections whose protocol nobody has declared: HTTP or not, decided on the first bytes.
+//! Connections whose protocol is decided on the first bytes: HTTP/1, HTTP/2, or anything else.
 //!
 //! A client that speaks first is waited for only for [`GRACE`]; then a connection to an endpoint
 //! is opened as well, and whoever speaks first decides. A server that speaks first therefore
@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(5);
 
 pub(crate) async fn serve(
     shared: &Rc<Shared>,
-    destination: &Destination,
+    destination: &Rc<Destination>,
     backends: &Rc<Backends>,
     mut client: TcpStream,
 ) {
@@ -39,26 +39,49 @@ pub(crate) async fn serve(
     }
 }
 
+/// A service that declares HTTP/2, whose clients speak first. One that speaks HTTP/1 is served too,
+/// as servers do that take both on one port.
+pub(crate) async fn serve_http(
+    shared: &Rc<Shared>,
+    destination: &Rc<Destination>,
+    backends: &Rc<Backends>,
+    mut client: TcpStream,
+) {
+    let mut first = Vec::new();
+    match read_first(&mut client, &mut first).await {
+        Ok(0) => {}
+        Ok(_) => by_first_bytes(shared, destination, backends, (first, client)).await,
+        Err(_) => client.abort(),
+    }
+}
+
 /// The client has said something.
 async fn by_first_bytes(
     shared: &Rc<Shared>,
-    destination: &Destination,
+    destination: &Rc<Destination>,
     backends: &Rc<Backends>,
     (mut first, mut client): (Vec<u8>, TcpStream),
 ) {
-    if detect_first(&mut client, &mut first).await == Detected::Http1 {
-        shared.registry.count(Counter::OutboundDetectedHttp1);
-        http::serve(shared, destination, client, &first).await;
-    } else {
-        shared.registry.count(Counter::OutboundDetectedOpaque);
-        opaque::relay(shared, backends, first, client).await;
+    match detect_first(&mut client, &mut first).await {
+        Detected::Http1 => {
+            shared.registry.count(Counter::OutboundDetectedHttp1);
+            http::serve_http1(shared, destination, client, &first).await;
+        }
+        Detected::Http2Preface => {
+            shared.registry.count(Counter::OutboundDetectedHttp2);
+            http::serve_http2(shared, destination, client, &first).await;
+        }
+        _ => {
+            shared.registry.count(Counter::OutboundDetectedOpaque);
+            opaque::relay(shared, backends, first, client).await;
+        }
     }
 }
 
 /// Both are silent: opens a connection and lets the one decide who speaks first.
 async fn race(
     shared: &Rc<Shared>,
-    destination: &Destination,
+    destination: &Rc<Destination>,
     backends: &Rc<Backends>,
     mut client: TcpStream,
 ) {
@@ -75,7 +98,7 @@ async fn race(
             read = read_first(&mut opened.channel, &mut from_server) => First::Server(read),
         };
         match first {
-            First::Client(Ok(_)) if detect(&from_client) == Detected::Http1 => {
+            First::Client(Ok(_)) if is_http(detect(&from_client)) => {
                 backends.learn(false);
                 drop(opened);
                 return by_first_bytes(shared, destination, backends, (from_client, client)).await;
@@ -104,6 +127,10 @@ async fn race(
             First::Server(Err(error)) => attempts.give_up(&opened, &error),
         }
     }
+}
+
+fn is_http(detected: Detected) -> bool {
+    matches!(detected, Detected::Http1 | Detected::Http2Preface)
 }
 
 /// Who has spoken, or ended, first.

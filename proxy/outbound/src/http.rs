@@ -1,44 +1,31 @@
-//! Connections that carry HTTP/1: an endpoint is picked for every request.
+//! Connections that carry HTTP, of either version: every request is forwarded by itself.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use leno_balance::Pick;
-use leno_http::{
-    After, Cause, Conn, Exchange, Judgement, Order, Place, RequestHead, ResponseView, exchange,
-    is_idempotent,
-};
-use leno_telemetry::{Begun, Counter, Outcome};
-use leno_tls::{Alpn, Channel, refused_by_server};
-use smallvec::SmallVec;
+use leno_http::{Call, Conn, RequestHead, serve_streams};
 use tokio::net::TcpStream;
+use tokio::task::spawn_local;
 
 use crate::Shared;
-use crate::backends::{Remote, cause};
-use crate::connect::{self, REFUSED_BY_SERVER};
 use crate::destination::{Destination, Route};
+use crate::forward::{Forwarded, forward};
+use crate::request::OfHttp1;
 
-/// Most endpoints tried for one request.
-const MAX_TRIES: usize = 3;
-
-/// What the server's proxy says in `leno-error` when the application cannot be connected to: the
-/// request never reached it.
-pub(crate) const APPLICATION_UNREACHABLE: &[u8] = b"application-unreachable";
-
-type Tried = SmallVec<[SocketAddr; MAX_TRIES]>;
-
-/// Serves requests until the client is done; `first` was read already.
-pub(crate) async fn serve(
+/// Serves the requests of an HTTP/1 client until it is done; `first` was read already.
+pub(crate) async fn serve_http1(
     shared: &Rc<Shared>,
     destination: &Destination,
     client: TcpStream,
     first: &[u8],
 ) {
     let client = Conn::with_received(client, first);
-    let forward = async |client: &mut Conn<TcpStream>, request: &RequestHead| {
+    let forward = async |client: &mut Conn<TcpStream>, head: &RequestHead| {
         let _busy = shared.activity.enter();
-        forward(shared, destination, client, request).await
+        match forward(shared, destination, &mut OfHttp1 { client, head }).await {
+            Forwarded::Done(done) => client.conclude(head, &done).await,
+            Forwarded::Failed(status, cause) => client.fail(head, status, cause).await,
+        }
     };
     let refused = |status, cause| {
         if let Route::Backends(backends) = destination.route_now() {
@@ -49,159 +36,30 @@ pub(crate) async fn serve(
     leno_http::serve(client, &shared.limits, forward, refused).await;
 }
 
-/// Sends one request to an endpoint, to another one where it never reached an application.
-async fn forward(
+/// The same of an HTTP/2 client, whose requests are served side by side.
+pub(crate) async fn serve_http2(
     shared: &Rc<Shared>,
-    destination: &Destination,
-    client: &mut Conn<TcpStream>,
-    request: &RequestHead,
-) -> After {
-    let Route::Backends(backends) = destination.route_with_endpoints().await else {
-        return client.fail(request, 503, "destination-gone").await;
+    destination: &Rc<Destination>,
+    client: TcpStream,
+    first: &[u8],
+) {
+    let begin = |request| {
+        let (shared, destination) = (Rc::clone(shared), Rc::clone(destination));
+        spawn_local(async move {
+            let _busy = shared.activity.enter();
+            let mut call = Call::new(request);
+            match forward(&shared, &destination, &mut call).await {
+                Forwarded::Done(done) => call.conclude(&done),
+                Forwarded::Failed(status, cause) => call.fail(status, cause),
+            }
+        });
     };
-    let head = request.view(client.received());
-    let begun = shared.registry.begin(head.method(), head.target());
-    let mut tried = Tried::new();
-    loop {
-        let pick = match backends.pick(&tried) {
-            Ok(pick) => pick,
-            Err(reason) => {
-                let cause = cause(reason);
-                let edge = backends.nobody();
-                edge.error(cause);
-                shared.registry.end(edge, &begun, &failed(503, cause));
-                return client.fail(request, 503, cause).await;
-            }
-        };
-        let (mut server, reused) = match connection(shared, &pick).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                tracing::debug!(%error, "endpoint left out");
-                let edge = pick.endpoint().edge(shared);
-                edge.connect_failure();
-                edge.error(error.cause());
-                pick.connect_failed(Instant::now());
-                tried.push(pick.endpoint().address);
-                if tried.len() < MAX_TRIES {
-                    edge.retry();
-                    continue;
-                }
-                shared.registry.end(edge, &begun, &failed(503, error.cause()));
-                return client.fail(request, 503, error.cause()).await;
-            }
-        };
-        let mut order = Order::new(&shared.limits).judged_by(refuse_unreached);
-        order.close_client = shared.activity.is_draining();
-        let done = exchange(client, request, &mut server, &mut order).await;
-        match after(shared, &pick, (client, request), &done, reused) {
-            Verdict::Again { same_endpoint, cause } => {
-                pick.endpoint().edge(shared).retry();
-                if !same_endpoint {
-                    tried.push(pick.endpoint().address);
-                }
-                if tried.len() < MAX_TRIES {
-                    continue;
-                }
-                let edge = pick.endpoint().edge(shared);
-                shared.registry.end(edge, &begun, &failed(503, cause));
-                return client.fail(request, 503, cause).await;
-            }
-            Verdict::Done => {}
+    let drained = shared.activity.drained();
+    let served = serve_streams(client, first, &shared.h2_limits, begin, drained).await;
+    if let Err(error) = served {
+        if let Route::Backends(backends) = destination.route_now() {
+            backends.nobody().error(error.label());
         }
-        return conclude(shared, &pick, (client, request), (done, server), &begun).await;
+        tracing::debug!(%error, "a client's connection ended");
     }
-}
-
-/// A response of the server's proxy that says that the application was never reached is not the
-/// client's to see while there are other endpoints.
-fn refuse_unreached(response: ResponseView<'_>, replayable: bool) -> Judgement {
-    let unreached =
-        response.status() == 503 && response.header("leno-error") == Some(APPLICATION_UNREACHABLE);
-    if unreached && replayable { Judgement::Refuse } else { Judgement::Forward }
-}
-
-enum Verdict {
-    Done,
-    Again { same_endpoint: bool, cause: &'static str },
-}
-
-/// Whether the request is to be sent again, and where.
-fn after(
-    shared: &Shared,
-    pick: &Pick<Remote>,
-    (client, request): (&Conn<TcpStream>, &RequestHead),
-    done: &Exchange,
-    reused: bool,
-) -> Verdict {
-    let Some(failure) = &done.failure else { return Verdict::Done };
-    let edge = pick.endpoint().edge(shared);
-    edge.error(failure.cause.label());
-    if failure.place == Place::Client || !failure.retryable {
-        return Verdict::Done;
-    }
-    match failure.cause {
-        Cause::Refused => {
-            pick.connect_failed(Instant::now());
-            Verdict::Again { same_endpoint: false, cause: "application-unreachable" }
-        }
-        // The server's proxy has refused the own certificate, so it has read nothing.
-        Cause::Broken(ref error) if !reused && refused_by_server(error).is_some() => {
-            pick.penalise(Instant::now());
-            pick.connect_failed(Instant::now());
-            Verdict::Again { same_endpoint: false, cause: REFUSED_BY_SERVER }
-        }
-        // The server closed an idle connection while the request was under way.
-        Cause::Stale => Verdict::Again { same_endpoint: true, cause: failure.cause.label() },
-        _ if reused && is_idempotent(request.view(client.received()).method()) => {
-            Verdict::Again { same_endpoint: true, cause: failure.cause.label() }
-        }
-        _ => Verdict::Done,
-    }
-}
-
-/// Counts the exchange and keeps what can be used again.
-async fn conclude(
-    shared: &Shared,
-    pick: &Pick<Remote>,
-    (client, request): (&mut Conn<TcpStream>, &RequestHead),
-    (done, server): (Exchange, Conn<Channel>),
-    begun: &Begun,
-) -> After {
-    let remote = pick.endpoint();
-    let edge = remote.edge(shared);
-    if let Some(first_byte) = done.first_byte {
-        let latency = first_byte.saturating_duration_since(done.started);
-        pick.observe(latency, Instant::now());
-    } else if done.failure.as_ref().is_some_and(|failure| failure.place == Place::Server) {
-        // Or one that fails at once would look like the fastest.
-        pick.penalise(Instant::now());
-    }
-    let outcome = Outcome {
-        status: done.counted_status(),
-        bytes: (done.request_bytes, done.response_bytes),
-        error: done.error(),
-    };
-    shared.registry.end(edge, begun, &outcome);
-    if done.server_reusable {
-        remote.pool.put(server, done.server_idle);
-    }
-    client.conclude(request, &done).await
-}
-
-fn failed(status: u16, cause: &'static str) -> Outcome {
-    Outcome { status, bytes: (0, 0), error: Some(cause) }
-}
-
-/// A pooled connection, or a new one; whether it was used before.
-async fn connection(
-    shared: &Shared,
-    pick: &Pick<Remote>,
-) -> Result<(Conn<Channel>, bool), connect::OpenError> {
-    if let Some(pooled) = pick.endpoint().pool.take() {
-        shared.registry.count(Counter::OutboundPoolReused);
-        return Ok((pooled, true));
-    }
-    let channel = connect::open(shared, pick.endpoint(), Alpn::Http1).await?;
-    shared.registry.count(Counter::OutboundPoolOpened);
-    Ok((Conn::new(channel), false))
 }

@@ -17,9 +17,12 @@ mod backends;
 mod connect;
 mod destination;
 mod first;
+mod forward;
 mod greeting;
 mod http;
 mod opaque;
+mod request;
+mod server;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -73,6 +76,13 @@ pub struct Outbound {
     shared: Rc<Shared>,
 }
 
+/// As many streams on a connection as other proxies take, from the first on: their settings come
+/// after the first requests were sent.
+fn http2_limits() -> leno_h2::Limits {
+    let limits = leno_h2::Limits::default();
+    leno_h2::Limits { opened_streams: limits.concurrent_streams, ..limits }
+}
+
 /// What every connection needs.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -82,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Rc<Registry>,
     pub(crate) activity: Rc<Activity>,
     pub(crate) limits: Limits,
+    pub(crate) h2_limits: Rc<leno_h2::Limits>,
     pub(crate) local: LocalAddresses,
 }
 
@@ -96,6 +107,7 @@ impl Outbound {
             registry: parts.registry,
             activity: parts.activity,
             limits: parts.limits,
+            h2_limits: Rc::new(http2_limits()),
             local: LocalAddresses::new(),
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
@@ -124,11 +136,16 @@ impl Outbound {
             Route::Direct => opaque::direct(&self.shared, destination.original(), stream).await,
             Route::Own => opaque::own(&self.shared, destination.original(), stream).await,
             Route::Backends(backends) => match backends.protocol() {
-                Protocol::Http1 => http::serve(&self.shared, &destination, stream, &[]).await,
-                Protocol::Detect => {
-                    first::serve(&self.shared, &destination, &backends, stream).await
+                Protocol::Http1 => {
+                    http::serve_http1(&self.shared, &destination, stream, &[]).await;
                 }
-                Protocol::Http2 | Protocol::Opaque => {
+                Protocol::Http2 => {
+                    first::serve_http(&self.shared, &destination, &backends, stream).await;
+                }
+                Protocol::Detect => {
+                    first::serve(&self.shared, &destination, &backends, stream).await;
+                }
+                Protocol::Opaque => {
                     opaque::relay(&self.shared, &backends, Vec::new(), stream).await;
                 }
             },

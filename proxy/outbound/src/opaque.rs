@@ -93,7 +93,7 @@ impl<'a> Attempts<'a> {
                 }
             };
             let started = Instant::now();
-            match open_channel(self.shared, pick.endpoint(), Alpn::Opaque).await {
+            match open_channel(self.shared, pick.endpoint(), &[Alpn::Opaque]).await {
                 Ok(channel) => {
                     pick.observe(started.elapsed(), Instant::now());
                     return Some(Opened { pick, channel });

@@ -28,10 +28,14 @@ pub struct Record<'a> {
     pub edge: &'a EdgeLabels,
     /// The request's method, `TCP` for an opaque connection.
     pub method: &'a str,
+    /// What it came by, for example `HTTP/2`; none for an opaque connection.
+    pub protocol: Option<&'a str>,
     /// The request's target, or the original destination.
     pub target: &'a [u8],
     /// The status of the response; none for an opaque connection.
     pub status: Option<u16>,
+    /// The `grpc-status`, of a gRPC call.
+    pub grpc_status: Option<u8>,
     /// Bytes from the client and from the server.
     pub bytes: (u64, u64),
     /// From the head of the request to the end of the response.
@@ -54,7 +58,9 @@ impl Record<'_> {
             ("server", Some(Field::Text(server))),
             ("method", Some(Field::Text(escape(self.method.as_bytes())))),
             ("target", Some(Field::Text(escape(self.target)))),
+            ("protocol", self.protocol.map(|protocol| Field::Text(escape(protocol.as_bytes())))),
             ("status", self.status.map(|status| Field::Number(status.into()))),
+            ("grpc_status", self.grpc_status.map(|status| Field::Number(status.into()))),
             ("request_bytes", Some(Field::Number(self.bytes.0))),
             ("response_bytes", Some(Field::Number(self.bytes.1))),
             ("duration_us", Some(Field::Number(duration_us))),
@@ -134,8 +140,10 @@ mod tests {
         let record = Record {
             edge: &edge,
             method: "GET",
+            protocol: Some("HTTP/2"),
             target: b"/a\nb \"c\\",
             status: Some(200),
+            grpc_status: Some(5),
             bytes: (1, 2),
             duration: Duration::from_micros(7),
             error: None,
@@ -143,14 +151,14 @@ mod tests {
         assert_eq!(
             record.line(Format::Text),
             "direction=inbound client=shop/web server=shop/cart-0 method=GET \
-             target=/a%0Ab%20%22c%5C status=200 request_bytes=1 response_bytes=2 duration_us=7 \
-             mtls=true\n"
+             target=/a%0Ab%20%22c%5C protocol=HTTP/2 status=200 grpc_status=5 request_bytes=1 \
+             response_bytes=2 duration_us=7 mtls=true\n"
         );
         assert_eq!(
             record.line(Format::Json),
             "{\"direction\":\"inbound\",\"client\":\"shop/web\",\"server\":\"shop/cart-0\",\
-             \"method\":\"GET\",\"target\":\"/a%0Ab%20%22c%5C\",\"status\":200,\
-             \"request_bytes\":1,\"response_bytes\":2,\"duration_us\":7,\"mtls\":true}\n"
+             \"method\":\"GET\",\"target\":\"/a%0Ab%20%22c%5C\",\"protocol\":\"HTTP/2\",\
+             \"status\":200,\"grpc_status\":5,\"request_bytes\":1,\"response_bytes\":2,\"duration_us\":7,\"mtls\":true}\n"
         );
     }
 }

@@ -39,11 +39,15 @@ counters! {
     /// Connections by what their first bytes were taken for.
     OutboundDetectedHttp1 = "leno_detect" r#"direction="outbound",result="http1""#,
     /// Connections by what their first bytes were taken for.
+    OutboundDetectedHttp2 = "leno_detect" r#"direction="outbound",result="http2""#,
+    /// Connections by what their first bytes were taken for.
     OutboundDetectedOpaque = "leno_detect" r#"direction="outbound",result="opaque""#,
     /// Connections by what their first bytes were taken for.
     OutboundDetectedServerFirst = "leno_detect" r#"direction="outbound",result="server_first""#,
     /// Connections by what their first bytes were taken for.
     InboundDetectedHttp1 = "leno_detect" r#"direction="inbound",result="http1""#,
+    /// Connections by what their first bytes were taken for.
+    InboundDetectedHttp2 = "leno_detect" r#"direction="inbound",result="http2""#,
     /// Connections by what their first bytes were taken for.
     InboundDetectedOpaque = "leno_detect" r#"direction="inbound",result="opaque""#,
     /// Connections by what their first bytes were taken for.
@@ -80,6 +84,10 @@ counters! {
     InboundPoolReused = "leno_pool_requests" r#"direction="inbound",connection="reused""#,
     /// Requests by whether their connection to the server had been used before.
     InboundPoolOpened = "leno_pool_requests" r#"direction="inbound",connection="new""#,
+    /// Requests that waited for a stream because all connections to their server were in full use.
+    OutboundStreamWaited = "leno_http2_stream_waits" r#"direction="outbound""#,
+    /// Requests that waited for a stream because all connections to their server were in full use.
+    InboundStreamWaited = "leno_http2_stream_waits" r#"direction="inbound""#,
     /// Edges counted as `other` because the bound on edges was reached.
     EdgesOverBudget = "leno_series_over_budget" "",
     /// Lines of the access log that were dropped because it could not be written fast enough.

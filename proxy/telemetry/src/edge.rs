@@ -8,6 +8,8 @@ use crate::histogram::Histogram;
 
 /// Statuses counted one by one; more of them on one edge are counted as 0. HTTP defines about 60.
 const MAX_STATUSES: usize = 80;
+/// gRPC statuses counted one by one; more of them are counted as 2 (UNKNOWN). gRPC defines 17.
+const MAX_GRPC_STATUSES: usize = 17;
 /// Causes counted one by one. They are constants of the code, so this is never reached.
 const MAX_CAUSES: usize = 64;
 
@@ -55,6 +57,7 @@ pub struct EdgeLabels {
 pub struct Edge {
     pub(crate) labels: EdgeLabels,
     pub(crate) statuses: RefCell<Vec<(u16, u64)>>,
+    pub(crate) grpc: RefCell<Vec<(u8, u64)>>,
     pub(crate) errors: RefCell<Vec<(&'static str, u64)>>,
     pub(crate) durations: RefCell<Histogram>,
     pub(crate) tcp_opened: Cell<u64>,
@@ -71,6 +74,7 @@ impl Edge {
         Self {
             labels,
             statuses: RefCell::default(),
+            grpc: RefCell::default(),
             errors: RefCell::default(),
             durations: RefCell::default(),
             tcp_opened: Cell::new(0),
@@ -87,6 +91,11 @@ impl Edge {
     pub fn request(&self, status: u16, duration: Duration) {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
         self.durations.borrow_mut().observe(duration);
+    }
+
+    /// A gRPC call came to this `grpc-status`.
+    pub fn grpc(&self, status: u8) {
+        count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
     }
 
     /// The mesh itself failed a request or connection, for `cause`.

@@ -22,6 +22,7 @@ pub const EDGE_IDLE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Begun {
     at: Instant,
+    protocol: &'static str,
     request: Option<(Box<str>, Box<[u8]>)>,
 }
 
@@ -30,6 +31,8 @@ pub struct Begun {
 pub struct Outcome {
     /// The status that the client saw; 499 when it left before there was one.
     pub status: u16,
+    /// The `grpc-status` that it saw, of a gRPC call that came to one.
+    pub grpc_status: Option<u8>,
     /// Bytes from and to the client, heads included.
     pub bytes: (u64, u64),
     /// Why the mesh failed it, when it did.
@@ -63,25 +66,30 @@ impl Registry {
         Self { access, ..self }
     }
 
-    /// A request has begun; its method and target are copied only for an access log, and no more of
-    /// them than it shows.
+    /// A request has begun, in this version of HTTP; its method and target are copied only for an
+    /// access log, and no more of them than it shows.
     #[must_use]
-    pub fn begin(&self, method: &str, target: &[u8]) -> Begun {
+    pub fn begin(&self, protocol: &'static str, method: &str, target: &[u8]) -> Begun {
         let shown = &target[..target.len().min(MAX_FIELD_BYTES)];
         let request = self.access.as_ref().map(|_| (method.into(), shown.into()));
-        Begun { at: Instant::now(), request }
+        Begun { at: Instant::now(), protocol, request }
     }
 
     /// A request has ended: counts it on its edge and logs it.
     pub fn end(&self, edge: &Edge, begun: &Begun, outcome: &Outcome) {
         let duration = begun.at.elapsed();
         edge.request(outcome.status, duration);
+        if let Some(status) = outcome.grpc_status {
+            edge.grpc(status);
+        }
         let (Some(log), Some((method, target))) = (&self.access, &begun.request) else { return };
         let line = Record {
             edge: &edge.labels,
             method,
+            protocol: Some(begun.protocol),
             target,
             status: Some(outcome.status),
+            grpc_status: outcome.grpc_status,
             bytes: outcome.bytes,
             duration,
             error: outcome.error,

@@ -31,6 +31,10 @@ pub fn render(snapshot: &Snapshot, gauges: &[Gauge], open: bool) -> String {
         }
     }
     worker_counters(&mut page, snapshot);
+    page.counter("leno_http2_abuse", "What HTTP/2 peers did that a bound exists for, by kind.");
+    for (kind, count) in &snapshot.abuses {
+        page.line(format_args!("leno_http2_abuse_total{{kind=\"{kind}\"}} {count}"));
+    }
     for gauge in gauges {
         page.family(gauge.name, "gauge", gauge.help);
         page.line(format_args!("{} {}", gauge.name, gauge.value));
@@ -47,6 +51,13 @@ fn requests(page: &mut Page, snapshot: &Snapshot) {
         for (status, count) in &counts.statuses {
             let status = format_args!(",status=\"{status}\"");
             page.sample("leno_requests_total", labels, status, count);
+        }
+    }
+    page.counter("leno_grpc_responses", "gRPC calls that came to a status, by grpc-status.");
+    for (labels, counts) in snapshot.shown() {
+        for (status, count) in &counts.grpc {
+            let status = format_args!(",grpc_status=\"{status}\"");
+            page.sample("leno_grpc_responses_total", labels, status, count);
         }
     }
     page.family(

@@ -12,12 +12,14 @@ use crate::histogram::Histogram;
 pub struct Snapshot {
     pub(crate) counters: Vec<u64>,
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
+    pub(crate) abuses: BTreeMap<&'static str, u64>,
 }
 
 /// The counts of one edge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EdgeCounts {
     pub(crate) statuses: BTreeMap<u16, u64>,
+    pub(crate) grpc: BTreeMap<u8, u64>,
     pub(crate) errors: BTreeMap<&'static str, u64>,
     pub(crate) durations: Histogram,
     pub(crate) tcp_opened: u64,
@@ -38,7 +40,13 @@ impl Snapshot {
     ) -> Self {
         let counts = |edge| EdgeCounts { live: is_live(edge), ..EdgeCounts::of(edge) };
         let edges = edges.iter().map(|(labels, edge)| (labels.clone(), counts(edge)));
-        Self { counters, edges: edges.collect() }
+        Self { counters, edges: edges.collect(), abuses: BTreeMap::new() }
+    }
+
+    /// With what HTTP/2 peers did that a bound exists for, by kind.
+    #[must_use]
+    pub fn with_abuses(self, abuses: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
+        Self { abuses: abuses.into_iter().collect(), ..self }
     }
 
     /// The edges that are shown: an edge that no worker uses any more is not. Leaving out what only
@@ -56,6 +64,9 @@ impl Snapshot {
         for (labels, counts) in other.edges {
             self.edges.entry(labels).or_default().add(&counts);
         }
+        for (abuse, count) in other.abuses {
+            *self.abuses.entry(abuse).or_default() += count;
+        }
     }
 
     pub(crate) fn counter(&self, counter: Counter) -> u64 {
@@ -67,6 +78,7 @@ impl EdgeCounts {
     fn of(edge: &Edge) -> Self {
         Self {
             statuses: edge.statuses.borrow().iter().copied().collect(),
+            grpc: edge.grpc.borrow().iter().copied().collect(),
             errors: edge.errors.borrow().iter().copied().collect(),
             durations: edge.durations.borrow().clone(),
             tcp_opened: edge.tcp_opened.get(),
@@ -82,6 +94,9 @@ impl EdgeCounts {
     fn add(&mut self, other: &Self) {
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
+        }
+        for (status, count) in &other.grpc {
+            *self.grpc.entry(*status).or_default() += count;
         }
         for (cause, count) in &other.errors {
             *self.errors.entry(cause).or_default() += count;

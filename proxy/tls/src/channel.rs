@@ -10,7 +10,7 @@ use leno_types::Identity;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::MeshStream;
+use crate::{Alpn, MeshStream};
 
 /// Either kind, so that one pool and one relay serve both.
 #[derive(Debug)]
@@ -28,6 +28,17 @@ impl Channel {
         match self {
             Self::Plain(_) => None,
             Self::Mesh(mesh) => mesh.identity(),
+        }
+    }
+}
+
+impl Channel {
+    /// What is inside, of a connection with another proxy.
+    #[must_use]
+    pub fn alpn(&self) -> Option<Alpn> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Mesh(mesh) => Some(mesh.alpn()),
         }
     }
 }

@@ -66,7 +66,8 @@ impl Connector {
         Self { current, clients: RefCell::default() }
     }
 
-    /// Makes `tcp` an mTLS connection to `expected`, and to nobody else.
+    /// Makes `tcp` an mTLS connection to `expected`, and to nobody else, that carries what the
+    /// server prefers of `offered`.
     ///
     /// # Errors
     /// [`HandshakeError`]. The server's refusal of the own certificate comes later, with the first
@@ -75,18 +76,20 @@ impl Connector {
         &self,
         tcp: TcpStream,
         expected: &Identity,
-        alpn: Alpn,
+        offered: &[Alpn],
     ) -> Result<MeshStream, HandshakeError> {
         let current = current(&self.current)?;
         let client = self.clients.borrow_mut().get(&current, expected);
         // Sessions are found again by the server's address.
         let server = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
-        let alpns = vec![alpn.as_bytes().to_vec()];
+        let alpns = offered.iter().map(|alpn| alpn.as_bytes().to_vec()).collect();
         let session = UnbufferedClientConnection::new_with_alpn(client, server, alpns)?;
         let tcp = Prefixed::new(Vec::new(), tcp);
         let tls = in_time(Tls::new(tcp, Session::Client(session))).await?;
         let session = tls.common();
-        agreed(session).filter(|agreed| *agreed == alpn).ok_or(HandshakeError::NoProtocol)?;
+        let alpn = agreed(session)
+            .filter(|agreed| offered.contains(agreed))
+            .ok_or(HandshakeError::NoProtocol)?;
         if session.handshake_kind() == Some(HandshakeKind::Resumed) {
             proven(session, &current)?.check_identity(expected)?;
         }

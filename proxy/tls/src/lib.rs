@@ -5,7 +5,7 @@
 //! [`MeshStream`] that says who the other side is and what is inside ([`Alpn`]).
 //!
 //! ```text
-//! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, whom to expect, alpn) ─► MeshStream
+//! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, whom to expect, ALPNs) ─► MeshStream
 //!                                └─ Acceptor.accept(tcp with what was read)      ─► MeshStream
 //! first bytes ─► sniff ─► Mesh | Other | NeedMore
 //! ```

@@ -15,6 +15,8 @@ use crate::tls::Tls;
 /// What is inside the TLS of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alpn {
+    /// HTTP/2, whose streams are requests of any version.
+    Http2,
     /// HTTP/1.0 and HTTP/1.1 requests.
     Http1,
     /// The bytes of the application, as they are.
@@ -23,12 +25,16 @@ pub enum Alpn {
 
 impl Alpn {
     /// All of them, the server's preference first.
-    pub const ALL: [Self; 2] = [Self::Http1, Self::Opaque];
+    pub const ALL: [Self; 3] = [Self::Http2, Self::Http1, Self::Opaque];
+
+    /// What a client offers that has requests to send.
+    pub const HTTP: &'static [Self] = &[Self::Http2, Self::Http1];
 
     /// The protocol name of RFC 7301.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Http2 => "leno-h2",
             Self::Http1 => "leno-h1",
             Self::Opaque => "leno-tcp",
         }

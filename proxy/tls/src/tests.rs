@@ -59,7 +59,9 @@ impl Mesh {
     ) -> (Result<MeshStream, HandshakeError>, Result<MeshStream, HandshakeError>) {
         let (near, far) = pair().await;
         let cart = identity(CART);
-        tokio::join!(self.connector.connect(near, &cart, alpn), self.acceptor.accept(far, client))
+        let offered = [alpn];
+        let connecting = self.connector.connect(near, &cart, &offered);
+        tokio::join!(connecting, self.acceptor.accept(far, client))
     }
 
     /// A handshake that succeeds, and one exchange of bytes, after which the ticket has arrived.
@@ -111,7 +113,7 @@ async fn the_key_exchange_is_hybrid_and_the_version_1_3() {
 async fn without_credentials_there_is_no_handshake() {
     let empty = Keyring::new();
     let (near, far) = pair().await;
-    let client = empty.connector().connect(near, &identity(CART), Alpn::Http1).await;
+    let client = empty.connector().connect(near, &identity(CART), &[Alpn::Http1]).await;
     assert_eq!(client.unwrap_err().reason(), "no-credentials");
     let server = empty.acceptor().accept(far, ClientIdentity::Required).await;
     assert_eq!(server.unwrap_err().reason(), "no-credentials");
@@ -206,7 +208,7 @@ async fn roots_rotate_with_overlap() {
 async fn a_silent_peer_is_given_up() {
     let mesh = Mesh::new();
     let (near, _far) = pair().await;
-    let client = mesh.connector.connect(near, &identity(CART), Alpn::Http1).await;
+    let client = mesh.connector.connect(near, &identity(CART), &[Alpn::Http1]).await;
     assert_eq!(client.unwrap_err().reason(), "timeout");
     let (_near, far) = pair().await;
     let server = mesh.acceptor.accept(far, ClientIdentity::Required).await;

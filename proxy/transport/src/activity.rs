@@ -3,11 +3,14 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use tokio::sync::Notify;
+
 /// Counts requests and relays in progress. Both planes of a worker share one.
 #[derive(Debug, Default)]
 pub struct Activity {
     busy: Cell<usize>,
     draining: Cell<bool>,
+    began: Notify,
 }
 
 /// One request or relay in progress, until it is dropped.
@@ -27,9 +30,20 @@ impl Activity {
         self.busy.get()
     }
 
-    /// From now on HTTP connections are closed after their next response. There is no way back.
+    /// From now on HTTP/1 connections are closed after their next response, and HTTP/2 clients are
+    /// told to open no more streams. There is no way back.
     pub fn drain(&self) {
         self.draining.set(true);
+        self.began.notify_waiters();
+    }
+
+    /// Waits until the worker is to finish.
+    pub async fn drained(&self) {
+        // Made before the look, so that it hears of what comes after.
+        let began = self.began.notified();
+        if !self.draining.get() {
+            began.await;
+        }
     }
 
     /// Whether the worker is to finish.

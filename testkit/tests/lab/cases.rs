@@ -7,6 +7,7 @@ mod addressing;
 mod disturbance;
 mod encryption;
 mod http;
+mod http2;
 mod life;
 mod programs;
 mod soak;
@@ -43,11 +44,12 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 7] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 8] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
         ("http", http::cases()),
+        ("http2", http2::cases()),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),

@@ -1,7 +1,8 @@
 //! The mesh that most cases share, and what they find in it.
 //!
 //! ```text
-//!   client ──► nginx     Debian's, all addresses, HTTP declared
+//!   client ──► nginx     Debian's, all addresses: HTTP declared; HTTP/2 on 81 (declared), 82 (not);
+//!                        gRPC declared on 83, where nobody listens
 //!          ──► web       leno-peer, 2 instances, HTTP declared
 //!          ──► detect    leno-peer, HTTP, nothing declared
 //!          ──► local     leno-peer, bound to 127.0.0.1 only
@@ -90,6 +91,10 @@ fn settled(lab: Lab) -> Result<Lab> {
     for service in ["nginx", "web", "detect", "local"] {
         answers(&lab, &["curl", "-sS", "--fail", "-m", "5", &format!("http://{service}/")])?;
     }
+    let knowing = ["curl", "-sS", "--fail", "-m", "5", "--http2-prior-knowledge"];
+    for service in ["http://nginx:81/", "http://nginx:82/"] {
+        answers(&lab, &[&knowing[..], &[service]].concat())?;
+    }
     answers(&lab, &["redis-cli", "-h", "redis", "--no-raw", "GET", "nothing"])?;
     answers(&lab, &["pg_isready", "-h", "postgres"])?;
     answers(&lab, &["mariadb-admin", "--no-defaults", "-hmariadb", "-ulab", "-plab", "ping"])?;
@@ -119,6 +124,8 @@ fn prepare(directory: &Path) -> Result<()> {
         binaries::require(program, package)?;
     }
     fs::write(directory.join("nginx.conf"), nginx(&directory.display().to_string()))?;
+    fs::create_dir(directory.join("files"))?;
+    fs::write(directory.join("files/10-mib"), vec![b'x'; 10 << 20])?;
     prepare_postgres(directory)?;
     prepare_mariadb(directory)
 }
@@ -132,7 +139,13 @@ fn nginx(directory: &str) -> String {
          uwsgi_temp_path {directory}/nginx-u;\n  scgi_temp_path {directory}/nginx-s;\n  \
          server {{\n    listen 8080; listen [::]:8080;\n    default_type text/plain;\n    \
          location / {{ return 200 \"hello from nginx\\n\"; }}\n    \
-         location /where {{ return 200 \"$remote_addr $server_addr $server_port\\n\"; }}\n  \
+         location /where {{ return 200 \"$remote_addr $server_addr $server_port\\n\"; }}\n  }}\n  \
+         server {{\n    listen 8081 http2; listen [::]:8081 http2;\n    \
+         listen 8082 http2; listen [::]:8082 http2;\n    default_type text/plain;\n    \
+         client_max_body_size 20m;\n    keepalive_requests 300;\n    \
+         location / {{ return 200 \"hello over $server_protocol\\n\"; }}\n    \
+         location /files/ {{ root {directory}; dav_methods PUT; }}\n    \
+         location /seen {{ return 200 \"[$http_leno_h1] $host $http_x_marker\\n\"; }}\n  \
          }}\n}}\n"
     )
 }

@@ -140,7 +140,7 @@ async fn a_server_that_refuses_the_certificate_says_so_whatever_was_sent() {
         let greeted = async {
             let cart = CART.parse().unwrap();
             let mut server: MeshStream =
-                connector.connect(near, &cart, Alpn::Opaque).await.unwrap();
+                connector.connect(near, &cart, &[Alpn::Opaque]).await.unwrap();
             let (mut client, _far) = duplex(64);
             let mut held = vec![7; length];
             (greet(&mut server, &mut client, &mut held).await, held)

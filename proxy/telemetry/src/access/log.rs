@@ -101,8 +101,10 @@ mod tests {
         let record = Record {
             edge: &edge,
             method: "GET",
+            protocol: Some("HTTP/1.1"),
             target: b"/",
             status: Some(200),
+            grpc_status: None,
             bytes: (0, 0),
             duration: Duration::ZERO,
             error: None,

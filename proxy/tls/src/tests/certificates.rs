@@ -54,7 +54,7 @@ async fn shown_to_server(mesh: &Mesh, certificate: Option<Presented>) -> Handsha
 async fn shown_to_client(mesh: &Mesh, certificate: Presented) -> HandshakeError {
     let (near, far) = pair().await;
     let cart = identity(CART);
-    let client = mesh.connector.connect(near, &cart, Alpn::Http1);
+    let client = mesh.connector.connect(near, &cart, &[Alpn::Http1]);
     let (client, server) = tokio::join!(client, liar::accept(far, certificate, "leno-h1"));
     assert!(server.is_err());
     client.unwrap_err()

@@ -50,7 +50,7 @@ async fn a_mesh_client_tells_onlookers_no_name() {
     let (near, far) = pair().await;
     let mut tcp = far.into_parts().1;
     let cart = identity(CART);
-    let connecting = mesh.connector.connect(near, &cart, Alpn::Opaque);
+    let connecting = mesh.connector.connect(near, &cart, &[Alpn::Opaque]);
     let mut first = Vec::new();
     tokio::select! {
         done = connecting => panic!("{done:?}"),

@@ -34,7 +34,7 @@ async fn tapped(mesh: &Mesh) -> (MeshStream, TcpStream, TcpStream, MeshStream) {
     let cart = identity(CART);
     let handshake = async {
         let (client, server) = tokio::join!(
-            mesh.connector.connect(near, &cart, Alpn::Opaque),
+            mesh.connector.connect(near, &cart, &[Alpn::Opaque]),
             mesh.acceptor.accept(far, ClientIdentity::Required)
         );
         let (mut client, mut server) = (client.unwrap(), server.unwrap());

@@ -1,0 +1,162 @@
+//! Servers in memory that answer every request with 200.
+
+use leno_h2::Head;
+use tokio::io::DuplexStream;
+use tokio::task::LocalSet;
+
+use super::*;
+
+type Pool = ClientPool<u32, &'static str>;
+
+fn limits(streams: u32) -> Rc<leno_h2::Limits> {
+    Rc::new(leno_h2::Limits {
+        concurrent_streams: streams,
+        opened_streams: streams,
+        ..Default::default()
+    })
+}
+
+/// The other end of a connection, to a server that never answers and keeps its streams.
+fn server(limits: &Rc<leno_h2::Limits>) -> DuplexStream {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let (mut accept, driver) = leno_h2::server(far, &[], limits);
+    spawn_local(driver.run());
+    spawn_local(async move {
+        let mut kept = Vec::new();
+        while let Some(request) = accept.accept().await {
+            kept.push(request);
+        }
+    });
+    near
+}
+
+fn request() -> Head {
+    let mut head = Head::new();
+    for (name, value) in
+        [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/")]
+    {
+        head.push(name.as_bytes(), value.as_bytes());
+    }
+    head
+}
+
+async fn local<T>(work: impl Future<Output = T>) -> T {
+    LocalSet::new().run_until(work).await
+}
+
+#[tokio::test]
+async fn those_who_come_together_share_one_connection() {
+    local(async {
+        let limits = limits(100);
+        let pool = Pool::new(Rc::clone(&limits));
+        let made = Cell::new(0);
+        let get = async || {
+            let connect = async || {
+                tokio::task::yield_now().await;
+                made.set(made.get() + 1);
+                Ok(Some((server(&limits), made.get())))
+            };
+            pool.get(connect).await.unwrap().unwrap()
+        };
+        let (one, two, three) = tokio::join!(get(), get(), get());
+        assert_eq!((made.get(), one.tag, two.tag, three.tag), (1, 1, 1, 1));
+        assert!(!one.reused && !two.reused && !three.reused);
+        assert!(get().await.reused);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_connection_gets_a_second_one_and_a_closed_one_is_replaced() {
+    local(async {
+        let limits = limits(1);
+        let pool = Pool::new(Rc::clone(&limits));
+        let get =
+            async |tag| pool.get(async || Ok(Some((server(&limits), tag)))).await.unwrap().unwrap();
+        let one = get(1).await;
+        let _stream = one.client.open(&request(), true).unwrap();
+        let two = get(2).await;
+        assert_eq!((one.tag, two.tag), (1, 2));
+        two.retire();
+        assert_eq!(get(3).await.tag, 3);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn their_number_is_bounded_and_so_is_the_wait() {
+    local(async {
+        let limits = limits(1);
+        let pool = Pool::new(Rc::clone(&limits));
+        let mut streams = Vec::new();
+        for _ in 0..MAX_CLIENTS {
+            let lent = pool.get(async || Ok(Some((server(&limits), 0)))).await.unwrap().unwrap();
+            streams.push(lent.client.open(&request(), true).unwrap());
+        }
+        let more = async || pool.get::<DuplexStream>(async || Err("another one")).await;
+        assert_eq!(more().await.unwrap_err(), ClientError::Full);
+        let waiting = async {
+            tokio::task::yield_now().await;
+            streams.pop();
+        };
+        let (lent, ()) = tokio::join!(more(), waiting);
+        assert!(lent.unwrap().unwrap().waited);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_failure_is_told_to_all_who_wait_and_one_who_leaves_is_replaced() {
+    local(async {
+        let pool = Pool::new(limits(1));
+        let failing = async || {
+            let connect = async || {
+                tokio::task::yield_now().await;
+                Err("refused")
+            };
+            pool.get::<DuplexStream>(connect).await.unwrap_err()
+        };
+        let (one, two) = tokio::join!(failing(), failing());
+        assert_eq!((one, two), (ClientError::Connect("refused"), ClientError::Connect("refused")));
+        // The first goes away while it makes the connection.
+        let never = pool.get::<DuplexStream>(async || std::future::pending().await);
+        let gone = tokio::time::timeout(Duration::from_millis(1), never);
+        let second = pool.get(async || Ok(Some((server(&limits(1)), 7))));
+        let (gone, second) = tokio::join!(gone, second);
+        assert!(gone.is_err());
+        assert_eq!(second.unwrap().unwrap().tag, 7);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_without_http2_is_told_to_all() {
+    local(async {
+        let pool = Pool::new(limits(1));
+        let get = async || pool.get::<DuplexStream>(async || Ok(None)).await.unwrap().is_none();
+        assert!(get().await && get().await && pool.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_uses_is_closed() {
+    local(async {
+        let limits = limits(10);
+        let pool = Pool::new(Rc::clone(&limits));
+        let lent = pool.get(async || Ok(Some((server(&limits), 0)))).await.unwrap().unwrap();
+        let stream = lent.client.open(&request(), true).unwrap();
+        drop(lent);
+        for _ in 0..4 {
+            tokio::time::advance(CONN_IDLE).await;
+            pool.sweep();
+        }
+        assert!(!pool.is_empty(), "a stream is on it");
+        drop(stream);
+        pool.sweep();
+        tokio::time::advance(CONN_IDLE).await;
+        pool.sweep();
+        assert!(pool.is_empty());
+    })
+    .await;
+}

@@ -1,0 +1,54 @@
+//! The requests of one HTTP/2 client, each served by itself.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use leno_h2::{ConnError, Io, Request};
+
+use crate::answer::Answer;
+use crate::call::Call;
+
+/// Serves a client's connection to its end: `begin` takes each request, to be served by a task of
+/// its own. Of the connection `received` was read already. When `drain` is ready the client is
+/// told to open no more streams, and the connection ends after those that are there.
+///
+/// # Errors
+/// Either side broke off, or the client broke the protocol or a bound.
+pub async fn serve_streams<S: Io>(
+    client: S,
+    received: &[u8],
+    limits: &Rc<leno_h2::Limits>,
+    mut begin: impl FnMut(Request),
+    drain: impl Future<Output = ()>,
+) -> Result<(), ConnError> {
+    let (mut accept, mut driver) = leno_h2::server(client, received, limits);
+    let mut drain = pin!(drain);
+    let (mut draining, mut accepting) = (false, true);
+    poll_fn(|cx| {
+        if !draining && drain.as_mut().poll(cx).is_ready() {
+            draining = true;
+            accept.drain();
+        }
+        if let Poll::Ready(ended) = Pin::new(&mut driver).poll(cx) {
+            return Poll::Ready(ended);
+        }
+        while accepting {
+            match accept.poll_accept(cx) {
+                Poll::Ready(Some(request)) => begin(request),
+                Poll::Ready(None) => accepting = false,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+impl Call {
+    /// Answers in place of a server, with `cause` in `leno-error`.
+    pub fn fail(self, status: u16, cause: &str) {
+        self.respond(&Answer::error(status, cause));
+    }
+}

@@ -1,0 +1,251 @@
+//! A connection to an endpoint for one request: its own, or a stream's place on a shared one.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use leno_h2::Io;
+use leno_http::{ClientError, ClientPool, Conn, Exchange, Judge, Lent, Order};
+use leno_telemetry::Counter;
+use leno_tls::{Alpn, Channel, refused_by_server};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::Shared;
+use crate::backends::Remote;
+use crate::connect::{self, OpenError};
+use crate::request::Request;
+
+/// The connections to one endpoint that its requests share.
+pub(crate) type Clients = ClientPool<Refused, Rc<OpenError>>;
+
+/// Whether the server's proxy has refused the own certificate, of a shared connection.
+pub(crate) type Refused = Rc<Cell<bool>>;
+
+/// What a request is sent over.
+pub(crate) struct Server {
+    /// It was there before this request came.
+    pub(crate) reused: bool,
+    /// Another proxy is on the other side.
+    pub(crate) is_mesh: bool,
+    way: Way,
+}
+
+enum Way {
+    /// A connection to itself.
+    Http1(Conn<Channel>),
+    /// A stream of a connection that others share.
+    Http2(Lent<Refused>),
+}
+
+/// Why there is none. Nothing of the request was sent, so that it can go elsewhere.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GetError {
+    #[error("{0}")]
+    Connect(Rc<OpenError>),
+    #[error("all streams of all connections are in use")]
+    Full,
+    #[error("the client's deadline has passed")]
+    Deadline,
+}
+
+impl GetError {
+    /// For `leno-error` and metrics.
+    pub(crate) fn cause(&self) -> &'static str {
+        match self {
+            Self::Connect(error) => error.cause(),
+            Self::Full => "streams-in-use",
+            Self::Deadline => "deadline",
+        }
+    }
+
+    /// What the client is answered.
+    pub(crate) fn status(&self) -> u16 {
+        if matches!(self, Self::Deadline) { 504 } else { 503 }
+    }
+
+    /// Whether the endpoint cannot be connected to.
+    pub(crate) fn is_of_endpoint(&self) -> bool {
+        matches!(self, Self::Connect(_))
+    }
+}
+
+impl From<OpenError> for GetError {
+    fn from(error: OpenError) -> Self {
+        Self::Connect(Rc::new(error))
+    }
+}
+
+impl From<ClientError<Rc<OpenError>>> for GetError {
+    fn from(error: ClientError<Rc<OpenError>>) -> Self {
+        match error {
+            ClientError::Connect(error) => Self::Connect(error),
+            ClientError::Full => Self::Full,
+        }
+    }
+}
+
+/// A connection to an endpoint: pooled, or a new one. To another proxy requests of both versions
+/// share one HTTP/2 connection; an unmeshed server is spoken to as the client speaks.
+pub(crate) async fn get<R: Request>(
+    shared: &Shared,
+    remote: &Remote,
+    request: &R,
+) -> Result<Server, GetError> {
+    let found = find(shared, remote, request.is_http2());
+    match request.deadline() {
+        None => found.await,
+        Some(deadline) => match tokio::time::timeout_at(deadline, found).await {
+            Ok(found) => found,
+            Err(_) => Err(GetError::Deadline),
+        },
+    }
+}
+
+async fn find(shared: &Shared, remote: &Remote, http2: bool) -> Result<Server, GetError> {
+    let is_mesh = connect::is_mesh(shared, remote);
+    if (is_mesh || http2) && !remote.http1_only.get() {
+        let connect = async || over_http2(shared, remote).await;
+        let lent = remote.clients.get(connect).await?;
+        if let Some(lent) = lent {
+            count(shared, lent.reused);
+            if lent.waited {
+                shared.registry.count(Counter::OutboundStreamWaited);
+            }
+            return Ok(Server { reused: lent.reused, is_mesh, way: Way::Http2(lent) });
+        }
+    }
+    if let Some(pooled) = remote.pool.take() {
+        count(shared, true);
+        return Ok(Server { reused: true, is_mesh, way: Way::Http1(pooled) });
+    }
+    let channel = connect::open(shared, remote, &[Alpn::Http1]).await?;
+    count(shared, false);
+    Ok(Server { reused: false, is_mesh, way: Way::Http1(Conn::new(channel)) })
+}
+
+fn count(shared: &Shared, reused: bool) {
+    let counter = if reused { Counter::OutboundPoolReused } else { Counter::OutboundPoolOpened };
+    shared.registry.count(counter);
+}
+
+/// A connection for streams. None where the other proxy takes only HTTP/1, which is remembered.
+async fn over_http2(
+    shared: &Shared,
+    remote: &Remote,
+) -> Result<Option<(Watched, Refused)>, Rc<OpenError>> {
+    let channel = connect::open(shared, remote, Alpn::HTTP).await?;
+    if channel.alpn() == Some(Alpn::Http1) {
+        remote.http1_only.set(true);
+        remote.pool.put(Conn::new(channel), None);
+        return Ok(None);
+    }
+    let refused = Refused::default();
+    Ok(Some((Watched { channel, refused: Rc::clone(&refused) }, refused)))
+}
+
+impl Server {
+    /// Relays a request and its response.
+    pub(crate) async fn exchange<R: Request, J: Judge>(
+        &mut self,
+        request: &mut R,
+        order: &mut Order<'_, J>,
+    ) -> Exchange {
+        match &mut self.way {
+            Way::Http1(conn) => request.to_http1(conn, order).await,
+            Way::Http2(lent) => request.to_http2(&lent.client, order).await,
+        }
+    }
+
+    /// Whether the server's proxy has refused the own certificate on a shared connection.
+    pub(crate) fn was_refused(&self) -> bool {
+        matches!(&self.way, Way::Http2(lent) if lent.tag.get())
+    }
+
+    /// Sends no more requests over it, because it does not seem to be alive.
+    pub(crate) fn retire(&self) {
+        if let Way::Http2(lent) = &self.way {
+            lent.retire();
+        }
+    }
+
+    /// Keeps what can be used again.
+    pub(crate) fn give_back(self, remote: &Remote, done: &Exchange) {
+        if let Way::Http1(conn) = self.way
+            && done.server_reusable
+        {
+            remote.pool.put(conn, done.server_idle);
+        }
+    }
+}
+
+/// A connection that remembers that the server has refused the own certificate: its users only
+/// learn that it has ended.
+pub(crate) struct Watched {
+    channel: Channel,
+    refused: Refused,
+}
+
+impl Watched {
+    fn note<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &outcome
+            && refused_by_server(error).is_some()
+        {
+            self.refused.set(true);
+        }
+        outcome
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let outcome = ready!(Pin::new(&mut self.channel).poll_read(cx, out));
+        Poll::Ready(self.note(outcome))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.channel).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.channel).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.channel.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.channel).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.channel).poll_shutdown(cx)
+    }
+}
+
+impl Io for Watched {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = ready!(Io::poll_read_ready(&mut self.channel, cx));
+        Poll::Ready(self.note(outcome))
+    }
+
+    fn reset_on_drop(&mut self) {
+        self.channel.reset_on_drop();
+    }
+}
