@@ -8,7 +8,7 @@ use crate::proxy::Contender;
 
 /// Whether `leno-proxy` proxies HTTP/2 as such. Until it does, it relays HTTP/2 as bytes, which is
 /// another work than its peers do and is not put beside theirs.
-const LENO_SPEAKS_HTTP2: bool = false;
+const LENO_SPEAKS_HTTP2: bool = true;
 
 /// One kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

@@ -10,6 +10,7 @@
 //! ```
 
 mod client;
+mod frames;
 mod row;
 mod rows;
 mod server;
@@ -20,6 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::proxy::{Proxy, Side};
 
 use crate::client::Cut;
+use crate::frames::Told;
 use crate::row::{Fate, Row, SMUGGLED};
 use crate::server::{Seen, Server};
 
@@ -58,7 +60,11 @@ fn run(side: Side, cut: Cut) {
     let outcome = || -> Result<String> {
         let mut failures = String::new();
         // Nothing is declared on the inbound side: what does not begin as HTTP is not taken for it.
-        let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
+        // A side that is told HTTP/1 takes the preface of HTTP/2 for a bad request.
+        let http = |row: &Row| match side {
+            Side::Inbound => row.begins_as_http(),
+            _ => !row.is_http2(),
+        };
         let mut place = None;
         for row in rows::all().iter().filter(|row| http(row)) {
             let (server, proxy) = match place.take() {
@@ -100,6 +106,10 @@ fn judge(proxy: &Proxy, server: &Server, row: &Row, cut: Cut) -> Result<()> {
         Fate::Served { .. } => {
             let statuses = client::statuses(proxy.address(), &row.sent(), &row.is_head(), cut)?;
             ensure!(statuses.iter().all(|status| *status == 200), "answered {statuses:?}");
+        }
+        Fate::Malformed => {
+            let told = frames::ask(proxy.address(), &row.sent())?;
+            ensure!(matches!(told, Told::Reset(1) | Told::Status(400)), "told {told:?}");
         }
     }
     let marked = client::statuses(proxy.address(), MARKER, &[false], Cut::Whole);

@@ -1,5 +1,7 @@
 //! One row of the table.
 
+use crate::frames::PREFACE;
+
 /// What an attacker wants a server to take for a request of its own. Goes behind every row that
 /// must not be served.
 pub(crate) const SMUGGLED: &[u8] = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -30,12 +32,19 @@ pub(crate) enum Fate {
     Broken { status: u16, sound: usize },
     /// It is a proper request: the server sees exactly this one, and the next as the next.
     Served { forwarded: Vec<u8> },
+    /// HTTP/2: the stream is reset with PROTOCOL_ERROR, or answered with 400; the server sees
+    /// nothing.
+    Malformed,
 }
 
 impl Row {
     /// Every byte that the client sends.
     pub(crate) fn sent(&self) -> Vec<u8> {
-        let then = if matches!(self.fate, Fate::Served { .. }) { FOLLOWER } else { SMUGGLED };
+        let then = match self.fate {
+            Fate::Served { .. } => FOLLOWER,
+            Fate::Malformed => &[],
+            _ => SMUGGLED,
+        };
         [&self.request, then].concat()
     }
 
@@ -60,9 +69,17 @@ impl Row {
         [self.request.starts_with(b"HEAD "), false]
     }
 
+    /// Whether it is one of HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.request.starts_with(PREFACE)
+    }
+
     /// Whether a proxy that has to find out takes it for HTTP/1: a method in capitals and no longer
     /// than methods are, one space, a target, one space, the version.
     pub(crate) fn begins_as_http(&self) -> bool {
+        if self.is_http2() {
+            return true;
+        }
         let mut words = self.request.splitn(3, |byte| *byte == b' ');
         let (method, target, rest) = (words.next(), words.next(), words.next());
         let method = method.is_some_and(|method| {

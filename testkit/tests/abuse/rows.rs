@@ -3,6 +3,7 @@
 
 mod body;
 mod fields;
+mod h2;
 mod head;
 mod served;
 
@@ -10,7 +11,7 @@ use crate::row::{Fate, Row};
 
 /// All rows.
 pub(crate) fn all() -> Vec<Row> {
-    [fields::rows(), head::rows(), body::rows(), served::rows()].concat()
+    [fields::rows(), head::rows(), body::rows(), served::rows(), h2::rows()].concat()
 }
 
 /// A row that never gets past the proxy.

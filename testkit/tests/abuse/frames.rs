@@ -1,0 +1,174 @@
+//! HTTP/2 as an attacker writes it: frames and field sections byte by byte, nothing checked.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// How long the proxy may take to answer; far above what a loaded machine needs.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a connection of HTTP/2 begins with (RFC 9113 section 3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// Name and value of a field.
+pub(crate) type Field<'a> = (&'a [u8], &'a [u8]);
+
+/// What a client was told about its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// A response with this status.
+    Status(u16),
+    /// RST_STREAM with this code.
+    Reset(u32),
+    /// GOAWAY with this code.
+    GoAway(u32),
+    /// The connection ended with nothing said.
+    Ended,
+}
+
+/// Everything that a client sends for one request on stream 1: preface, SETTINGS, HEADERS, and
+/// DATA and trailers where there are some.
+pub(crate) fn request(
+    fields: &[Field<'_>],
+    body: Option<&[u8]>,
+    trailers: &[Field<'_>],
+) -> Vec<u8> {
+    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    let end = |last: bool| if last { END_STREAM } else { 0 };
+    let only_head = body.is_none() && trailers.is_empty();
+    bytes.extend(frame(HEADERS, END_HEADERS | end(only_head), 1, &section(fields)));
+    if let Some(body) = body {
+        bytes.extend(frame(DATA, end(trailers.is_empty()), 1, body));
+    }
+    if !trailers.is_empty() {
+        bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, 1, &section(trailers)));
+    }
+    bytes
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("a row is short").to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head[..], payload].concat()
+}
+
+/// Every field as a literal without indexing, names and values as they are (RFC 7541 6.2.2).
+fn section(fields: &[Field<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, value) in fields {
+        bytes.push(0);
+        for text in [name, value] {
+            integer(&mut bytes, text.len());
+            bytes.extend_from_slice(text);
+        }
+    }
+    bytes
+}
+
+/// A length with 7 bits in its first byte (RFC 7541 5.1), no Huffman code.
+fn integer(bytes: &mut Vec<u8>, mut value: usize) {
+    if value < 127 {
+        bytes.push(value as u8);
+        return;
+    }
+    bytes.push(127);
+    value -= 127;
+    while value >= 128 {
+        bytes.push((value % 128) as u8 | 128);
+        value /= 128;
+    }
+    bytes.push(value as u8);
+}
+
+/// Sends `bytes` and reads until stream 1 is answered, reset or gone.
+pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<Told> {
+    let mut stream = TcpStream::connect_timeout(&proxy, LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    // The proxy may end the connection before it was sent everything.
+    let _ = stream.write_all(bytes);
+    loop {
+        let mut head = [0_u8; 9];
+        if stream.read_exact(&mut head).is_err() {
+            return Ok(Told::Ended);
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload).context("a frame is cut short")?;
+        let of = |at: usize| {
+            let bytes = payload.get(at..at + 4).context("a frame is too short")?;
+            Ok::<u32, anyhow::Error>(u32::from_be_bytes(bytes.try_into()?))
+        };
+        match head[3] {
+            HEADERS => match status(&payload)? {
+                100..200 => {}
+                status => return Ok(Told::Status(status)),
+            },
+            RST_STREAM => return Ok(Told::Reset(of(0)?)),
+            GOAWAY if of(4)? != 0 => return Ok(Told::GoAway(of(4)?)),
+            _ => {}
+        }
+    }
+}
+
+/// The status, which is the first field of a response: indexed, or a literal with its name so.
+fn status(section: &[u8]) -> Result<u16> {
+    /// Statuses in the static table from index 8 on.
+    const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
+    // A change of the table's size comes first.
+    let start = section.iter().position(|byte| byte & 0xe0 != 0x20).unwrap_or(section.len());
+    match section[start..] {
+        [byte @ 0x88..=0x8e, ..] => Ok(INDEXED[usize::from(byte - 0x88)]),
+        [0x08 | 0x18 | 0x48, 3, a, b, c, ..] => {
+            Ok(std::str::from_utf8(&[a, b, c])?.parse().context("a status in words")?)
+        }
+        [0x08 | 0x18 | 0x48, coded, ref rest @ ..] if coded & 0x80 != 0 => {
+            digits(rest.get(..usize::from(coded & 0x7f)).context("a cut status")?)
+        }
+        _ => bail!("no status first: {section:02x?}"),
+    }
+}
+
+/// Three digits by the Huffman code: 0, 1 and 2 have the five bits of their value, 3 to 9 six.
+fn digits(coded: &[u8]) -> Result<u16> {
+    let bits = coded.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
+    let mut left = coded.len() * 8;
+    let mut value = 0;
+    for _ in 0..3 {
+        let take = |count: usize| bits >> left.saturating_sub(count);
+        let digit = match take(5) & 0x1f {
+            low @ 0..=2 => {
+                left = left.saturating_sub(5);
+                low
+            }
+            _ => {
+                let six = take(6) & 0x3f;
+                left = left.saturating_sub(6);
+                six.checked_sub(0x16).filter(|digit| (3..=9).contains(digit)).context("no digit")?
+            }
+        };
+        value = value * 10 + digit;
+    }
+    Ok(u16::try_from(value)?)
+}
+
+#[test]
+fn a_status_is_read_in_every_form() {
+    assert_eq!(status(&[0x88]).unwrap(), 200);
+    assert_eq!(status(&[0x20, 0x8c]).unwrap(), 400);
+    assert_eq!(status(b"\x08\x03501").unwrap(), 501);
+    // RFC 7541 C.6.1: 302.
+    assert_eq!(status(&[0x48, 0x82, 0x64, 0x02]).unwrap(), 302);
+    // RFC 7541 C.6.2: 307.
+    assert_eq!(status(&[0x48, 0x83, 0x64, 0x0e, 0xff]).unwrap(), 307);
+}
