@@ -170,8 +170,9 @@ impl<S: Io> Driver<S> {
             count(abuse);
         }
         inner.close(result.clone().err());
+        let broken = matches!(&result, Err(error) if error.io.is_some());
         let told = match &result {
-            Err(error) if error.io.is_some() || error.by_peer => false,
+            Err(error) if broken || error.by_peer => false,
             Err(error) => {
                 let last = inner.last_peer_id;
                 inner.out.put(&frame::goaway(last, error.code));
@@ -188,7 +189,8 @@ impl<S: Io> Driver<S> {
             inner.out.clear();
         }
         self.inbox = Inbox { chunk: Chunk::default(), start: 0, end: 0, want: 0, ..self.inbox };
-        let left = if told { inner.limits.linger_bytes } else { 0 };
+        // Bytes that nobody reads would make the end a reset.
+        let left = if quiet || broken { 0 } else { inner.limits.linger_bytes };
         self.clock.linger(&inner.limits);
         self.closing = Some(Closing { result, shut: false, left });
     }

@@ -1,6 +1,7 @@
 //! A request that came on a stream of an HTTP/2 connection.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use leno_h2::{Code, Head, Piece, Request, Reset, Stream};
 use leno_hpack::{Block, Token};
@@ -13,6 +14,10 @@ use crate::exchange::Exchange;
 use crate::grpc;
 use crate::head::{HeadError, RequestView, is_authority};
 use crate::translate::Carried;
+
+/// How much later than the client's own deadline ours is. The client keeps it by itself, and what
+/// it sees is to be the same with a mesh and without; ours ends what a client has left behind.
+const DEADLINE_GRACE: Duration = Duration::from_millis(100);
 
 /// Bytes of a request's body that are kept for another try until the response begins: what a
 /// stream may queue anyway, and more than most calls send.
@@ -64,7 +69,8 @@ impl Call {
         let grpc = grpc::has_grpc(&head);
         let timeout = head.find(Token::GRPC_TIMEOUT).filter(|_| grpc).and_then(grpc::grpc_timeout);
         Self {
-            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            deadline: timeout
+                .and_then(|timeout| Instant::now().checked_add(timeout + DEADLINE_GRACE)),
             head,
             stream: Some(stream),
             carried: internal.filter(|_| mesh),
@@ -104,7 +110,7 @@ impl Call {
         self.carried.is_some()
     }
 
-    /// When the client's `grpc-timeout` runs out. An exchange ends at it.
+    /// A little after the client's `grpc-timeout` runs out. An exchange ends at it.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }

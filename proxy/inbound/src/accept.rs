@@ -19,6 +19,8 @@ use crate::Shared;
 
 /// How long any client may stay silent before its address is looked up.
 const GRACE: Duration = Duration::from_millis(10);
+/// Longest wait for a ClientHello where nothing else is served: a proxy may be busy.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the look-up; after it the client is taken for unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -49,12 +51,12 @@ pub(crate) async fn accept(
         Ok(sniffed) => sniffed,
         Err(_silent) if mtls != MtlsMode::Strict && first.is_empty() => {
             if is_meshed(shared, client).await {
-                sniff_bounded(&mut stream, &mut first).await
+                sniff_bounded(&mut stream, &mut first, mtls).await
             } else {
                 return silent(shared, stream, declared).await;
             }
         }
-        Err(_slow) => sniff_bounded(&mut stream, &mut first).await,
+        Err(_slow) => sniff_bounded(&mut stream, &mut first, mtls).await,
     };
     match sniffed {
         Sniffed::Mesh => {
@@ -73,8 +75,9 @@ pub(crate) async fn accept(
     }
 }
 
-async fn sniff_bounded(stream: &mut TcpStream, first: &mut Vec<u8>) -> Sniffed {
-    timeout(DETECT_TIMEOUT, sniff_first(stream, first)).await.unwrap_or(Sniffed::Other)
+async fn sniff_bounded(stream: &mut TcpStream, first: &mut Vec<u8>, mtls: MtlsMode) -> Sniffed {
+    let limit = if mtls == MtlsMode::Strict { HELLO_TIMEOUT } else { DETECT_TIMEOUT };
+    timeout(limit, sniff_first(stream, first)).await.unwrap_or(Sniffed::Other)
 }
 
 /// Reads until it is clear whether this is mesh TLS. Can be dropped and called again.
@@ -92,7 +95,7 @@ async fn sniff_first(stream: &mut TcpStream, first: &mut Vec<u8>) -> Sniffed {
 
 /// Whether the address is one of a meshed workload, as far as discovery can say.
 async fn is_meshed(shared: &Shared, client: IpAddr) -> bool {
-    let mut resolution = shared.parts.directory.watch(client);
+    let mut resolution = shared.parts.directory.look_up(client);
     let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
     match timeout(RESOLVE_TIMEOUT, answered).await {
         Ok(Ok(now)) => match &*now {
@@ -140,8 +143,9 @@ async fn handshake(
 async fn silent(shared: &Shared, mut stream: TcpStream, declared: Protocol) -> Option<Accepted> {
     if matches!(declared, Protocol::Http1 | Protocol::Http2) {
         let mut first = Vec::new();
-        return match read_first(&mut stream, &mut first).await {
-            Ok(n) if n > 0 => plaintext(shared, stream, first, declared).await,
+        let idle = shared.parts.limits.idle;
+        return match timeout(idle, read_first(&mut stream, &mut first)).await {
+            Ok(Ok(n)) if n > 0 => plaintext(shared, stream, first, declared).await,
             _ => None,
         };
     }

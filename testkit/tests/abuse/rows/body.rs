@@ -26,7 +26,7 @@ const SIZES: &[Body] = &[
 const CHUNKS: &[Body] = &[
     ("a chunk without an end", "RFC 9112 7.1", b"5\r\nhello", b"0\r\n\r\n"),
     ("a chunk longer than it says", "RFC 9112 7.1", b"5\r\nhello", b"!\r\n0\r\n\r\n"),
-    ("a chunk shorter than it says", "RFC 9112 7.1", b"8\r\nhello\r\n0", b"\r\n\r\n"),
+    ("a chunk shorter than it says", "RFC 9112 7.1", b"8\r\nhello\r\n0\r\n", b"\r\n"),
     ("a chunk that ends with a bare LF", "RFC 9112 7.1", b"5\r\nhello", b"\n0\r\n\r\n"),
     ("a chunk that ends with a bare CR", "RFC 9112 7.1", b"5\r\nhello\r", b"0\r\n\r\n"),
     ("an extension that ends with a bare LF", "RFC 9112 7.1.1", b"5;", b"\nhello\r\n0\r\n\r\n"),
