@@ -1,6 +1,6 @@
 //! Running h2spec and reading its JUnit report.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -42,7 +42,8 @@ impl Group {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) passed: BTreeSet<String>,
-    pub(crate) failed: BTreeSet<String>,
+    /// With what was expected and what came.
+    pub(crate) failed: BTreeMap<String, String>,
 }
 
 /// An h2spec that is installed.
@@ -88,14 +89,17 @@ fn read(xml: &str) -> Outcome {
             value.and_then(|value| value.split('"').next()).unwrap_or_default()
         };
         let name = format!("{}: {}", attribute("package"), attribute("classname"));
-        let bad = ["<failure", "<error", "<skipped"].iter().any(|mark| case.contains(mark));
+        let bad = ["<failure", "<error", "<skipped"].iter().find_map(|mark| case.find(mark));
         // Two cases of one section have the same title.
-        let all = if bad { &mut outcome.failed } else { &mut outcome.passed };
         let mut unique = name.clone();
         let mut nth = 1;
-        while !all.insert(unique.clone()) {
+        while outcome.passed.contains(&unique) || outcome.failed.contains_key(&unique) {
             nth += 1;
             unique = format!("{name} ({nth})");
+        }
+        match bad {
+            Some(at) => drop(outcome.failed.insert(unique, case[at..].trim().to_string())),
+            None => drop(outcome.passed.insert(unique)),
         }
     }
     outcome
@@ -110,6 +114,7 @@ fn a_report_is_read_case_by_case() {
         </testcase></testsuite>";
     let outcome = read(xml);
     assert_eq!(outcome.passed, BTreeSet::from(["hpack/4.2: Sends &quot;x&quot;".to_string()]));
-    let failed = ["http2/5.1: idle".to_string(), "http2/5.1: idle (2)".to_string()];
-    assert_eq!(outcome.failed, BTreeSet::from(failed));
+    let failed: Vec<&str> = outcome.failed.keys().map(String::as_str).collect();
+    assert_eq!(failed, ["http2/5.1: idle", "http2/5.1: idle (2)"]);
+    assert_eq!(outcome.failed["http2/5.1: idle"], "<error>GOAWAY\nTimeout</error>");
 }
