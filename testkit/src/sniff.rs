@@ -3,10 +3,11 @@
 mod packet;
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +20,11 @@ use crate::{binaries, netns, wait};
 
 /// Longest capture file: what a test of some seconds can make, and no disk full.
 const MAX_FILE_MB: &str = "256";
+/// Longest packet kept whole: 64 KiB, as segmentation offload makes them, and its link header. The
+/// kernel's buffer has a slot of this size for every packet, so more would leave it few slots.
+const SNAP_BYTES: &str = "66000";
+/// That buffer: room for about a thousand packets that tcpdump has not read yet.
+const BUFFER_KIB: &str = "65536";
 /// How long tcpdump may take to start or to end.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Where the last connection of a capture goes (tcpmux: nobody serves it).
@@ -30,6 +36,8 @@ pub struct Sniffer {
     tcpdump: Child,
     file: PathBuf,
     namespace: PathBuf,
+    /// What it says on standard error after its first line, once it has ended.
+    last_words: Option<JoinHandle<String>>,
     _directory: tempfile::TempDir,
 }
 
@@ -42,8 +50,8 @@ impl Sniffer {
         let file = directory.path().join("packets.pcap");
         let mut tcpdump = netns::inside(namespace, || {
             Command::new(program)
-                .args(["-i", "any", "-U", "-s", "0", "-n", "--immediate-mode", "-Z", "root"])
-                .args(["-C", MAX_FILE_MB, "-W", "1", "-w"])
+                .args(["-i", "any", "-U", "-n", "--immediate-mode", "-Z", "root"])
+                .args(["-s", SNAP_BYTES, "-B", BUFFER_KIB, "-C", MAX_FILE_MB, "-W", "1", "-w"])
                 .arg(&file)
                 .arg("tcp")
                 .stdin(Stdio::null())
@@ -63,25 +71,37 @@ impl Sniffer {
             }
         }
         // Read on, so that tcpdump never waits for us; ends with it.
-        std::thread::spawn(move || lines.lines().count());
-        Ok(Sniffer { tcpdump, file, namespace: namespace.to_path_buf(), _directory: directory })
+        let last_words = Some(std::thread::spawn(move || {
+            let mut words = String::new();
+            // What cannot be read is missed by whoever looks for it.
+            let _ = lines.read_to_string(&mut words);
+            words
+        }));
+        let namespace = namespace.to_path_buf();
+        Ok(Sniffer { tcpdump, file, namespace, last_words, _directory: directory })
     }
 
-    /// Ends the capture and reads it.
+    /// Ends the capture and reads it; fails if packets are missing from it.
     pub fn stop(mut self) -> Result<Vec<Segment>> {
         self.catch_up()?;
         self.interrupt()?;
+        let words = self.last_words.take().and_then(|thread| thread.join().ok());
+        let words = words.unwrap_or_default();
+        if !words.lines().any(|line| line == "0 packets dropped by kernel") {
+            bail!("the capture is not complete: {words}");
+        }
         segments(&self.read()?)
     }
 
     /// Waits until all that was sent so far is in the file: an interrupted tcpdump forgets what
-    /// it has not read yet. The sentinel is a connection to a port where nothing listens.
+    /// it has not read yet. The sentinel is a connection to a port where nothing listens; each
+    /// look sends another, since the kernel drops packets that find tcpdump's buffer full.
     fn catch_up(&self) -> Result<()> {
-        netns::inside(&self.namespace, || match TcpStream::connect(SENTINEL) {
-            Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
-            other => bail!("the sentinel connection was not refused: {other:?}"),
-        })?;
         wait::until("tcpdump to catch up", LIMIT, || {
+            netns::inside(&self.namespace, || match TcpStream::connect(SENTINEL) {
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
+                other => bail!("the sentinel connection was not refused: {other:?}"),
+            })?;
             // The file may end inside a packet while tcpdump writes.
             let found = segments(&self.read()?).unwrap_or_default();
             Ok(found.iter().any(|s| s.to == SENTINEL).then_some(()))

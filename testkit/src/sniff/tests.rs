@@ -1,4 +1,6 @@
-//! Packets written by hand, and a real tcpdump of this machine's loopback when root.
+//! Packets written by hand, and a real tcpdump when root.
+
+use nix::sched::{CloneFlags, unshare};
 
 use super::*;
 
@@ -84,16 +86,24 @@ fn a_real_capture_shows_what_a_connection_carried() {
         println!("skipped: needs root");
         return;
     }
-    let sniffer = Sniffer::start(Path::new("/proc/self/ns/net")).unwrap();
-    let server = crate::peer::Server::start(crate::peer::Behaviour::Echo).unwrap();
-    let port = server.address().port();
-    let steps = [
-        crate::peer::Step::Send("marker-4711".into()),
-        crate::peer::Step::Expect("marker-4711".into()),
-    ];
-    let transcript = crate::peer::talk(&server.address().to_string(), &steps).unwrap();
-    assert_eq!(transcript.failure(), None);
-    let found = sniffer.stop().unwrap();
+    // A namespace of its own: what other tests send over loopback must not be in the capture.
+    let capture = || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
+        assert!(up.success());
+        let namespace = format!("/proc/self/task/{}/ns/net", nix::unistd::gettid());
+        let sniffer = Sniffer::start(Path::new(&namespace)).unwrap();
+        let server = crate::peer::Server::start(crate::peer::Behaviour::Echo).unwrap();
+        let port = server.address().port();
+        let steps = [
+            crate::peer::Step::Send("marker-4711".into()),
+            crate::peer::Step::Expect("marker-4711".into()),
+        ];
+        let transcript = crate::peer::talk(&server.address().to_string(), &steps).unwrap();
+        assert_eq!(transcript.failure(), None);
+        (port, sniffer.stop().unwrap())
+    };
+    let (port, found) = std::thread::scope(|scope| scope.spawn(capture).join().unwrap());
     assert!(found.iter().any(|s| s.to.port() == port && s.contains(b"marker-4711")));
     assert!(found.iter().any(|s| s.from.port() == port && s.contains(b"marker-4711")));
 }
