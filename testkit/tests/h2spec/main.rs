@@ -25,7 +25,9 @@ use crate::suite::{Group, Suite};
 /// How long nginx may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// nginx answers `hello` on one address; dropping it ends it.
+/// nginx answers `hello` on one address, once it has the whole request: many cases break the
+/// protocol after the head, and must do so before the stream is answered and gone. Its first
+/// server holds back the body, its second answers. Dropping it ends it.
 struct Nginx {
     address: SocketAddr,
     child: Child,
@@ -38,7 +40,7 @@ impl Nginx {
         let nginx = binaries::require("nginx", "nginx")?;
         let directory = tempfile::tempdir()?;
         let root = directory.path().display().to_string();
-        let address = free_address()?;
+        let (address, behind) = (free_address()?, free_address()?);
         let protocol = if http2 { " http2" } else { "" };
         let config = directory.path().join("nginx.conf");
         fs::write(
@@ -48,7 +50,9 @@ impl Nginx {
                  events {{ worker_connections 1024; }}\nhttp {{\n  access_log off;\n  \
                  client_body_temp_path {root}/b; proxy_temp_path {root}/p;\n  \
                  fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;\n  \
-                 server {{ listen {address}{protocol}; location / {{ return 200 \"hello\\n\"; }} }}\n}}\n"
+                 server {{ listen {address}{protocol}; location / {{\n    \
+                   proxy_pass http://{behind}; proxy_request_buffering on; }} }}\n  \
+                 server {{ listen {behind}; location / {{ return 200 \"hello\\n\"; }} }}\n}}\n"
             ),
         )?;
         let mut command = Command::new(nginx);
