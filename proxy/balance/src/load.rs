@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use crate::settings::Ejection;
+
 /// The time in which a latency estimate falls to 1/e when nothing confirms it: long enough to
 /// remember a slow endpoint over some requests, short enough to try it again soon.
 pub const DECAY: Duration = Duration::from_secs(10);
@@ -13,23 +15,43 @@ pub const PENALTY: Duration = Duration::from_secs(1);
 /// How long the first connect failure keeps other endpoints preferred; doubled by each further one.
 pub const FIRST_EJECTION: Duration = Duration::from_millis(100);
 
-/// The longest ejection: one request in ten seconds tries an endpoint that stays dead.
+/// The longest ejection for connect failures: one request in ten seconds tries an endpoint that
+/// stays dead.
 pub const MAX_EJECTION: Duration = Duration::from_secs(10);
 
 /// When all endpoints are ejected, how often each may be tried. It bounds both the connection
 /// attempts at a service that is down and how long its recovery goes unnoticed.
 pub const LAST_RESORT: Duration = Duration::from_millis(100);
 
+/// How long an estimate does not fade while requests wait for an answer: an endpoint that stalls
+/// must not look faster and faster. Bounded, or one long stream would keep an endpoint from being
+/// tried again.
+pub const STALL_HOLD: Duration = Duration::from_secs(30);
+
 /// Estimates below this are taken as equal to it, so that a fully decayed endpoint does not get
 /// a burst before its first response.
 const MIN_ESTIMATE_US: f64 = 10.0;
+
+/// Doublings of an ejection that are counted; its longest time is reached long before.
+const MAX_DOUBLINGS: u32 = 16;
 
 /// The load of one endpoint: requests in flight, latency estimate, failures.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     in_flight: Cell<u32>,
+    /// When the first of the requests in flight began.
+    busy_from: Cell<Option<Instant>>,
     estimate: Cell<Option<Estimate>>,
-    ejection: Cell<Option<Ejection>>,
+    /// It could not be connected to.
+    unreachable: Cell<Option<Unreachable>>,
+    /// Its requests failed.
+    ejected: Cell<Option<Ejected>>,
+    /// Failed requests in a row.
+    failures: Cell<u32>,
+    /// Ejections for failed requests that are not forgotten yet.
+    ejections: Cell<u32>,
+    /// Good and failed requests since endpoints were compared.
+    seen: Cell<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +61,22 @@ struct Estimate {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Ejection {
+struct Unreachable {
     failures: u32,
     tried_at: Instant,
     until: Instant,
+}
+
+/// ```text
+/// Good ──failures──► out until `until` ──► one probe ──succeeded──► Good
+///                          ▲                   │
+///                          └──── failed ───────┘   (for twice as long)
+/// ```
+#[derive(Clone, Copy, Debug)]
+struct Ejected {
+    length: Duration,
+    until: Instant,
+    probe: Option<Instant>,
 }
 
 /// Whether an endpoint may be picked.
@@ -50,7 +84,9 @@ struct Ejection {
 pub(crate) enum Standing {
     /// Like any other.
     Good,
-    /// Only when there is no good one.
+    /// It fails requests: only in a panic, or when there is no good one.
+    Ejected,
+    /// It could not be connected to: only when there is nothing else.
     LastResort,
     /// Not now.
     Out,
@@ -62,19 +98,34 @@ impl Load {
     }
 
     pub(crate) fn standing(&self, now: Instant) -> Standing {
-        match self.ejection.get() {
-            None => Standing::Good,
-            Some(ejection) if now >= ejection.until => Standing::Good,
-            Some(ejection) if now >= ejection.tried_at + LAST_RESORT => Standing::LastResort,
-            Some(_) => Standing::Out,
+        match self.unreachable.get() {
+            Some(ejection) if now < ejection.until => {
+                let again = now >= ejection.tried_at + LAST_RESORT;
+                return if again { Standing::LastResort } else { Standing::Out };
+            }
+            _ => {}
+        }
+        match self.ejected.get() {
+            Some(ejected) if now < ejected.until => Standing::Ejected,
+            _ => Standing::Good,
         }
     }
 
     /// One more in flight. An endpoint on probation is kept for this one until it reports.
     pub(crate) fn enter(&self, now: Instant) {
+        if self.in_flight.get() == 0 {
+            self.busy_from.set(Some(now));
+        }
         self.in_flight.set(self.in_flight.get() + 1);
-        if let Some(ejection) = self.ejection.get() {
-            self.eject(ejection.failures, now);
+        if let Some(ejection) = self.unreachable.get() {
+            self.make_unreachable(ejection.failures, now);
+        }
+        if let Some(mut ejected) = self.ejected.get()
+            && now >= ejected.until
+        {
+            ejected.probe = Some(now);
+            ejected.until = now + ejected.length;
+            self.ejected.set(Some(ejected));
         }
     }
 
@@ -82,16 +133,33 @@ impl Load {
         self.in_flight.set(self.in_flight.get() - 1);
     }
 
-    /// Whether this one's load is lower than the other's. An endpoint with no estimate is compared by
+    /// Whether the first one's load per weight is lower. An endpoint with no estimate is compared by
     /// what is in flight alone, so that new endpoints take their share from the start.
-    pub(crate) fn is_below(&self, other: &Self, now: Instant) -> bool {
-        let (mine, others) = (f64::from(self.in_flight()), f64::from(other.in_flight()));
-        match (self.estimate.get(), other.estimate.get()) {
-            (Some(a), Some(b)) => {
-                a.decayed_us(now) * (mine + 1.0) < b.decayed_us(now) * (others + 1.0)
+    pub(crate) fn is_below(mine: (&Self, u32), others: (&Self, u32), now: Instant) -> bool {
+        let (Some(a), Some(b)) = (mine.0.estimate_us(now), others.0.estimate_us(now)) else {
+            return Self::has_fewer(mine, others);
+        };
+        let queue =
+            |(load, weight): (&Self, u32)| f64::from(load.in_flight()) / f64::from(weight) + 1.0;
+        a * queue(mine) < b * queue(others)
+    }
+
+    /// Whether fewer requests per weight are in flight on the first one.
+    pub(crate) fn has_fewer(mine: (&Self, u32), others: (&Self, u32)) -> bool {
+        let cross = |a: &Self, weight: u32| u64::from(a.in_flight()) * u64::from(weight);
+        cross(mine.0, others.1) < cross(others.0, mine.1)
+    }
+
+    fn estimate_us(&self, now: Instant) -> Option<f64> {
+        let estimate = self.estimate.get()?;
+        let unanswered = match self.busy_from.get() {
+            Some(busy_from) if self.in_flight.get() > 0 => {
+                let from = busy_from.max(estimate.at);
+                now.saturating_duration_since(from).min(STALL_HOLD)
             }
-            _ => mine < others,
-        }
+            _ => Duration::ZERO,
+        };
+        Some(estimate.decayed_us(now.checked_sub(unanswered).unwrap_or(now)))
     }
 
     pub(crate) fn observe(&self, latency: Duration, now: Instant) {
@@ -107,25 +175,82 @@ impl Load {
     }
 
     pub(crate) fn connected(&self) {
-        self.ejection.set(None);
+        self.unreachable.set(None);
     }
 
     /// An attempt that was begun at `begun` failed. Attempts that were under way when another one
     /// failed belong to the same outage and do not lengthen the ejection.
     pub(crate) fn connect_failed(&self, begun: Instant, now: Instant) {
-        let failures = match self.ejection.get() {
+        let failures = match self.unreachable.get() {
             Some(ejection) if begun < ejection.tried_at => return,
             Some(ejection) => ejection.failures,
             None => 0,
         };
-        self.eject(failures.saturating_add(1), now);
+        self.make_unreachable(failures.saturating_add(1), now);
     }
 
-    fn eject(&self, failures: u32, now: Instant) {
-        let doublings = failures.saturating_sub(1).min(16);
-        let length = (FIRST_EJECTION * (1 << doublings)).min(MAX_EJECTION);
-        self.ejection.set(Some(Ejection { failures, tried_at: now, until: now + length }));
+    fn make_unreachable(&self, failures: u32, now: Instant) {
+        let length = doubled(FIRST_EJECTION, failures.saturating_sub(1)).min(MAX_EJECTION);
+        let until = now + length;
+        self.unreachable.set(Some(Unreachable { failures, tried_at: now, until }));
     }
+
+    /// Whether it is out for failed requests and has not proven itself since.
+    pub(crate) fn is_ejected(&self) -> bool {
+        self.ejected.get().is_some()
+    }
+
+    /// Whether a request that was begun at `begun` was the probe.
+    pub(crate) fn was_probe(&self, begun: Instant) -> bool {
+        let probe = self.ejected.get().and_then(|ejected| ejected.probe);
+        probe.is_some_and(|probe| begun >= probe)
+    }
+
+    pub(crate) fn eject(&self, ejection: Ejection, now: Instant) {
+        let length = doubled(ejection.base, self.ejections.get()).min(ejection.max);
+        self.ejections.set((self.ejections.get() + 1).min(MAX_DOUBLINGS));
+        self.failures.set(0);
+        self.ejected.set(Some(Ejected { length, until: now + length, probe: None }));
+    }
+
+    /// Ends an ejection for failed requests.
+    pub(crate) fn take_back(&self) {
+        self.ejected.set(None);
+    }
+
+    /// Failures in a row, this one included.
+    pub(crate) fn count_failure(&self) -> u32 {
+        let (good, failed) = self.seen.get();
+        self.seen.set((good, failed.saturating_add(1)));
+        self.failures.set(self.failures.get().saturating_add(1));
+        self.failures.get()
+    }
+
+    pub(crate) fn count_success(&self) {
+        let (good, failed) = self.seen.get();
+        self.seen.set((good.saturating_add(1), failed));
+        self.failures.set(0);
+    }
+
+    /// The share of good requests since the last comparison, and of how many, if there were enough.
+    pub(crate) fn success_rate(&self, minimum_requests: u32) -> Option<(f64, f64)> {
+        let (good, failed) = self.seen.get();
+        let all = good.saturating_add(failed);
+        let all_f = f64::from(all);
+        (all >= minimum_requests.max(1)).then(|| (f64::from(good) / all_f, all_f))
+    }
+
+    /// Begins a new comparison; a while without an ejection makes the next one shorter.
+    pub(crate) fn begin_interval(&self) {
+        self.seen.set((0, 0));
+        if self.ejected.get().is_none() {
+            self.ejections.set(self.ejections.get().saturating_sub(1));
+        }
+    }
+}
+
+fn doubled(base: Duration, times: u32) -> Duration {
+    base.saturating_mul(1 << times.min(MAX_DOUBLINGS))
 }
 
 impl Estimate {
@@ -141,62 +266,4 @@ impl Estimate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peak_counts_at_once_and_fades() {
-        let (load, now) = (Load::default(), Instant::now());
-        load.observe(Duration::from_millis(1), now);
-        load.observe(Duration::from_millis(100), now);
-        load.observe(Duration::from_millis(1), now);
-        let peak = load.estimate.get().unwrap();
-        assert!((peak.latency_us - 100_000.0).abs() < 1.0);
-        let later = now + DECAY;
-        assert!((peak.decayed_us(later) - 36_788.0).abs() < 10.0);
-        load.observe(Duration::from_millis(1), later);
-        let after = load.estimate.get().unwrap().latency_us;
-        assert!((37_000.0..38_000.0).contains(&after), "{after}");
-    }
-
-    #[test]
-    fn ejections_grow_to_their_bound_and_end_with_a_connection() {
-        let (load, mut now) = (Load::default(), Instant::now());
-        assert_eq!(load.standing(now), Standing::Good);
-        let mut length = FIRST_EJECTION;
-        for _ in 0..40 {
-            load.connect_failed(now, now);
-            assert_eq!(load.standing(now), Standing::Out);
-            let last_moment = now + length - Duration::from_nanos(1);
-            assert_ne!(load.standing(last_moment), Standing::Good);
-            now += length;
-            assert_eq!(load.standing(now), Standing::Good);
-            length = (length * 2).min(MAX_EJECTION);
-        }
-        load.connect_failed(now, now);
-        assert_eq!(load.standing(now + LAST_RESORT), Standing::LastResort);
-        load.connected();
-        assert_eq!(load.standing(now), Standing::Good);
-    }
-
-    #[test]
-    fn failures_of_one_outage_count_once() {
-        let (load, begun) = (Load::default(), Instant::now());
-        for ms in 1..50 {
-            load.connect_failed(begun, begun + Duration::from_millis(ms));
-        }
-        let first = begun + Duration::from_millis(1);
-        assert_eq!(load.standing(first + FIRST_EJECTION), Standing::Good);
-    }
-
-    #[test]
-    fn one_probe_at_a_time() {
-        let (load, now) = (Load::default(), Instant::now());
-        load.connect_failed(now, now);
-        let later = now + FIRST_EJECTION;
-        assert_eq!(load.standing(later), Standing::Good);
-        load.enter(later);
-        assert_eq!(load.standing(later), Standing::Out);
-        load.leave();
-    }
-}
+mod tests;

@@ -4,20 +4,24 @@ use std::hash::{BuildHasher, RandomState};
 
 /// xorshift64* (Marsaglia 2003, Vigna 2016).
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    /// A generator of its own for each balancer, so that proxies do not choose in step.
-    pub(crate) fn random() -> Self {
+    /// A generator of its own for each user, so that proxies do not choose in step.
+    #[must_use]
+    pub fn random() -> Self {
         Self::seeded(RandomState::new().hash_one(0))
     }
 
-    pub(crate) fn seeded(seed: u64) -> Self {
+    /// One whose numbers a test can repeat.
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
         // Zero is the one state that never leaves itself.
         Self(seed.max(1))
     }
 
-    fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -25,9 +29,14 @@ impl Rng {
     }
 
     /// A number below `n`, which must not be 0. The bias is under n / 2^32.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        let high = self.next() >> 32;
+    pub fn below(&mut self, n: usize) -> usize {
+        let high = self.bits() >> 32;
         usize::try_from((high * n as u64) >> 32).expect("below n")
+    }
+
+    /// True `share` times of `of`, which must not be 0.
+    pub fn chance(&mut self, share: u32, of: u32) -> bool {
+        (((self.bits() >> 32) * u64::from(of)) >> 32) < u64::from(share)
     }
 }
 
@@ -44,5 +53,13 @@ mod tests {
         }
         assert!(seen.iter().all(|n| (9_500..10_500).contains(n)), "{seen:?}");
         assert_eq!(rng.below(1), 0);
+    }
+
+    #[test]
+    fn chances_are_what_they_say() {
+        let mut rng = Rng::seeded(11);
+        let hits = (0..100_000).filter(|_| rng.chance(30, 100)).count();
+        assert!((29_400..30_600).contains(&hits), "{hits}");
+        assert!((0..1_000).all(|_| rng.chance(5, 5) && !rng.chance(0, 5)));
     }
 }

@@ -3,9 +3,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use leno_balance::{Balancer, FIRST_EJECTION, LAST_RESORT, NoPick};
+use leno_balance::{
+    Algorithm, Balancer, Candidate, Ejection, FIRST_EJECTION, LAST_RESORT, Nearness, NoPick,
+    Settings, SuccessRate, Wanted, hash,
+};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -70,4 +73,37 @@ fn a_pick_while_endpoints_are_ejected_allocates_nothing() {
     now += FIRST_EJECTION.max(LAST_RESORT);
     let (_pick, allocations) = allocated(|| balancer.pick(now, |_| false).unwrap());
     assert_eq!(allocations, 0);
+}
+
+#[test]
+fn no_algorithm_allocates() {
+    let now = Instant::now();
+    for algorithm in [
+        Algorithm::LeastRequest,
+        Algorithm::RoundRobin,
+        Algorithm::Random,
+        Algorithm::RingHash,
+        Algorithm::Maglev,
+    ] {
+        let mut balancer = Balancer::new();
+        let rate = Some(SuccessRate::default());
+        let ejection =
+            Ejection { consecutive_failures: 3, success_rate: rate, ..Ejection::default() };
+        balancer.configure(Settings { algorithm, ejection, ..Settings::default() });
+        let candidate = |endpoint: u32| Candidate {
+            endpoint,
+            key: hash(&endpoint.to_le_bytes()),
+            weight: 1 + endpoint % 3,
+            nearness: Nearness::Elsewhere,
+        };
+        balancer.update_with(now, (0..50).map(candidate));
+        for number in 0..500_u64 {
+            let wanted = Wanted { hash: (number % 2 == 0).then_some(number), session: None };
+            let at = now + Duration::from_millis(number * 100);
+            let (pick, allocations) =
+                allocated(|| balancer.pick_for(at, wanted, |_| false).unwrap());
+            let ((), reported) = allocated(|| pick.failed(at));
+            assert_eq!((allocations, reported), (0, 0), "{algorithm:?}");
+        }
+    }
 }

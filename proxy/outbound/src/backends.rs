@@ -182,5 +182,6 @@ pub(crate) const fn cause(reason: NoPick) -> &'static str {
         NoPick::Empty => "no-endpoints",
         NoPick::Excluded => "endpoints-tried",
         NoPick::Failfast => "failfast",
+        NoPick::Full => "endpoints-full",
     }
 }

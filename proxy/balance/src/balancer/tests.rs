@@ -1,5 +1,9 @@
 //! Properties of the choices.
 
+mod ejection;
+mod shares;
+mod simulation;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -203,6 +207,7 @@ proptest! {
                         prop_assert!(current.iter().all(|e| Some(*e) == excluded));
                     }
                     Err(NoPick::Failfast) => prop_assert!(balancer.ejected(now) > 0),
+                    Err(NoPick::Full) => prop_assert!(false, "there is no bound"),
                 },
                 Step::Drop(n) => {
                     if !held.is_empty() {

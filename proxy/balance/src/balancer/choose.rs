@@ -1,0 +1,183 @@
+//! The algorithms: each chooses among the nearest endpoints those that may be chosen.
+
+use std::hash::Hash;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::{Balancer, Wanted};
+use crate::hash::mix;
+use crate::settings::Algorithm;
+use crate::slot::{FULL_SHARE, Slot};
+
+/// Random endpoints looked at before all of them are: enough while most may be chosen, and cheaper
+/// than a walk.
+const DRAWS: usize = 8;
+
+/// Hashes tried for a request whose endpoint may not be chosen, before any other is: each spreads
+/// the requests of an endpoint that is out over all others, and the same request comes to the same one.
+const HASHES: u64 = 16;
+
+impl<T: Eq + Hash> Balancer<T> {
+    /// An endpoint that `may` be chosen, the nearest first.
+    pub(super) fn choose(
+        &mut self,
+        now: Instant,
+        wanted: Wanted,
+        may: impl Fn(&Slot<T>) -> bool,
+    ) -> Option<usize> {
+        let session = wanted.session.and_then(|key| self.of_session(key));
+        if let Some(at) = session.filter(|at| may(&self.slots[*at])) {
+            return Some(at);
+        }
+        let algorithm = self.settings.algorithm;
+        if matches!(algorithm, Algorithm::RingHash | Algorithm::Maglev) {
+            let hash = wanted.hash.unwrap_or_else(|| self.rng.bits());
+            return self.by_hash(hash, now, may);
+        }
+        let mut tried = 0;
+        for end in self.ranges() {
+            if end <= tried {
+                continue;
+            }
+            tried = end;
+            let chosen = match algorithm {
+                Algorithm::PeakEwma | Algorithm::LeastRequest => self.lower_of_two(end, now, &may),
+                Algorithm::RoundRobin => self.next_in_turn(end, now, &may),
+                _ => self.draw(end, now, &may),
+            };
+            if chosen.is_some() {
+                return chosen;
+            }
+        }
+        None
+    }
+
+    fn of_session(&self, key: u64) -> Option<usize> {
+        let found = self.by_key.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        Some(self.by_key[found].1 as usize)
+    }
+
+    fn by_hash(
+        &mut self,
+        hash: u64,
+        now: Instant,
+        may: impl Fn(&Slot<T>) -> bool,
+    ) -> Option<usize> {
+        let mut at_hash = |hash| self.table.look_up(hash).filter(|at| may(&self.slots[*at]));
+        let others = (1..HASHES).map(|salt| mix(hash, salt));
+        std::iter::once(hash)
+            .chain(others)
+            .find_map(&mut at_hash)
+            .or_else(|| self.draw(self.slots.len(), now, may))
+    }
+
+    /// The lower load of two random ones among the first `end`.
+    pub(super) fn lower_of_two(
+        &mut self,
+        end: usize,
+        now: Instant,
+        may: impl Fn(&Slot<T>) -> bool,
+    ) -> Option<usize> {
+        let a = self.draw(end, now, &may)?;
+        let b = if end < 2 { a } else { self.draw_other(end, a, now, may) };
+        let by_latency = self.settings.algorithm == Algorithm::PeakEwma;
+        let lower = a != b && self.slots[b].is_below(&self.slots[a], by_latency, now);
+        Some(if lower { b } else { a })
+    }
+
+    /// Another one than `a`, or `a` where there is no other.
+    fn draw_other(
+        &mut self,
+        end: usize,
+        a: usize,
+        now: Instant,
+        may: impl Fn(&Slot<T>) -> bool,
+    ) -> usize {
+        if self.is_uniform(now) {
+            let b = (a + 1 + self.rng.below(end - 1)) % end;
+            if may(&self.slots[b]) {
+                return b;
+            }
+        }
+        let chosen = Rc::clone(&self.slots[a]);
+        let other = |slot: &Slot<T>| !std::ptr::eq(slot, &*chosen) && may(slot);
+        self.draw(end, now, other).unwrap_or(a)
+    }
+
+    /// A random one among the first `end`, by weight and by how much of its share it gets.
+    fn draw(&mut self, end: usize, now: Instant, may: impl Fn(&Slot<T>) -> bool) -> Option<usize> {
+        if end == 1 {
+            return may(&self.slots[0]).then_some(0);
+        }
+        let uniform = self.is_uniform(now);
+        for _ in 0..DRAWS {
+            let at = self.rng.below(end);
+            let slot = &self.slots[at];
+            if may(slot) && (uniform || self.accepts(at, now)) {
+                return Some(at);
+            }
+        }
+        self.walk(end, now, may)
+    }
+
+    /// Whether all get the same share.
+    fn is_uniform(&mut self, now: Instant) -> bool {
+        if self.growing_until.is_some_and(|until| now >= until) {
+            self.growing_until = None;
+        }
+        !self.weighted && self.growing_until.is_none()
+    }
+
+    /// True as often as an endpoint's share is of the heaviest one's.
+    fn accepts(&mut self, at: usize, now: Instant) -> bool {
+        let slot = &self.slots[at];
+        let share = slot.share(self.settings.slow_start, now);
+        let weight = slot.weight();
+        self.rng.chance(weight, self.heaviest) && self.rng.chance(share, FULL_SHARE)
+    }
+
+    /// The same as drawing, by walking over all of the first `end`, twice rather than keep a list.
+    fn walk(&mut self, end: usize, now: Instant, may: impl Fn(&Slot<T>) -> bool) -> Option<usize> {
+        let slow_start = self.settings.slow_start;
+        let share = |slot: &Slot<T>| {
+            let share = u64::from(slot.weight()) * u64::from(slot.share(slow_start, now));
+            if may(slot) { share } else { 0 }
+        };
+        let total: u64 = self.slots[..end].iter().map(|slot| share(slot)).sum();
+        let mut left = self.rng.bits().checked_rem(total)?;
+        self.slots[..end].iter().position(|slot| {
+            let share = share(slot);
+            let here = left < share;
+            left = left.saturating_sub(share);
+            here
+        })
+    }
+
+    /// The next one among the first `end`, each as often as its share is of the heaviest one's.
+    fn next_in_turn(
+        &mut self,
+        end: usize,
+        now: Instant,
+        may: impl Fn(&Slot<T>) -> bool,
+    ) -> Option<usize> {
+        let full = u64::from(self.heaviest) * u64::from(FULL_SHARE);
+        // Two rounds give the heaviest its turn; where it may not be chosen, weights far below it
+        // are decided by a draw.
+        for _ in 0..2 * end {
+            let at = self.cursor % end;
+            self.cursor = at + 1;
+            let slot = &self.slots[at];
+            if !may(slot) {
+                continue;
+            }
+            let share = slot.share(self.settings.slow_start, now);
+            let credit = slot.credit.get() + u64::from(slot.weight()) * u64::from(share);
+            if credit >= full {
+                slot.credit.set(credit - full);
+                return Some(at);
+            }
+            slot.credit.set(credit);
+        }
+        self.walk(end, now, may)
+    }
+}

@@ -1,0 +1,109 @@
+//! A service under load with a clock of its own: what clients see of an endpoint that turns slow.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::*;
+use crate::Rng;
+
+/// Microseconds.
+type Time = u64;
+
+struct Service {
+    /// What each endpoint takes on average.
+    latency_us: Vec<f64>,
+    rng: Rng,
+}
+
+impl Service {
+    /// Exponential, as of many independent steps, on a floor of a fifth.
+    fn latency(&mut self, endpoint: usize) -> Time {
+        let unit: f64 = (self.rng.bits() >> 11) as f64 / (1_u64 << 53) as f64;
+        let drawn = -(1.0 - unit).ln() * 0.8 + 0.2;
+        (self.latency_us[endpoint] * drawn) as Time
+    }
+}
+
+struct Seen {
+    p99_us: Time,
+    shares: Vec<u32>,
+}
+
+/// `requests` at a constant rate, whatever the answers do; what took how long.
+fn run(latency_us: &[f64], gap_us: Time, requests: u32, algorithm: Algorithm) -> Seen {
+    let mut service = Service { latency_us: latency_us.to_vec(), rng: Rng::seeded(3) };
+    let mut balancer = Balancer::seeded(4);
+    balancer.configure(Settings { algorithm, ..Settings::default() });
+    balancer.update(0..latency_us.len());
+    let start = Instant::now();
+    let at = |time: Time| start + Duration::from_micros(time);
+    let mut ends: BinaryHeap<Reverse<(Time, u32)>> = BinaryHeap::new();
+    let mut under_way: Vec<Option<(Time, Pick<usize>)>> = Vec::new();
+    let mut latencies = Vec::new();
+    let mut shares = vec![0; latency_us.len()];
+    for number in 0..requests {
+        let begun = Time::from(number) * gap_us;
+        while let Some(Reverse((end, which))) = ends.peek().copied() {
+            if end > begun {
+                break;
+            }
+            ends.pop();
+            let (from, pick) = under_way[which as usize].take().expect("it ends once");
+            pick.observe(Duration::from_micros(end - from), at(end));
+            latencies.push(end - from);
+        }
+        let pick = balancer.pick(at(begun), none).unwrap();
+        shares[*pick.endpoint()] += 1;
+        ends.push(Reverse((begun + service.latency(*pick.endpoint()), number)));
+        under_way.push(Some((begun, pick)));
+    }
+    latencies.extend(ends.iter().map(|Reverse((end, which))| {
+        end - under_way[*which as usize].as_ref().expect("it has not ended").0
+    }));
+    latencies.sort_unstable();
+    Seen { p99_us: latencies[latencies.len() * 99 / 100], shares }
+}
+
+#[test]
+fn one_of_three_twenty_times_slower_leaves_the_p99_within_half_of_what_it_was() {
+    const MS: f64 = 1_000.0;
+    for gap_us in [500, 1_000, 4_000] {
+        let without = run(&[5.0 * MS, 5.0 * MS], gap_us, 60_000, Algorithm::PeakEwma);
+        let with = run(&[5.0 * MS, 5.0 * MS, 100.0 * MS], gap_us, 60_000, Algorithm::PeakEwma);
+        let ratio = with.p99_us as f64 / without.p99_us as f64;
+        println!("a request every {gap_us} us: p99 {ratio:.3} of without, {:?}", with.shares);
+        assert!(ratio < 1.5, "{ratio}: {} of {}", with.p99_us, without.p99_us);
+        // The same without looking at latency, so that this can be seen to matter.
+        let random = run(&[5.0 * MS, 5.0 * MS, 100.0 * MS], gap_us, 60_000, Algorithm::Random);
+        assert!(random.p99_us as f64 / without.p99_us as f64 > 5.0);
+    }
+}
+
+#[test]
+fn an_endpoint_that_stalls_gets_little() {
+    const NEVER: f64 = 1e12;
+    // From the start, when nothing is known of anybody.
+    let seen = run(&[5_000.0, 5_000.0, NEVER], 1_000, 60_000, Algorithm::PeakEwma);
+    assert!(seen.shares[2] < 60_000 / 100, "{:?}", seen.shares);
+    let least = run(&[5_000.0, 5_000.0, NEVER], 1_000, 60_000, Algorithm::LeastRequest);
+    assert!(least.shares[2] < 60_000 / 100, "{:?}", least.shares);
+}
+
+#[test]
+fn an_endpoint_that_stalls_later_gets_little() {
+    let mut balancer = Balancer::seeded(4);
+    balancer.update(0..3_usize);
+    let mut now = Instant::now();
+    let (mut stalled, mut held) = (0, Vec::new());
+    for number in 0..40_000 {
+        let pick = balancer.pick(now, none).unwrap();
+        now += Duration::from_millis(1);
+        if *pick.endpoint() == 0 && number > 1_000 {
+            stalled += 1;
+            held.push(pick);
+        } else {
+            pick.observe(Duration::from_millis(1), now);
+        }
+    }
+    assert!((1..400).contains(&stalled), "{stalled} in 39 s");
+}

@@ -1,0 +1,83 @@
+//! What the endpoints of one balancer have in common.
+
+use std::cell::Cell;
+
+use crate::settings::{Ejection, Nearness};
+
+/// Shared by all slots, so that a pick can report without its balancer.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    ejection: Cell<Ejection>,
+    /// Endpoints in the set.
+    total: Cell<usize>,
+    /// Those of them that are ejected for failed requests and have not proven themselves since.
+    ejected: Cell<usize>,
+    /// Ejections for failed requests so far.
+    ejections: Cell<u64>,
+    /// Requests in flight, by nearness.
+    in_flight: [Cell<u32>; 3],
+}
+
+impl Group {
+    pub(crate) fn ejection(&self) -> Ejection {
+        self.ejection.get()
+    }
+
+    pub(crate) fn set_ejection(&self, ejection: Ejection) {
+        self.ejection.set(ejection);
+    }
+
+    /// Begins to count a new set.
+    pub(crate) fn set_total(&self, total: usize, ejected: usize) {
+        self.total.set(total);
+        self.ejected.set(ejected);
+    }
+
+    /// Takes one more out, if that leaves enough of them.
+    pub(crate) fn may_eject(&self) -> bool {
+        let (total, ejected) = (self.total.get(), self.ejected.get());
+        let within = (ejected + 1) * 100 <= total * usize::from(self.ejection.get().max_percent);
+        if ejected + 1 >= total || !(within || ejected == 0) {
+            return false;
+        }
+        self.ejected.set(ejected + 1);
+        true
+    }
+
+    pub(crate) fn note_ejection(&self) {
+        self.ejections.set(self.ejections.get() + 1);
+    }
+
+    pub(crate) fn return_one(&self) {
+        self.ejected.set(self.ejected.get().saturating_sub(1));
+    }
+
+    pub(crate) fn ejected(&self) -> usize {
+        self.ejected.get()
+    }
+
+    pub(crate) fn ejections(&self) -> u64 {
+        self.ejections.get()
+    }
+
+    /// Whether so many are out that all are to be used.
+    pub(crate) fn is_panic(&self) -> bool {
+        let (total, left) = (self.total.get(), self.total.get() - self.ejected.get());
+        left * 100 < total * usize::from(self.ejection.get().panic_percent)
+    }
+
+    pub(crate) fn enter(&self, nearness: Nearness) {
+        let tier = &self.in_flight[nearness as usize];
+        tier.set(tier.get() + 1);
+    }
+
+    pub(crate) fn leave(&self, nearness: Nearness) {
+        let tier = &self.in_flight[nearness as usize];
+        tier.set(tier.get() - 1);
+    }
+
+    /// Requests in flight on endpoints as near as this or nearer.
+    pub(crate) fn in_flight(&self, nearness: Nearness) -> u64 {
+        self.in_flight[..=nearness as usize].iter().map(|tier| u64::from(tier.get())).sum()
+    }
+}
