@@ -1,0 +1,171 @@
+//! Adaptive concurrency: a bound on requests that follows what endpoints stand.
+
+use std::time::{Duration, Instant};
+
+/// The least bound: with fewer requests nothing could be measured.
+pub const MIN_LIMIT: u32 = 4;
+
+/// The most: as many as a worker's connections carry streams.
+pub const MAX_LIMIT: u32 = 10_000;
+
+/// What latencies are averaged over, at least, before the bound moves.
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// And how many: fewer say little.
+const MIN_SAMPLES: u32 = 10;
+
+/// How long the least latency is remembered; then it is measured anew with few requests, because
+/// under load the best of late would drift with the load.
+const EPOCH: Duration = Duration::from_secs(30);
+
+/// How much longer requests may take than at best before the bound falls.
+const TOLERANCE: f64 = 1.5;
+
+/// How much of a step is taken at once.
+const SMOOTHING: f64 = 0.2;
+
+/// A bound that grows while latency is near the best that was seen lately and falls as it rises (the
+/// idea of TCP Vegas and of Netflix' concurrency-limits).
+///
+/// ```text
+///        ┌── every window: bound × clamp(best × 1.5 / latency, 0.5..1) + √bound
+/// Follow ┤
+///        └── every 30 s ──► Measure: the least bound for a window ──► best = its latency
+/// ```
+#[derive(Clone, Debug)]
+pub struct Gradient {
+    limit: f64,
+    window: Option<Window>,
+    best_us: Option<f64>,
+    epoch_end: Option<Instant>,
+    measuring: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    end: Instant,
+    samples: u32,
+    sum_us: f64,
+    /// Most requests that were under way.
+    most: u32,
+}
+
+impl Gradient {
+    /// A bound to begin with.
+    #[must_use]
+    pub fn new(initial: u32) -> Self {
+        let limit = f64::from(initial.clamp(MIN_LIMIT, MAX_LIMIT));
+        Self { limit, window: None, best_us: None, epoch_end: None, measuring: false }
+    }
+
+    /// The bound now.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        // In bounds by construction.
+        if self.measuring { MIN_LIMIT } else { self.limit as u32 }
+    }
+
+    /// A request was answered after `latency`, while so many were under way.
+    pub fn answered(&mut self, latency: Duration, under_way: u32, now: Instant) {
+        if self.measuring && under_way > MIN_LIMIT {
+            // It began while there were more.
+            return;
+        }
+        let new = Window { end: now + WINDOW, samples: 0, sum_us: 0.0, most: 0 };
+        let window = self.window.get_or_insert(new);
+        window.samples += 1;
+        window.sum_us += latency.as_secs_f64() * 1e6;
+        window.most = window.most.max(under_way);
+        if now < window.end || window.samples < MIN_SAMPLES {
+            return;
+        }
+        let window = *window;
+        self.window = None;
+        self.close(window, now);
+    }
+
+    /// A request was refused for overload, or timed out.
+    pub fn dropped(&mut self) {
+        self.limit = (self.limit * 0.9).max(f64::from(MIN_LIMIT));
+    }
+
+    fn close(&mut self, window: Window, now: Instant) {
+        let latency_us = (window.sum_us / f64::from(window.samples)).max(1.0);
+        let epoch_end = *self.epoch_end.get_or_insert(now + EPOCH);
+        if self.measuring {
+            self.best_us = Some(latency_us);
+            self.measuring = false;
+            self.epoch_end = Some(now + EPOCH);
+            return;
+        }
+        if now >= epoch_end {
+            self.measuring = true;
+            return;
+        }
+        let best_us = self.best_us.map_or(latency_us, |best| best.min(latency_us));
+        self.best_us = Some(best_us);
+        // A bound that nobody comes near says nothing.
+        let used = f64::from(window.most) * 2.0 >= self.limit;
+        let gradient = (best_us * TOLERANCE / latency_us).clamp(0.5, 1.0);
+        if gradient >= 1.0 && !used {
+            return;
+        }
+        let wanted = self.limit * gradient + self.limit.sqrt();
+        let limit = self.limit * (1.0 - SMOOTHING) + wanted * SMOOTHING;
+        self.limit = limit.clamp(f64::from(MIN_LIMIT), f64::from(MAX_LIMIT));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An endpoint that serves `capacity` at once in 10 ms and makes the others wait, under more
+    /// requests than it can serve. The bounds after each second.
+    fn run(gradient: &mut Gradient, capacity: u32, seconds: u64, now: &mut Instant) -> Vec<u32> {
+        let mut limits = Vec::new();
+        for _ in 0..seconds * 20 {
+            let under_way = gradient.limit();
+            let slower = f64::from(under_way.max(capacity)) / f64::from(capacity);
+            let latency = Duration::from_millis(10).mul_f64(slower);
+            *now += Duration::from_millis(50);
+            for _ in 0..under_way.min(20) {
+                gradient.answered(latency, under_way, *now);
+            }
+            limits.push(gradient.limit());
+        }
+        limits
+    }
+
+    #[test]
+    fn the_bound_finds_the_capacity_and_follows_it() {
+        let (mut gradient, mut now) = (Gradient::new(10), Instant::now());
+        for capacity in [50, 200, 20] {
+            let limits = run(&mut gradient, capacity, 120, &mut now);
+            let settled = &limits[limits.len() / 2..];
+            let mean = settled.iter().sum::<u32>() / u32::try_from(settled.len()).unwrap();
+            println!("capacity {capacity}: {mean}");
+            assert!((capacity..capacity * 3).contains(&mean), "{mean} of {capacity}");
+        }
+    }
+
+    #[test]
+    fn a_bound_that_is_not_used_stays() {
+        let (mut gradient, mut now) = (Gradient::new(100), Instant::now());
+        for _ in 0..2_000 {
+            now += Duration::from_millis(10);
+            gradient.answered(Duration::from_millis(5), 3, now);
+        }
+        assert_eq!(gradient.limit, 100.0);
+    }
+
+    #[test]
+    fn bounds_hold() {
+        let mut gradient = Gradient::new(0);
+        for _ in 0..1_000 {
+            gradient.dropped();
+        }
+        assert_eq!(gradient.limit(), MIN_LIMIT);
+        assert_eq!(Gradient::new(u32::MAX).limit(), MAX_LIMIT);
+    }
+}

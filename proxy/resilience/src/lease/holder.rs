@@ -1,0 +1,136 @@
+//! A proxy's side of a shared rate limit.
+
+use std::time::{Duration, Instant};
+
+use super::{ASK_EVERY, ASK_SOON, Ask, Grant, LEASE, LOST};
+use crate::bucket::{Rate, TokenBucket};
+use crate::keyed::Verdict;
+
+/// How much more than was needed lately is asked for: what grows must not be held up until the next
+/// question.
+const HEADROOM: f64 = 1.25;
+
+/// Tokens that are asked for at least, so that a limit that was not used yet is there at once.
+const MIN_WANTED: u32 = 1;
+
+/// Leases kept apart: as many as may be alive at once.
+const MAX_LEASES: usize = (LEASE.as_millis() / ASK_SOON.as_millis()) as usize + 1;
+
+/// The tokens of one global limit that a worker may spend.
+///
+/// ```text
+/// Leased ──(no answer for LOST)──► Alone: a bucket of its own ──(a grant)──► Leased
+/// ```
+#[derive(Debug)]
+pub struct Holder {
+    rate: Option<Rate>,
+    alone: TokenBucket,
+    holders: u32,
+    leases: [Lease; MAX_LEASES],
+    asked_at: Option<Instant>,
+    /// Whether there was no answer yet.
+    is_asking: bool,
+    answered_at: Instant,
+    /// Requests since the last question, let through or not.
+    needed: u32,
+    /// Whether some of them were not.
+    has_refused: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Lease {
+    tokens: u32,
+    until: Option<Instant>,
+}
+
+impl Holder {
+    /// A limit of which nothing is leased yet.
+    #[must_use]
+    pub fn new(requests: u32, per: Duration, now: Instant) -> Self {
+        Self {
+            // A burst of its own would be one for each proxy.
+            rate: Rate::new(requests, per, 1),
+            alone: TokenBucket::default(),
+            holders: 1,
+            leases: [Lease::default(); MAX_LEASES],
+            asked_at: None,
+            is_asking: false,
+            answered_at: now,
+            needed: 0,
+            has_refused: false,
+        }
+    }
+
+    /// Counts a request.
+    pub fn check(&mut self, now: Instant) -> Verdict {
+        self.needed = self.needed.saturating_add(1);
+        // The lease that ends first.
+        let live =
+            |lease: &&mut Lease| lease.tokens > 0 && lease.until.is_some_and(|until| now < until);
+        if let Some(lease) = self.leases.iter_mut().filter(live).min_by_key(|lease| lease.until) {
+            lease.tokens -= 1;
+            return Verdict::Pass;
+        }
+        self.has_refused = true;
+        if !self.is_alone(now) {
+            return Verdict::Limited(ASK_EVERY);
+        }
+        let Some(rate) = self.rate else { return Verdict::Limited(LOST) };
+        match self.alone.take(rate.divided(self.holders), now) {
+            Ok(()) => Verdict::Pass,
+            Err(wait) => Verdict::Limited(wait),
+        }
+    }
+
+    /// Whether the control plane has not answered for so long that the proxy goes by itself.
+    #[must_use]
+    pub fn is_alone(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.answered_at) >= LOST
+    }
+
+    /// A question, when one is due: every [`ASK_EVERY`] while there are requests. A question that
+    /// was not answered within [`LEASE`] is given up.
+    pub fn ask(&mut self, now: Instant) -> Option<Ask> {
+        let since = self.asked_at.map(|at| now.saturating_duration_since(at));
+        let wait = match (self.is_asking, self.has_refused) {
+            (true, _) => LEASE,
+            (false, true) => ASK_SOON,
+            (false, false) => ASK_EVERY,
+        };
+        if self.needed == 0 || since.is_some_and(|since| since < wait) {
+            return None;
+        }
+        // As if the same went on until the next question.
+        let since = since.unwrap_or(ASK_EVERY).max(ASK_SOON);
+        let a_period = f64::from(self.needed) * ASK_EVERY.as_secs_f64() / since.as_secs_f64();
+        let expected = (a_period * HEADROOM).ceil() as u32;
+        let wanted = expected.saturating_sub(self.left(now)).max(MIN_WANTED);
+        self.asked_at = Some(now);
+        self.is_asking = true;
+        self.needed = 0;
+        self.has_refused = false;
+        Some(Ask { wanted })
+    }
+
+    /// The answer to the last question. The lease began when that was asked. One that comes after
+    /// the question was given up is not taken: its tokens are old.
+    pub fn granted(&mut self, grant: Grant, now: Instant) {
+        self.answered_at = now;
+        self.holders = grant.holders.max(1);
+        if !std::mem::take(&mut self.is_asking) {
+            return;
+        }
+        let until = self.asked_at.map(|asked| asked + LEASE);
+        let oldest = self.leases.iter_mut().min_by_key(|lease| lease.until);
+        if let Some(oldest) = oldest {
+            *oldest = Lease { tokens: grant.tokens, until };
+        }
+    }
+
+    /// Tokens that can be spent now.
+    #[must_use]
+    pub fn left(&self, now: Instant) -> u32 {
+        let live = |lease: &&Lease| lease.until.is_some_and(|until| now < until);
+        self.leases.iter().filter(live).map(|lease| lease.tokens).sum()
+    }
+}

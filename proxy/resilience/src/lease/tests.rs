@@ -1,0 +1,225 @@
+//! Proxies, a control plane and a network between them, with a clock of their own.
+
+use std::collections::BinaryHeap;
+use std::time::Instant;
+
+use leno_balance::Rng;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Verdict;
+
+const STEP: Duration = Duration::from_millis(5);
+
+/// Requests a second of each proxy, in thousandths, by time.
+type Demand<'a> = &'a dyn Fn(usize, Duration) -> u32;
+
+struct Network {
+    /// How long a message takes, at least and at most.
+    delay_ms: (u64, u64),
+    /// Of each hundred, how many are lost.
+    lost_percent: u32,
+    /// When nothing comes through.
+    cut: Option<(Duration, Duration)>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Message {
+    Ask(usize, u32),
+    Grant(usize, u32, u32),
+}
+
+struct World {
+    start: Instant,
+    rng: Rng,
+    network: Network,
+    under_way: BinaryHeap<std::cmp::Reverse<(Instant, u64, Message)>>,
+    number: u64,
+    /// When requests passed, of all proxies.
+    passed: Vec<Duration>,
+    by_proxy: Vec<u32>,
+    /// Whether a proxy went by itself.
+    alone: bool,
+}
+
+impl World {
+    fn new(network: Network, proxies: usize) -> Self {
+        Self {
+            start: Instant::now(),
+            rng: Rng::seeded(17),
+            network,
+            under_way: BinaryHeap::new(),
+            number: 0,
+            passed: Vec::new(),
+            by_proxy: vec![0; proxies],
+            alone: false,
+        }
+    }
+
+    fn send(&mut self, message: Message, now: Instant) {
+        let since = now - self.start;
+        let is_cut = self.network.cut.is_some_and(|(from, to)| from <= since && since < to);
+        if is_cut || self.rng.chance(self.network.lost_percent, 100) {
+            return;
+        }
+        let (least, most) = self.network.delay_ms;
+        let span = usize::try_from(most - least + 1).unwrap();
+        let delay = least + self.rng.below(span) as u64;
+        self.number += 1;
+        let arrives = now + Duration::from_millis(delay);
+        self.under_way.push(std::cmp::Reverse((arrives, self.number, message)));
+    }
+
+    fn run(&mut self, (rate, burst): (u32, u32), length: Duration, demand: Demand<'_>) {
+        let per = Duration::from_secs(1);
+        let proxies = self.by_proxy.len();
+        let mut allocator = Allocator::new(rate, per, burst, self.start);
+        let mut holders: Vec<_> =
+            (0..proxies).map(|_| Holder::new(rate, per, self.start)).collect();
+        let mut owed = vec![0_u64; proxies];
+        let mut now = self.start;
+        while now - self.start < length {
+            while self.under_way.peek().is_some_and(|next| next.0.0 <= now) {
+                match self.under_way.pop().unwrap().0.2 {
+                    Message::Ask(from, wanted) => {
+                        let grant = allocator.ask(from as u64, Ask { wanted }, now);
+                        self.send(Message::Grant(from, grant.tokens, grant.holders), now);
+                    }
+                    Message::Grant(to, tokens, sharing) => {
+                        holders[to].granted(Grant { tokens, holders: sharing }, now);
+                    }
+                }
+            }
+            for (at, holder) in holders.iter_mut().enumerate() {
+                owed[at] += u64::from(demand(at, now - self.start)) * STEP.as_millis() as u64;
+                while owed[at] >= 1_000_000 {
+                    owed[at] -= 1_000_000;
+                    if holder.check(now) == Verdict::Pass {
+                        self.passed.push(now - self.start);
+                        self.by_proxy[at] += 1;
+                        self.alone |= holder.is_alone(now);
+                    }
+                }
+                if let Some(Ask { wanted }) = holder.ask(now) {
+                    self.send(Message::Ask(at, wanted), now);
+                }
+            }
+            now += STEP;
+        }
+    }
+
+    /// The most that passed within any window of this length.
+    fn most_within(&self, window: Duration) -> usize {
+        let mut first = 0;
+        let mut most = 0;
+        for (last, at) in self.passed.iter().enumerate() {
+            while *at - self.passed[first] > window {
+                first += 1;
+            }
+            most = most.max(last + 1 - first);
+        }
+        most
+    }
+
+    fn assert_bound(&self, rate: u32, burst: u32) {
+        for window in [0, 100, 1_000, 3_000, 10_000].map(Duration::from_millis) {
+            let time = (window + LEASE + ASK_EVERY + STEP).as_secs_f64();
+            let bound = f64::from(rate) * time + f64::from(burst);
+            let most = self.most_within(window);
+            assert!(most as f64 <= bound, "{most} within {window:?}, more than {bound}");
+        }
+    }
+}
+
+const GOOD: Network = Network { delay_ms: (1, 20), lost_percent: 0, cut: None };
+
+#[test]
+fn the_limit_is_reached_and_not_passed() {
+    let mut world = World::new(GOOD, 10);
+    world.run((500, 100), Duration::from_secs(30), &|_, _| 100_000);
+    world.assert_bound(500, 100);
+    let passed = world.passed.len();
+    println!("{passed} of {} passed", 500 * 30);
+    assert!((13_500..=15_100).contains(&passed), "{passed} of 15000");
+    let (least, most) =
+        (world.by_proxy.iter().min().unwrap(), world.by_proxy.iter().max().unwrap());
+    assert!(*least * 4 >= *most * 3, "{:?}", world.by_proxy);
+}
+
+#[test]
+fn what_one_does_not_need_the_others_get() {
+    let mut world = World::new(GOOD, 5);
+    // Two want twenty each, three want all they can get.
+    let demand = |at, _| if at < 2 { 20_000 } else { 1_000_000 };
+    world.run((500, 100), Duration::from_secs(30), &demand);
+    world.assert_bound(500, 100);
+    for small in &world.by_proxy[..2] {
+        assert!(*small > 20 * 30 * 85 / 100, "{:?}", world.by_proxy);
+    }
+    let passed = world.passed.len();
+    assert!(passed > 13_000, "{passed}: {:?}", world.by_proxy);
+}
+
+#[test]
+fn demand_may_move_between_proxies() {
+    let mut world = World::new(GOOD, 4);
+    let demand = |at: usize, since: Duration| {
+        if since.as_secs() as usize / 3 % 4 == at { 400_000 } else { 0 }
+    };
+    world.run((300, 60), Duration::from_secs(24), &demand);
+    world.assert_bound(300, 60);
+    assert!(world.passed.len() > 300 * 24 * 80 / 100, "{}", world.passed.len());
+}
+
+#[test]
+fn without_a_control_plane_each_takes_its_part() {
+    let cut = Some((Duration::from_secs(10), Duration::from_secs(40)));
+    let mut world = World::new(Network { cut, ..GOOD }, 5);
+    world.run((500, 100), Duration::from_secs(50), &|_, _| 300_000);
+    world.assert_bound(500, 100);
+    let alone = Duration::from_secs(15)..Duration::from_secs(40);
+    let passed = world.passed.iter().filter(|at| alone.contains(at)).count();
+    assert!((500 * 25 * 90 / 100..=500 * 25 + 100).contains(&passed), "{passed} in 25 s");
+}
+
+#[test]
+fn a_restart_leases_nothing_beyond_the_rate() {
+    let now = Instant::now();
+    let mut allocator = Allocator::new(100, Duration::from_secs(1), 1_000, now);
+    assert_eq!(allocator.ask(1, Ask { wanted: 500 }, now).tokens, 0);
+    let later = now + Duration::from_millis(500);
+    assert_eq!(allocator.ask(1, Ask { wanted: 500 }, later).tokens, 50);
+}
+
+#[test]
+fn a_late_answer_brings_no_tokens() {
+    let now = Instant::now();
+    let mut holder = Holder::new(100, Duration::from_secs(1), now);
+    holder.check(now);
+    assert!(holder.ask(now).is_some());
+    let late = now + LEASE;
+    holder.granted(Grant { tokens: 50, holders: 1 }, late);
+    assert_eq!(holder.left(late), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Whatever the network and the demand do, the bound holds for all that hear of the control plane.
+    #[test]
+    fn the_bound_always_holds(
+        proxies in 1_usize..8, rate in 20_u32..500, burst in 1_u32..300,
+        delay in 1_u64..400, lost_percent in 0_u32..40,
+        demands in proptest::collection::vec(0_u32..400_000, 8),
+        restless in 1_u64..10,
+    ) {
+        let network = Network { delay_ms: (1, delay), lost_percent, cut: None };
+        let mut world = World::new(network, proxies);
+        let demand = |at: usize, since: Duration| {
+            demands[(at + usize::try_from(since.as_secs() / restless).unwrap()) % demands.len()]
+        };
+        world.run((rate, burst), Duration::from_secs(12), &demand);
+        prop_assume!(!world.alone);
+        world.assert_bound(rate, burst);
+    }
+}

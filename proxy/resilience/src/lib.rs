@@ -1,0 +1,39 @@
+//! Retries, hedging, faults, limits and rate limits, as decisions without I/O.
+//!
+//! Each part is a small state machine: the caller tells it what happened and what time it is, and is
+//! told what to do. None of them reads a clock, draws from a global source of randomness, allocates
+//! on the way of a request, or knows HTTP beyond statuses; all belong to one worker.
+//!
+//! ```text
+//! request ─► RateLimits ─► Gate ─► Faults ─► try ─► Retry ─┬─ final
+//!            (inbound)      │                 ▲            └─ again, after a wait
+//!                        Gradient             └─ Budget ◄──┘
+//! ```
+//!
+//! What policy says comes as the values of [`leno_types::traffic`]. A global rate limit is shared with
+//! leased tokens: [`lease::Holder`] in the proxy, [`lease::Allocator`] in the control plane.
+//!
+//! Read first: [`Retry`], [`Budget`], [`TokenBucket`], [`lease`].
+
+mod backoff;
+mod bucket;
+mod budget;
+mod fault;
+mod gate;
+mod gradient;
+mod hedge;
+mod keyed;
+pub mod lease;
+mod retry;
+mod retry_after;
+
+pub use backoff::delay;
+pub use bucket::{Rate, TokenBucket};
+pub use budget::{Budget, MIN_BURST};
+pub use fault::{Fault, draw};
+pub use gate::{Full, Gate, Permit};
+pub use gradient::{Gradient, MAX_LIMIT, MIN_LIMIT};
+pub use hedge::{Hedge, Step};
+pub use keyed::{KeyedLimit, MAX_KEYS, Verdict};
+pub use retry::{Decision, Ending, Facts, Retry, Why};
+pub use retry_after::retry_after;

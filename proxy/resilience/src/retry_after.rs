@@ -1,0 +1,92 @@
+//! The `Retry-After` header (RFC 9110 section 10.2.3).
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const MONTHS: [&[u8]; 12] = [
+    b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
+];
+
+/// How long to wait by a `Retry-After` value: a number of seconds, or a date in the form that RFC 9110
+/// section 5.6.7 prefers. None where it is neither; a date that has passed is no wait.
+#[must_use]
+pub fn retry_after(value: &[u8], now: SystemTime) -> Option<Duration> {
+    let value = value.trim_ascii();
+    if value.first()?.is_ascii_digit() {
+        return number(value, 9).map(Duration::from_secs);
+    }
+    let date = UNIX_EPOCH + Duration::from_secs(imf_fixdate(value)?);
+    Some(date.duration_since(now).unwrap_or_default())
+}
+
+fn number(digits: &[u8], at_most: usize) -> Option<u64> {
+    let fits = !digits.is_empty() && digits.len() <= at_most;
+    let all_digits = digits.iter().all(u8::is_ascii_digit);
+    let add = |sum, digit: &u8| sum * 10 + u64::from(digit - b'0');
+    (fits && all_digits).then(|| digits.iter().fold(0, add))
+}
+
+/// Seconds of Unix time of `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn imf_fixdate(text: &[u8]) -> Option<u64> {
+    if text.len() != 29 || &text[3..5] != b", " || &text[25..] != b" GMT" {
+        return None;
+    }
+    if [7, 11, 16].map(|at| text[at]) != [b' '; 3] || (text[19], text[22]) != (b':', b':') {
+        return None;
+    }
+    let field = |from: usize, to: usize| number(&text[from..to], 4);
+    let month = MONTHS.iter().position(|month| *month == &text[8..11])? as u64 + 1;
+    let (day, year) = (field(5, 7)?, field(12, 16)?);
+    let (hour, minute, second) = (field(17, 19)?, field(20, 22)?, field(23, 25)?);
+    if !(1..=31).contains(&day) || year < 1970 || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    Some(days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second)
+}
+
+/// Days since 1970-01-01, in years that begin with March, so that the leap day is the last.
+fn days(year: u64, month: u64, day: u64) -> u64 {
+    let year = if month > 2 { year } else { year - 1 };
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    365 * year + year / 4 - year / 100 + year / 400 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn seconds_and_dates() {
+        // 1994-11-06 08:49:37 UTC, RFC 9110's own example.
+        let now = at(784_111_777 - 5);
+        let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
+        for (value, expected) in [
+            (&b"0"[..], Some(0)),
+            (b"120", Some(120)),
+            (b" 3 ", Some(3)),
+            (date, Some(5)),
+            (b"Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            (b"", None),
+            (b"-1", None),
+            (b"1.5", None),
+            (b"9999999999", None),
+            (b"soon", None),
+            (b"Sun, 06 Nov 1994 08:49:37 CET", None),
+            (b"Sun, 06 Nuv 1994 08:49:37 GMT", None),
+            (b"Sunday, 06-Nov-94 08:49:37 GMT", None),
+        ] {
+            let text = String::from_utf8_lossy(value);
+            assert_eq!(retry_after(value, now), expected.map(Duration::from_secs), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_leap_day_is_a_day() {
+        let leap = imf_fixdate(b"Thu, 29 Feb 2024 00:00:00 GMT").unwrap();
+        let next = imf_fixdate(b"Fri, 01 Mar 2024 00:00:00 GMT").unwrap();
+        assert_eq!((leap, next - leap), (1_709_164_800, 86_400));
+    }
+}
