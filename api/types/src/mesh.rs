@@ -79,7 +79,8 @@ pub struct ServerPolicy {
     pub workload: InstanceName,
     /// Whether plaintext is served.
     pub mtls: MtlsMode,
-    /// What the workload's ports carry, where declared.
+    /// The ports that the workload or a service names, and what they carry;
+    /// [`Protocol::Detect`] where nobody says. Of any other port nobody but the workload knows.
     pub ports: Vec<PortProtocol>,
 }
 

@@ -102,7 +102,8 @@ fn own_protocol(row: &InstanceRow, number: u16) -> Option<Protocol> {
     row.ports.iter().find(|port| port.number == number)?.protocol
 }
 
-/// What an instance's ports carry: as it says itself, else as the services on it say.
+/// The ports that an instance or a service on it names, and what they carry: as it says itself, else
+/// as the services say.
 fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<PortProtocol> {
     let mut said: BTreeMap<u16, Vec<Protocol>> = BTreeMap::new();
     for service in facts.services_of(name) {
@@ -110,18 +111,20 @@ fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<
         for port in ports {
             let served = facts.slices_of(name, service).filter_map(|slice| slice_port(slice, port));
             for served in served {
-                if let Some(number) = target_number(port, served, Some(row))
-                    && let Some(protocol) = port.protocol.or(served.protocol)
-                {
-                    said.entry(number).or_default().push(protocol);
+                if let Some(number) = target_number(port, served, Some(row)) {
+                    let said = said.entry(number).or_default();
+                    said.extend(port.protocol.or(served.protocol));
                 }
             }
         }
     }
-    let agreed = said.into_iter().filter_map(|(n, said)| Some((n, agreed(said.into_iter())?)));
-    let mut ports: BTreeMap<u16, Protocol> = agreed.collect();
-    let own = row.ports.iter().filter_map(|port| Some((port.number, port.protocol?)));
-    ports.extend(own);
+    let of_services =
+        said.into_iter().map(|(n, said)| (n, agreed(said.into_iter()).unwrap_or_default()));
+    let mut ports: BTreeMap<u16, Protocol> = of_services.collect();
+    for port in row.ports.iter() {
+        let carries = ports.entry(port.number).or_default();
+        *carries = port.protocol.unwrap_or(*carries);
+    }
     ports.into_iter().map(|(port, protocol)| PortProtocol { port, protocol }).collect()
 }
 

@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use leno_discovery::Directory;
-use leno_telemetry::{Gauge, Snapshot, render};
+use leno_discovery::{Directory, Status};
+use leno_h2::Open;
+use leno_telemetry::{Kind, Measured, Snapshot, render};
 use leno_types::InstanceName;
 use leno_types::mesh::{ServerPolicy, Service, ServicePort};
 use serde_json::json;
@@ -54,6 +55,10 @@ impl State {
             sum.busy += load.busy;
             sum.connections += load.connections;
             sum.charged += load.charged;
+            for (sum, open) in sum.http2.iter_mut().zip(load.http2) {
+                sum.connections += open.connections;
+                sum.streams += open.streams;
+            }
         }
         sum
     }
@@ -66,24 +71,14 @@ impl State {
                 sum.add(snapshot);
             }
         }
-        render(&sum, &self.gauges().await, open)
+        render(&sum, &self.measured().await, open)
     }
 
-    async fn gauges(&self) -> Vec<Gauge> {
-        let status = self.directory.status();
+    async fn measured(&self) -> Vec<Measured> {
         let load = self.load().await;
-        let gauge = |name, help, value| Gauge { name, help, value };
-        let mut gauges = vec![
-            gauge(
-                "leno_discovery_connected",
-                "Whether the control plane is connected.",
-                f64::from(u8::from(status.connected)),
-            ),
-            gauge(
-                "leno_discovery_age_seconds",
-                "Time since the control plane was last heard from.",
-                status.age.as_secs_f64(),
-            ),
+        let mut measured = discovery(&self.directory.status());
+        measured.extend(http2(&load));
+        measured.extend([
             gauge(
                 "leno_connections_open",
                 "Connections accepted and not ended, both directions.",
@@ -96,22 +91,22 @@ impl State {
             ),
             gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
             gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
-        ];
+        ]);
         if let Some(budget) = self.budget() {
-            gauges.push(gauge(
+            measured.push(gauge(
                 "leno_memory_budget_bytes",
                 "Memory that buffers and connections may take.",
                 budget as f64,
             ));
         }
         if let Some(not_after) = self.identity.borrow().not_after {
-            gauges.push(gauge(
+            measured.push(gauge(
                 "leno_identity_expiration_timestamp_seconds",
                 "When the certificate in use ends.",
                 unix(not_after),
             ));
         }
-        gauges
+        measured
     }
 
     /// All workers share one.
@@ -172,6 +167,59 @@ impl State {
         });
         format!("{config:#}\n")
     }
+}
+
+fn gauge(name: &'static str, help: &'static str, value: f64) -> Measured {
+    Measured { kind: Kind::Gauge, name, labels: "", help, value }
+}
+
+/// How the proxy stands with its control plane.
+fn discovery(status: &Status) -> Vec<Measured> {
+    let count = |name, help, value: u64| {
+        let value = value as f64;
+        Measured { kind: Kind::Counter, name, labels: "", help, value }
+    };
+    vec![
+        gauge(
+            "leno_discovery_connected",
+            "Whether the control plane is connected.",
+            f64::from(u8::from(status.connected)),
+        ),
+        gauge(
+            "leno_discovery_age_seconds",
+            "Time since the control plane was last heard from.",
+            status.age.as_secs_f64(),
+        ),
+        gauge("leno_discovery_addresses", "Addresses watched.", status.addresses as f64),
+        gauge("leno_discovery_resources", "Services and workloads held.", status.resources as f64),
+        count("leno_discovery_connects", "Streams opened to the control plane.", status.connects),
+        count(
+            "leno_discovery_nacks",
+            "Responses of the control plane that could not be used as they were.",
+            status.nacks,
+        ),
+        count(
+            "leno_discovery_watches_refused",
+            "Addresses not watched because the bound on them was reached.",
+            status.refused,
+        ),
+    ]
+}
+
+/// Connections and streams of HTTP/2 that are open, those that clients made and those to servers.
+fn http2(load: &Load) -> Vec<Measured> {
+    const SIDES: [&str; 2] = [r#"with="client""#, r#"with="server""#];
+    let of = |name, help, value: fn(&Open) -> u64| {
+        let values = load.http2.iter().map(value);
+        SIDES
+            .into_iter()
+            .zip(values)
+            .map(move |(labels, value)| Measured { labels, ..gauge(name, help, value as f64) })
+    };
+    let connections =
+        of("leno_http2_connections_open", "HTTP/2 connections open.", |open| open.connections);
+    let streams = of("leno_http2_streams_open", "HTTP/2 streams open.", |open| open.streams);
+    connections.chain(streams).collect()
 }
 
 fn unix(time: SystemTime) -> f64 {

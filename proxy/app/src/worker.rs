@@ -72,6 +72,8 @@ pub(crate) struct Load {
     pub(crate) connections: usize,
     /// Bytes that buffers and connections are charged.
     pub(crate) charged: usize,
+    /// HTTP/2 that clients opened, and that was opened to servers.
+    pub(crate) http2: [leno_h2::Open; 2],
 }
 
 /// A running worker. It ends with the process.
@@ -229,7 +231,8 @@ impl Planes {
             Command::Load(answer) => {
                 let connections = self.connections.get();
                 let (busy, charged) = (self.activity.busy(), budget::charged());
-                let _given_up = answer.send(Load { busy, connections, charged });
+                let http2 = leno_h2::open_counts();
+                let _given_up = answer.send(Load { busy, connections, charged, http2 });
             }
             Command::Drain => self.activity.drain(),
         }

@@ -15,6 +15,7 @@ use crate::code::Code;
 use crate::error::{Abuse, ConnError, Reset, ResetBy, count};
 use crate::frame::{self, MAX_31};
 use crate::limits::Limits;
+use crate::live;
 use crate::out::Out;
 use crate::recv::Reading;
 use crate::settings::{DEFAULT_WINDOW, PeerSettings};
@@ -107,6 +108,7 @@ pub(crate) struct Inner {
 impl Inner {
     pub(crate) fn new(client: bool, limits: Rc<Limits>) -> Self {
         let next_id = if client { 1 } else { 2 };
+        live::change(client, |open| open.connections += 1);
         Self {
             client,
             out: Out::default(),
@@ -285,6 +287,7 @@ impl Inner {
         if std::mem::take(&mut slot.counted) {
             let clean = slot.reset.is_none();
             self.open -= 1;
+            live::change(self.client, |open| open.streams -= 1);
             if clean {
                 self.resets.give(1);
                 self.stream_errors.give(1);
@@ -459,6 +462,16 @@ impl Inner {
             let last = self.last_peer_id;
             self.put(&frame::goaway(last, Code::NO_ERROR));
         }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let left = u64::from(self.open);
+        live::change(self.client, |open| {
+            open.connections -= 1;
+            open.streams -= left;
+        });
     }
 }
 

@@ -1,25 +1,41 @@
-//! Who is on a connection: another proxy, or somebody without a mesh identity.
+//! Who is on a connection, and what it carries: another proxy, or somebody without a mesh identity.
 //!
-//! A proxy always speaks first (its ClientHello names a protocol of the mesh), so that a silent
-//! client is one of an application whose server speaks first, or a proxy whose bytes are late.
-//! The two are told apart by the client's address: a meshed workload is waited for.
+//! A proxy always speaks first: its ClientHello names a protocol of the mesh. So do the clients of
+//! HTTP. A client that is silent may be one whose server speaks first, and then both wait: `race`
+//! connects to the application and lets whoever speaks first decide. Nothing that the client says
+//! reaches the application before it is known what it is.
+//!
+//! ```text
+//!  first bytes ──────────────┬─ mesh TLS ─► handshake
+//!  none: race ─┬─ client ────┴─ anything else ─► HTTP, or bytes (strict: reset)
+//!              └─ application ─► bytes
+//! ```
 
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use leno_telemetry::Counter;
+use leno_http::Version;
+use leno_telemetry::{Counter, Direction};
 use leno_tls::{Alpn, ClientIdentity, MeshStream, Sniffed, sniff};
-use leno_transport::{DETECT_TIMEOUT, Detected, Prefixed, Stream, detect_first, read_first};
+use leno_transport::{
+    ConnectError, Detected, Prefixed, Stream, detect_first, hello_first, read_first,
+};
 use leno_types::mesh::Resolution;
 use leno_types::{Identity, MtlsMode, Protocol};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::Shared;
+use crate::application::Application;
+use crate::opaque::Tls;
+use crate::race::{First, race};
 
-/// How long any client may stay silent before its address is looked up.
+/// How long any client may stay silent before its address is looked up and its application asked. A
+/// client that speaks first mostly sends with or right after the handshake.
 const GRACE: Duration = Duration::from_millis(10);
-/// Longest wait for a ClientHello where nothing else is served: a proxy may be busy.
+/// Longest wait for a ClientHello to become whole, and for the first byte of one where nothing else
+/// is expected: a proxy may be busy.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the look-up; after it the client is taken for unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,66 +45,117 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) enum Accepted {
     /// From another proxy, or from somebody who speaks its protocol without an identity.
     Mesh { stream: MeshStream, identity: Option<Identity>, protocol: Protocol },
-    /// From a client without an identity; `first` was read already.
-    Plain { stream: TcpStream, first: Vec<u8>, protocol: Protocol },
-    /// From a client that waits for the application to speak.
-    ServerFirst { stream: TcpStream },
+    /// Requests of a client without an identity; `first` was read already.
+    Http { stream: TcpStream, first: Vec<u8>, version: Version },
+    /// A client that is silent, of an application that cannot be connected to.
+    Unreachable { stream: TcpStream, error: ConnectError },
+    /// Bytes of such a client, and of the application where it has been asked already.
+    Opaque { stream: Prefixed<TcpStream>, server: Option<Prefixed<TcpStream>>, tls: Tls },
 }
 
-/// `None`: the connection was refused, and reset.
+/// `None`: the client has left, or was refused and reset.
 pub(crate) async fn accept(
     shared: &Shared,
+    application: &Application,
     mut stream: TcpStream,
     client: IpAddr,
     (mtls, declared): (MtlsMode, Protocol),
 ) -> Option<Accepted> {
-    let registry = &shared.parts.registry;
-    let mut first = Vec::new();
-    if mtls == MtlsMode::Disabled {
-        return plaintext(shared, stream, first, declared).await;
-    }
-    let sniffed = match timeout(GRACE, sniff_first(&mut stream, &mut first)).await {
-        Ok(sniffed) => sniffed,
-        Err(_silent) if mtls != MtlsMode::Strict && first.is_empty() => {
-            if is_meshed(shared, client).await {
-                sniff_bounded(&mut stream, &mut first, mtls).await
-            } else {
-                return silent(shared, stream, declared).await;
-            }
+    let first = match mtls {
+        MtlsMode::Strict => only_mesh(&mut stream).await,
+        _ => first_bytes(shared, application, &mut stream, client, (mtls, declared)).await,
+    };
+    let (mut first, server) = match first {
+        Ok(First::Client { first, server }) => (first, server),
+        Ok(First::Server { server, said }) => {
+            shared.parts.registry.count(Counter::InboundDetectedServerFirst);
+            let stream = Prefixed::new(Vec::new(), stream);
+            let server = Some(Prefixed::new(said, server));
+            return Some(Accepted::Opaque { stream, server, tls: Tls::default() });
         }
-        Err(_slow) => sniff_bounded(&mut stream, &mut first, mtls).await,
+        Ok(First::Unreachable(error)) => return Some(Accepted::Unreachable { stream, error }),
+        Ok(First::Nobody) => return None,
+        // Whoever broke off, the client is told in the same way.
+        Err(error) => {
+            tracing::debug!(%error, "broke off before it was clear what it is");
+            stream.abort();
+            return None;
+        }
+    };
+    // Somebody has begun something, which a drain waits for.
+    let _busy = shared.parts.activity.enter();
+    let sniffed = match mtls {
+        MtlsMode::Disabled => Ok(Sniffed::Other),
+        _ => timeout(HELLO_TIMEOUT, sniff_first(&mut stream, &mut first))
+            .await
+            .unwrap_or(Ok(Sniffed::Other)),
     };
     match sniffed {
-        Sniffed::Mesh => {
-            registry.count(Counter::InboundDetectedMesh);
+        Ok(Sniffed::Mesh) => {
+            shared.parts.registry.count(Counter::InboundDetectedMesh);
             handshake(shared, Prefixed::new(first, stream), mtls).await
         }
-        Sniffed::Other if mtls == MtlsMode::Permissive => {
-            plaintext(shared, stream, first, declared).await
+        Ok(_) if mtls != MtlsMode::Strict => {
+            plaintext(shared, (stream, first, server), application, declared).await
         }
-        Sniffed::Other | Sniffed::NeedMore => {
-            registry.count(Counter::InboundPlaintextRefused);
+        Ok(_) => {
+            shared.parts.registry.count(Counter::InboundPlaintextRefused);
             tracing::info!(%client, "refused: no mesh identity, and mTLS is strict");
+            stream.abort();
+            None
+        }
+        Err(error) => {
+            tracing::debug!(%error, "a client broke off");
             stream.abort();
             None
         }
     }
 }
 
-async fn sniff_bounded(stream: &mut TcpStream, first: &mut Vec<u8>, mtls: MtlsMode) -> Sniffed {
-    let limit = if mtls == MtlsMode::Strict { HELLO_TIMEOUT } else { DETECT_TIMEOUT };
-    timeout(limit, sniff_first(stream, first)).await.unwrap_or(Sniffed::Other)
+/// Under strict nobody but a proxy is served, which speaks first.
+async fn only_mesh(stream: &mut TcpStream) -> io::Result<First> {
+    let mut first = Vec::new();
+    // A client that is silent for too long is refused as one that says something else.
+    timeout(HELLO_TIMEOUT, read_first(stream, &mut first)).await.unwrap_or(Ok(0))?;
+    Ok(First::Client { first, server: None })
 }
 
-/// Reads until it is clear whether this is mesh TLS. Can be dropped and called again.
-async fn sniff_first(stream: &mut TcpStream, first: &mut Vec<u8>) -> Sniffed {
+/// Waits for either side to speak; nothing is held meanwhile.
+async fn first_bytes(
+    shared: &Shared,
+    application: &Application,
+    stream: &mut TcpStream,
+    client: IpAddr,
+    (mtls, declared): (MtlsMode, Protocol),
+) -> io::Result<First> {
+    let client_first = matches!(declared, Protocol::Http1 | Protocol::Http2);
+    let grace = match (mtls, declared) {
+        (MtlsMode::Disabled, Protocol::Opaque) => Duration::ZERO,
+        _ if client_first => shared.parts.limits.idle,
+        _ => GRACE,
+    };
+    let mut first = Vec::new();
+    let mut spoken = timeout(grace, read_first(stream, &mut first)).await;
+    if spoken.is_err() && mtls != MtlsMode::Disabled && is_meshed(shared, client).await {
+        spoken = timeout(HELLO_TIMEOUT, read_first(stream, &mut first)).await;
+    }
+    match spoken {
+        Ok(read) => read.map(|_| First::Client { first, server: None }),
+        Err(_silent) if client_first => Ok(First::Nobody),
+        Err(_silent) => race(shared, application, stream).await,
+    }
+}
+
+/// Reads until it is clear whether this is mesh TLS; the end makes it something else. Can be dropped
+/// and called again.
+async fn sniff_first(stream: &mut TcpStream, first: &mut Vec<u8>) -> io::Result<Sniffed> {
     loop {
         match sniff(first) {
-            Sniffed::NeedMore => match read_first(stream, first).await {
-                Ok(0) | Err(_) => return Sniffed::Other,
-                Ok(_) => {}
-            },
-            decided => return decided,
+            Sniffed::NeedMore if read_first(stream, first).await? == 0 => {
+                return Ok(Sniffed::Other);
+            }
+            Sniffed::NeedMore => {}
+            decided => return Ok(decided),
         }
     }
 }
@@ -139,44 +206,101 @@ async fn handshake(
     }
 }
 
-/// Nothing has come from a client that is unmeshed.
-async fn silent(shared: &Shared, mut stream: TcpStream, declared: Protocol) -> Option<Accepted> {
-    if matches!(declared, Protocol::Http1 | Protocol::Http2) {
-        let mut first = Vec::new();
-        let idle = shared.parts.limits.idle;
-        return match timeout(idle, read_first(&mut stream, &mut first)).await {
-            Ok(Ok(n)) if n > 0 => plaintext(shared, stream, first, declared).await,
-            _ => None,
-        };
-    }
-    shared.parts.registry.count(Counter::InboundDetectedServerFirst);
-    Some(Accepted::ServerFirst { stream })
-}
-
-/// A client without an identity that has sent `first`: HTTP or bytes?
+/// A client without an identity that has sent `first`, or its end: HTTP or bytes?
 async fn plaintext(
     shared: &Shared,
-    mut stream: TcpStream,
-    mut first: Vec<u8>,
+    (mut stream, mut first, server): (TcpStream, Vec<u8>, Option<TcpStream>),
+    application: &Application,
     declared: Protocol,
 ) -> Option<Accepted> {
-    let detected = match declared {
-        Protocol::Http1 => Detected::Http1,
-        Protocol::Opaque => Detected::Opaque,
-        // Its clients speak first. Servers that take both versions on one port declare one.
-        Protocol::Http2 => detect_first(&mut stream, &mut first).await,
-        Protocol::Detect => {
-            // Silence decides for bytes: the application may be the one to speak.
-            let wait = if first.is_empty() { GRACE } else { DETECT_TIMEOUT };
-            let detected = timeout(wait, detect_first(&mut stream, &mut first)).await;
-            detected.unwrap_or(Detected::Opaque)
+    let read = match what(shared, &mut stream, &mut first, declared).await {
+        Ok(carried) => hello(shared, &mut stream, &mut first, carried).await,
+        Err(error) => Err(error),
+    };
+    let (carried, tls) = match read {
+        Ok(read) => read,
+        Err(error) => {
+            tracing::debug!(%error, "a client broke off");
+            stream.abort();
+            return None;
         }
     };
-    let (protocol, counter) = match detected {
-        Detected::Http1 => (Protocol::Http1, Counter::InboundDetectedHttp1),
-        Detected::Http2Preface => (Protocol::Http2, Counter::InboundDetectedHttp2),
-        _ => (Protocol::Opaque, Counter::InboundDetectedOpaque),
+    let counter = match carried {
+        Carried::Http(Version::Http2) => Counter::InboundDetectedHttp2,
+        Carried::Http(_) => Counter::InboundDetectedHttp1,
+        Carried::Tls => Counter::InboundDetectedTls,
+        Carried::Bytes => Counter::InboundDetectedOpaque,
+        Carried::Nothing => return None,
     };
     shared.parts.registry.count(counter);
-    Some(Accepted::Plain { stream, first, protocol })
+    match carried {
+        Carried::Http(version) => {
+            if version != Version::Http2
+                && let Some(server) = server
+            {
+                // Nothing was said on it.
+                application.pool.put(leno_http::Conn::new(server), None);
+            }
+            Some(Accepted::Http { stream, first, version })
+        }
+        _ => {
+            let stream = Prefixed::new(first, stream);
+            let server = server.map(|server| Prefixed::new(Vec::new(), server));
+            Some(Accepted::Opaque { stream, server, tls })
+        }
+    }
+}
+
+/// What a connection carries.
+#[derive(Clone, Copy)]
+enum Carried {
+    Http(Version),
+    /// An application's own TLS.
+    Tls,
+    Bytes,
+    /// The client has left without a word, where it should have spoken.
+    Nothing,
+}
+
+async fn what(
+    shared: &Shared,
+    stream: &mut TcpStream,
+    first: &mut Vec<u8>,
+    declared: Protocol,
+) -> io::Result<Carried> {
+    let version = match declared {
+        Protocol::Http1 => Version::Http11,
+        Protocol::Http2 => Version::Http2,
+        Protocol::Opaque => return Ok(Carried::Bytes),
+        Protocol::Detect => {
+            return Ok(match detect_first(stream, first).await? {
+                Detected::Http2Preface => Carried::Http(Version::Http2),
+                Detected::TlsClientHello => Carried::Tls,
+                Detected::Opaque => Carried::Bytes,
+                Detected::Http1 => Carried::Http(Version::Http11),
+                // A request line, a preface or a ClientHello that does not go on. Taken for bytes it
+                // could go on past everything that requests are held to.
+                Detected::NeedMore if first.first() == Some(&0x16) => Carried::Tls,
+                Detected::NeedMore => Carried::Http(Version::Http11),
+            });
+        }
+    };
+    let opening = leno_http::opening(stream, first, version, &shared.parts.limits).await?;
+    Ok(opening.map_or(Carried::Nothing, Carried::Http))
+}
+
+/// Reads whom a client wants to speak TLS with.
+async fn hello(
+    shared: &Shared,
+    stream: &mut TcpStream,
+    first: &mut Vec<u8>,
+    carried: Carried,
+) -> io::Result<(Carried, Tls)> {
+    if !matches!(carried, Carried::Tls) {
+        return Ok((carried, Tls::default()));
+    }
+    let hello = hello_first(stream, first).await?;
+    let name = hello.as_ref().and_then(|hello| hello.server_name());
+    shared.parts.registry.tls_name(Direction::Inbound, name);
+    Ok((carried, Tls { is_tls: true, server_name: name.map(Into::into) }))
 }

@@ -14,8 +14,12 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) struct Application {
     /// The address the client dialled.
     dialled: SocketAddr,
+    /// Whether it may be looked for on loopback too, on the same port.
+    on_loopback: bool,
     /// The address that answered last.
     answers: Cell<SocketAddr>,
+    /// It has sent HTTP/2's SETTINGS before its client had said anything.
+    http2_first: Cell<bool>,
     pub(crate) pool: ConnPool<TcpStream>,
     /// Connections that the requests of HTTP/2 clients share.
     pub(crate) clients: ClientPool<(), Rc<ConnectError>>,
@@ -33,13 +37,39 @@ pub(crate) enum NoStream {
 }
 
 impl Application {
-    pub(crate) fn new(dialled: SocketAddr, limits: &Rc<leno_h2::Limits>) -> Self {
+    pub(crate) fn new(
+        dialled: SocketAddr,
+        on_loopback: bool,
+        limits: &Rc<leno_h2::Limits>,
+    ) -> Self {
         Self {
             dialled,
+            on_loopback,
             answers: Cell::new(dialled),
+            http2_first: Cell::new(false),
             pool: ConnPool::default(),
             clients: ClientPool::new(Rc::clone(limits)),
         }
+    }
+
+    /// The address the client dialled, or the one that is configured.
+    pub(crate) fn dialled(&self) -> SocketAddr {
+        self.dialled
+    }
+
+    /// Whether it may be looked for on loopback.
+    pub(crate) fn on_loopback(&self) -> bool {
+        self.on_loopback
+    }
+
+    /// Whether it is known to send HTTP/2's SETTINGS first.
+    pub(crate) fn speaks_http2_first(&self) -> bool {
+        self.http2_first.get()
+    }
+
+    /// Remembers that it does, so that silent clients cost it no connection any more.
+    pub(crate) fn note_http2_first(&self) {
+        self.http2_first.set(true);
     }
 
     /// A connection with room for a stream, shared with other requests, by HTTP/2 with prior
@@ -61,17 +91,18 @@ impl Application {
         }
     }
 
-    /// Connects where it answered last, then on the address the client dialled, then on loopback
-    /// of either family, for an application that is bound to that only.
+    /// Connects where it answered last, then on the address the client dialled, then, where it may
+    /// be there, on loopback of either family, for an application that is bound to that only.
     pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let last = self.answers.get();
         let refused = match connect(last, CONNECT_TIMEOUT).await {
             Err(ConnectError::Refused(address)) => ConnectError::Refused(address),
             other => return other,
         };
-        for candidate in
-            own_addresses(self.dialled).into_iter().filter(|candidate| *candidate != last)
-        {
+        for candidate in own_addresses(self.dialled) {
+            if candidate == last || candidate != self.dialled && !self.on_loopback {
+                continue;
+            }
             if let Ok(stream) = connect(candidate, CONNECT_TIMEOUT).await {
                 self.answers.set(candidate);
                 return Ok(stream);
@@ -93,10 +124,19 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         // Nothing listens on this address of loopback, as on the workload's own.
         let application =
-            Application::new(SocketAddr::from(([127, 0, 0, 77], port)), &Rc::default());
+            Application::new(SocketAddr::from(([127, 0, 0, 77], port)), true, &Rc::default());
         application.connect().await.unwrap();
         assert_eq!(application.answers.get(), listener.local_addr().unwrap());
         application.connect().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn loopback_is_out_of_reach_on_a_port_that_nobody_names() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let dialled = SocketAddr::from(([127, 0, 0, 77], port));
+        let refused = Application::new(dialled, false, &Rc::default()).connect().await.unwrap_err();
+        assert!(matches!(refused, ConnectError::Refused(address) if address == dialled));
     }
 
     #[tokio::test]
@@ -104,7 +144,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let refused = Application::new(address, &Rc::default()).connect().await.unwrap_err();
+        let refused = Application::new(address, true, &Rc::default()).connect().await.unwrap_err();
         assert!(matches!(refused, ConnectError::Refused(_)), "{refused}");
     }
 }

@@ -9,6 +9,9 @@
 //!                          │                        └─ leno-tcp ─► bytes ────┼─► application
 //!                          └─ anything else ─► strict: reset                 │
 //!                                              permissive: HTTP or bytes ────┘
+//!
+//! A port that is declared to carry HTTP is served as HTTP whatever its clients say, so that what
+//! requests are held to cannot be passed by.
 //! ```
 //!
 //! Read first: [`Inbound`], then `accept` (who is there) and `application` (where it listens).
@@ -17,6 +20,7 @@ mod accept;
 mod application;
 mod http;
 mod opaque;
+mod race;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,9 +29,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::{Io, Limits};
+use leno_http::{Io, Limits, Version};
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
-use leno_tls::Acceptor;
+use leno_tls::{Acceptor, MeshStream};
 use leno_transport::{Activity, Stream, original_destination};
 use leno_types::mesh::{ServerPolicy, declared};
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
@@ -36,6 +40,7 @@ use tokio::sync::watch;
 
 use accept::Accepted;
 use application::Application;
+use opaque::Tls;
 
 /// Most ports of the application whose pools are kept apart; applications have a handful.
 const MAX_APPLICATIONS: usize = 256;
@@ -103,48 +108,83 @@ impl Inbound {
         };
         let (mtls, declared) = self.shared.policy_for(destination.port());
         let client = Client { identity: None, address: canonical(address) };
-        let accepted = accept::accept(&self.shared, stream, client.address.ip(), (mtls, declared));
         let application = self.application(destination);
+        let from = client.address.ip();
+        let accepted = accept::accept(&self.shared, &application, stream, from, (mtls, declared));
         match accepted.await {
             Some(Accepted::Mesh { stream, identity, protocol }) => {
                 let client = Client { identity, ..client };
-                self.requests_or_bytes(&client, &application, stream, (&[], protocol)).await;
+                self.of_mesh(&client, &application, stream, (protocol, declared)).await;
             }
-            Some(Accepted::Plain { stream, first, protocol: Protocol::Opaque }) => {
+            Some(Accepted::Http { stream, first, version }) => {
                 let edge = self.shared.edge(&client);
-                let stream = leno_transport::Prefixed::new(first, stream);
-                opaque::serve(&self.shared, &application, &edge, stream).await;
+                self.requests((&edge, false), &application, (stream, &first), version).await;
             }
-            Some(Accepted::Plain { stream, first, protocol }) => {
-                self.requests_or_bytes(&client, &application, stream, (&first, protocol)).await;
-            }
-            Some(Accepted::ServerFirst { stream }) => {
+            Some(Accepted::Opaque { stream, server, tls }) => {
                 let edge = self.shared.edge(&client);
-                opaque::serve(&self.shared, &application, &edge, stream).await;
+                opaque::serve(&self.shared, &application, &edge, stream, (server, tls)).await;
+            }
+            Some(Accepted::Unreachable { mut stream, error }) => {
+                let edge = self.shared.edge(&client);
+                opaque::unreachable(&self.shared, &edge, &error, application.dialled());
+                stream.abort();
             }
             None => {}
         }
     }
 
-    /// Serves a client by what its connection carries; `first` was read already.
-    async fn requests_or_bytes<S: Stream + Io>(
+    /// Serves another proxy, by what it says is inside; of a port of HTTP by what is.
+    async fn of_mesh(
         &self,
         client: &Client,
         application: &Rc<Application>,
-        stream: S,
-        (first, protocol): (&[u8], Protocol),
+        mut stream: MeshStream,
+        (protocol, declared): (Protocol, Protocol),
     ) {
         let edge = self.shared.edge(client);
-        match protocol {
-            Protocol::Opaque => opaque::serve(&self.shared, application, &edge, stream).await,
-            Protocol::Http2 => {
-                let is_mesh = client.identity.is_some();
-                let client = (stream, first);
-                http::serve_http2(&self.shared, application, &edge, client, is_mesh).await;
+        let is_mesh = client.identity.is_some();
+        let version = match (protocol, declared) {
+            (Protocol::Http2, _) => Version::Http2,
+            (Protocol::Http1, _) => Version::Http11,
+            (_, Protocol::Http1 | Protocol::Http2) => {
+                let version =
+                    if declared == Protocol::Http1 { Version::Http11 } else { Version::Http2 };
+                let mut first = Vec::new();
+                let limits = &self.shared.parts.limits;
+                // What is said to be bytes is no mesh's HTTP: no header of the mesh is believed.
+                match leno_http::opening(&mut stream, &mut first, version, limits).await {
+                    Ok(Some(version)) => {
+                        let client = (stream, &first[..]);
+                        self.requests((&edge, false), application, client, version).await;
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "a client broke off");
+                        stream.abort();
+                    }
+                }
+                return;
             }
-            Protocol::Http1 | Protocol::Detect => {
-                http::serve_http1(&self.shared, application, &edge, stream, first).await;
+            _ => {
+                let server = (None, Tls::default());
+                return opaque::serve(&self.shared, application, &edge, stream, server).await;
             }
+        };
+        self.requests((&edge, is_mesh), application, (stream, &[]), version).await;
+    }
+
+    /// Serves the requests of a client, of which `first` was read already.
+    async fn requests<S: Io>(
+        &self,
+        (edge, is_mesh): (&Rc<Edge>, bool),
+        application: &Rc<Application>,
+        (stream, first): (S, &[u8]),
+        version: Version,
+    ) {
+        if version == Version::Http2 {
+            http::serve_http2(&self.shared, application, edge, (stream, first), is_mesh).await;
+        } else {
+            http::serve_http1(&self.shared, application, edge, stream, first).await;
         }
     }
 
@@ -168,14 +208,21 @@ impl Inbound {
     }
 
     fn application(&self, destination: SocketAddr) -> Rc<Application> {
+        let on_loopback = self.shared.is_named(destination.port());
         let mut applications = self.applications.borrow_mut();
+        if let Some(known) = applications.get(&destination)
+            && known.on_loopback() == on_loopback
+        {
+            return Rc::clone(known);
+        }
         if applications.len() >= MAX_APPLICATIONS {
             applications.retain(|_, application| Rc::strong_count(application) > 1);
         }
-        let application = applications
-            .entry(destination)
-            .or_insert_with(|| Rc::new(Application::new(destination, &self.shared.h2_limits)));
-        Rc::clone(application)
+        let application =
+            Rc::new(Application::new(destination, on_loopback, &self.shared.h2_limits));
+        // One with other rights has gone with its connections.
+        applications.insert(destination, Rc::clone(&application));
+        application
     }
 }
 
@@ -186,6 +233,15 @@ impl Shared {
             Some(policy) => (policy.mtls, declared(&policy.ports, port)),
             None => (MtlsMode::Strict, Protocol::Detect),
         }
+    }
+
+    /// Whether somebody names the port as one of the workload's: itself, a service, or whoever has
+    /// configured where the application is. On any other port what listens on loopback only is
+    /// nobody else's to reach.
+    fn is_named(&self, port: u16) -> bool {
+        let of_policy = |policy: &Arc<ServerPolicy>| policy.ports.iter().any(|p| p.port == port);
+        self.parts.application.is_some()
+            || self.parts.policy.borrow().as_ref().is_some_and(of_policy)
     }
 
     /// The edge from this client; the service account stands for the workload, because an

@@ -1,31 +1,76 @@
 //! Connections relayed to the application as bytes.
 
-use leno_telemetry::Edge;
-use leno_transport::{RELAY_IDLE, Side, Stream};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use leno_telemetry::{Edge, Relay};
+use leno_transport::{ConnectError, Ended, Prefixed, RELAY_IDLE, Side, Stream};
+use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::application::Application;
 
+/// Said in metrics and the access log when the application cannot be connected to.
+const APPLICATION_UNREACHABLE: &str = "application-unreachable";
+
+/// Whether a client has begun TLS of its own, and with whom.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tls {
+    pub(crate) is_tls: bool,
+    pub(crate) server_name: Option<Box<str>>,
+}
+
+/// Relays until both directions have ended, over `server` where the application was connected to.
 pub(crate) async fn serve<S: Stream>(
     shared: &Shared,
     application: &Application,
     edge: &Edge,
     mut client: S,
+    (server, tls): (Option<Prefixed<TcpStream>>, Tls),
 ) {
     let _busy = shared.parts.activity.enter();
-    let server = match application.connect().await {
-        Ok(server) => server,
-        Err(error) => {
-            edge.connect_failure();
-            edge.error("application-unreachable");
-            tracing::debug!(%error, "the application cannot be connected to");
-            client.abort();
-            return;
-        }
+    let target = application.dialled();
+    let server = match server {
+        Some(server) => server,
+        None => match application.connect().await {
+            Ok(server) => Prefixed::new(Vec::new(), server),
+            Err(error) => {
+                unreachable(shared, edge, &error, target);
+                client.abort();
+                return;
+            }
+        },
     };
     edge.tcp_opened();
+    let started = Instant::now();
     let moved = |side, n| edge.moved(side == Side::A, n as u64);
     let relayed = leno_transport::relay(client, server, RELAY_IDLE, moved).await;
     edge.tcp_closed();
     tracing::debug!(ended = relayed.ended.reason(), "opaque connection ended");
+    let broken = matches!(relayed.ended, Ended::Failed { .. });
+    let relay = Relay {
+        target,
+        tls: tls.is_tls,
+        server_name: tls.server_name.as_deref(),
+        bytes: (relayed.a_to_b, relayed.b_to_a),
+        duration: started.elapsed(),
+        error: broken.then(|| relayed.ended.reason()),
+    };
+    shared.parts.registry.relayed(edge.labels(), &relay);
+}
+
+/// Counts and logs a connection for which the application cannot be connected to.
+pub(crate) fn unreachable(shared: &Shared, edge: &Edge, error: &ConnectError, target: SocketAddr) {
+    edge.connect_failure();
+    edge.error(APPLICATION_UNREACHABLE);
+    tracing::debug!(%error, "the application cannot be connected to");
+    let relay = Relay {
+        target,
+        tls: false,
+        server_name: None,
+        bytes: (0, 0),
+        duration: Duration::ZERO,
+        error: Some(APPLICATION_UNREACHABLE),
+    };
+    shared.parts.registry.relayed(edge.labels(), &relay);
 }

@@ -143,6 +143,10 @@ impl Backends {
     }
 
     fn remote(&self, endpoint: &Endpoint, address: SocketAddr) -> Remote {
+        // What a workload asks of itself goes to its application without a proxy in between.
+        let own = self.shared.local.is_local(address.ip());
+        let mut labels = self.edge_labels(Some(endpoint));
+        labels.mtls &= !own;
         Remote {
             endpoint: endpoint.clone(),
             address,
@@ -150,7 +154,7 @@ impl Backends {
             clients: Clients::new(Rc::clone(&self.shared.h2_limits)),
             http1_only: Cell::new(false),
             edge: OnceCell::new(),
-            labels: self.edge_labels(Some(endpoint)),
+            labels,
         }
     }
 
@@ -183,5 +187,37 @@ pub(crate) const fn cause(reason: NoPick) -> &'static str {
         NoPick::Excluded => "endpoints-tried",
         NoPick::Failfast => "failfast",
         NoPick::Full => "endpoints-full",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_discovery::Directory;
+    use leno_types::Identity;
+    use leno_types::TrustDomain;
+    use leno_types::mesh::Resolution;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_to_itself_is_not_counted_as_encrypted() {
+        let outbound = crate::tests::outbound(Directory::fixed(|_| Resolution::Unknown));
+        let domain = TrustDomain::new("cluster.local").unwrap();
+        let identity = Identity::new(domain, "shop", "web").unwrap();
+        for (address, mtls) in [("127.0.0.1", false), ("192.0.2.1", true)] {
+            let ip: IpAddr = address.parse().unwrap();
+            let backends = Backends::new(Rc::clone(&outbound.shared), ServiceLabels::none(), ip);
+            backends.update(
+                Protocol::Http1,
+                &[Endpoint {
+                    workload: None,
+                    addresses: vec![ip],
+                    port: 80,
+                    identity: Some(identity.clone()),
+                }],
+            );
+            let pick = backends.pick(&[]).unwrap();
+            assert_eq!(pick.endpoint().edge(&outbound.shared).labels().mtls, mtls, "{address}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,9 @@ use tokio::time::Instant;
 use crate::Shared;
 use crate::backends::{Backends, ServiceLabels};
 
-/// Longest wait for discovery's first answer about an address; after it the address is taken for
-/// one that the mesh does not know. A control plane answers within milliseconds.
+/// Longest wait for discovery's first answer about an address; after it the address is refused
+/// where it may be one of the mesh, and dialled as it is where it cannot be. A control plane answers
+/// within milliseconds.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for the first endpoint of a service that has none: one that has just become ready is
 /// known within this time, and a restart of the only instance is bridged.
@@ -55,6 +56,8 @@ pub(crate) enum Route {
     Backends(Rc<Backends>),
     /// A service that has no such port.
     NoSuchPort,
+    /// Nobody has said yet whose it is, and it may be the mesh's: in plaintext it is not dialled.
+    Unresolved,
 }
 
 impl Route {
@@ -92,6 +95,19 @@ impl Destinations {
             Rc::strong_count(destination) > 1
                 || destination.used_at.get().elapsed() < DESTINATION_IDLE
         });
+    }
+}
+
+/// Whether an address is of the kind that services and workloads have: private (RFC 1918, RFC 6598,
+/// RFC 4193) or link-local. The public ones of others are dialled as they are while the control plane
+/// is away, since nothing of the mesh is there to be passed by.
+fn may_be_meshed(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            v4.is_private() || v4.is_link_local() || a == 100 && b & 0xc0 == 64
+        }
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_unicast_link_local(),
     }
 }
 
@@ -191,6 +207,7 @@ impl Destination {
             _ if self.shared.local.is_local(self.original.ip()) && !self.is_fixed() => {
                 return Route::Own;
             }
+            Resolution::Pending if may_be_meshed(self.original.ip()) => return Route::Unresolved,
             Resolution::Pending | Resolution::Unknown => return Route::Direct,
             Resolution::Service(service) => {
                 let Some(port) = service.port(self.original.port()) else {
@@ -226,5 +243,38 @@ impl Destination {
             port: self.original.port(),
             identity: workload.identity.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_may_be_of_the_mesh() {
+        for ip in ["10.96.0.10", "172.31.255.1", "192.168.0.1", "100.64.0.1", "100.127.0.1"] {
+            assert!(may_be_meshed(ip.parse().unwrap()), "{ip}");
+        }
+        for ip in ["169.254.1.1", "fd00::1", "fe80::1"] {
+            assert!(may_be_meshed(ip.parse().unwrap()), "{ip}");
+        }
+        for ip in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "100.63.0.1", "2001:db8::1", "11.0.0.1"]
+        {
+            assert!(!may_be_meshed(ip.parse().unwrap()), "{ip}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_nobody_has_told_of_is_not_dialled_where_it_may_be_of_the_mesh() {
+        let outbound = crate::tests::outbound(Directory::fixed(|_| Resolution::Pending));
+        let route =
+            async |address: &str| outbound.destinations.get(address.parse().unwrap()).route().await;
+        assert!(matches!(route("10.96.0.10:80").await, Route::Unresolved));
+        assert!(matches!(route("[fd00::10]:80").await, Route::Unresolved));
+        assert!(matches!(route("192.0.2.1:443").await, Route::Direct));
+        // Once it is known to be nobody's it is dialled as it is.
+        let outbound = crate::tests::outbound(Directory::fixed(|_| Resolution::Unknown));
+        let known = outbound.destinations.get("10.96.0.10:80".parse().unwrap()).route().await;
+        assert!(matches!(known, Route::Direct));
     }
 }

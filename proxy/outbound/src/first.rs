@@ -2,22 +2,24 @@
 //!
 //! A client that speaks first is waited for only for [`GRACE`]; then a connection to an endpoint
 //! is opened as well, and whoever speaks first decides. A server that speaks first therefore
-//! waits at most that long, once: the next connections to its service open at once.
+//! waits at most that long, once: the next connections to its service open at once. Servers of
+//! HTTP/2 that send their settings at once decide nothing.
 
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use leno_telemetry::Counter;
-use leno_transport::{Detected, Stream, detect, detect_first, read_first};
+use leno_http::Version;
+use leno_telemetry::{Counter, Direction};
+use leno_transport::{Detected, Stream, detect_first, hello_first, is_server_preface, read_first};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::Shared;
 use crate::backends::Backends;
 use crate::destination::Destination;
-use crate::opaque::Attempts;
-use crate::{http, opaque};
+use crate::http;
+use crate::opaque::{Attempts, Opened, Tls};
 
 /// How long a client may stay silent before the endpoint is asked too. A client that speaks first
 /// mostly sends with or right after the handshake.
@@ -32,50 +34,90 @@ pub(crate) async fn serve(
     let grace = if backends.server_speaks_first() { Duration::ZERO } else { GRACE };
     let mut first = Vec::new();
     match timeout(grace, read_first(&mut client, &mut first)).await {
-        Ok(Ok(0)) => opaque::relay(shared, backends, first, client).await,
-        Ok(Ok(_)) => by_first_bytes(shared, destination, backends, (first, client)).await,
+        Ok(Ok(_)) => by_first_bytes(shared, destination, backends, (first, client), None).await,
         Ok(Err(_)) => client.abort(),
         Err(_silent) => race(shared, destination, backends, client).await,
     }
 }
 
-/// A service that declares HTTP/2, whose clients speak first. One that speaks HTTP/1 is served too,
-/// as servers do that take both on one port.
+/// A service that declares HTTP, whose clients speak first. Either version is served, as servers do
+/// that take both on one port.
 pub(crate) async fn serve_http(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
-    backends: &Rc<Backends>,
+    declared: Version,
     mut client: TcpStream,
 ) {
     let mut first = Vec::new();
-    match read_first(&mut client, &mut first).await {
-        Ok(0) => {}
-        Ok(_) => by_first_bytes(shared, destination, backends, (first, client)).await,
-        Err(_) => client.abort(),
+    match leno_http::opening(&mut client, &mut first, declared, &shared.limits).await {
+        Ok(Some(Version::Http2)) => {
+            http::serve_http2(shared, destination, client, &first).await;
+        }
+        Ok(Some(_)) => http::serve_http1(shared, destination, client, &first).await,
+        Ok(None) => {}
+        Err(error) => {
+            tracing::debug!(%error, "a client broke off");
+            client.abort();
+        }
     }
 }
 
-/// The client has said something.
+/// The client has said something, or ended. It is relayed over `opened` where that is there and it
+/// speaks no HTTP.
 async fn by_first_bytes(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
     (mut first, mut client): (Vec<u8>, TcpStream),
+    opened: Option<(Attempts<'_>, Opened)>,
 ) {
-    match detect_first(&mut client, &mut first).await {
-        Detected::Http1 => {
+    let mut tls = Tls::default();
+    let detected = match detect_first(&mut client, &mut first).await {
+        Ok(Detected::TlsClientHello) => {
+            tls_of(shared, &mut client, &mut first).await.map(|read| tls = read)
+        }
+        Ok(Detected::Http1) => {
+            drop(opened);
             shared.registry.count(Counter::OutboundDetectedHttp1);
-            http::serve_http1(shared, destination, client, &first).await;
+            return http::serve_http1(shared, destination, client, &first).await;
         }
-        Detected::Http2Preface => {
+        Ok(Detected::Http2Preface) => {
+            drop(opened);
             shared.registry.count(Counter::OutboundDetectedHttp2);
-            http::serve_http2(shared, destination, client, &first).await;
+            return http::serve_http2(shared, destination, client, &first).await;
         }
-        _ => {
+        // What is undecided is let through as it is: the server's own proxy enforces what it must.
+        Ok(_) => {
             shared.registry.count(Counter::OutboundDetectedOpaque);
-            opaque::relay(shared, backends, first, client).await;
+            Ok(())
         }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = detected {
+        tracing::debug!(%error, "a client broke off");
+        if let Some((_, mut opened)) = opened {
+            opened.channel.abort();
+        }
+        return client.abort();
     }
+    let (attempts, opened) = match opened {
+        Some((attempts, opened)) => (attempts, Some(opened)),
+        None => (Attempts::new(shared, backends, destination.original()), None),
+    };
+    attempts.relay(opened, (first, client), tls).await;
+}
+
+/// Whom a client wants to speak TLS with, of which a ClientHello has begun.
+pub(crate) async fn tls_of(
+    shared: &Shared,
+    client: &mut TcpStream,
+    first: &mut Vec<u8>,
+) -> io::Result<Tls> {
+    let hello = hello_first(client, first).await?;
+    let name = hello.as_ref().and_then(|hello| hello.server_name());
+    shared.registry.count(Counter::OutboundDetectedTls);
+    shared.registry.tls_name(Direction::Outbound, name);
+    Ok(Tls { is_tls: true, server_name: name.map(Into::into) })
 }
 
 /// Both are silent: opens a connection and lets the one decide who speaks first.
@@ -85,7 +127,7 @@ async fn race(
     backends: &Rc<Backends>,
     mut client: TcpStream,
 ) {
-    let mut attempts = Attempts::new(shared, backends);
+    let mut attempts = Attempts::new(shared, backends, destination.original());
     loop {
         let Some(mut opened) = attempts.open().await else {
             client.abort();
@@ -98,15 +140,15 @@ async fn race(
             read = read_first(&mut opened.channel, &mut from_server) => First::Server(read),
         };
         match first {
-            First::Client(Ok(_)) if is_http(detect(&from_client)) => {
-                backends.learn(false);
-                drop(opened);
-                return by_first_bytes(shared, destination, backends, (from_client, client)).await;
-            }
             First::Client(Ok(_)) => {
                 backends.learn(false);
-                shared.registry.count(Counter::OutboundDetectedOpaque);
-                return attempts.relay(Some(opened), (from_client, client)).await;
+                let (said, opened) = ((from_client, client), Some((attempts, opened)));
+                return by_first_bytes(shared, destination, backends, said, opened).await;
+            }
+            First::Server(Ok(_)) if is_server_preface(&from_server) => {
+                backends.learn(false);
+                opened.channel.abort();
+                return serve_http(shared, destination, Version::Http2, client).await;
             }
             First::Server(Ok(n)) => {
                 // One that ends before it has said anything has not shown what it speaks.
@@ -116,7 +158,7 @@ async fn race(
                     opened.penalise();
                 }
                 shared.registry.count(Counter::OutboundDetectedServerFirst);
-                return opened.relay(shared, client, from_server).await;
+                return opened.relay(attempts, client, from_server).await;
             }
             First::Client(Err(_)) => {
                 client.abort();
@@ -127,10 +169,6 @@ async fn race(
             First::Server(Err(error)) => attempts.give_up(&opened, &error),
         }
     }
-}
-
-fn is_http(detected: Detected) -> bool {
-    matches!(detected, Detected::Http1 | Detected::Http2Preface)
 }
 
 /// Who has spoken, or ended, first.

@@ -29,8 +29,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::Limits;
-use leno_telemetry::{Counter, Registry};
+use leno_http::{Limits, Version};
+use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
 use leno_types::mesh::Resolution;
@@ -96,6 +96,21 @@ pub(crate) struct Shared {
     pub(crate) local: LocalAddresses,
 }
 
+impl Shared {
+    /// Who calls whom where the server is nobody of the mesh.
+    pub(crate) fn outside(&self) -> EdgeLabels {
+        EdgeLabels {
+            direction: Direction::Outbound,
+            client: Arc::clone(&self.client),
+            client_namespace: Arc::clone(&self.client_namespace),
+            server: "".into(),
+            server_namespace: "".into(),
+            service: "".into(),
+            mtls: false,
+        }
+    }
+}
+
 impl Outbound {
     /// The outbound side, ready to serve.
     #[must_use]
@@ -137,18 +152,27 @@ impl Outbound {
             Route::Own => opaque::own(&self.shared, destination.original(), stream).await,
             Route::Backends(backends) => match backends.protocol() {
                 Protocol::Http1 => {
-                    http::serve_http1(&self.shared, &destination, stream, &[]).await;
+                    first::serve_http(&self.shared, &destination, Version::Http11, stream).await;
                 }
                 Protocol::Http2 => {
-                    first::serve_http(&self.shared, &destination, &backends, stream).await;
+                    first::serve_http(&self.shared, &destination, Version::Http2, stream).await;
                 }
                 Protocol::Detect => {
                     first::serve(&self.shared, &destination, &backends, stream).await;
                 }
                 Protocol::Opaque => {
-                    opaque::relay(&self.shared, &backends, Vec::new(), stream).await;
+                    let original = destination.original();
+                    opaque::relay(&self.shared, &backends, original, stream).await;
                 }
             },
+            Route::Unresolved => {
+                self.shared.registry.count(Counter::OutboundUnresolved);
+                tracing::warn!(
+                    destination = %destination.original(),
+                    "refused: the control plane does not say what is there, and it may be in the mesh"
+                );
+                stream.abort();
+            }
             Route::NoSuchPort => {
                 tracing::debug!(destination = %destination.original(), "the service has no such port");
                 stream.abort();
@@ -163,5 +187,25 @@ impl Outbound {
         if let Some(fixed) = &self.fixed {
             fixed.sweep();
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use leno_tls::Keyring;
+
+    use super::*;
+
+    /// An outbound side that nobody connects to.
+    pub(crate) fn outbound(directory: Directory) -> Outbound {
+        Outbound::new(Parts {
+            workload: InstanceName::new("shop", "web-0").unwrap(),
+            directory,
+            tls: Keyring::new().connector(),
+            registry: Rc::default(),
+            activity: Rc::default(),
+            limits: Limits::default(),
+            fixed: None,
+        })
     }
 }

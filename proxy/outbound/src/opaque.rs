@@ -6,18 +6,30 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use leno_balance::Pick;
+use leno_telemetry::Relay;
 use leno_tls::{Alpn, Channel, refused_by_server};
-use leno_transport::{CONNECT_TIMEOUT, Ended, Prefixed, RELAY_IDLE, Side, Stream};
+use leno_transport::{
+    CONNECT_TIMEOUT, Detected, Ended, Prefixed, RELAY_IDLE, Relayed, Side, Stream, detect,
+    read_first,
+};
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::backends::{Backends, Remote, cause};
 use crate::connect::{REFUSED_BY_SERVER, open as open_channel, to_own_application};
+use crate::first::tls_of;
 use crate::greeting::{Greeting, greet};
 
 /// Most endpoints tried for one connection.
 const MAX_TRIES: usize = 3;
+
+/// Whether a client has begun TLS of its own, and with whom.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tls {
+    pub(crate) is_tls: bool,
+    pub(crate) server_name: Option<Box<str>>,
+}
 
 /// The endpoints tried for one connection of a client, of which the first that does not refuse it
 /// serves it.
@@ -25,6 +37,9 @@ const MAX_TRIES: usize = 3;
 pub(crate) struct Attempts<'a> {
     shared: &'a Shared,
     backends: &'a Backends,
+    /// What the client dialled.
+    original: SocketAddr,
+    tls: Tls,
     tried: SmallVec<[SocketAddr; MAX_TRIES]>,
 }
 
@@ -38,11 +53,58 @@ pub(crate) struct Opened {
 /// To an address that the mesh does not know, as it is.
 pub(crate) async fn direct(shared: &Shared, original: SocketAddr, mut client: TcpStream) {
     match leno_transport::connect(original, CONNECT_TIMEOUT).await {
-        Ok(server) => plain(shared, client, server).await,
+        Ok(server) => outside(shared, original, client, server).await,
         Err(error) => {
             tracing::debug!(%error, "not in the mesh, and not reachable");
             client.abort();
         }
+    }
+}
+
+/// Relays to a server outside of the mesh. If the client is the first to speak, and speaks TLS, its
+/// ClientHello is read in passing.
+async fn outside(
+    shared: &Shared,
+    original: SocketAddr,
+    mut client: TcpStream,
+    mut server: TcpStream,
+) {
+    let (mut first, mut said) = (Vec::new(), Vec::new());
+    let mut tls = Tls::default();
+    let mut read = tokio::select! {
+        biased;
+        read = read_first(&mut client, &mut first) => read.map(drop),
+        read = read_first(&mut server, &mut said) => read.map(drop),
+    };
+    if detect(&first) == Detected::TlsClientHello {
+        read = tls_of(shared, &mut client, &mut first).await.map(|read| tls = read);
+    }
+    if let Err(error) = read {
+        tracing::debug!(%error, "broke off before anything was said");
+        client.abort();
+        return server.abort();
+    }
+    let _busy = shared.activity.enter();
+    let started = Instant::now();
+    let (client, server) = (Prefixed::new(first, client), Prefixed::new(said, server));
+    let relayed = leno_transport::relay(client, server, RELAY_IDLE, ()).await;
+    shared.registry.relayed(&shared.outside(), &relay_of(original, &tls, started, &relayed));
+}
+
+fn relay_of<'a>(
+    target: SocketAddr,
+    tls: &'a Tls,
+    started: Instant,
+    relayed: &Relayed,
+) -> Relay<'a> {
+    let broken = matches!(relayed.ended, Ended::Failed { .. });
+    Relay {
+        target,
+        tls: tls.is_tls,
+        server_name: tls.server_name.as_deref(),
+        bytes: (relayed.a_to_b, relayed.b_to_a),
+        duration: started.elapsed(),
+        error: broken.then(|| relayed.ended.reason()),
     }
 }
 
@@ -62,19 +124,20 @@ async fn plain(shared: &Shared, client: TcpStream, server: TcpStream) {
     leno_transport::relay(client, server, RELAY_IDLE, ()).await;
 }
 
-/// To an endpoint of `backends`; `first` was read from the client already.
+/// To an endpoint of `backends`, for a client that dialled `original`.
 pub(crate) async fn relay(
     shared: &Rc<Shared>,
     backends: &Backends,
-    first: Vec<u8>,
+    original: SocketAddr,
     client: TcpStream,
 ) {
-    Attempts::new(shared, backends).relay(None, (first, client)).await;
+    let attempts = Attempts::new(shared, backends, original);
+    attempts.relay(None, (Vec::new(), client), Tls::default()).await;
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn new(shared: &'a Shared, backends: &'a Backends) -> Self {
-        Self { shared, backends, tried: SmallVec::new() }
+    pub(crate) fn new(shared: &'a Shared, backends: &'a Backends, original: SocketAddr) -> Self {
+        Self { shared, backends, original, tls: Tls::default(), tried: SmallVec::new() }
     }
 
     /// Opens a connection, to another endpoint after a failure; none when there is no other one.
@@ -132,8 +195,10 @@ impl<'a> Attempts<'a> {
         mut self,
         mut opened: Option<Opened>,
         (mut from_client, mut client): (Vec<u8>, TcpStream),
+        tls: Tls,
     ) {
         let _busy = self.shared.activity.enter();
+        self.tls = tls;
         loop {
             let next = match opened.take() {
                 Some(opened) => Some(opened),
@@ -143,13 +208,13 @@ impl<'a> Attempts<'a> {
             let Channel::Mesh(server) = &mut next.channel else {
                 // Nobody who might refuse stands before the application.
                 let client = Prefixed::new(from_client, client);
-                return next.relay(self.shared, client, Vec::new()).await;
+                return next.relay(self, client, Vec::new()).await;
             };
             match greet(server, &mut client, &mut from_client).await {
                 Greeting::Going { sent, from_server } => {
                     next.pick.endpoint().edge(self.shared).moved(true, sent as u64);
                     let client = Prefixed::new(from_client.split_off(sent), client);
-                    return next.relay_after(self.shared, (sent, client), from_server).await;
+                    return next.relay_after(self, (sent, client), from_server).await;
                 }
                 // It has taken nothing.
                 Greeting::Broken { sent, error }
@@ -179,17 +244,24 @@ impl Opened {
     }
 
     /// Relays until both directions have ended.
-    pub(crate) async fn relay<C: Stream>(self, shared: &Shared, client: C, from_server: Vec<u8>) {
-        self.relay_after(shared, (0, client), from_server).await;
+    pub(crate) async fn relay<C: Stream>(
+        self,
+        attempts: Attempts<'_>,
+        client: C,
+        from_server: Vec<u8>,
+    ) {
+        self.relay_after(attempts, (0, client), from_server).await;
     }
 
     /// The same after `sent` bytes of the client's.
     async fn relay_after<C: Stream>(
         self,
-        shared: &Shared,
+        attempts: Attempts<'_>,
         (sent, client): (usize, C),
         from_server: Vec<u8>,
     ) {
+        let shared = attempts.shared;
+        let started = Instant::now();
         let _busy = shared.activity.enter();
         let edge = Rc::clone(self.pick.endpoint().edge(shared));
         edge.tcp_opened();
@@ -204,5 +276,8 @@ impl Opened {
             self.pick.penalise(Instant::now());
         }
         tracing::debug!(ended = relayed.ended.reason(), "opaque connection ended");
+        let mut relay = relay_of(attempts.original, &attempts.tls, started, &relayed);
+        relay.bytes.0 += sent as u64;
+        shared.registry.relayed(edge.labels(), &relay);
     }
 }

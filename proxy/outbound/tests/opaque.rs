@@ -1,4 +1,5 @@
-//! Connections relayed as bytes, through a whole outbound side over loopback.
+//! Connections relayed as bytes, or found out to carry HTTP, through a whole outbound side over
+//! loopback.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -21,7 +22,7 @@ use tokio::task::{LocalSet, spawn_local};
 /// The port of the service; nothing listens on it.
 const PORT: u16 = 9000;
 
-fn outbound(endpoints: &[SocketAddr]) -> Outbound {
+fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
     let endpoint = |address: &SocketAddr| Endpoint {
         workload: None,
         addresses: vec![address.ip()],
@@ -34,7 +35,7 @@ fn outbound(endpoints: &[SocketAddr]) -> Outbound {
         ports: vec![ServicePort {
             port: PORT,
             name: "".into(),
-            protocol: Protocol::Opaque,
+            protocol,
             endpoints: endpoints.iter().map(endpoint).collect(),
         }],
     };
@@ -91,7 +92,7 @@ async fn ask(outbound: &Outbound) -> Vec<u8> {
 async fn an_endpoint_that_ends_without_an_answer_is_avoided() {
     let talk = async {
         let ((mute, mutes), (echo, echoes)) = (server(false).await, server(true).await);
-        let outbound = outbound(&[mute, echo]);
+        let outbound = outbound(Protocol::Opaque, &[mute, echo]);
         while echoes.get() == 0 {
             ask(&outbound).await;
         }
@@ -101,6 +102,74 @@ async fn an_endpoint_that_ends_without_an_answer_is_avoided() {
         }
         // It is tried once before anything is known of it.
         assert!(before.max(1) >= mutes.get(), "{before}, then {}", mutes.get());
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+/// A client of `outbound` that has said `first`, before the server whose connections come back.
+async fn connect(outbound: &Rc<Outbound>, first: &[u8]) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(first).await.unwrap();
+    let (accepted, _) = listener.accept().await.unwrap();
+    let outbound = Rc::clone(outbound);
+    spawn_local(async move { outbound.serve(accepted, address).await });
+    client
+}
+
+/// RFC 9113 section 3.4, and an empty SETTINGS.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[tokio::test]
+async fn settings_of_a_server_do_not_make_its_connection_opaque() {
+    let talk = async {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let outbound = Rc::new(outbound(Protocol::Detect, &[server.local_addr().unwrap()]));
+        let mut client = connect(&outbound, b"").await;
+        let (mut early, _) = server.accept().await.unwrap();
+        early.write_all(&PREFACE[24..]).await.unwrap();
+        // That connection is given up, and only then is the client waited for.
+        assert!(early.read_u8().await.is_err());
+        client.write_all(PREFACE).await.unwrap();
+        let mut settings = [0; 9];
+        client.read_exact(&mut settings).await.unwrap();
+        assert_eq!(settings[3], 4);
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_while_detecting_is_not_relayed() {
+    let talk = async {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let outbound = Rc::new(outbound(Protocol::Detect, &[address]));
+        let client = connect(&outbound, b"GE").await;
+        client.set_zero_linger().unwrap();
+        drop(client);
+        // The next client comes through; the one before has not.
+        let _next = connect(&outbound, b"\0next").await;
+        let (mut first, _) = server.accept().await.unwrap();
+        assert_eq!(first.read_u8().await.unwrap(), 0);
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+#[tokio::test]
+async fn a_declared_service_of_http_takes_either_version() {
+    let talk = async {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for protocol in [Protocol::Http1, Protocol::Http2] {
+            let outbound = Rc::new(outbound(protocol, &[server.local_addr().unwrap()]));
+            let mut client = connect(&outbound, PREFACE).await;
+            let mut settings = [0; 9];
+            client.read_exact(&mut settings).await.unwrap();
+            assert_eq!(settings[3], 4);
+            let _client = connect(&outbound, b"GET / HTTP/1.1\r\nHost: db\r\n\r\n").await;
+            let (mut asked, _) = server.accept().await.unwrap();
+            assert_eq!(asked.read_u8().await.unwrap(), b'G');
+        }
     };
     LocalSet::new().run_until(talk).await;
 }

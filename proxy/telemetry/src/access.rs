@@ -28,7 +28,7 @@ pub struct Record<'a> {
     pub edge: &'a EdgeLabels,
     /// The request's method, `TCP` for an opaque connection.
     pub method: &'a str,
-    /// What it came by, for example `HTTP/2`; none for an opaque connection.
+    /// What it came by, for example `HTTP/2`; of an opaque connection `TLS`, if that is what it is.
     pub protocol: Option<&'a str>,
     /// The request's target, or the original destination.
     pub target: &'a [u8],
@@ -36,6 +36,8 @@ pub struct Record<'a> {
     pub status: Option<u16>,
     /// The `grpc-status`, of a gRPC call.
     pub grpc_status: Option<u8>,
+    /// The host that a TLS connection names.
+    pub server_name: Option<&'a str>,
     /// Bytes from the client and from the server.
     pub bytes: (u64, u64),
     /// From the head of the request to the end of the response.
@@ -61,6 +63,7 @@ impl Record<'_> {
             ("protocol", self.protocol.map(|protocol| Field::Text(escape(protocol.as_bytes())))),
             ("status", self.status.map(|status| Field::Number(status.into()))),
             ("grpc_status", self.grpc_status.map(|status| Field::Number(status.into()))),
+            ("server_name", self.server_name.map(|name| Field::Text(escape(name.as_bytes())))),
             ("request_bytes", Some(Field::Number(self.bytes.0))),
             ("response_bytes", Some(Field::Number(self.bytes.1))),
             ("duration_us", Some(Field::Number(duration_us))),
@@ -144,6 +147,7 @@ mod tests {
             target: b"/a\nb \"c\\",
             status: Some(200),
             grpc_status: Some(5),
+            server_name: None,
             bytes: (1, 2),
             duration: Duration::from_micros(7),
             error: None,

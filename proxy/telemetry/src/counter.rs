@@ -41,6 +41,8 @@ counters! {
     /// Connections by what their first bytes were taken for.
     OutboundDetectedHttp2 = "leno_detect" r#"direction="outbound",result="http2""#,
     /// Connections by what their first bytes were taken for.
+    OutboundDetectedTls = "leno_detect" r#"direction="outbound",result="tls""#,
+    /// Connections by what their first bytes were taken for.
     OutboundDetectedOpaque = "leno_detect" r#"direction="outbound",result="opaque""#,
     /// Connections by what their first bytes were taken for.
     OutboundDetectedServerFirst = "leno_detect" r#"direction="outbound",result="server_first""#,
@@ -49,11 +51,15 @@ counters! {
     /// Connections by what their first bytes were taken for.
     InboundDetectedHttp2 = "leno_detect" r#"direction="inbound",result="http2""#,
     /// Connections by what their first bytes were taken for.
+    InboundDetectedTls = "leno_detect" r#"direction="inbound",result="tls""#,
+    /// Connections by what their first bytes were taken for.
     InboundDetectedOpaque = "leno_detect" r#"direction="inbound",result="opaque""#,
     /// Connections by what their first bytes were taken for.
     InboundDetectedServerFirst = "leno_detect" r#"direction="inbound",result="server_first""#,
     /// Connections by what their first bytes were taken for.
     InboundDetectedMesh = "leno_detect" r#"direction="inbound",result="mesh""#,
+    /// Connections refused because the control plane did not say whose their address is.
+    OutboundUnresolved = "leno_unresolved_refused" r#"direction="outbound""#,
     /// Connections whose original destination could not be found.
     OutboundDestinationMissing = "leno_original_destination_missing" r#"direction="outbound""#,
     /// Connections whose original destination could not be found.

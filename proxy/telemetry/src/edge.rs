@@ -87,6 +87,12 @@ impl Edge {
         }
     }
 
+    /// Who calls whom on it.
+    #[must_use]
+    pub fn labels(&self) -> &EdgeLabels {
+        &self.labels
+    }
+
     /// A request was answered with `status`, by the server or by the mesh, after `duration`.
     pub fn request(&self, status: u16, duration: Duration) {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);

@@ -1,13 +1,14 @@
 //! The registry of one worker.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::access::{Log, MAX_FIELD_BYTES, Record};
 use crate::counter::{Counter, Counters};
-use crate::edge::{Edge, EdgeLabels};
+use crate::edge::{Direction, Edge, EdgeLabels};
 use crate::snapshot::Snapshot;
 
 /// Most edges a worker counts one by one: the series budget. An edge is about 40 series and 500
@@ -17,6 +18,14 @@ pub const MAX_EDGES: usize = 256;
 /// How long an edge is shown that nobody holds and nothing is counted on. Its counts are kept after
 /// that, until its place is needed, so that it goes on where it was when it is used again.
 pub const EDGE_IDLE: Duration = Duration::from_secs(600);
+
+/// Most server names of TLS connections that a worker counts one by one; clients choose them, so that
+/// they must not fill the page. A workload calls tens of hosts.
+pub const MAX_TLS_NAMES: usize = 64;
+
+/// What a TLS connection is counted as that names no host, or one too many.
+const NO_NAME: &str = "";
+const OTHER_NAME: &str = "other";
 
 /// A request in progress, as far as it is counted.
 #[derive(Debug)]
@@ -39,11 +48,29 @@ pub struct Outcome {
     pub error: Option<&'static str>,
 }
 
+/// An opaque connection that has ended, for the access log.
+#[derive(Clone, Copy, Debug)]
+pub struct Relay<'a> {
+    /// The address that the client dialled.
+    pub target: SocketAddr,
+    /// Whether the client began with a ClientHello of its own.
+    pub tls: bool,
+    /// The host that it named in it.
+    pub server_name: Option<&'a str>,
+    /// Bytes from and to the client.
+    pub bytes: (u64, u64),
+    /// From its first relayed byte to its end.
+    pub duration: Duration,
+    /// Why the mesh failed it, when it did.
+    pub error: Option<&'static str>,
+}
+
 /// Everything one worker counts. Shared within its thread by `Rc`.
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
+    tls_names: RefCell<BTreeMap<(Direction, Box<str>), u64>>,
     access: Option<Log>,
 }
 
@@ -57,7 +84,12 @@ impl Registry {
     /// An empty one.
     #[must_use]
     pub fn new() -> Self {
-        Self { counters: Counters::new(), edges: RefCell::default(), access: None }
+        Self {
+            counters: Counters::new(),
+            edges: RefCell::default(),
+            tls_names: RefCell::default(),
+            access: None,
+        }
     }
 
     /// With an access log, shared by all workers.
@@ -83,20 +115,56 @@ impl Registry {
             edge.grpc(status);
         }
         let (Some(log), Some((method, target))) = (&self.access, &begun.request) else { return };
-        let line = Record {
-            edge: &edge.labels,
-            method,
-            protocol: Some(begun.protocol),
-            target,
-            status: Some(outcome.status),
-            grpc_status: outcome.grpc_status,
-            bytes: outcome.bytes,
-            duration,
-            error: outcome.error,
-        };
-        if !log.write(&line) {
+        self.log(
+            log,
+            &Record {
+                edge: &edge.labels,
+                method,
+                protocol: Some(begun.protocol),
+                target,
+                status: Some(outcome.status),
+                grpc_status: outcome.grpc_status,
+                server_name: None,
+                bytes: outcome.bytes,
+                duration,
+                error: outcome.error,
+            },
+        );
+    }
+
+    /// An opaque connection has ended, or was refused: logs it. Its bytes are counted as they move.
+    pub fn relayed(&self, edge: &EdgeLabels, relay: &Relay<'_>) {
+        let Some(log) = &self.access else { return };
+        self.log(
+            log,
+            &Record {
+                edge,
+                method: "TCP",
+                protocol: relay.tls.then_some("TLS"),
+                target: relay.target.to_string().as_bytes(),
+                status: None,
+                grpc_status: None,
+                server_name: relay.server_name,
+                bytes: relay.bytes,
+                duration: relay.duration,
+                error: relay.error,
+            },
+        );
+    }
+
+    fn log(&self, log: &Log, line: &Record<'_>) {
+        if !log.write(line) {
             self.counters.add(Counter::AccessLogDropped, 1);
         }
+    }
+
+    /// A client has begun TLS of its own, and named this host if any.
+    pub fn tls_name(&self, direction: Direction, name: Option<&str>) {
+        let mut names = self.tls_names.borrow_mut();
+        let name = name.unwrap_or(NO_NAME);
+        let known = names.len() < MAX_TLS_NAMES || names.contains_key(&(direction, name.into()));
+        let name = if known { name } else { OTHER_NAME };
+        *names.entry((direction, name.into())).or_default() += 1;
     }
 
     /// Counts one of what belongs to no edge.
@@ -141,6 +209,7 @@ impl Registry {
     pub(crate) fn snapshot_at(&self, now: Instant) -> Snapshot {
         let edges = self.edges.borrow();
         Snapshot::of(self.counters.values(), &edges, |edge| is_live(edge, now))
+            .with_tls_names(self.tls_names.borrow().clone())
     }
 }
 

@@ -8,18 +8,32 @@ use crate::snapshot::{EdgeCounts, Snapshot};
 
 /// A value that is measured when asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gauge {
-    /// The metric's name.
+pub struct Measured {
+    /// What kind of metric it is.
+    pub kind: Kind,
+    /// The metric's name; of a counter without the suffix `_total`. Values of one metric stand side
+    /// by side.
     pub name: &'static str,
+    /// The labels, as they stand between the braces; empty for none.
+    pub labels: &'static str,
     /// What it says.
     pub help: &'static str,
     /// The value.
     pub value: f64,
 }
 
+/// The kinds of a [`Measured`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It goes up and down.
+    Gauge,
+    /// It only grows, from zero at the start of the process.
+    Counter,
+}
+
 /// Renders in the Prometheus text format, version 0.0.4, or as OpenMetrics 1.0.0 when `open`.
 #[must_use]
-pub fn render(snapshot: &Snapshot, gauges: &[Gauge], open: bool) -> String {
+pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String {
     let mut page = Page { text: String::with_capacity(16 * 1024), open };
     requests(&mut page, snapshot);
     connections(&mut page, snapshot);
@@ -35,9 +49,29 @@ pub fn render(snapshot: &Snapshot, gauges: &[Gauge], open: bool) -> String {
     for (kind, count) in &snapshot.abuses {
         page.line(format_args!("leno_http2_abuse_total{{kind=\"{kind}\"}} {count}"));
     }
-    for gauge in gauges {
-        page.family(gauge.name, "gauge", gauge.help);
-        page.line(format_args!("{} {}", gauge.name, gauge.value));
+    page.counter(
+        "leno_tls_passthrough",
+        "Connections of applications' own TLS, by the host named.",
+    );
+    for ((direction, name), count) in &snapshot.tls_names {
+        let (direction, name) = (direction.as_str(), Value(name));
+        page.line(format_args!(
+            "leno_tls_passthrough_total{{direction=\"{direction}\",server_name=\"{name}\"}} {count}"
+        ));
+    }
+    let mut family = "";
+    for Measured { kind, name, labels, help, value } in measured {
+        if *name != std::mem::replace(&mut family, name) {
+            match kind {
+                Kind::Gauge => page.family(name, "gauge", help),
+                Kind::Counter => page.counter(name, help),
+            }
+        }
+        let total = if *kind == Kind::Counter { "_total" } else { "" };
+        match *labels {
+            "" => page.line(format_args!("{name}{total} {value}")),
+            labels => page.line(format_args!("{name}{total}{{{labels}}} {value}")),
+        }
     }
     if open {
         page.line(format_args!("# EOF"));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use crate::counter::Counter;
-use crate::edge::{Edge, EdgeLabels};
+use crate::edge::{Direction, Edge, EdgeLabels};
 use crate::histogram::Histogram;
 
 /// The counts of one worker, or the sum of several.
@@ -13,6 +13,7 @@ pub struct Snapshot {
     pub(crate) counters: Vec<u64>,
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
+    pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
 }
 
 /// The counts of one edge.
@@ -40,7 +41,11 @@ impl Snapshot {
     ) -> Self {
         let counts = |edge| EdgeCounts { live: is_live(edge), ..EdgeCounts::of(edge) };
         let edges = edges.iter().map(|(labels, edge)| (labels.clone(), counts(edge)));
-        Self { counters, edges: edges.collect(), abuses: BTreeMap::new() }
+        Self { counters, edges: edges.collect(), ..Self::default() }
+    }
+
+    pub(crate) fn with_tls_names(self, tls_names: BTreeMap<(Direction, Box<str>), u64>) -> Self {
+        Self { tls_names, ..self }
     }
 
     /// With what HTTP/2 peers did that a bound exists for, by kind.
@@ -66,6 +71,9 @@ impl Snapshot {
         }
         for (abuse, count) in other.abuses {
             *self.abuses.entry(abuse).or_default() += count;
+        }
+        for (name, count) in other.tls_names {
+            *self.tls_names.entry(name).or_default() += count;
         }
     }
 

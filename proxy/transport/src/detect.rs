@@ -17,6 +17,13 @@ const MAX_METHOD: usize = 24;
 /// RFC 9113 section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// Length of a frame's header (RFC 9113 section 4.1), and of one setting (section 6.5.1).
+const FRAME_HEADER: usize = 9;
+const SETTING: u32 = 6;
+
+/// The most settings of a server's first frame: nine are registered, and some send unknown ones.
+const MAX_SETTINGS: u32 = 32;
+
 /// What follows the target of a request line.
 const VERSION: &[u8] = b"HTTP/1.";
 
@@ -69,6 +76,27 @@ pub fn detect(bytes: &[u8]) -> Detected {
     }
 }
 
+/// Whether a client speaks HTTP/2 with prior knowledge, by its preface (RFC 9113 section 3.4); none
+/// while the bytes are a part of it. No request of HTTP/1 begins so.
+#[must_use]
+pub fn is_preface(bytes: &[u8]) -> Option<bool> {
+    starts(bytes, PREFACE)
+}
+
+/// Whether a server's first bytes are those of HTTP/2: its SETTINGS, which some send before they
+/// have heard of their client (RFC 9113 section 3.4). They say nothing about who speaks first.
+#[must_use]
+pub fn is_server_preface(bytes: &[u8]) -> bool {
+    const SETTINGS: u8 = 4;
+    let Some(header) = bytes.first_chunk::<FRAME_HEADER>() else { return false };
+    let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+    let [kind, flags, stream @ ..] =
+        [header[3], header[4], header[5], header[6], header[7], header[8]];
+    length.is_multiple_of(SETTING)
+        && length <= MAX_SETTINGS * SETTING
+        && (kind, flags, stream) == (SETTINGS, 0, [0; 4])
+}
+
 /// Whether `bytes` begin with `whole`; none while they are a part of it.
 fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
     let n = bytes.len().min(whole.len());
@@ -85,7 +113,7 @@ fn client_hello(bytes: &[u8]) -> Detected {
         1 => *byte == 3,
         2 => *byte <= 4,
         3 => *byte <= 0x40,
-        4 => bytes[3] != 0 || *byte >= 4,
+        4 => bytes[3] != 0 || *byte != 0,
         _ => *byte == 1,
     };
     if !bytes.iter().enumerate().take(6).all(good) {
@@ -157,6 +185,8 @@ mod tests {
             (b"\x16\x03\x01", NeedMore),
             (b"\x16\x03\x01\x02\x00\x02", Opaque),
             (b"\x16\x03\x01\x00\x00\x01", Opaque),
+            // Cut into records of one byte (RFC 8446 section 5.1).
+            (b"\x16\x03\x01\x00\x01\x01\x16\x03\x01", TlsClientHello),
             (b"\x16\x02", Opaque),
         ];
         for (bytes, expected) in cases {
@@ -172,6 +202,26 @@ mod tests {
         assert_eq!(detect(&line), Detected::NeedMore);
         line.push(b'a');
         assert_eq!(detect(&line), Detected::Http1);
+    }
+
+    #[test]
+    fn a_server_that_sends_its_settings_at_once_speaks_http2() {
+        // grpc-go's, Node's empty one, and greetings of others.
+        let grpc = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0";
+        assert!(is_server_preface(grpc));
+        assert!(is_server_preface(b"\0\0\0\x04\0\0\0\0\0"));
+        for other in [
+            &b""[..],
+            b"\0\0\0\x04\0\0\0\0",
+            b"\0\0\x05\x04\0\0\0\0\0\0\x05\0\0\x40",
+            b"\0\0\0\x04\x01\0\0\0\0",
+            b"\0\0\0\x04\0\0\0\0\x01",
+            b"\x4a\0\0\0\x0a5.5.5-10.11",
+            b"220 ready\r\n",
+            b"HTTP/1.1 408 Request Timeout\r\n",
+        ] {
+            assert!(!is_server_preface(other), "{}", other.escape_ascii());
+        }
     }
 
     fn beginnings() -> impl Strategy<Value = Vec<u8>> {

@@ -9,6 +9,7 @@ use crate::error::{Abuse, ConnError, count};
 use crate::frame::{FrameHead, flag, number31};
 use crate::head::{self, Facts, Head};
 use crate::inner::{EMPTY_PER_USEFUL, Inner, Phase};
+use crate::live;
 use crate::slot::{Key, Progress};
 
 /// Bytes of the priority fields of HEADERS, which are ignored.
@@ -166,6 +167,7 @@ impl Inner {
     /// A new stream with the windows of the moment.
     pub(crate) fn add_stream(&mut self, id: u32) -> Key {
         self.open += 1;
+        live::change(self.client, |open| open.streams += 1);
         let recv_window = i64::from(self.limits.stream_window());
         let send_window = i64::from(self.peer.window);
         let (key, slot) = self.streams.insert(id);

@@ -105,6 +105,7 @@ mod tests {
             target: b"/",
             status: Some(200),
             grpc_status: None,
+            server_name: None,
             bytes: (0, 0),
             duration: Duration::ZERO,
             error: None,

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::*;
-use crate::{Direction, MAX_EDGES, Registry};
+use crate::{Direction, MAX_EDGES, MAX_TLS_NAMES, Registry};
 
 fn labels(server: &str) -> EdgeLabels {
     EdgeLabels {
@@ -14,6 +14,10 @@ fn labels(server: &str) -> EdgeLabels {
         service: "cart".into(),
         mtls: true,
     }
+}
+
+fn up() -> Measured {
+    Measured { kind: Kind::Gauge, name: "leno_up", labels: "", help: "One.", value: 1.0 }
 }
 
 fn counted() -> Snapshot {
@@ -33,7 +37,7 @@ fn an_edge_is_rendered_with_its_labels() {
     let mut sum = Snapshot::default();
     sum.add(counted());
     sum.add(counted());
-    let gauge = Gauge { name: "leno_up", help: "One.", value: 1.0 };
+    let gauge = up();
     let text = render(&sum, &[gauge], false);
     let edge = "direction=\"outbound\",client=\"web-0\",client_namespace=\"shop\",\
                 server=\"cart-0\",server_namespace=\"shop\",service=\"cart\",mtls=\"true\"";
@@ -119,4 +123,36 @@ fn an_odd_name_does_not_break_the_page() {
     registry.edge(&labels("a\"b\\c\nd")).request(200, Duration::ZERO);
     let text = render(&registry.snapshot(), &[], false);
     assert!(text.contains(r#"server="a\"b\\c\nd""#), "{text}");
+}
+
+#[test]
+fn what_is_measured_has_one_family_for_each_name() {
+    let count =
+        |labels, value| Measured { kind: Kind::Counter, name: "leno_x", labels, help: "X.", value };
+    let measured = [count("with=\"client\"", 1.0), count("with=\"server\"", 2.0), up()];
+    let text = render(&Snapshot::default(), &measured, false);
+    assert_eq!(text.matches("# TYPE leno_x_total counter").count(), 1);
+    assert!(text.contains("\nleno_x_total{with=\"server\"} 2\n"), "{text}");
+    assert!(text.contains("\n# TYPE leno_up gauge\nleno_up 1\n"), "{text}");
+}
+
+#[test]
+fn server_names_of_clients_do_not_fill_the_page() {
+    let registry = Registry::new();
+    registry.tls_name(Direction::Outbound, Some("api.example"));
+    registry.tls_name(Direction::Outbound, None);
+    for n in 0..10 * MAX_TLS_NAMES {
+        registry.tls_name(Direction::Inbound, Some(&format!("{n}.example")));
+    }
+    registry.tls_name(Direction::Outbound, Some("api.example"));
+    let text = render(&registry.snapshot(), &[], false);
+    let lines = text.lines().filter(|line| line.starts_with("leno_tls_passthrough_total{"));
+    assert_eq!(lines.count(), MAX_TLS_NAMES + 1);
+    for line in [
+        "direction=\"outbound\",server_name=\"api.example\"} 2",
+        "direction=\"outbound\",server_name=\"\"} 1",
+        "direction=\"inbound\",server_name=\"other\"} 578",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
 }

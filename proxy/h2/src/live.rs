@@ -1,0 +1,35 @@
+//! How much is open on this thread, for gauges.
+
+use std::cell::Cell;
+
+/// Connections and streams of one role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// Connections that have not ended.
+    pub connections: u64,
+    /// Streams on them that are not over.
+    pub streams: u64,
+}
+
+thread_local! {
+    /// Those that clients made, and those that we made.
+    static OPEN: [Cell<Open>; 2] = const {
+        [const { Cell::new(Open { connections: 0, streams: 0 }) }; 2]
+    };
+}
+
+/// What is open on the calling thread: connections that clients made, then those to servers.
+#[must_use]
+pub fn open_counts() -> [Open; 2] {
+    OPEN.with(|open| [open[0].get(), open[1].get()])
+}
+
+/// Changes the counts of one role. At the end of the thread nobody asks any more.
+pub(crate) fn change(client: bool, by: impl FnOnce(&mut Open)) {
+    let _ended = OPEN.try_with(|open| {
+        let cell = &open[usize::from(client)];
+        let mut now = cell.get();
+        by(&mut now);
+        cell.set(now);
+    });
+}

@@ -1,0 +1,353 @@
+//! What connections carry, told through a whole inbound side over loopback.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_inbound::{Inbound, Parts};
+use leno_telemetry::{Registry, render};
+use leno_tls::Keyring;
+use leno_transport::Activity;
+use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy};
+use leno_types::{InstanceName, MtlsMode, Protocol};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
+
+const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+const REQUEST: &str = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
+/// RFC 9113 section 3.4, and an empty SETTINGS.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// An inbound side before an application, with one connection of a client.
+struct Lab {
+    client: TcpStream,
+    application: TcpListener,
+    registry: Rc<Registry>,
+    activity: Rc<Activity>,
+    served: JoinHandle<()>,
+}
+
+impl Lab {
+    /// `first` is there when the proxy first looks.
+    async fn new(mtls: MtlsMode, declared: Protocol, first: &[u8]) -> Self {
+        let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = application.local_addr().unwrap();
+        let ports = [(address.port(), declared)];
+        Self::before(application, Some(address), (mtls, &ports), first).await
+    }
+
+    /// Where `application` is not given it is where the client dialled.
+    async fn before(
+        listener: TcpListener,
+        application: Option<SocketAddr>,
+        (mtls, ports): (MtlsMode, &[(u16, Protocol)]),
+        first: &[u8],
+    ) -> Self {
+        let workload = InstanceName::new("shop", "web-0").unwrap();
+        let ports = ports.iter().map(|&(port, protocol)| PortProtocol { port, protocol }).collect();
+        let policy = ServerPolicy { workload: workload.clone(), mtls, ports };
+        let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
+        let registry = Rc::new(Registry::new());
+        let activity = Rc::<Activity>::default();
+        let inbound = Inbound::new(Parts {
+            workload,
+            policy: directory.server_policy(),
+            directory,
+            tls: Keyring::new().acceptor(),
+            registry: Rc::clone(&registry),
+            activity: Rc::clone(&activity),
+            limits: Limits::default(),
+            application,
+        });
+        // The workload's own address, on the port of the application.
+        let own = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 77));
+        let port = listener.local_addr().unwrap().port();
+        let dialled = TcpListener::bind((own, port)).await.unwrap();
+        let mut client = TcpStream::connect((own, port)).await.unwrap();
+        client.write_all(first).await.unwrap();
+        let (accepted, from) = dialled.accept().await.unwrap();
+        // Nobody else listens where the client dialled.
+        drop(dialled);
+        let proxy = SocketAddr::from(([127, 0, 0, 1], 15006));
+        let served = spawn_local(async move { inbound.serve(accepted, from, proxy).await });
+        Self { client, application: listener, registry, activity, served }
+    }
+
+    async fn application(&self) -> TcpStream {
+        self.application.accept().await.unwrap().0
+    }
+
+    /// Everything the client gets until the end.
+    async fn hear(&mut self) -> String {
+        let mut all = Vec::new();
+        // A reset ends it as well.
+        let _reset = self.client.read_to_end(&mut all).await;
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    fn metrics(&self) -> String {
+        render(&self.registry.snapshot(), &[], false)
+    }
+
+    fn assert_detected(&self, result: &str) {
+        let line = format!("leno_detect_total{{direction=\"inbound\",result=\"{result}\"}} 1\n");
+        assert!(self.metrics().contains(&line), "{line} is not in\n{}", self.metrics());
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// Reads a request's head.
+async fn head(application: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(application.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
+}
+
+#[test]
+fn a_client_that_is_slow_to_speak_is_served_request_by_request() {
+    for mtls in [MtlsMode::Permissive, MtlsMode::Disabled] {
+        run(async {
+            let mut lab = Lab::new(mtls, Protocol::Detect, b"").await;
+            // It is connected to once the client has been silent for long enough.
+            let mut application = lab.application().await;
+            lab.client.write_all(REQUEST.as_bytes()).await.unwrap();
+            assert!(head(&mut application).await.starts_with("GET / HTTP/1.1\r\n"));
+            application.write_all(ANSWER.as_bytes()).await.unwrap();
+            assert!(lab.hear().await.ends_with("\r\n\r\nhi"));
+            lab.assert_detected("http1");
+            assert!(lab.metrics().contains("leno_requests_total{"), "{}", lab.metrics());
+        });
+    }
+}
+
+#[test]
+fn a_server_that_speaks_first_does_not_wait_for_its_client() {
+    run(async {
+        let mut lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, b"").await;
+        let mut application = lab.application().await;
+        application.write_all(b"220 ready\r\n").await.unwrap();
+        let mut greeting = [0; 11];
+        lab.client.read_exact(&mut greeting).await.unwrap();
+        assert_eq!(&greeting, b"220 ready\r\n");
+        lab.client.write_all(b"QUIT\r\n").await.unwrap();
+        let mut said = [0; 6];
+        application.read_exact(&mut said).await.unwrap();
+        drop(application);
+        assert_eq!(lab.hear().await, "");
+        lab.assert_detected("server_first");
+    });
+}
+
+#[test]
+fn settings_of_an_application_do_not_make_its_connection_opaque() {
+    run(async {
+        let mut lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, b"").await;
+        let mut early = lab.application().await;
+        early.write_all(&PREFACE[24..]).await.unwrap();
+        // That connection is given up, and only then is the client waited for.
+        assert!(early.read_u8().await.is_err());
+        lab.client.write_all(PREFACE).await.unwrap();
+        let mut settings = [0; 9];
+        lab.client.read_exact(&mut settings).await.unwrap();
+        assert_eq!(settings[3], 4);
+        lab.assert_detected("http2");
+    });
+}
+
+#[test]
+fn a_declared_port_of_http_takes_either_version() {
+    for declared in [Protocol::Http1, Protocol::Http2] {
+        for mtls in [MtlsMode::Permissive, MtlsMode::Disabled] {
+            run(async {
+                let mut lab = Lab::new(mtls, declared, PREFACE).await;
+                let mut settings = [0; 9];
+                lab.client.read_exact(&mut settings).await.unwrap();
+                assert_eq!(settings[3], 4, "{settings:?}");
+                lab.assert_detected("http2");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_declared_port_of_http_lets_nothing_else_through() {
+    for declared in [Protocol::Http1, Protocol::Http2] {
+        run(async {
+            let mut lab = Lab::new(MtlsMode::Permissive, declared, b"\0\0\x01binary\r\n").await;
+            lab.client.shutdown().await.unwrap();
+            let heard = lab.hear().await;
+            // A GOAWAY, or a 400.
+            assert!(heard.contains("HTTP/1.1 400 ") || heard.contains('\x07'), "{heard:?}");
+            lab.served.await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_request_line_that_does_not_go_on_is_not_relayed() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let mut lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, b"GE").await;
+        let heard = lab.hear().await;
+        assert!(heard.starts_with("HTTP/1.1 408 "), "{heard:?}");
+        lab.assert_detected("http1");
+    });
+}
+
+#[test]
+fn a_reset_while_detecting_does_not_reach_the_application() {
+    run(async {
+        let lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, b"GE").await;
+        SockRef::from(&lab.client).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(lab.client);
+        lab.served.await.unwrap();
+        let accepted = lab.application.accept();
+        tokio::select! {
+            biased;
+            _connection = accepted => panic!("the application was connected to"),
+            () = std::future::ready(()) => {}
+        }
+    });
+}
+
+#[test]
+fn tls_is_passed_through_and_its_name_is_seen() {
+    // Version, random, no session, one suite, no compression; server_name is web.example.
+    let name = b"\0\0\0\x10\0\x0e\0\0\x0bweb.example";
+    let mut body = [&[3, 3][..], &[7; 32], b"\0\0\x02\x13\x01\x01\0\0\x14"].concat();
+    body.extend_from_slice(name);
+    let message = [&[1, 0, 0, body.len() as u8][..], &body].concat();
+    let hello = [&[0x16, 3, 1, 0, message.len() as u8][..], &message].concat();
+    run(async {
+        let lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, &hello).await;
+        let mut application = lab.application().await;
+        let mut got = vec![0; hello.len()];
+        application.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, hello);
+        lab.assert_detected("tls");
+        let line =
+            "leno_tls_passthrough_total{direction=\"inbound\",server_name=\"web.example\"} 1\n";
+        assert!(lab.metrics().contains(line), "{}", lab.metrics());
+    });
+}
+
+#[test]
+fn loopback_is_reached_on_named_ports_only() {
+    for named in [true, false] {
+        run(async {
+            let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = application.local_addr().unwrap().port();
+            let ports = [(if named { port } else { 1 }, Protocol::Detect)];
+            let policy = (MtlsMode::Permissive, &ports[..]);
+            let mut lab = Lab::before(application, None, policy, REQUEST.as_bytes()).await;
+            if named {
+                let mut application = lab.application().await;
+                head(&mut application).await;
+                application.write_all(ANSWER.as_bytes()).await.unwrap();
+                assert!(lab.hear().await.starts_with("HTTP/1.1 200 "));
+            } else {
+                let heard = lab.hear().await;
+                assert!(heard.contains("\r\nleno-error: application-unreachable\r\n"), "{heard}");
+            }
+        });
+    }
+}
+
+/// The next frame of HTTP/2 (RFC 9113 section 4.1): its kind, its stream and what it carries.
+async fn frame(client: &mut TcpStream) -> (u8, u32, Vec<u8>) {
+    let mut header = [0; 9];
+    client.read_exact(&mut header).await.unwrap();
+    let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+    let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
+    let mut payload = vec![0; length as usize];
+    client.read_exact(&mut payload).await.unwrap();
+    (header[3], stream, payload)
+}
+
+/// The next frame of this kind.
+async fn frame_of(kind: u8, client: &mut TcpStream) -> (u32, Vec<u8>) {
+    loop {
+        let (found, stream, payload) = frame(client).await;
+        if found == kind {
+            return (stream, payload);
+        }
+    }
+}
+
+#[test]
+fn a_drain_says_goaway_and_waits_for_the_streams_there_are() {
+    const HEADERS: u8 = 1;
+    const PING: u8 = 6;
+    const GOAWAY: u8 = 7;
+    // GET / of http://a on stream 1, with an end.
+    let get = b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a";
+    run(async {
+        let first = [PREFACE, get].concat();
+        let mut lab = Lab::new(MtlsMode::Permissive, Protocol::Http2, &first).await;
+        // It is asked in the client's version.
+        let mut application = lab.application().await;
+        let mut preface = [0; 24];
+        application.read_exact(&mut preface).await.unwrap();
+        application.write_all(&PREFACE[24..]).await.unwrap();
+        assert_eq!(frame_of(HEADERS, &mut application).await.0, 1);
+        lab.activity.drain();
+        // Streams that are under way are still taken: all identifiers are (section 6.8).
+        let (_, said) = frame_of(GOAWAY, &mut lab.client).await;
+        assert_eq!(said, b"\x7f\xff\xff\xff\0\0\0\0");
+        assert!(lab.activity.busy() > 0);
+        application.write_all(b"\0\0\x01\x01\x05\0\0\0\x01\x88").await.unwrap();
+        let mut kinds = Vec::new();
+        let ping = loop {
+            let (kind, _, payload) = frame(&mut lab.client).await;
+            kinds.push(kind);
+            if kind == PING {
+                break payload;
+            }
+        };
+        if !kinds.contains(&HEADERS) {
+            assert_eq!(frame_of(HEADERS, &mut lab.client).await.0, 1);
+        }
+        let pong = [&b"\0\0\x08\x06\x01\0\0\0\0"[..], &ping].concat();
+        lab.client.write_all(&pong).await.unwrap();
+        let (_, said) = frame_of(GOAWAY, &mut lab.client).await;
+        assert_eq!(said, b"\0\0\0\x01\0\0\0\0");
+        lab.client.shutdown().await.unwrap();
+        lab.served.await.unwrap();
+        assert_eq!(lab.activity.busy(), 0);
+    });
+}
+
+#[test]
+fn a_drain_waits_for_a_handshake_that_has_begun() {
+    run(async {
+        for mtls in [MtlsMode::Permissive, MtlsMode::Strict] {
+            let lab = Lab::new(mtls, Protocol::Detect, b"\x16\x03\x01").await;
+            while lab.activity.busy() == 0 {
+                yield_now().await;
+            }
+            SockRef::from(&lab.client).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(lab.client);
+            lab.served.await.unwrap();
+            assert_eq!(lab.activity.busy(), 0);
+        }
+        // A client that is silent is nothing to wait for.
+        let lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, b"").await;
+        let _application = lab.application().await;
+        assert_eq!(lab.activity.busy(), 0);
+    });
+}

@@ -1,0 +1,145 @@
+//! Another proxy with whatever it says is inside its mTLS, through a whole inbound side over loopback.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_inbound::{Inbound, Parts};
+use leno_telemetry::{Registry, render};
+use leno_tls::{Alpn, Credentials, Keyring, MeshStream};
+use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy};
+use leno_types::{InstanceName, MtlsMode, Protocol};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rustls_pki_types::PrivatePkcs8KeyDer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{LocalSet, spawn_local};
+
+const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
+
+fn keyring() -> Keyring {
+    let root_key = KeyPair::generate().unwrap();
+    let mut root = CertificateParams::default();
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root_certificate = root.self_signed(&root_key).unwrap().der().clone();
+    let issuer = Issuer::new(root, root_key);
+    let key = KeyPair::generate().unwrap();
+    let mut leaf = CertificateParams::default();
+    leaf.subject_alt_names = vec![SanType::URI(WEB.try_into().unwrap())];
+    let chain = vec![leaf.signed_by(&key, &issuer).unwrap().der().clone()];
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    let keyring = Keyring::new();
+    keyring
+        .rotate(Credentials::from_der(chain, key.into(), vec![root_certificate]).unwrap())
+        .unwrap();
+    keyring
+}
+
+/// A connection of another proxy, the application behind it, and what is counted.
+async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc<Registry>) {
+    let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = application.local_addr().unwrap();
+    let workload = InstanceName::new("shop", "web-0").unwrap();
+    let ports = vec![PortProtocol { port: address.port(), protocol: declared }];
+    let policy = ServerPolicy { workload: workload.clone(), mtls: MtlsMode::Strict, ports };
+    let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
+    let registry = Rc::new(Registry::new());
+    let keyring = keyring();
+    let inbound = Inbound::new(Parts {
+        workload,
+        policy: directory.server_policy(),
+        directory,
+        tls: keyring.acceptor(),
+        registry: Rc::clone(&registry),
+        activity: Rc::default(),
+        limits: Limits::default(),
+        application: Some(address),
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = listener.local_addr().unwrap();
+    spawn_local(async move {
+        let (accepted, from): (TcpStream, SocketAddr) = listener.accept().await.unwrap();
+        inbound.serve(accepted, from, proxy).await;
+    });
+    let tcp = TcpStream::connect(proxy).await.unwrap();
+    let stream = keyring.connector().connect(tcp, &WEB.parse().unwrap(), &[says]).await.unwrap();
+    assert_eq!(stream.alpn(), says);
+    (stream, application, registry)
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// Answers one request.
+async fn answer(application: &TcpListener) {
+    let (mut stream, _) = application.accept().await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").await.unwrap();
+}
+
+fn counts_requests(registry: &Registry) -> bool {
+    render(&registry.snapshot(), &[], false).contains("leno_requests_total{")
+}
+
+#[test]
+fn requests_that_are_said_to_be_bytes_are_requests_on_a_port_of_http() {
+    run(async {
+        for (declared, as_requests) in
+            [(Protocol::Http1, true), (Protocol::Http2, true), (Protocol::Opaque, false)]
+        {
+            let (mut client, application, registry) = connect(declared, Alpn::Opaque).await;
+            client.write_all(REQUEST).await.unwrap();
+            client.flush().await.unwrap();
+            answer(&application).await;
+            let mut heard = [0; 12];
+            client.read_exact(&mut heard).await.unwrap();
+            assert_eq!(&heard, b"HTTP/1.1 200");
+            drop(client);
+            while as_requests && !counts_requests(&registry) {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(counts_requests(&registry), as_requests, "{declared:?}");
+        }
+    });
+}
+
+#[test]
+fn bytes_do_not_pass_a_port_of_http() {
+    run(async {
+        let (mut client, application, _) = connect(Protocol::Http1, Alpn::Opaque).await;
+        client.write_all(b"\0binary\r\n\r\n").await.unwrap();
+        client.flush().await.unwrap();
+        let mut heard = [0; 12];
+        client.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"HTTP/1.1 400");
+        tokio::select! {
+            biased;
+            _connection = application.accept() => panic!("the application was connected to"),
+            () = std::future::ready(()) => {}
+        }
+    });
+}
+
+#[test]
+fn a_proxy_that_offers_http1_alone_is_served_in_it() {
+    run(async {
+        for declared in [Protocol::Http1, Protocol::Detect] {
+            let (mut client, application, registry) = connect(declared, Alpn::Http1).await;
+            client.write_all(REQUEST).await.unwrap();
+            client.flush().await.unwrap();
+            answer(&application).await;
+            let mut heard = String::new();
+            client.read_to_string(&mut heard).await.unwrap();
+            assert!(heard.starts_with("HTTP/1.1 200 OK\r\n") && heard.ends_with("\r\n\r\nhi"));
+            assert!(counts_requests(&registry));
+        }
+    });
+}
