@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http clean deps
+.PHONY: help demo test lint build release bench-http fuzz clean deps
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ release: deps ## the binaries that people run, optimised, in target/release
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (15 minutes)
 	@scripts/tools.sh envoy || echo "going on without it"
 	$(TARGET)/release/leno-bench http --out $(TARGET)/bench-http.json
+
+fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
+	@scripts/fuzz.sh
 
 clean: ## remove everything that was built
 	$(CARGO) clean

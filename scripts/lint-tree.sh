@@ -20,7 +20,7 @@ declare -A rank=(
   [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-serve]=3
   [leno-local]=4
   [leno-proxy]=5 [leno-controller]=5 [leno]=5 [leno-bench]=5 [leno-example-shop]=5
-  [leno-testkit]=1
+  [leno-testkit]=1 [leno-fuzz]=5
 )
 same_rank_ok=" leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "
 for manifest in $(git ls-files '*/Cargo.toml'); do

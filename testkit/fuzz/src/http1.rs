@@ -1,0 +1,119 @@
+//! HTTP/1 messages, heads and bodies: cut anywhere they are the same messages or the same fault,
+//! and requests that are taken mean the same to httparse.
+
+use leno_http::{BodyError, BodyWalker, Framing, HeadError, Limits, RequestHead, ResponseHead};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Bytes of a head and of the body behind it.
+    Message(usize, usize),
+    Unfinished,
+    Head(HeadError),
+    Body(BodyError),
+}
+
+/// The first byte says which messages these are and how they are cut.
+pub(crate) fn run(bytes: &[u8]) {
+    let Some((&first, stream)) = bytes.split_first() else { return };
+    // A fault within a line is noticed at the latest when the line ends.
+    let mut stream = stream.to_vec();
+    if stream.last() != Some(&b'\n') {
+        stream.push(b'\n');
+    }
+    let find = if first & 1 == 0 { requests } else { responses };
+    let step = usize::from(first >> 1) % 31 + 1;
+    let whole = find(&stream, usize::MAX);
+    assert_eq!(find(&stream, step), whole, "in pieces of {step}");
+    if first & 1 == 0 {
+        assert_httparse_agrees(&stream, &whole);
+    }
+}
+
+/// What is found in a stream of requests that comes in pieces of `step` bytes.
+pub(crate) fn requests(stream: &[u8], step: usize) -> Vec<Found> {
+    messages(stream, step, RequestHead::default, RequestHead::parse, |head| {
+        (head.len(), head.framing())
+    })
+}
+
+fn responses(stream: &[u8], step: usize) -> Vec<Found> {
+    messages(stream, step, ResponseHead::default, ResponseHead::parse, |head| {
+        (head.len(), head.framing(false))
+    })
+}
+
+fn messages<H>(
+    stream: &[u8],
+    step: usize,
+    make: impl Fn() -> H,
+    parse: impl Fn(&mut H, &[u8], &Limits) -> Result<bool, HeadError>,
+    framing: impl Fn(&H) -> (usize, Framing),
+) -> Vec<Found> {
+    let limits = Limits { headers: 8, request_line_bytes: 200, ..Limits::default() };
+    let mut found = vec![];
+    let mut rest = stream;
+    while !rest.is_empty() {
+        let mut head = make();
+        let mut ends = (1..=rest.len()).filter(|end| end % step == 0 || *end == rest.len());
+        let verdict = ends.find_map(|end| {
+            Some(parse(&mut head, &rest[..end], &limits)).filter(|v| *v != Ok(false))
+        });
+        match verdict {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                found.push(Found::Head(error));
+                return found;
+            }
+            None => {
+                found.push(Found::Unfinished);
+                return found;
+            }
+        }
+        let (length, framing) = framing(&head);
+        match body(&rest[length..], framing, step) {
+            Ok(Some(body)) => {
+                found.push(Found::Message(length, body));
+                rest = &rest[length + body..];
+            }
+            Ok(None) => {
+                found.push(Found::Unfinished);
+                return found;
+            }
+            Err(error) => {
+                found.push(Found::Body(error));
+                return found;
+            }
+        }
+    }
+    found
+}
+
+/// Length of a body with its framing; none if it goes on behind the end.
+fn body(bytes: &[u8], framing: Framing, step: usize) -> Result<Option<usize>, BodyError> {
+    let mut walker = BodyWalker::new(framing);
+    let mut length = 0;
+    for piece in bytes.chunks(step) {
+        length += walker.walk(piece)?;
+        if walker.is_done() {
+            break;
+        }
+    }
+    Ok(walker.finish().then_some(length))
+}
+
+/// The heads of the requests found, as another parser takes them; it refuses targets that are not
+/// UTF-8, which many servers take.
+fn assert_httparse_agrees(stream: &[u8], found: &[Found]) {
+    if std::str::from_utf8(stream).is_err() {
+        return;
+    }
+    let mut rest = stream;
+    for found in found {
+        let Found::Message(head, body) = *found else { return };
+        let mut headers = [httparse::EMPTY_HEADER; 16];
+        let mut other = httparse::Request::new(&mut headers);
+        let complete = Ok(httparse::Status::Complete(head));
+        assert_eq!(other.parse(rest), complete, "{}", rest.escape_ascii());
+        rest = &rest[head + body..];
+    }
+}

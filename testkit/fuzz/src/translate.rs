@@ -1,0 +1,236 @@
+//! Requests and responses through proxies, HTTP/1 to HTTP/1, over HTTP/2 and from HTTP/2: what comes
+//! out are the same messages, as many and no more.
+//!
+//! ```text
+//! 0: client ─ HTTP/1 ─► proxy ─ HTTP/1 ─► application
+//! 1: client ─ HTTP/1 ─► proxy ─ HTTP/2 ─► proxy ─ HTTP/1 ─► application
+//! 2: client ─ HTTP/2 ─────────────────────► proxy ─ HTTP/1 ─► application
+//! ```
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use leno_http::{
+    After, BodyWalker, Call, Conn, Limits, Order, RequestHead, ResponseHead, exchange, h1_to_h2,
+    h2_to_h1, serve,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::spawn_local;
+
+use crate::quiet::{self, PIPE};
+
+/// RFC 9113 section 3.4, and an empty SETTINGS.
+const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// What the applications have received, one a connection, in the order of their opening.
+type Received = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// How the proxies reach the application, which answers each connection's first bytes so.
+#[derive(Clone)]
+struct Application {
+    received: Received,
+    answer: Rc<[u8]>,
+}
+
+/// A request as far as it decides who is asked for what.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    method: String,
+    target: Vec<u8>,
+}
+
+/// The first byte is the way, the next two the length of the client's part; the rest is what the
+/// application answers.
+pub(crate) fn run(bytes: &[u8]) {
+    let Some((&[way, high, low], rest)) = bytes.split_first_chunk::<3>() else { return };
+    let length = usize::from(u16::from_be_bytes([high, low])).min(rest.len());
+    let (said, answer) = rest.split_at(length);
+    let received = Received::default();
+    let application = Application { received: Rc::clone(&received), answer: answer.into() };
+    let heard = quiet::run(through(way % 3, said, application));
+    let received = received.take();
+    let asked: Vec<Asked> = received.iter().flat_map(|bytes| requests(bytes)).collect();
+    if way % 3 == 2 {
+        return;
+    }
+    let sent = requests_of_client(said);
+    // Over HTTP/2 targets are told in another form, and requests may overtake.
+    assert!(asked.len() <= sent.len(), "{asked:?} of {sent:?}");
+    if way % 3 == 0 {
+        assert_eq!(asked[..], sent[..asked.len()], "others were asked for");
+    }
+    responses(&heard, &sent);
+}
+
+async fn through(way: u8, said: &[u8], application: Application) -> Vec<u8> {
+    let (near, mut far) = duplex(PIPE);
+    match way {
+        0 => drop(spawn_local(by_http1(near, application))),
+        1 => drop(spawn_local(by_http2(near, application))),
+        _ => {
+            // What fails before the whole preface is here says nothing.
+            far.write_all(OPENING).await.expect("the pipe takes it");
+            drop(spawn_local(from_http2(near, application, false)));
+        }
+    }
+    far.write_all(said).await.expect("the pipe takes it");
+    quiet::settle().await;
+    // The client ends; what it is still told is read first.
+    let mut heard = Vec::new();
+    let _ended = far.shutdown().await;
+    let read = far.read_to_end(&mut heard);
+    tokio::select! {
+        biased;
+        // A cut connection ends as well.
+        _ended = read => {}
+        () = quiet::settle() => {}
+    }
+    heard
+}
+
+async fn by_http1(client: DuplexStream, application: Application) {
+    let limits = Limits::default();
+    let forward = async |client: &mut Conn<DuplexStream>, head: &RequestHead| -> After {
+        let mut server = Conn::new(application.connect());
+        let done = exchange(client, head, &mut server, &mut Order::new(&limits)).await;
+        client.conclude(head, &done).await
+    };
+    serve(Conn::new(client), &limits, forward, |_, _| {}).await;
+}
+
+async fn by_http2(client: DuplexStream, application: Application) {
+    let limits = Limits::default();
+    let (near, far) = duplex(PIPE);
+    let (server, driver) = leno_h2::client(near, &Rc::new(leno_h2::Limits::default()));
+    spawn_local(driver.run());
+    spawn_local(from_http2(far, application, true));
+    let forward = async |client: &mut Conn<DuplexStream>, head: &RequestHead| -> After {
+        let mut order = Order { mesh: true, ..Order::new(&limits) };
+        let done = h1_to_h2(client, head, &server, &mut order).await;
+        client.conclude(head, &done).await
+    };
+    serve(Conn::new(client), &limits, forward, |_, _| {}).await;
+}
+
+async fn from_http2(client: DuplexStream, application: Application, mesh: bool) {
+    let (mut accept, driver) = leno_h2::server(client, &[], &Rc::new(leno_h2::Limits::default()));
+    spawn_local(driver.run());
+    while let Some(request) = accept.accept().await {
+        let application = application.clone();
+        spawn_local(async move {
+            let mut call = if mesh { Call::from_mesh(request) } else { Call::new(request) };
+            let mut server = Conn::new(application.connect());
+            let limits = Limits::default();
+            let done = h2_to_h1(&mut call, &mut server, &mut Order::new(&limits)).await;
+            call.conclude(&done);
+        });
+    }
+}
+
+impl Application {
+    fn connect(&self) -> DuplexStream {
+        let (near, mut far) = duplex(PIPE);
+        let number = self.received.borrow().len();
+        self.received.borrow_mut().push(Vec::new());
+        let (received, answer) = (Rc::clone(&self.received), Rc::clone(&self.answer));
+        spawn_local(async move {
+            let mut chunk = vec![0; 4096];
+            while let Ok(count @ 1..) = far.read(&mut chunk).await {
+                let first = {
+                    let mut received = received.borrow_mut();
+                    received[number].extend_from_slice(&chunk[..count]);
+                    received[number].len() == count
+                };
+                // The proxy may have left.
+                if first && (far.write_all(&answer).await.is_err() || far.shutdown().await.is_err())
+                {
+                    return;
+                }
+            }
+        });
+        near
+    }
+}
+
+/// What an application was asked; the last one may be cut, but nothing is malformed.
+fn requests(mut bytes: &[u8]) -> Vec<Asked> {
+    let mut asked = Vec::new();
+    while !bytes.is_empty() {
+        let mut head = RequestHead::default();
+        match head.parse(bytes, &Limits::default()) {
+            Ok(true) => {}
+            Ok(false) => return asked,
+            Err(error) => panic!("the application got {error}: {}", bytes.escape_ascii()),
+        }
+        asked.push(asked_by(&head, bytes));
+        let mut walker = BodyWalker::new(head.framing());
+        let walked = walker.walk(&bytes[head.len()..]);
+        let Ok(length) = walked else {
+            panic!("the application got {walked:?}: {}", bytes.escape_ascii());
+        };
+        // What follows an upgrade is no request.
+        if !walker.is_done() || head.upgrade() {
+            return asked;
+        }
+        bytes = &bytes[head.len() + length..];
+    }
+    asked
+}
+
+/// What the client asked for, as far as it can be read.
+fn requests_of_client(mut bytes: &[u8]) -> Vec<Asked> {
+    let mut asked = Vec::new();
+    loop {
+        bytes = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+        let mut head = RequestHead::default();
+        if bytes.is_empty() || head.parse(bytes, &Limits::default()) != Ok(true) {
+            return asked;
+        }
+        asked.push(asked_by(&head, bytes));
+        let mut walker = BodyWalker::new(head.framing());
+        match walker.walk(&bytes[head.len()..]) {
+            Ok(length) if walker.is_done() => bytes = &bytes[head.len() + length..],
+            _ => return asked,
+        }
+    }
+}
+
+fn asked_by(head: &RequestHead, bytes: &[u8]) -> Asked {
+    let view = head.view(bytes);
+    Asked { method: view.method().into(), target: view.target().to_vec() }
+}
+
+/// What the client was told: a response for each request at the most, the last one may be cut.
+fn responses(mut bytes: &[u8], asked: &[Asked]) {
+    let limits = Limits { headers: 1000, ..Limits::default() };
+    // A request that could not be read is answered too.
+    let mut left = asked.len() + 1;
+    let mut asked = asked.iter();
+    while !bytes.is_empty() {
+        let mut head = ResponseHead::default();
+        match head.parse(bytes, &limits) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => panic!("the client got {error}: {}", bytes.escape_ascii()),
+        }
+        if head.is_interim() {
+            if head.status() == 101 {
+                return;
+            }
+            bytes = &bytes[head.len()..];
+            continue;
+        }
+        assert!(left > 0, "a response that nobody asked for: {}", bytes.escape_ascii());
+        left -= 1;
+        let asked = asked.next();
+        if asked.is_some_and(|asked| asked.method == "CONNECT") {
+            return;
+        }
+        let mut walker = BodyWalker::new(head.framing(asked.is_some_and(|it| it.method == "HEAD")));
+        match walker.walk(&bytes[head.len()..]) {
+            Ok(length) if walker.is_done() => bytes = &bytes[head.len() + length..],
+            // Cut, or malformed where it could not be held back any more.
+            _ => return,
+        }
+    }
+}

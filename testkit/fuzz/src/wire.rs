@@ -1,0 +1,29 @@
+//! What the control plane sends: whatever decodes is encoded again as an equal value.
+
+use leno_wire::decode::{Address, address, server_policy};
+use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, encode, names, proto};
+
+pub(crate) fn run(bytes: &[u8]) {
+    let Some((kind, value)) = bytes.split_first() else { return };
+    let any =
+        |type_url: &str| proto::Any { type_url: type_url.into(), value: value.to_vec().into() };
+    match kind % 3 {
+        0 => {
+            let Ok(read) = address(&any(ADDRESS_TYPE)) else { return };
+            let again = match &read {
+                Address::Service(service) => encode::service(service),
+                Address::Workload(workload) => encode::workload(workload),
+            };
+            assert_eq!(address(&again).expect("what was encoded decodes"), read);
+        }
+        1 => {
+            let Ok(read) = server_policy(&any(SERVER_POLICY_TYPE)) else { return };
+            let again = encode::server_policy(&read);
+            assert_eq!(server_policy(&again).expect("what was encoded decodes"), read);
+        }
+        _ => {
+            let Some(ip) = std::str::from_utf8(value).ok().and_then(names::address) else { return };
+            assert_eq!(names::address(&names::of_address(ip)), Some(ip));
+        }
+    }
+}

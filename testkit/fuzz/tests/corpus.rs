@@ -1,0 +1,35 @@
+//! Replays the corpus of every target. An input that failed once stays there.
+
+use std::fs;
+use std::path::Path;
+
+use leno_fuzz::TARGETS;
+
+/// Every target has been fuzzed: fewer inputs mean that its corpus is not there.
+const FEWEST: usize = 10;
+
+#[test]
+fn every_input_of_the_corpus_holds() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for target in &TARGETS {
+        let mut inputs = 0;
+        for file in fs::read_dir(corpus.join(target.name)).expect("a folder for the target") {
+            let path = file.expect("a file").path();
+            // Shown when it fails.
+            println!("{}", path.display());
+            (target.run)(&fs::read(&path).expect("a file that can be read"));
+            inputs += 1;
+        }
+        assert!(inputs >= FEWEST, "{}: {inputs} inputs", target.name);
+    }
+}
+
+#[test]
+fn no_folder_is_without_its_target() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for folder in fs::read_dir(corpus).expect("the corpus") {
+        let name = folder.expect("a folder").file_name();
+        let known = name.to_str().and_then(leno_fuzz::target);
+        assert!(known.is_some(), "{}", name.display());
+    }
+}
