@@ -7,6 +7,7 @@
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
+#   scripts/tools.sh ws             Node's WebSocket, from npm
 #
 # What is there already costs nothing. LENO_TOOLS is another place for them.
 set -euo pipefail
@@ -18,6 +19,7 @@ grpc_go=v1.85.0
 grpcio=1.85.1
 typing_extensions=4.16.0 # which grpcio imports
 websockets=17.4
+ws=8.23.0
 
 tools=${LENO_TOOLS:-${CARGO_TARGET_DIR:-target}/tools}
 mkdir -p "$tools"
@@ -55,6 +57,11 @@ from_pypi() { # requirement..., directory
     --target "${*: -1}" "${@:1:$#-1}" >&2
 }
 
+from_npm() { # package@version..., directory
+  command -v npm >/dev/null || missing npm npm
+  npm install --silent --no-audit --no-fund --ignore-scripts --prefix "${*: -1}" "${@:1:$#-1}" >&2
+}
+
 from_go() { # package@version..., directory
   command -v go >/dev/null || missing go golang
   GOBIN=${*: -1} GOFLAGS= go install "${@:1:$#-1}" >&2
@@ -71,6 +78,7 @@ for tool in "$@"; do
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;
+    ws) install ws "$ws" from_npm "ws@$ws" ;;
     *) echo "no such tool: $tool" >&2; exit 64 ;;
   esac
 done

@@ -1,9 +1,10 @@
-//! Programs that people use, through a mesh: curl, wrk, nghttp and h2load of Debian, and Python's
-//! websockets. It needs root.
+//! Programs that people use, through a mesh: curl, wrk, nghttp and h2load of Debian, Python's
+//! websockets and Node's ws. It needs root.
 //!
 //! ```text
-//!   client ──► web   nginx, HTTP/1.1 and HTTP/2 with prior knowledge
-//!          ──► ws    websockets (`websocket.py`)
+//!   client ──► web          nginx, HTTP/1.1 and HTTP/2 with prior knowledge
+//!          ──► websockets   Python (`websocket.py`)
+//!          ──► ws           Node (`ws.js`)
 //! ```
 
 use std::fs;
@@ -44,12 +45,39 @@ spec:
 const WEBSOCKETS: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
-metadata: {name: ws, namespace: clients, labels: {app: ws}}
+metadata: {name: @NAME@, namespace: clients, labels: {app: @NAME@}}
 spec:
-  command: [python3, \"@SCRIPT@\", serve, \"9000\"]
-  env: {PYTHONPATH: \"@PATH@\"}
+  command: [@PROGRAM@, \"@SCRIPT@\", serve, \"9000\"]
+  env: {@VARIABLE@: \"@PATH@\"}
   ports: [{name: ws, port: 9000, appProtocol: kubernetes.io/ws}]
 ";
+
+/// A library of WebSocket: the tool, who runs its script, and where that looks for it.
+struct Library {
+    tool: &'static str,
+    program: &'static str,
+    script: &'static str,
+    variable: &'static str,
+    /// Of the directory of the tool.
+    path: &'static str,
+}
+
+const LIBRARIES: [Library; 2] = [
+    Library {
+        tool: "websockets",
+        program: "python3",
+        script: "websocket.py",
+        variable: "PYTHONPATH",
+        path: "",
+    },
+    Library {
+        tool: "ws",
+        program: "node",
+        script: "ws.js",
+        variable: "NODE_PATH",
+        path: "node_modules",
+    },
+];
 
 #[test]
 fn programs_that_people_use_work_through_a_mesh() -> Result<()> {
@@ -61,17 +89,20 @@ fn programs_that_people_use_work_through_a_mesh() -> Result<()> {
     for (program, package) in [("nginx", "nginx"), ("wrk", "wrk"), ("h2load", "nghttp2-client")] {
         binaries::require(program, package)?;
     }
-    let websockets = WebSockets::install()?;
-    let more = websockets.as_ref().map(WebSockets::workload).unwrap_or_default();
+    let mut websockets = Vec::new();
+    for library in &LIBRARIES {
+        websockets.extend(WebSockets::install(library)?);
+    }
+    let more: String = websockets.iter().map(WebSockets::workload).collect();
     let lab = Lab::start(&Options::new(Capture::Ebpf), &[MESH, &more].concat(), |directory| {
         let text = nginx(&directory.display().to_string());
         Ok(fs::write(directory.join("nginx.conf"), text)?)
     })?;
     lab.explain(of_debian(&lab))?;
-    match websockets {
-        Some(websockets) => lab.explain(websockets.through(&lab)),
-        None => Ok(()),
+    for websockets in websockets {
+        lab.explain(websockets.through(&lab))?;
     }
+    Ok(())
 }
 
 fn of_debian(lab: &Lab) -> Result<()> {
@@ -110,6 +141,7 @@ fn nginx(directory: &str) -> String {
 
 /// The script, where its library is, and what it says without a mesh.
 struct WebSockets {
+    library: &'static Library,
     script: String,
     path: String,
     direct: String,
@@ -117,34 +149,42 @@ struct WebSockets {
 
 impl WebSockets {
     /// None where the library cannot be installed; the reason was printed.
-    fn install() -> Result<Option<Self>> {
-        let Some(path) = tools::install_or_skip("websockets")? else { return Ok(None) };
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/websocket.py");
-        let python = |arguments: &[&str]| {
-            let mut command = Command::new("python3");
-            command.arg(&script).args(arguments).env("PYTHONPATH", &path);
+    fn install(library: &'static Library) -> Result<Option<Self>> {
+        let Some(path) = tools::install_or_skip(library.tool)? else { return Ok(None) };
+        let path = path.join(library.path);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+        let script = script.join(library.script);
+        let run = |arguments: &[&str]| {
+            let mut command = Command::new(library.program);
+            command.arg(&script).args(arguments).env(library.variable, &path);
             command
         };
         let server = free_address()?;
         let port = server.port().to_string();
-        let running = Running::start(&mut python(&["serve", &port]))?;
-        wait::until("websockets to listen", START_LIMIT, || Ok(TcpStream::connect(server).ok()))?;
-        let direct = command::text(&mut python(&["call", "127.0.0.1", &port]), CALL_LIMIT)?;
+        let running = Running::start(&mut run(&["serve", &port]))?;
+        wait::until("its server to listen", START_LIMIT, || Ok(TcpStream::connect(server).ok()))?;
+        let direct = command::text(&mut run(&["call", "127.0.0.1", &port]), CALL_LIMIT)?;
         drop(running);
         ensure!(direct.lines().count() == CASES, "{direct}");
         let (script, path) = (script.display().to_string(), path.display().to_string());
-        Ok(Some(WebSockets { script, path, direct }))
+        Ok(Some(WebSockets { library, script, path, direct }))
     }
 
     fn workload(&self) -> String {
-        WEBSOCKETS.replace("@SCRIPT@", &self.script).replace("@PATH@", &self.path)
+        WEBSOCKETS
+            .replace("@NAME@", self.library.tool)
+            .replace("@PROGRAM@", self.library.program)
+            .replace("@VARIABLE@", self.library.variable)
+            .replace("@SCRIPT@", &self.script)
+            .replace("@PATH@", &self.path)
     }
 
     /// The same cases through the mesh say the same.
     fn through(&self, lab: &Lab) -> Result<()> {
-        let path = format!("PYTHONPATH={}", self.path);
-        let call = ["env", &path, "python3", &self.script, "call", "ws", "9000"];
-        let said = lab.text("client", &call).context("websockets")?;
+        let Library { tool, program, variable, .. } = self.library;
+        let path = format!("{variable}={}", self.path);
+        let call = ["env", &path, program, &self.script, "call", tool, "9000"];
+        let said = lab.text("client", &call).context(*tool)?;
         ensure!(said == self.direct, "directly:\n{}\nthrough the mesh:\n{said}", self.direct);
         Ok(())
     }

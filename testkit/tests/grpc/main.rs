@@ -1,12 +1,13 @@
-//! gRPC by two implementations, the same results directly, through one proxy and through a mesh:
+//! gRPC by three implementations, the same results directly, through one proxy and through a mesh:
 //! the interoperability tests of grpc-go (`go`), and cases of our own by Python's grpcio
-//! (`python`).
+//! (`python`) and by tonic (`rust`).
 //!
-//! `scripts/tools.sh` installs them; where it cannot, the tests are skipped, which
+//! `scripts/tools.sh` installs the first two; where it cannot, the tests are skipped, which
 //! `LENO_REQUIRE=tools` refuses. The mesh needs root.
 
 mod go;
 mod python;
+mod rust;
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,7 @@ use leno_testkit::{command, tools};
 /// enough for a loaded machine.
 const CASE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a run may take: every case at its limit.
-const RUN_LIMIT: Duration = Duration::from_secs(900);
+pub(crate) const RUN_LIMIT: Duration = Duration::from_secs(900);
 
 /// A part of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +60,29 @@ impl Suite {
 
     /// Runs all cases of `groups`, the strict ones too, with prior knowledge.
     pub(crate) fn run(&self, server: SocketAddr, groups: &[Group]) -> Result<Outcome> {
+        let server = (&*server.ip().to_string(), server.port());
+        self.run_by(server, groups, |arguments| {
+            command::run(Command::new(&arguments[0]).args(&arguments[1..]), RUN_LIMIT)
+        })
+    }
+
+    /// The same by whoever runs the command that it is given, program first.
+    pub(crate) fn run_by(
+        &self,
+        (host, port): (&str, u16),
+        groups: &[Group],
+        run: impl FnOnce(&[String]) -> Result<Output>,
+    ) -> Result<Outcome> {
         let directory = tempfile::tempdir()?;
         let report = directory.path().join("report.xml");
-        let mut h2spec = Command::new(&self.program);
-        h2spec.args(groups.iter().map(|group| group.name())).arg("--strict");
-        h2spec.args(["--host", &server.ip().to_string(), "--port", &server.port().to_string()]);
-        h2spec.args(["--timeout", &CASE_LIMIT.as_secs().to_string(), "--junit-report"]);
+        let mut arguments = vec![self.program.display().to_string()];
+        arguments.extend(groups.iter().map(|group| group.name().to_string()));
+        let (port, limit) = (port.to_string(), CASE_LIMIT.as_secs().to_string());
+        let options = ["--strict", "--host", host, "--port", &port, "--timeout", &limit];
+        arguments.extend(options.map(String::from));
+        arguments.extend(["--junit-report".into(), report.display().to_string()]);
         // Its exit status says only whether all passed.
-        let output = command::run(h2spec.arg(&report), RUN_LIMIT)?;
+        let output = run(&arguments)?;
         let said = String::from_utf8_lossy(&output.stdout);
         let xml = std::fs::read_to_string(&report)
             .with_context(|| format!("h2spec wrote no report: {said}"))?;
