@@ -10,6 +10,7 @@
 
 mod admin;
 mod config;
+mod confine;
 mod control;
 mod fixed;
 mod resident;

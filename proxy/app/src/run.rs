@@ -1,6 +1,7 @@
 //! The control thread: brings everything up, waits for the end, and drains.
 
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 use crate::config::Flags;
+use crate::confine::confine;
 use crate::setup::Setup;
 use crate::state::State;
 use crate::worker::Worker;
@@ -29,6 +31,9 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
             Some(file) => fixed::setup(flags, file)?,
             None => control::setup(flags)?,
         };
+        // No thread has been started yet.
+        let files = [&flags.token, &flags.roots].into_iter().flatten();
+        confine(&files.map(PathBuf::as_path).collect::<Vec<_>>())?;
         serve(setup).await
     })
 }

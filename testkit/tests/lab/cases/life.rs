@@ -157,8 +157,8 @@ fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
     for instance in lab.status()?.instances.iter().filter(|i| i.meshed) {
         let pid = lab.pid_of(Piece::Proxy(&instance.name))?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        for line in ["Uid:\t2102\t2102\t2102\t2102", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"]
-        {
+        let user = "Uid:\t2102\t2102\t2102\t2102";
+        for line in [user, "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
             ensure!(status.contains(line), "{}: no {line:?} in {status}", instance.name);
         }
         ensure!(status.contains("CapBnd:\t0000000000000000"), "{}: {status}", instance.name);
