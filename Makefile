@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http fuzz clean deps
+.PHONY: help demo test lint build release bench-http bench-mesh fuzz clean deps
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,9 +26,13 @@ release: deps ## the binaries that people run, optimised, in target/release
 	$(CARGO) build --release --bins -p leno -p leno-proxy -p leno-controller \
 		-p leno-testkit -p leno-example-shop -p leno-bench
 
-bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (15 minutes)
+bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
 	@scripts/tools.sh envoy || echo "going on without it"
 	$(TARGET)/release/leno-bench http --out $(TARGET)/bench-http.json
+
+bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 25 minutes)
+	@scripts/tools.sh envoy || echo "going on without it"
+	@scripts/as-root.sh $(TARGET)/release/leno-bench mesh --out $(TARGET)/bench-mesh.json
 
 fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
 	@scripts/fuzz.sh

@@ -11,11 +11,9 @@ use anyhow::{Context, Result};
 use leno_testkit::binaries;
 use tempfile::TempDir;
 
+use crate::load::Payloads;
 use crate::process::{Place, Process, free_address};
 use crate::scenario::Work;
-
-/// Bytes of a gRPC message.
-const MESSAGE: u32 = 128;
 
 /// The servers that a bench needs; dropping it ends them.
 #[derive(Debug)]
@@ -55,20 +53,9 @@ impl Backends {
         Ok(server.context("there is no server for this work")?.1)
     }
 
-    /// A script for wrk that sends 1 MiB.
-    pub(crate) fn upload(&self) -> Result<PathBuf> {
-        let file = self.directory.path().join("upload.lua");
-        let script = "wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", 1048576)\n";
-        fs::write(&file, script)?;
-        Ok(file)
-    }
-
-    /// A file that holds one gRPC message: no compression, its length, its bytes.
-    pub(crate) fn message(&self) -> Result<PathBuf> {
-        let file = self.directory.path().join("message");
-        let bytes = [&[0], &MESSAGE.to_be_bytes()[..], &vec![b'x'; MESSAGE as usize]].concat();
-        fs::write(&file, bytes)?;
-        Ok(file)
+    /// What requests to them carry.
+    pub(crate) fn payloads(&self) -> Result<Payloads> {
+        Payloads::write(self.directory.path())
     }
 }
 
@@ -81,14 +68,21 @@ pub(crate) fn memory_directory() -> Result<TempDir> {
 }
 
 fn nginx(root: &Path, address: SocketAddr) -> Result<Command> {
+    let config = write_nginx(root, address)?;
+    let mut command = Command::new(binaries::require("nginx", "nginx")?);
+    command.arg("-c").arg(&config).arg("-p").arg(root).args(["-e", "stderr"]);
+    Ok(command)
+}
+
+/// Writes the files that it serves and its configuration, which is returned. `address` is one that
+/// it can reach itself by.
+pub(crate) fn write_nginx(root: &Path, address: SocketAddr) -> Result<PathBuf> {
     for (name, size) in [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024 * 1024)] {
         fs::write(root.join(name), "x".repeat(size))?;
     }
     let config = root.join("nginx.conf");
     fs::write(&config, configuration(&root.display().to_string(), address))?;
-    let mut command = Command::new(binaries::require("nginx", "nginx")?);
-    command.arg("-c").arg(&config).arg("-p").arg(root).args(["-e", "stderr"]);
-    Ok(command)
+    Ok(config)
 }
 
 fn configuration(root: &str, address: SocketAddr) -> String {

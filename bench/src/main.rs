@@ -9,12 +9,14 @@
 //!        (CPU 1)                 │                             (CPU 1)
 //!                                └── /proc/PID/stat before and after: CPU a request
 //! ```
-//! Read [`scenario::Scenario`], [`proxy::Contender`], [`hop`] and [`record::Record`] first.
+//! Read [`scenario::Scenario`], [`proxy::Contender`], [`hop`], [`mesh`] and [`record::Record`] first.
 
 mod backend;
 mod hop;
 mod load;
+mod measure;
 mod memory;
+mod mesh;
 mod process;
 mod proxy;
 mod record;
@@ -41,6 +43,14 @@ struct Args {
 enum Command {
     /// CPU per request and throughput of one hop in plaintext, one worker each
     Http(HttpArgs),
+    /// CPU per request of two proxies, throughput and latency through mTLS (needs root)
+    ///
+    /// Brings up a mesh with `leno up`, whose client calls its servers through two proxies. In
+    /// workloads of the same mesh without proxies of Leno's, Envoy and HAProxy run as pairs with the
+    /// same TLS: version 1.3, P-256 certificates checked on both sides, HTTP/2 inside for HTTP.
+    /// CPU is that of both proxies together; latency is that of an open loop, from the moment a
+    /// request was due.
+    Mesh(MeshArgs),
     /// Resident memory of one proxy: idle, and with connections open
     Memory(MemoryArgs),
     /// The HTTP/2 server behind the proxies (the other commands start it)
@@ -49,6 +59,9 @@ enum Command {
         /// Address to listen on
         listen: SocketAddr,
     },
+    /// Load that no generator of others makes (the other commands start it)
+    #[command(hide = true, subcommand)]
+    Load(Generator),
     /// Make the tables again from a file of records
     Report {
         /// Where the records are
@@ -56,11 +69,55 @@ enum Command {
     },
 }
 
+#[derive(Subcommand)]
+enum Generator {
+    Tcp(load::tcp::Plan),
+    H2(load::h2::Plan),
+}
+
 #[derive(clap::Args)]
 struct HttpArgs {
     /// Which proxies; none is the backend alone
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx,envoy,none")]
     proxies: Vec<proxy::Contender>,
+    #[command(flatten)]
+    rounds: RoundsArgs,
+    /// Requests a second where the rate is fixed; for new connections a quarter of it
+    #[arg(long, default_value_t = 8000.0)]
+    rate: f64,
+    /// Where the records go
+    #[arg(long, default_value = "target/bench-http.json")]
+    out: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct MeshArgs {
+    /// Whose proxies; none is the server alone
+    #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,envoy,none")]
+    proxies: Vec<proxy::Contender>,
+    #[command(flatten)]
+    rounds: RoundsArgs,
+    /// Requests a second where the rate is fixed; for new connections a quarter of it
+    #[arg(long, default_value_t = 1000.0)]
+    rate: f64,
+    /// How Leno captures the client's connections
+    #[arg(long, value_enum, default_value_t = Capture::Ebpf)]
+    capture: Capture,
+    /// Where the records go
+    #[arg(long, default_value = "target/bench-mesh.json")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Capture {
+    Ebpf,
+    Nftables,
+    Iptables,
+}
+
+/// What all rounds have.
+#[derive(clap::Args)]
+struct RoundsArgs {
     /// Which work; all of it without this
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<scenario::Scenario>,
@@ -73,15 +130,23 @@ struct HttpArgs {
     /// Connections of the load
     #[arg(long, default_value_t = 32)]
     connections: usize,
-    /// Requests a second where the rate is fixed; for new connections a quarter of it
-    #[arg(long, default_value_t = 8000.0)]
-    rate: f64,
-    /// Let the kernel place the processes instead of one CPU for the proxy and one for the rest
+    /// Let the kernel place the processes instead of one CPU for the proxies and one for the rest
     #[arg(long)]
     no_pin: bool,
-    /// Where the records go
-    #[arg(long, default_value = "target/bench-http.json")]
-    out: PathBuf,
+}
+
+impl RoundsArgs {
+    fn options(&self, rate: f64, out: PathBuf) -> measure::Options {
+        let all = || scenario::Scenario::value_variants().to_vec();
+        measure::Options {
+            scenarios: if self.scenarios.is_empty() { all() } else { self.scenarios.clone() },
+            rounds: self.rounds,
+            duration: Duration::from_secs(self.seconds),
+            connections: self.connections,
+            rate,
+            out,
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -99,22 +164,29 @@ struct MemoryArgs {
 
 fn main() -> Result<()> {
     match Args::parse().command {
-        Command::Http(args) => hop::run(&hop::Options {
-            proxies: args.proxies,
-            scenarios: if args.scenarios.is_empty() {
-                scenario::Scenario::value_variants().to_vec()
-            } else {
-                args.scenarios
-            },
-            rounds: args.rounds,
-            duration: Duration::from_secs(args.seconds),
-            connections: args.connections,
-            rate: args.rate,
-            pin: !args.no_pin,
-            out: args.out,
-        }),
+        Command::Http(args) => {
+            let options = args.rounds.options(args.rate, args.out);
+            hop::run(&args.proxies, !args.rounds.no_pin, &options)
+        }
+        Command::Mesh(args) => {
+            let options = args.rounds.options(args.rate, args.out);
+            let capture = match args.capture {
+                Capture::Ebpf => leno_testkit::lab::Capture::Ebpf,
+                Capture::Nftables => leno_testkit::lab::Capture::Nftables,
+                Capture::Iptables => leno_testkit::lab::Capture::Iptables,
+            };
+            mesh::run(&args.proxies, capture, !args.rounds.no_pin, &options)
+        }
         Command::Memory(args) => memory::run(&args.proxies, args.connections, &args.out),
         Command::Serve { listen } => server::run(listen),
+        Command::Load(generator) => {
+            let report = match generator {
+                Generator::Tcp(plan) => serde_json::to_string(&load::tcp::run(&plan)?)?,
+                Generator::H2(plan) => serde_json::to_string(&load::h2::run(&plan)?)?,
+            };
+            println!("{report}");
+            Ok(())
+        }
         Command::Report { file } => {
             print!("{}", report::tables(&record::read(&file)?));
             Ok(())

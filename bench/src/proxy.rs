@@ -20,15 +20,44 @@ mod configuration;
 /// Where the package puts the binary.
 const ENVOY: &str = "envoy/envoy/_bin/envoy";
 
-/// One hop to configure.
-#[derive(Clone, Copy, Debug)]
-struct Hop {
+/// One proxy to configure.
+#[derive(Clone, Debug)]
+pub(crate) struct Hop {
     /// Where the proxy listens.
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Where it forwards to.
-    backend: SocketAddr,
+    pub(crate) backend: SocketAddr,
     /// What it carries.
-    work: Work,
+    pub(crate) work: Work,
+    /// What its clients speak.
+    pub(crate) accept: Leg,
+    /// What the backend speaks.
+    pub(crate) connect: Leg,
+}
+
+/// How one side of a proxy speaks.
+#[derive(Clone, Debug)]
+pub(crate) struct Leg {
+    /// Where HTTP is carried: version 2, else 1.
+    pub(crate) http2: bool,
+    /// TLS 1.3 with certificates on both sides, else plaintext.
+    pub(crate) tls: Option<Tls>,
+}
+
+/// The files of one side's identity, and the other's name.
+#[derive(Clone, Debug)]
+pub(crate) struct Tls {
+    /// Has `certificate.pem`, `key.pem`, both in `both.pem`, and `roots.pem`.
+    pub(crate) directory: PathBuf,
+    /// The SPIFFE ID that the other side must have.
+    pub(crate) other: String,
+}
+
+impl Leg {
+    /// As an application speaks.
+    pub(crate) fn plain(work: Work) -> Self {
+        Leg { http2: work == Work::Http2, tls: None }
+    }
 }
 
 /// Whom to measure.
@@ -61,8 +90,6 @@ impl fmt::Display for Contender {
 /// A proxy that runs and forwards to the backend.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    pub(crate) contender: Contender,
-    pub(crate) work: Work,
     pub(crate) version: String,
     pub(crate) address: SocketAddr,
     /// None for [`Contender::None`].
@@ -79,15 +106,10 @@ impl Proxy {
         place: Place,
     ) -> Result<Self> {
         let directory = memory_directory()?;
-        let hop = Hop { address: free_address()?, backend, work };
-        let mut proxy = Proxy {
-            contender,
-            work,
-            version: String::new(),
-            address: backend,
-            process: None,
-            directory,
-        };
+        let (accept, connect) = (Leg::plain(work), Leg::plain(work));
+        let hop = Hop { address: free_address()?, backend, work, accept, connect };
+        let mut proxy =
+            Proxy { version: String::new(), address: backend, process: None, directory };
         if let Some(mut command) = command(contender, &hop, proxy.directory.path())? {
             command.current_dir(proxy.directory.path());
             proxy.version = version(contender, &command)?;
@@ -98,8 +120,8 @@ impl Proxy {
     }
 }
 
-/// How to start it; none for no proxy.
-fn command(contender: Contender, hop: &Hop, root: &Path) -> Result<Option<Command>> {
+/// How to start it with `root` for its files; none for no proxy.
+pub(crate) fn command(contender: Contender, hop: &Hop, root: &Path) -> Result<Option<Command>> {
     let write = |name: &str, text: String| -> Result<PathBuf> {
         let path = root.join(name);
         fs::write(&path, text)?;
@@ -136,7 +158,7 @@ fn command(contender: Contender, hop: &Hop, root: &Path) -> Result<Option<Comman
 }
 
 /// The first line in which the program says its version.
-fn version(contender: Contender, command: &Command) -> Result<String> {
+pub(crate) fn version(contender: Contender, command: &Command) -> Result<String> {
     let flag = match contender {
         Contender::Haproxy | Contender::Nginx => "-v",
         _ => "--version",

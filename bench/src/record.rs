@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
-    /// Which bench: `http` or `memory`.
+    /// Which bench: `http`, `mesh` or `memory`.
     pub(crate) bench: String,
     /// Which work, such as `keepalive-1k`.
     pub(crate) scenario: String,
@@ -33,11 +33,11 @@ pub(crate) struct Record {
     pub(crate) errors: u64,
     /// Requests that ended, a second.
     pub(crate) requests_per_s: f64,
-    /// User CPU of the proxy.
+    /// User CPU of the proxy, or of both.
     pub(crate) cpu_user_us_per_request: f64,
-    /// System CPU of the proxy.
+    /// The same in the kernel.
     pub(crate) cpu_system_us_per_request: f64,
-    /// The share of one CPU that the proxy used, 0 to 1.
+    /// The share of one CPU that the proxy used, or both together: 1 is a whole one.
     pub(crate) cpu_share: f64,
     /// Open-loop latency.
     #[serde(skip_serializing_if = "Option::is_none")]

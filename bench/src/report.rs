@@ -28,7 +28,7 @@ pub(crate) fn line(r: &Record) -> String {
 /// All tables that the records allow, as Markdown.
 pub(crate) fn tables(records: &[Record]) -> String {
     let mut groups: BTreeMap<(&str, &str), Vec<&Record>> = BTreeMap::new();
-    for r in records.iter().filter(|r| r.bench == "http" && r.left_out.is_none()) {
+    for r in records.iter().filter(|r| r.bench != "memory" && r.left_out.is_none()) {
         groups.entry((&r.scenario, &r.pace)).or_default().push(r);
     }
     let mut out = String::new();

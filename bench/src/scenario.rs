@@ -1,14 +1,8 @@
-//! What is asked of the proxies, and which of them can be asked.
+//! What is asked of the proxies.
 
 use std::fmt;
 
 use clap::ValueEnum;
-
-use crate::proxy::Contender;
-
-/// Whether `leno-proxy` proxies HTTP/2 as such. Until it does, it relays HTTP/2 as bytes, which is
-/// another work than its peers do and is not put beside theirs.
-const LENO_SPEAKS_HTTP2: bool = true;
 
 /// One kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -83,14 +77,7 @@ impl Scenario {
 
     /// Whether it is measured in an open loop at a fixed rate too.
     pub(crate) fn is_paced(self) -> bool {
-        matches!(self, Scenario::Keepalive1k | Scenario::Keepalive10k | Scenario::NewConnection)
-    }
-}
-
-/// Why `contender` cannot be asked to do `work`, if it cannot.
-pub(crate) fn not_spoken(contender: Contender, work: Work) -> Option<&'static str> {
-    match (contender, work) {
-        (Contender::Leno, Work::Http2) if !LENO_SPEAKS_HTTP2 => Some("leno-proxy: not spoken yet"),
-        _ => None,
+        use Scenario::{GrpcUnary, H2, Keepalive1k, Keepalive10k, NewConnection};
+        matches!(self, Keepalive1k | Keepalive10k | NewConnection | H2 | GrpcUnary)
     }
 }

@@ -10,7 +10,7 @@
 //!              └─── lag ───┘ (only where a connection was free: the generator's own delay)
 //! ```
 
-mod clock;
+pub mod clock;
 mod connection;
 mod record;
 mod worker;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 
 use record::Tally;
-pub use record::{Latency, Report};
+pub use record::{Latency, MAX_LAG_US, MAX_LATENCY_US, Report};
 
 /// Most connections of one plan; far above what one proxy is asked to hold in a test.
 pub const MAX_CONNECTIONS: usize = 20_000;

@@ -110,6 +110,14 @@ fn run_time_us(pid: u32) -> u64 {
     threads.flatten().filter_map(run_time_ns).sum::<u64>() / 1000
 }
 
+/// The threads of one process.
+pub fn threads_of_process(pid: u32) -> Result<Vec<u32>> {
+    let tasks = Path::new("/proc").join(pid.to_string()).join("task");
+    let entries = fs::read_dir(&tasks).with_context(|| format!("there is no process {pid}"))?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().parse()?));
+    names.collect()
+}
+
 /// The usage of a cgroup2 directory and all below it. CPU time is the kernel's own sum and
 /// counts processes that have ended; memory and descriptors are those of living processes.
 pub fn of_cgroup(dir: &Path) -> Result<Usage> {

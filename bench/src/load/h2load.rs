@@ -1,23 +1,23 @@
 //! Runs h2load and reads what it prints.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use leno_testkit::binaries;
 
-use super::Count;
+use super::{Count, Origin};
 
 /// Saturates `url` over HTTP/2 with prior knowledge for `duration`, one thread; with `message`, a
 /// file, as gRPC calls that send it.
 pub(crate) fn run(
+    origin: &Origin,
     url: &str,
     (connections, streams): (usize, usize),
     duration: Duration,
     message: Option<&Path>,
 ) -> Result<Count> {
-    let mut command = Command::new(binaries::require("h2load", "nghttp2-client")?);
+    let mut command = origin.command(binaries::require("h2load", "nghttp2-client")?);
     command.args(["-t", "1", "-c", &connections.to_string(), "-m", &streams.to_string()]);
     command.args(["-D", &duration.as_secs().max(1).to_string()]);
     if let Some(message) = message {

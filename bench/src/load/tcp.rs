@@ -1,14 +1,14 @@
-//! Bytes through a proxy to a server that sends them back.
+//! Bytes through a proxy to a server that sends them back, in a process of its own.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use leno_testkit::binaries;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::Count;
+use super::{Count, Origin};
 
 /// Bytes of a round trip: a small command and its answer.
 const ROUND_TRIP: usize = 64;
@@ -16,54 +16,95 @@ const ROUND_TRIP: usize = 64;
 const BLOCK: usize = 64 * 1024;
 const MIB: u64 = 1 << 20;
 
-/// Each connection sends 64 bytes and waits for them, over and over.
-pub(crate) fn round_trips(
-    address: SocketAddr,
+/// Send bytes to an echo in a closed loop and print what came back as JSON.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Plan {
+    /// Where to, host:port
+    address: String,
+    /// As many bytes as go, instead of 64 there and back
+    #[arg(long)]
+    bulk: bool,
+    /// Connections side by side
+    #[arg(long)]
     connections: usize,
-    duration: Duration,
-) -> Result<Count> {
-    run(connections, duration, move |until| async move {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let mut bytes = [b'x'; ROUND_TRIP];
-        let mut count = 0;
-        while Instant::now() < until {
-            stream.write_all(&bytes).await?;
-            stream.read_exact(&mut bytes).await?;
-            count += 1;
-        }
-        Ok(count)
-    })
+    /// Seconds
+    #[arg(long)]
+    seconds: f64,
 }
 
-/// Each connection sends as fast as it can and reads it all back; a request is 1 MiB.
-pub(crate) fn bulk(address: SocketAddr, connections: usize, duration: Duration) -> Result<Count> {
-    run(connections, duration, move |until| async move {
-        let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
-        let send = async move {
-            let block = vec![b'x'; BLOCK];
-            while Instant::now() < until {
-                writer.write_all(&block).await?;
+impl Plan {
+    pub(crate) fn new(address: &str, bulk: bool, connections: usize, duration: Duration) -> Self {
+        Self { address: address.to_owned(), bulk, connections, seconds: duration.as_secs_f64() }
+    }
+}
+
+/// Runs the plan in a process as `origin`.
+pub(crate) fn start(origin: &Origin, plan: &Plan) -> Result<Count> {
+    let mut command = origin.command(binaries::ours("leno-bench")?);
+    command.args(["load", "tcp", &plan.address]);
+    command.args(["--connections", &plan.connections.to_string()]);
+    command.args(["--seconds", &plan.seconds.to_string()]);
+    if plan.bulk {
+        command.arg("--bulk");
+    }
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Runs the plan here.
+pub(crate) fn run(plan: &Plan) -> Result<Count> {
+    let duration = Duration::from_secs_f64(plan.seconds);
+    let (address, connections) = (&plan.address, plan.connections);
+    if plan.bulk {
+        all(connections, duration, |until| bulk(address.clone(), until))
+    } else {
+        all(connections, duration, |until| round_trips(address.clone(), until))
+    }
+}
+
+/// Sends 64 bytes and waits for them, over and over; how often.
+async fn round_trips(address: String, until: Instant) -> std::io::Result<u64> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let mut bytes = [b'x'; ROUND_TRIP];
+    let mut count = 0;
+    while Instant::now() < until {
+        stream.write_all(&bytes).await?;
+        stream.read_exact(&mut bytes).await?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Sends as fast as it can and reads it all back; how many MiB.
+async fn bulk(address: String, until: Instant) -> std::io::Result<u64> {
+    let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
+    let send = async move {
+        let block = vec![b'x'; BLOCK];
+        while Instant::now() < until {
+            writer.write_all(&block).await?;
+        }
+        writer.shutdown().await
+    };
+    let receive = async move {
+        let mut block = vec![0_u8; BLOCK];
+        let mut bytes = 0;
+        loop {
+            match reader.read(&mut block).await? {
+                0 => return Ok::<u64, std::io::Error>(bytes),
+                count => bytes += count as u64,
             }
-            writer.shutdown().await
-        };
-        let receive = async move {
-            let mut block = vec![0_u8; BLOCK];
-            let mut bytes = 0;
-            loop {
-                match reader.read(&mut block).await? {
-                    0 => return Ok::<u64, std::io::Error>(bytes),
-                    count => bytes += count as u64,
-                }
-            }
-        };
-        let ((), bytes) = tokio::try_join!(send, receive)?;
-        Ok(bytes / MIB)
-    })
+        }
+    };
+    let ((), bytes) = tokio::try_join!(send, receive)?;
+    Ok(bytes / MIB)
 }
 
 /// Runs `connection` so many times side by side on one thread; each gives what it counted.
-fn run<F>(
+fn all<F>(
     connections: usize,
     duration: Duration,
     connection: impl Fn(Instant) -> F,

@@ -1,13 +1,12 @@
 //! Runs wrk and reads what it prints.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use leno_testkit::binaries;
 
-use super::Count;
+use super::{Count, Origin};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -22,12 +21,13 @@ pub(crate) enum Ask<'a> {
 
 /// Saturates `url` for `duration` over `connections` connections, one thread.
 pub(crate) fn run(
+    origin: &Origin,
     url: &str,
     connections: usize,
     duration: Duration,
     ask: Ask<'_>,
 ) -> Result<Count> {
-    let mut command = Command::new(binaries::require("wrk", "wrk")?);
+    let mut command = origin.command(binaries::require("wrk", "wrk")?);
     command.args(["-t", "1", "-c", &connections.to_string()]);
     command.args(["-d", &format!("{}s", duration.as_secs().max(1))]);
     match ask {

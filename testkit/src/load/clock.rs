@@ -14,9 +14,11 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use tokio::io::unix::AsyncFd;
 
 /// One timer descriptor; must be made inside a tokio runtime.
-pub(super) struct Clock(AsyncFd<Timer>);
+#[derive(Debug)]
+pub struct Clock(AsyncFd<Timer>);
 
 /// Lends its descriptor to tokio's reactor.
+#[derive(Debug)]
 struct Timer(TimerFd);
 
 impl AsRawFd for Timer {
@@ -26,7 +28,8 @@ impl AsRawFd for Timer {
 }
 
 impl Clock {
-    pub(super) fn new() -> Result<Self> {
+    /// A timer that is not set.
+    pub fn new() -> Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = Timer(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?);
         // SAFETY: `Timer` owns its descriptor and nothing takes it out of the `AsyncFd`.
@@ -34,7 +37,7 @@ impl Clock {
     }
 
     /// Waits until `when`; returns at once if that has passed.
-    pub(super) async fn until(&self, when: Instant) -> Result<()> {
+    pub async fn until(&self, when: Instant) -> Result<()> {
         let left = when.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());

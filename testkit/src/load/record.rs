@@ -10,10 +10,10 @@ use super::{Pace, Plan};
 use crate::usage::Cpu;
 
 /// Longest latency told apart; longer ones count as this.
-const MAX_LATENCY_US: u64 = 120_000_000;
+pub const MAX_LATENCY_US: u64 = 120_000_000;
 /// The generator's own delay, at the 99th percentile, above which it was the bottleneck: half of
 /// what the best proxies add.
-const MAX_LAG_US: u64 = 500;
+pub const MAX_LAG_US: u64 = 500;
 /// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
 const MAX_BUSY: f64 = 0.95;
 
@@ -92,7 +92,9 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn of(h: &Histogram<u64>) -> Self {
+    /// The percentiles of a histogram of microseconds.
+    #[must_use]
+    pub fn of(h: &Histogram<u64>) -> Self {
         Latency {
             mean: (h.mean() * 10.0).round() / 10.0,
             p50: h.value_at_quantile(0.50),

@@ -1,0 +1,146 @@
+//! Two hops with mTLS: an application and its client, meshed by `leno up`, beside pairs of other
+//! proxies in the same places.
+//!
+//! ```text
+//!            workload                     bridge                  workload
+//!   client ──► proxy ════════════ mTLS, TLS 1.3, HTTP/2 ════════════► proxy ──► server
+//! ```
+//! Every contender's workloads are instances of one mesh, on the same bridge, each in a namespace
+//! of its own. Leno's have the proxies that `leno up` gives them and are captured by it. The others
+//! are without: Envoy or HAProxy runs beside the client and beside the server, and the client
+//! calls its own on loopback, which spares them the capture.
+
+mod certificates;
+mod pair;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use leno_testkit::lab::{Capture, Lab, Options as LabOptions};
+use leno_testkit::usage;
+
+use crate::backend::write_nginx;
+use crate::load::Payloads;
+use crate::measure::{self, Options};
+use crate::process::Place;
+use crate::proxy::Contender;
+use crate::scenario::Work;
+
+/// Where every application listens, in a namespace of its own.
+pub(crate) const APPLICATION_PORT: u16 = 8080;
+
+/// The bench's own names of the kinds of work: those of the workloads.
+fn name(work: Work) -> &'static str {
+    match work {
+        Work::Http1 => "http",
+        Work::Http2 => "h2",
+        Work::Tcp => "echo",
+    }
+}
+
+/// Brings a mesh up, measures each of `proxies` in it, takes it down.
+pub(crate) fn run(
+    proxies: &[Contender],
+    capture: Capture,
+    pin: bool,
+    options: &Options,
+) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("leno up makes network namespaces, which takes root: run this as root");
+    }
+    let (place, rest) =
+        if pin { (Place::Proxy, Place::Rest) } else { (Place::Anywhere, Place::Anywhere) };
+    // This thread starts the mesh and the generators; all inherit its place.
+    rest.apply(0)?;
+    let works = options.works();
+    let lab_options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
+    let lab = Lab::start(&lab_options, &documents(&works), |directory| prepare(directory, &works))?;
+    let payloads = Payloads::write(lab.directory())?;
+    let mut records = Vec::new();
+    let mut pairs = Vec::new();
+    for work in works {
+        for contender in proxies {
+            match pair::start(&lab, *contender, work, &payloads) {
+                Ok(pair) => pairs.push(pair),
+                Err(why) => {
+                    let missing = (*contender, work);
+                    records.extend(measure::left_out("mesh", missing, options, &why));
+                }
+            }
+        }
+    }
+    let (running, subjects): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    for pid in subjects.iter().flat_map(|subject| &subject.pids) {
+        place.apply_to_threads(*pid)?;
+    }
+    let measured = lab.explain(measure::rounds(&subjects, options, records));
+    drop(running);
+    measured
+}
+
+/// The workloads: a client and a server for each kind of work, meshed, and the same without.
+fn documents(works: &[Work]) -> String {
+    let mut text = workload("client", "[\"@BIN@/leno-peer\", idle]", "", true);
+    text += &workload("plain-client", "[\"@BIN@/leno-peer\", idle]", "", false);
+    for work in works {
+        let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, APPLICATION_PORT));
+        for meshed in [true, false] {
+            let name = if meshed { name(*work).into() } else { plain(*work) };
+            let (command, protocol) = match work {
+                Work::Http1 => {
+                    (format!("[nginx, -e, stderr, -c, \"@DIR@/{name}/nginx.conf\"]"), "http")
+                }
+                Work::Http2 => {
+                    (format!("[\"@BIN@/leno-bench\", serve, \"{listen}\"]"), "kubernetes.io/h2c")
+                }
+                Work::Tcp => {
+                    (format!("[\"@BIN@/leno-peer\", echo, --listen, \"{listen}\"]"), "tcp")
+                }
+            };
+            let ports = format!(
+                "\n  ports: [{{name: x, port: {APPLICATION_PORT}, appProtocol: {protocol}}}]"
+            );
+            text += &workload(&name, &command, &ports, meshed);
+        }
+    }
+    text
+}
+
+/// The name of a server's workload without a proxy.
+fn plain(work: Work) -> String {
+    format!("plain-{}", name(work))
+}
+
+fn workload(name: &str, command: &str, ports: &str, meshed: bool) -> String {
+    let inject = if meshed { "enabled" } else { "disabled" };
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+         metadata: {{name: {name}, namespace: bench, labels: {{leno.dev/inject: {inject}}}}}\n\
+         spec:\n  serviceAccount: {name}\n  command: {command}{ports}\n---\n"
+    )
+}
+
+/// What the servers need in the directory of the mesh.
+fn prepare(directory: &Path, works: &[Work]) -> Result<()> {
+    if !works.contains(&Work::Http1) {
+        return Ok(());
+    }
+    for name in [name(Work::Http1).into(), plain(Work::Http1)] {
+        let root = directory.join(&name);
+        std::fs::create_dir(&root)?;
+        let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, APPLICATION_PORT));
+        write_nginx(&root, listen).with_context(|| format!("cannot set up {name}"))?;
+    }
+    Ok(())
+}
+
+impl Place {
+    /// Moves every thread of a process there.
+    fn apply_to_threads(self, pid: u32) -> Result<()> {
+        for thread in usage::threads_of_process(pid)? {
+            self.apply(i32::try_from(thread)?)?;
+        }
+        Ok(())
+    }
+}

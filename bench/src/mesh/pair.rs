@@ -1,0 +1,157 @@
+//! Two proxies, one beside the client and one beside the server, and where their load goes.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use leno_testkit::command::Running;
+use leno_testkit::lab::{Lab, Piece};
+use leno_testkit::{binaries, wait};
+
+use super::certificates::{CLIENT, SERVER};
+use super::{APPLICATION_PORT, certificates, name, plain};
+use crate::load::{Origin, Payloads, Target};
+use crate::measure::Subject;
+use crate::proxy::{self, Contender, Hop, Leg, Tls};
+use crate::scenario::Work;
+
+/// Where the client's proxy listens, on loopback; each contender and kind of work adds a number.
+const OUTBOUND_PORT: u16 = 15_200;
+/// The same of the server's proxy, on the instance's address.
+const INBOUND_PORT: u16 = 15_300;
+/// How long a proxy may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Starts the proxies of `contender`, or finds those that the mesh has. They run as long as the first
+/// part is kept.
+pub(super) fn start(
+    lab: &Lab,
+    contender: Contender,
+    work: Work,
+    payloads: &Payloads,
+) -> Result<(Vec<Running>, Subject)> {
+    let server = format!("{}-0", plain(work));
+    let server_address = lab.status()?.address(&server, false)?;
+    let (client, address, running, pids, version) = match contender {
+        Contender::Leno => {
+            let server = format!("{}-0", name(work));
+            let pids = [Piece::Proxy("client-0"), Piece::Proxy(&server)].map(|it| lab.pid_of(it));
+            let pids = pids.into_iter().collect::<Result<Vec<u32>>>()?;
+            let proxy = Command::new(binaries::ours("leno-proxy")?);
+            let version = proxy::version(contender, &proxy)?;
+            ("client", format!("{}:{APPLICATION_PORT}", name(work)), vec![], pids, version)
+        }
+        Contender::None => {
+            let address = SocketAddr::from((server_address, APPLICATION_PORT));
+            ("plain-client", address.to_string(), vec![], vec![], String::new())
+        }
+        Contender::Nginx => bail!("nginx speaks HTTP/1 alone to servers behind TLS"),
+        Contender::Haproxy | Contender::Envoy => {
+            let hops = hops(lab, contender, work, server_address)?;
+            let version =
+                proxy::version(contender, &proxy_command(lab, contender, &hops[0], "version")?)?;
+            let client = proxy(lab, "plain-client", contender, &hops[0])?;
+            let server = proxy(lab, &plain(work), contender, &hops[1])?;
+            let pids = vec![client.pid(), server.pid()];
+            let address = hops[0].address.to_string();
+            ("plain-client", address, vec![client, server], pids, version)
+        }
+    };
+    let origin = Origin::through(&exec(lab, client));
+    let target = Target { origin, address, payloads: payloads.clone() };
+    Ok((running, Subject { bench: "mesh", contender, work, version, target, pids }))
+}
+
+/// The command that becomes another one as workload `who`.
+fn exec(lab: &Lab, who: &str) -> Command {
+    let mut command = lab.leno("exec");
+    command.args([who, "--"]);
+    command
+}
+
+/// The client's proxy and the server's.
+fn hops(lab: &Lab, contender: Contender, work: Work, server: IpAddr) -> Result<[Hop; 2]> {
+    let number = contender as u16 * 10 + work as u16;
+    let tls = |own: &str, other: &str| -> Result<Leg> {
+        let directory = lab.directory().join("identities").join(own);
+        if !directory.exists() {
+            certificates::write(&lab.directory().join("identities"))?;
+        }
+        Ok(Leg { http2: true, tls: Some(Tls { directory, other: other.into() }) })
+    };
+    let inbound = SocketAddr::from((server, INBOUND_PORT + number));
+    let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    Ok([
+        Hop {
+            address: loopback(OUTBOUND_PORT + number),
+            backend: inbound,
+            work,
+            accept: Leg::plain(work),
+            connect: tls("client", SERVER)?,
+        },
+        Hop {
+            address: inbound,
+            backend: loopback(APPLICATION_PORT),
+            work,
+            accept: tls("server", CLIENT)?,
+            connect: Leg::plain(work),
+        },
+    ])
+}
+
+/// Starts one proxy as `who` and waits until it listens.
+fn proxy(lab: &Lab, who: &str, contender: Contender, hop: &Hop) -> Result<Running> {
+    let root = format!("{contender}-{who}-{}", hop.address.port());
+    let command = proxy_command(lab, contender, hop, &root)?;
+    let mut as_workload = Origin::through(&exec(lab, who)).command(command.get_program());
+    as_workload.args(command.get_args());
+    let running = Running::start(&mut as_workload)?;
+    let pid = running.pid();
+    let listens = wait::until(&format!("{contender} to listen"), START_LIMIT, || {
+        Ok(listens(pid, hop.address.port())?.then_some(()))
+    });
+    match listens {
+        Ok(()) => Ok(running),
+        Err(error) => {
+            let said = running.finish(Duration::ZERO);
+            Err(error.context(format!("{contender} as {who}: {said:?}")))
+        }
+    }
+}
+
+fn proxy_command(lab: &Lab, contender: Contender, hop: &Hop, root: &str) -> Result<Command> {
+    let root = lab.directory().join(root);
+    fs::create_dir_all(&root)?;
+    proxy::command(contender, hop, &root)?.context("this one is no process")
+}
+
+/// Whether something listens on `port` in the network namespace of a process.
+fn listens(pid: u32, port: u16) -> Result<bool> {
+    /// `TCP_LISTEN` of the kernel.
+    const LISTEN: &str = "0A";
+    let sockets = Path::new("/proc").join(pid.to_string()).join("net/tcp");
+    let text = fs::read_to_string(&sockets).context("the proxy has ended")?;
+    let port = format!(":{port:04X}");
+    Ok(text.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, state) = (fields.next(), fields.nth(1));
+        local.is_some_and(|local| local.ends_with(&port)) && state == Some(LISTEN)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_is_seen() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(listens(std::process::id(), port).unwrap());
+        drop(listener);
+        assert!(!listens(std::process::id(), port).unwrap());
+    }
+}
