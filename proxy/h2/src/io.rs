@@ -15,6 +15,12 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Asks that the connection ends with a reset when it is dropped, so that the other end does
     /// not take a cut stream for a complete one. Does nothing where the stream has no such end.
     fn reset_on_drop(&mut self) {}
+
+    /// Whether dropping it sends what was written and then says in order that no more comes, as
+    /// long as nothing was received that was not read.
+    fn ends_when_dropped(&self) -> bool {
+        false
+    }
 }
 
 impl Io for TcpStream {
@@ -25,6 +31,10 @@ impl Io for TcpStream {
     fn reset_on_drop(&mut self) {
         // Fails only on a socket that is already gone.
         let _ = self.set_zero_linger();
+    }
+
+    fn ends_when_dropped(&self) -> bool {
+        true
     }
 }
 

@@ -29,6 +29,9 @@ pub struct Conn<S> {
     pub(crate) read_closed: bool,
     /// Bytes of an unfinished message were used up: what follows cannot be read as a message.
     pub(crate) lost: bool,
+    /// The client has said with its last request, which is here whole, that it sends no other
+    /// (RFC 9112 section 9.6).
+    pub(crate) last: bool,
     /// Exchanges completed.
     pub(crate) exchanges: u64,
 }
@@ -47,6 +50,7 @@ impl<S: Io> Conn<S> {
             alarm: Alarm::default(),
             read_closed: false,
             lost: false,
+            last: false,
             exchanges: 0,
         }
     }
@@ -210,6 +214,13 @@ impl<S: Io> Conn<S> {
     /// until it has seen that, or a bound is reached. Closing at once would make the kernel
     /// answer with a reset, which can destroy a response that the client has not read yet.
     pub async fn close(mut self, limits: &Limits) {
+        if (self.last || self.read_closed)
+            && self.received.is_empty()
+            && self.io.ends_when_dropped()
+        {
+            // Nothing comes that the kernel could answer with a reset.
+            return;
+        }
         let deadline = Instant::now() + limits.linger;
         let mut left = limits.linger_bytes;
         let mut shut = false;

@@ -168,6 +168,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         self.client.exchanges += 1;
         self.server.exchanges += 1;
         exchange.client_reusable = self.keep_client && request_over && !exchange.upgraded;
+        self.client.last = request_over && !self.request.keep_alive() && !exchange.upgraded;
         exchange.server_reusable = self.keep_server
             && request_over
             && self.write_error.is_none()

@@ -126,3 +126,34 @@ async fn a_refusal_is_read_although_the_client_had_more_to_say() {
             && answer.ends_with("leno: Bad Request: host-missing\n")
     );
 }
+
+/// Whether a connection ends without waiting for its client, whose last request this was with
+/// `behind` after it. The client reads the response and its end in any case.
+async fn ends_at_once(behind: &str) -> bool {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    let (mut application, mut server) = pair().await;
+    let close = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    user.write_all(format!("{close}{behind}").as_bytes()).await.unwrap();
+    application.write_all(OK).await.unwrap();
+    let request = client.read_request(&limits).await.unwrap().unwrap();
+    exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
+    let mut heard = Vec::new();
+    let at_once = tokio::select! {
+        biased;
+        () = client.close(&limits) => true,
+        read = user.read_to_end(&mut heard) => read.is_err(),
+    };
+    if at_once {
+        user.read_to_end(&mut heard).await.unwrap();
+    }
+    assert!(heard.ends_with(b"\r\n\r\nok"));
+    at_once
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_its_last_is_not_waited_for() {
+    assert!(ends_at_once("").await);
+    // To end at once might destroy what it has not read yet.
+    assert!(!ends_at_once("GET / HTTP/1.1\r\n").await);
+}
