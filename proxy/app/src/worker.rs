@@ -21,8 +21,9 @@ use leno_transport::{Activity, Listener, Stream};
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
 use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::spawn_local;
 
 /// How often idle connections and destinations are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -124,7 +125,9 @@ fn run(
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
     plan.budget.enter();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    // Its tasks wait in the scheduler's own queue. A `LocalSet` would be one more scheduler in it.
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             // Nobody waits any more only when the process is ending.
@@ -132,7 +135,7 @@ fn run(
             return;
         }
     };
-    LocalSet::new().block_on(&runtime, serve(plan, commands, listening));
+    runtime.block_on(serve(plan, commands, listening));
 }
 
 /// The state of a worker's thread.

@@ -114,6 +114,10 @@ impl Clock {
         }
         inner.streams.shrink();
         self.idle_turns = if inner.open > 0 { 0 } else { self.idle_turns + 1 };
+        if inner.open == 0 {
+            inner.repeats.clear();
+            inner.encoder.forget_repeats();
+        }
         if self.turn * self.idle_turns >= inner.limits.idle.saturating_add(self.turn) {
             inner.drain();
             inner.drain_for_good();

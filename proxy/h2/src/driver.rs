@@ -145,11 +145,12 @@ impl<S: Io> Driver<S> {
         Ok(())
     }
 
-    /// Writes what waits, unless it is worth waiting for tasks that have just been woken.
+    /// Writes what waits, unless it is worth waiting for tasks that have just been woken. Where
+    /// nothing waits they wake the driver themselves.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), ConnError> {
         let mut inner = self.conn.borrow_mut();
         inner.pump();
-        if inner.notified && !self.deferred {
+        if inner.notified && !self.deferred && !inner.out.is_empty() {
             // They run before this does again.
             self.deferred = true;
             inner.driver_woken = true;

@@ -18,6 +18,7 @@ use crate::limits::Limits;
 use crate::live;
 use crate::out::Out;
 use crate::recv::Reading;
+use crate::repeat::Repeats;
 use crate::settings::{DEFAULT_WINDOW, PeerSettings};
 use crate::slot::{Far, Key, Progress, Slot, Streams, Then};
 use crate::tolerance::Tolerance;
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) out: Out,
     pub(crate) decoder: Decoder,
     pub(crate) encoder: Encoder,
+    /// Sections that have come before.
+    pub(crate) repeats: Repeats,
     pub(crate) streams: Streams,
     pub(crate) peer: PeerSettings,
     pub(crate) reading: Reading,
@@ -114,6 +117,7 @@ impl Inner {
             out: Out::default(),
             decoder: Decoder::new(limits.table_bytes as usize),
             encoder: Encoder::new(limits.encoder_table_bytes as usize),
+            repeats: Repeats::default(),
             streams: Streams::default(),
             peer: PeerSettings::default(),
             reading: Reading::default(),

@@ -35,6 +35,7 @@ mod live;
 mod out;
 mod piece;
 mod recv;
+mod repeat;
 mod send;
 mod settings;
 mod slot;

@@ -12,8 +12,8 @@ use leno_transport::budget;
 /// of a bulk stream can use before it falls out of the processor's cache.
 const SIZES: [usize; 4] = [4 * 1024, 20 * 1024, 64 * 1024, 256 * 1024];
 
-/// Free chunks kept of each size: 2.75 MiB a worker at most. The rest is freed.
-const KEPT: [usize; 4] = [64, 24, 16, 4];
+/// Free chunks kept of each size: 3.25 MiB a worker at most. The rest is freed.
+const KEPT: [usize; 4] = [192, 24, 16, 4];
 
 /// The index of a chunk's size in the table of sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,8 +48,9 @@ thread_local! {
     static FREE: [RefCell<Vec<Rc<[u8]>>>; SIZES.len()] = const { [const { RefCell::new(Vec::new()) }; SIZES.len()] };
 }
 
-/// Frees the calling thread's free chunks, for a worker that has gone quiet.
+/// Frees the calling thread's free chunks and heads, for a worker that has gone quiet.
 pub fn trim_chunks() {
+    crate::head::trim();
     FREE.with(|free| free.iter().for_each(|list| drop(list.take())));
 }
 

@@ -22,7 +22,7 @@ impl Inner {
         self.out.append(|buf| {
             let start = buf.len();
             buf.extend_from_slice(&[0; HEAD_BYTES]);
-            encoder.encode(block, buf);
+            encoder.encode_block(block, buf);
             let len = buf.len() - start - HEAD_BYTES;
             if len > most {
                 return split_section(buf, start, most, (flags, key.id));

@@ -11,7 +11,7 @@ use crate::token::Token;
 ///
 /// Edits move spans, not bytes: removed bytes stay in the buffer until [`clear`](Block::clear).
 /// A block holds less than 4 GiB; the methods that add to it panic beyond.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Block {
     bytes: Vec<u8>,
     spans: Vec<Span>,
@@ -267,6 +267,19 @@ impl Block {
         }
     }
 
+    /// Names and values in the order in which they were written, removed ones too.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether it is equal to the other one and laid out the same; cheaper to say than equality.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Span, &Span)| a.place() == b.place();
+        self.bytes == other.bytes
+            && self.spans.len() == other.spans.len()
+            && self.spans.iter().zip(&other.spans).all(same)
+    }
+
     /// The buffer, for a decoder that writes the next field's bytes behind all others and then
     /// calls [`finish`](Block::finish), or truncates it again.
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
@@ -291,6 +304,11 @@ impl Block {
 }
 
 impl Span {
+    /// Everything but the hints, which follow from the bytes.
+    fn place(&self) -> (u32, u32, u32, u32, bool) {
+        (self.name, self.name_length, self.value, self.value_length, self.sensitive)
+    }
+
     fn name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.name as usize..][..self.name_length as usize]
     }
@@ -350,6 +368,19 @@ impl<'a> IntoIterator for &'a Block {
 
     fn into_iter(self) -> Fields<'a> {
         self.iter()
+    }
+}
+
+impl Clone for Block {
+    fn clone(&self) -> Self {
+        Self { bytes: self.bytes.clone(), spans: self.spans.clone(), size: self.size }
+    }
+
+    /// Keeps the memory that there is.
+    fn clone_from(&mut self, other: &Self) {
+        self.bytes.clone_from(&other.bytes);
+        self.spans.clone_from(&other.spans);
+        self.size = other.size;
     }
 }
 

@@ -86,6 +86,8 @@ pub struct Decoder {
     /// Set when the limit went below the table's size: the lowest limit since the last section.
     /// The next section must begin with an update to that or less.
     required: Option<usize>,
+    /// How often the size or its limit was changed, modulo 2^32.
+    changes: u32,
 }
 
 impl Decoder {
@@ -94,16 +96,23 @@ impl Decoder {
     /// [`set_max_table`](Decoder::set_max_table).
     pub fn new(max_table_bytes: usize) -> Self {
         let limit = max_table_bytes.min(MAX_TABLE_BYTES);
-        Self { table: Table::new(limit), limit, required: None }
+        Self { table: Table::new(limit), limit, required: None, changes: 0 }
     }
 
     /// Changes the limit, when the peer has acknowledged the setting.
     pub fn set_max_table(&mut self, max_table_bytes: usize) {
+        self.changes = self.changes.wrapping_add(1);
         self.limit = max_table_bytes.min(MAX_TABLE_BYTES);
         if self.limit < self.table.max_size() {
             let lowest = self.required.map_or(self.limit, |before| before.min(self.limit));
             self.required = Some(lowest);
         }
+    }
+
+    /// A number that changes whenever the table, or its limit, does: the same section means the same
+    /// fields as long as this is the same.
+    pub fn version(&self) -> u64 {
+        u64::from(self.changes) << 32 | u64::from(self.table.inserted())
     }
 
     /// The size of the dynamic table in bytes (RFC 7541 section 4.1).
@@ -161,6 +170,7 @@ impl Decoder {
                 self.required = None;
             }
             self.table.set_max_size(size);
+            self.changes = self.changes.wrapping_add(1);
         }
         if self.required.is_some() { Err(DecodeError::SizeUpdateMissing) } else { Ok(()) }
     }

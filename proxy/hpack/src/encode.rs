@@ -1,7 +1,8 @@
 //! The encoder of one direction of one connection.
 
-use crate::block::{FIELD_OVERHEAD, Field, Hints};
+use crate::block::{Block, FIELD_OVERHEAD, Field, Hints};
 use crate::index::Index;
+use crate::repeat::Repeats;
 use crate::table::{Entry, Table};
 use crate::token::{STATIC_ENTRIES, Token, static_field};
 use crate::{hash, huffman, integer};
@@ -63,6 +64,9 @@ pub struct Encoder {
     lowest: usize,
     update_due: bool,
     coding: Coding,
+    /// A literal was written since this was cleared.
+    literal: bool,
+    repeats: Repeats,
 }
 
 impl Encoder {
@@ -79,6 +83,8 @@ impl Encoder {
             lowest: size,
             update_due: size < INITIAL_TABLE_BYTES,
             coding: Coding::default(),
+            literal: false,
+            repeats: Repeats::default(),
         }
     }
 
@@ -94,6 +100,7 @@ impl Encoder {
             self.lowest = if self.update_due { self.lowest.min(size) } else { size };
             self.update_due = true;
             self.table.set_max_size(size);
+            self.repeats.clear();
             // Made again for the new size; the entries that stay are found no more, and leave.
             (self.fields, self.names) = Default::default();
         }
@@ -112,6 +119,30 @@ impl Encoder {
         for field in fields {
             self.field(&field, out);
         }
+    }
+
+    /// Appends the section of a block. One that came before, and then took nothing but indices of
+    /// fields, is copied as long as no table has changed.
+    pub fn encode_block(&mut self, block: &Block, out: &mut Vec<u8>) {
+        let Some(hash) = Repeats::hash(block).filter(|_| !self.update_due) else {
+            return self.encode(block, out);
+        };
+        let inserted = self.table.inserted();
+        if let Some(section) = self.repeats.find(hash, block, inserted) {
+            return out.extend_from_slice(section);
+        }
+        let start = out.len();
+        self.literal = false;
+        self.encode(block, out);
+        // A literal may be kept the next time; without one the table is the same, too.
+        if !self.literal {
+            self.repeats.note(hash, block, (inserted, &out[start..]));
+        }
+    }
+
+    /// Frees what is remembered of sections, for a connection that has gone quiet.
+    pub fn forget_repeats(&mut self) {
+        self.repeats.clear();
     }
 
     #[cold]
@@ -189,7 +220,8 @@ impl Encoder {
         }
     }
 
-    fn literal(&self, form: Form, name_index: usize, field: &Field<'_>, out: &mut Vec<u8>) {
+    fn literal(&mut self, form: Form, name_index: usize, field: &Field<'_>, out: &mut Vec<u8>) {
+        self.literal = true;
         integer::encode(form.pattern, form.bits, name_index, out);
         if name_index == 0 {
             self.string(field.name(), out);

@@ -25,6 +25,7 @@ mod hash;
 mod huffman;
 mod index;
 mod integer;
+mod repeat;
 mod table;
 mod token;
 

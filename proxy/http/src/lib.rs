@@ -40,6 +40,7 @@ mod pool;
 mod received;
 mod reuse;
 mod serve;
+mod tasks;
 mod translate;
 
 pub use answer::Answer;
@@ -58,3 +59,4 @@ pub use opening::opening;
 pub use pool::{PoolStats, pool_stats, trim_pool};
 pub use reuse::{CONN_IDLE, ConnPool, MAX_IDLE_CONNS, is_idempotent};
 pub use serve::{After, serve, serve_streams};
+pub use tasks::Tasks;

@@ -10,7 +10,6 @@ use leno_http::{
 use leno_telemetry::{Begun, Counter, Edge, Outcome};
 use leno_transport::ConnectError;
 use tokio::net::TcpStream;
-use tokio::task::spawn_local;
 
 use crate::Shared;
 use crate::application::{Application, NoStream};
@@ -48,6 +47,14 @@ pub(crate) async fn serve_http1<S: Io>(
     leno_http::serve(client, &shared.parts.limits, forward, refused).await;
 }
 
+/// A request of an HTTP/2 client, with what it is served by.
+pub(crate) type Job = (Rc<Shared>, Rc<Application>, Rc<Edge>, Call);
+
+async fn serve_call((shared, application, edge, call): Job) {
+    let _busy = shared.parts.activity.enter();
+    forward_call(&shared, &application, &edge, call).await;
+}
+
 /// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
 /// proxy, which has proven its identity.
 pub(crate) async fn serve_http2<S: Io>(
@@ -58,13 +65,9 @@ pub(crate) async fn serve_http2<S: Io>(
     is_mesh: bool,
 ) {
     let begin = |request| {
-        let (shared, application) = (Rc::clone(shared), Rc::clone(application));
-        let edge = Rc::clone(edge);
         let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
-        spawn_local(async move {
-            let _busy = shared.parts.activity.enter();
-            forward_call(&shared, &application, &edge, call).await;
-        });
+        let job = (Rc::clone(shared), Rc::clone(application), Rc::clone(edge), call);
+        shared.tasks.run(job, serve_call);
     };
     let drained = shared.parts.activity.drained();
     let served = serve_streams(client, first, &shared.h2_limits, begin, drained).await;

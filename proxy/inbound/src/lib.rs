@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::{Io, Limits, Version};
+use leno_http::{Io, Limits, Tasks, Version};
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
 use leno_tls::{Acceptor, MeshStream};
 use leno_transport::{Activity, Stream, original_destination};
@@ -77,6 +77,8 @@ pub struct Inbound {
 pub(crate) struct Shared {
     pub(crate) parts: Parts,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
+    /// Those that serve requests of HTTP/2 clients.
+    pub(crate) tasks: Rc<Tasks<http::Job>>,
 }
 
 /// Who is on a connection, and for what.
@@ -90,7 +92,7 @@ impl Inbound {
     /// The inbound side, ready to serve.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let shared = Rc::new(Shared { parts, h2_limits: Rc::default() });
+        let shared = Rc::new(Shared { parts, h2_limits: Rc::default(), tasks: Tasks::new() });
         Self { shared, applications: RefCell::default() }
     }
 
@@ -190,6 +192,7 @@ impl Inbound {
 
     /// Closes idle connections that are too old. To be called every few seconds.
     pub fn sweep(&self) {
+        self.shared.tasks.sweep();
         let mut applications = self.applications.borrow_mut();
         applications.retain(|_, application| {
             application.pool.sweep();

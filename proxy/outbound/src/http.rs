@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use leno_http::{Call, Conn, RequestHead, serve_streams};
 use tokio::net::TcpStream;
-use tokio::task::spawn_local;
 
 use crate::Shared;
 use crate::destination::{Destination, Route};
@@ -36,6 +35,18 @@ pub(crate) async fn serve_http1(
     leno_http::serve(client, &shared.limits, forward, refused).await;
 }
 
+/// A request of an HTTP/2 client, with what it is served by.
+pub(crate) type Job = (Rc<Shared>, Rc<Destination>, leno_h2::Request);
+
+async fn serve_call((shared, destination, request): Job) {
+    let _busy = shared.activity.enter();
+    let mut call = Call::new(request);
+    match forward(&shared, &destination, &mut call).await {
+        Forwarded::Done(done) => call.conclude(&done),
+        Forwarded::Failed(status, cause) => call.fail(status, cause),
+    }
+}
+
 /// The same of an HTTP/2 client, whose requests are served side by side.
 pub(crate) async fn serve_http2(
     shared: &Rc<Shared>,
@@ -44,15 +55,8 @@ pub(crate) async fn serve_http2(
     first: &[u8],
 ) {
     let begin = |request| {
-        let (shared, destination) = (Rc::clone(shared), Rc::clone(destination));
-        spawn_local(async move {
-            let _busy = shared.activity.enter();
-            let mut call = Call::new(request);
-            match forward(&shared, &destination, &mut call).await {
-                Forwarded::Done(done) => call.conclude(&done),
-                Forwarded::Failed(status, cause) => call.fail(status, cause),
-            }
-        });
+        let job = (Rc::clone(shared), Rc::clone(destination), request);
+        shared.tasks.run(job, serve_call);
     };
     let drained = shared.activity.drained();
     let served = serve_streams(client, first, &shared.h2_limits, begin, drained).await;

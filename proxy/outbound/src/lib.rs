@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::{Limits, Version};
+use leno_http::{Limits, Tasks, Version};
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
@@ -94,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     pub(crate) local: LocalAddresses,
+    /// Those that serve requests of HTTP/2 clients.
+    pub(crate) tasks: Rc<Tasks<http::Job>>,
 }
 
 impl Shared {
@@ -124,6 +126,7 @@ impl Outbound {
             limits: parts.limits,
             h2_limits: Rc::new(http2_limits()),
             local: LocalAddresses::new(),
+            tasks: Tasks::new(),
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
             let original = SocketAddr::from(([0, 0, 0, 0], port));
@@ -184,6 +187,7 @@ impl Outbound {
     /// called every few seconds.
     pub fn sweep(&self) {
         self.destinations.sweep();
+        self.shared.tasks.sweep();
         if let Some(fixed) = &self.fixed {
             fixed.sweep();
         }

@@ -10,6 +10,7 @@ use crate::frame::{FrameHead, flag, number31};
 use crate::head::{self, Facts, Head};
 use crate::inner::{EMPTY_PER_USEFUL, Inner, Phase};
 use crate::live;
+use crate::repeat::Kind;
 use crate::slot::{Key, Progress};
 
 /// Bytes of the priority fields of HEADERS, which are ignored.
@@ -25,6 +26,14 @@ pub(super) struct Section {
     depends_on_itself: bool,
     bytes: Vec<u8>,
     frames: u32,
+}
+
+/// A field section that is here whole.
+struct Decoded {
+    fields: Head,
+    outcome: Outcome,
+    /// Which rule of RFC 9113 section 8 was broken, or what the head says.
+    checked: Result<Facts, &'static str>,
 }
 
 impl Inner {
@@ -80,19 +89,17 @@ impl Inner {
         depends_on_itself: bool,
         section: &[u8],
     ) -> Result<(), ConnError> {
-        let mut fields = Head::new();
-        let limits = leno_hpack::Limits {
-            list_bytes: self.limits.header_list_bytes as usize,
-            fields: self.limits.header_fields,
+        let key = self.streams.key(id);
+        let kind = match key.and_then(|key| self.streams.get(key)) {
+            None => Kind::Request,
+            Some(slot) if slot.recv == Progress::Head => Kind::Response,
+            Some(_) => Kind::Trailers,
         };
-        let outcome = self
-            .decoder
-            .decode(section, &mut fields, limits)
-            .map_err(|_| ConnError::abused(Abuse::Hpack, "a field section cannot be decoded"))?;
-        let key = match self.streams.key(id) {
+        let decoded = self.decode(section, kind)?;
+        let key = match key {
             Some(key) => key,
             None if !self.may_open(id)? => return Ok(()),
-            None => return self.on_request(id, end, depends_on_itself, (fields, outcome)),
+            None => return self.on_request(id, end, depends_on_itself, decoded),
         };
         let Some(slot) = self.streams.get(key) else { return Ok(()) };
         if let Some(reset) = slot.reset {
@@ -107,13 +114,41 @@ impl Inner {
         if depends_on_itself {
             return self.stream_error(id, Code::PROTOCOL_ERROR, None);
         }
-        if outcome == Outcome::TooLarge {
+        if decoded.outcome == Outcome::TooLarge {
             return self.stream_error(id, Code::ENHANCE_YOUR_CALM, Some(Abuse::HeaderList));
         }
-        match slot.recv {
-            Progress::Head => self.on_response(key, end, fields),
-            _ => self.on_trailers(key, end, fields),
+        match kind {
+            Kind::Response => self.on_response(key, end, decoded),
+            _ => self.on_trailers(key, end, decoded),
         }
+    }
+
+    /// The fields of a section, and what is to be known of them as `kind`.
+    fn decode(&mut self, section: &[u8], kind: Kind) -> Result<Decoded, ConnError> {
+        let mut fields = Head::new();
+        let before = self.decoder.version();
+        if let Some(facts) = self.repeats.find(section, (before, kind), &mut fields) {
+            return Ok(Decoded { fields, outcome: Outcome::Complete, checked: Ok(facts) });
+        }
+        let limits = leno_hpack::Limits {
+            list_bytes: self.limits.header_list_bytes as usize,
+            fields: self.limits.header_fields,
+        };
+        let outcome = self
+            .decoder
+            .decode(section, &mut fields, limits)
+            .map_err(|_| ConnError::abused(Abuse::Hpack, "a field section cannot be decoded"))?;
+        let checked = match kind {
+            Kind::Request => head::check_request(&fields, self.limits.connect_protocol),
+            Kind::Response => head::check_response(&fields),
+            Kind::Trailers => head::check_trailers(&fields),
+        };
+        if let (Outcome::Complete, Ok(facts)) = (outcome, checked)
+            && before == self.decoder.version()
+        {
+            self.repeats.note(section, (before, kind), (&fields, facts));
+        }
+        Ok(Decoded { fields, outcome, checked })
     }
 
     fn on_request(
@@ -121,7 +156,7 @@ impl Inner {
         id: u32,
         end: bool,
         depends_on_itself: bool,
-        (fields, outcome): (Head, Outcome),
+        Decoded { fields, outcome, checked }: Decoded,
     ) -> Result<(), ConnError> {
         self.opened_ids = match (id - self.last_peer_id).div_ceil(2) {
             shift @ 0..64 => self.opened_ids << shift | 1,
@@ -145,7 +180,7 @@ impl Inner {
         if outcome == Outcome::TooLarge {
             return self.refuse_large(id, end);
         }
-        let Ok(facts) = head::check_request(&fields, self.limits.connect_protocol) else {
+        let Ok(facts) = checked else {
             return self.stream_error(id, Code::PROTOCOL_ERROR, Some(Abuse::Malformed));
         };
         if end && facts.content_length.is_some_and(|length| length > 0) {
@@ -190,11 +225,11 @@ impl Inner {
         Ok(())
     }
 
-    fn on_response(&mut self, key: Key, end: bool, fields: Head) -> Result<(), ConnError> {
+    fn on_response(&mut self, key: Key, end: bool, decoded: Decoded) -> Result<(), ConnError> {
         let most = self.limits.interim_heads;
-        let facts = head::check_response(&fields);
+        let Decoded { fields, checked, .. } = decoded;
         let Some(slot) = self.streams.get_mut(key) else { return Ok(()) };
-        let malformed = match facts {
+        let malformed = match checked {
             Err(_) => true,
             Ok(Facts { status: 100..200, .. }) => end || slot.heads.len() >= most,
             Ok(facts) => {
@@ -216,10 +251,11 @@ impl Inner {
         Ok(())
     }
 
-    fn on_trailers(&mut self, key: Key, end: bool, fields: Head) -> Result<(), ConnError> {
+    fn on_trailers(&mut self, key: Key, end: bool, decoded: Decoded) -> Result<(), ConnError> {
+        let Decoded { fields, checked, .. } = decoded;
         let Some(slot) = self.streams.get_mut(key) else { return Ok(()) };
         let short = slot.body_left.is_some_and(|left| left > 0);
-        if !end || short || head::check_trailers(&fields).is_err() {
+        if !end || short || checked.is_err() {
             return self.stream_error(key.id, Code::PROTOCOL_ERROR, Some(Abuse::Malformed));
         }
         if let (true, Some(far)) = (slot.recv_far, &slot.far) {

@@ -101,3 +101,34 @@ fn static_fields_are_found_by_value() {
         assert_eq!(encoded(&mut Encoder::new(4096), &[field]), [0x80 | index]);
     }
 }
+
+#[test]
+fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
+    let (mut encoder, mut plain) = (Encoder::new(4096), Encoder::new(4096));
+    let mut decoder = Decoder::new(4096);
+    let call: Block =
+        [(":method", "POST"), (":path", "/a.B/C"), ("x-id", "1")].into_iter().collect();
+    let other: Block = [(":method", "GET"), ("x-new", "2")].into_iter().collect();
+    let mut secret = Block::new();
+    secret.push_sensitive(b"authorization", b"Basic YTpi");
+    for round in 0..40 {
+        let block = match round % 8 {
+            3 => &secret,
+            // New entries move the indices of those before.
+            7 => &[("x-round", round.to_string())].into_iter().collect(),
+            5 => &other,
+            _ => &call,
+        };
+        if round == 20 {
+            encoder.set_max_table(100);
+            plain.set_max_table(100);
+        }
+        let (mut out, mut expected) = (Vec::new(), Vec::new());
+        encoder.encode_block(block, &mut out);
+        plain.encode(block, &mut expected);
+        assert_eq!(out, expected, "{round}");
+        let mut decoded = Block::new();
+        assert_eq!(decoder.decode(&out, &mut decoded, LIMITS), Ok(Outcome::Complete));
+        assert_eq!(&decoded, block, "{round}");
+    }
+}

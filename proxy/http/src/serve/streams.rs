@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use leno_h2::{ConnError, Io, Request};
 
@@ -34,10 +34,16 @@ pub async fn serve_streams<S: Io>(
         if let Poll::Ready(ended) = Pin::new(&mut driver).poll(cx) {
             return Poll::Ready(ended);
         }
+        // Requests come by way of the driver alone, which this task runs: none has to wake it.
+        let quiet = &mut Context::from_waker(Waker::noop());
         while accepting {
-            match accept.poll_accept(cx) {
+            match accept.poll_accept(quiet) {
                 Poll::Ready(Some(request)) => begin(request),
-                Poll::Ready(None) => accepting = false,
+                Poll::Ready(None) => {
+                    accepting = false;
+                    // The driver may have waited for nothing else than that the last was taken.
+                    cx.waker().wake_by_ref();
+                }
                 Poll::Pending => break,
             }
         }

@@ -1,0 +1,148 @@
+//! Field sections that have come before, which need not be decoded and checked again.
+
+use leno_hpack::Block;
+
+use crate::head::{Facts, Head};
+
+/// Sections remembered: the heads and trailers of the calls that come again and again on one
+/// connection are a handful.
+const PLACES: usize = 8;
+/// Bytes of a section that is remembered: one of indices alone is that short.
+const MAX_BYTES: usize = 32;
+/// Bytes of memory of a block that is remembered: 8 KiB a connection at most, while it is in use.
+const MAX_BLOCK_BYTES: usize = 1024;
+
+/// What a section is, which decides what is checked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Request,
+    Response,
+    Trailers,
+}
+
+/// Sections of one connection that were decoded and fulfil RFC 9113 section 8, by their bytes. They
+/// mean the same as long as the decoder's [version](leno_hpack::Decoder::version) is the same.
+#[derive(Default)]
+pub(crate) struct Repeats {
+    places: Box<[Place]>,
+}
+
+#[derive(Clone, Default)]
+struct Place {
+    /// Of the section that was seen here last, whether it is remembered or not.
+    hash: u64,
+    known: Option<Known>,
+}
+
+#[derive(Clone)]
+struct Known {
+    section: Vec<u8>,
+    version: u64,
+    kind: Kind,
+    fields: Block,
+    facts: Facts,
+}
+
+impl Repeats {
+    /// Fills `fields` with what the section means, if that is known.
+    pub(crate) fn find(
+        &self,
+        section: &[u8],
+        (version, kind): (u64, Kind),
+        fields: &mut Head,
+    ) -> Option<Facts> {
+        let hash = hash(section)?;
+        let place = self.places.get(hash as usize % PLACES).filter(|place| place.hash == hash)?;
+        let known = place.known.as_ref()?;
+        if known.version != version || known.kind != kind || known.section != section {
+            return None;
+        }
+        (**fields).clone_from(&known.fields);
+        Some(known.facts)
+    }
+
+    /// Remembers a section, if that is not its first time here: those that come once are not worth
+    /// a copy.
+    pub(crate) fn note(
+        &mut self,
+        section: &[u8],
+        (version, kind): (u64, Kind),
+        (fields, facts): (&Head, Facts),
+    ) {
+        let Some(hash) = hash(section) else { return };
+        if self.places.is_empty() {
+            self.places = vec![Place::default(); PLACES].into();
+        }
+        let place = &mut self.places[hash as usize % PLACES];
+        if std::mem::replace(&mut place.hash, hash) != hash {
+            place.known = None;
+        } else if fields.size() <= MAX_BLOCK_BYTES {
+            let section = section.to_vec();
+            let fields = (**fields).clone();
+            place.known = Some(Known { section, version, kind, fields, facts });
+        }
+    }
+
+    /// Forgets everything, with its memory.
+    pub(crate) fn clear(&mut self) {
+        self.places = Box::default();
+    }
+}
+
+/// None for a section that is too long, or empty.
+fn hash(section: &[u8]) -> Option<u64> {
+    /// Spreads bits; the golden ratio.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    if section.is_empty() || section.len() > MAX_BYTES {
+        return None;
+    }
+    let mut state = section.len() as u64;
+    for part in section.chunks(8) {
+        let mut bytes = [0; 8];
+        bytes[..part.len()].copy_from_slice(part);
+        state = (state ^ u64::from_le_bytes(bytes)).wrapping_mul(STEP);
+        state ^= state >> 29;
+    }
+    Some(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FACTS: Facts = Facts { content_length: Some(7), is_head: false, status: 200 };
+
+    fn found(repeats: &Repeats, section: &[u8], of: (u64, Kind)) -> Option<(Head, Facts)> {
+        let mut head = Head::new();
+        let facts = repeats.find(section, of, &mut head)?;
+        Some((head, facts))
+    }
+
+    #[test]
+    fn what_came_twice_is_known_while_the_table_is_the_same() {
+        let mut repeats = Repeats::default();
+        let fields: Head = [(":status", "200"), ("content-length", "7")].into_iter().collect();
+        let of = (1, Kind::Response);
+        repeats.note(b"\x88\xbe", of, (&fields, FACTS));
+        assert!(found(&repeats, b"\x88\xbe", of).is_none(), "once is not enough");
+        repeats.note(b"\x88\xbe", of, (&fields, FACTS));
+        assert_eq!(found(&repeats, b"\x88\xbe", of), Some((fields.clone(), FACTS)));
+        assert!(found(&repeats, b"\x88\xbe", (2, Kind::Response)).is_none(), "another table");
+        assert!(found(&repeats, b"\x88\xbe", (1, Kind::Trailers)).is_none(), "not checked as such");
+        assert!(found(&repeats, b"\x88\xbf", of).is_none(), "another section");
+        repeats.clear();
+        assert!(found(&repeats, b"\x88\xbe", of).is_none());
+    }
+
+    #[test]
+    fn long_sections_and_large_fields_are_not_kept() {
+        let mut repeats = Repeats::default();
+        let fields: Head = [("a", "x".repeat(MAX_BLOCK_BYTES))].into_iter().collect();
+        for _ in 0..3 {
+            repeats.note(b"\xbe", (0, Kind::Trailers), (&fields, FACTS));
+            repeats.note(&[0xbe; MAX_BYTES + 1], (0, Kind::Trailers), (&Head::new(), FACTS));
+        }
+        assert!(found(&repeats, b"\xbe", (0, Kind::Trailers)).is_none());
+        assert!(found(&repeats, &[0xbe; MAX_BYTES + 1], (0, Kind::Trailers)).is_none());
+    }
+}
