@@ -148,6 +148,8 @@ async fn race(
             First::Server(Ok(_)) if is_server_preface(&from_server) => {
                 backends.learn(false);
                 opened.channel.abort();
+                // Or it would stay open as long as the client does.
+                drop(opened);
                 return serve_http(shared, destination, Version::Http2, client).await;
             }
             First::Server(Ok(n)) => {
