@@ -274,6 +274,10 @@ impl Inner {
         let held = std::mem::take(&mut slot.held);
         let far = slot.far.take();
         if reset.code != Code::NO_ERROR || reset.by == ResetBy::Us {
+            // What is dropped must not look like a body that came to its end.
+            if !slot.data.is_empty() {
+                slot.recv = Progress::Body;
+            }
             slot.data.clear();
         }
         self.held -= held;

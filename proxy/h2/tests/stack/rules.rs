@@ -141,6 +141,27 @@ fn frames_for_a_stream_that_is_half_closed_or_closed() {
 }
 
 #[test]
+fn a_body_that_is_dropped_with_its_stream_does_not_look_complete() {
+    run(async {
+        let (mut peer, mut accept, _ended) = as_client(&Limits::default(), &[]).await;
+        let section = peer.section(&[&[(":method", "POST")], &GET[1..]].concat());
+        for (id, end) in
+            [(1, frame(RST_STREAM, 0, 1, &Code::CANCEL.0.to_be_bytes())), (3, b"?".repeat(9))]
+        {
+            peer.send(HEADERS, END_HEADERS, id, &section).await;
+            let mut request = accept.accept().await.unwrap();
+            // Both are read before the body is.
+            let body = frame(DATA, END_STREAM, id, b"hello");
+            peer.raw(&[body, end].concat()).await;
+            while request.stream.reset_reason().is_none() {
+                tokio::task::yield_now().await;
+            }
+            assert!(request.stream.data().await.is_err(), "stream {id}");
+        }
+    });
+}
+
+#[test]
 fn padding_and_priority_are_taken_off() {
     run(async {
         let (mut peer, mut accept, _ended) = as_client(&Limits::default(), &[]).await;
