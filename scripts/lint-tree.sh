@@ -14,7 +14,7 @@ done < <(git ls-files -z '*.rs' '*.c' '*.h' '*.sh' | xargs -0 wc -l)
 # A crate may depend on crates of a lower rank; within one rank only as named below.
 declare -A rank=(
   [leno-types]=0 [leno-bpf-abi]=0
-  [leno-wire]=1 [leno-resources]=1 [leno-hpack]=1
+  [leno-wire]=1 [leno-policy]=1 [leno-resources]=1 [leno-hpack]=1
   [leno-transport]=2 [leno-tls]=2 [leno-h2]=2 [leno-http]=2 [leno-balance]=2 [leno-discovery]=2
   [leno-telemetry]=2 [leno-resilience]=2 [leno-bpf]=2 [leno-index]=2 [leno-identity]=2 [leno-sources]=2
   [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-serve]=3
@@ -22,7 +22,7 @@ declare -A rank=(
   [leno-proxy]=5 [leno-controller]=5 [leno]=5 [leno-bench]=5 [leno-example-shop]=5
   [leno-testkit]=1 [leno-fuzz]=5
 )
-same_rank_ok=" leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "
+same_rank_ok=" leno-resources:leno-policy leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "
 for manifest in $(git ls-files '*/Cargo.toml'); do
   name=$(awk -F'"' '/^name = / {print $2; exit}' "$manifest")
   [ -n "${rank[$name]:-}" ] || { fail "$manifest: give $name a rank in scripts/lint-tree.sh"; continue; }

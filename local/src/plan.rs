@@ -158,7 +158,11 @@ impl Draft<'_> {
     fn pass_on(&mut self) {
         for located in &self.documents.objects {
             match &located.value {
-                Object::Namespace(_) | Object::ServiceAccount(_) => {
+                Object::Namespace(_)
+                | Object::ServiceAccount(_)
+                | Object::HttpRoute(_)
+                | Object::GrpcRoute(_)
+                | Object::ReferenceGrant(_) => {
                     self.plan.others.push(located.value.clone());
                 }
                 Object::EndpointSlice(slice) => self.plan.slices.push((**slice).clone()),

@@ -1,5 +1,6 @@
 //! Whether an object makes sense: what types alone cannot say.
 
+mod gateway;
 mod kubernetes;
 mod own;
 
@@ -28,6 +29,9 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node) -> Vec<Probl
             kubernetes::metadata(&mut check, &at, &object.metadata, Name::Subdomain);
         }
         Object::EndpointSlice(object) => kubernetes::endpoint_slice(&mut check, &at, object),
+        Object::HttpRoute(object) => gateway::http_route(&mut check, &at, object),
+        Object::GrpcRoute(object) => gateway::grpc_route(&mut check, &at, object),
+        Object::ReferenceGrant(object) => gateway::reference_grant(&mut check, &at, object),
         Object::Workload(object) => own::workload(&mut check, &at, object),
         Object::Proxy(object) => own::proxy(&mut check, &at, object),
     }

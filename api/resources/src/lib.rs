@@ -5,7 +5,8 @@
 //! column, path and reason. Nothing is dropped in silence: a field that no type knows is a problem,
 //! and a document of another API group is listed in [`Documents::ignored`].
 //!
-//! Kubernetes' own kinds are the types of `k8s-openapi`; [`Workload`] and [`Proxy`] are ours.
+//! Kubernetes' own kinds are the types of `k8s-openapi`, those of the Gateway API are in [`gateway`];
+//! [`Workload`] and [`Proxy`] are ours.
 //! The crate does not know what the objects mean to the mesh: that is the index's part.
 //!
 //! ```text
@@ -16,6 +17,7 @@
 
 mod check;
 mod decode;
+pub mod gateway;
 mod load;
 mod metadata;
 mod object;

@@ -7,6 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+use crate::gateway::{GrpcRoute, HttpRoute, ReferenceGrant};
 use crate::metadata::Metadata;
 use crate::proxy::{Proxy, ProxySpec};
 use crate::workload::{Workload, WorkloadSpec, WorkloadStatus};
@@ -22,6 +23,12 @@ pub enum Object {
     ServiceAccount(Box<ServiceAccount>),
     /// Where a service can be served.
     EndpointSlice(Box<EndpointSlice>),
+    /// Where HTTP requests to a service go.
+    HttpRoute(Box<HttpRoute>),
+    /// Where gRPC calls to a service go.
+    GrpcRoute(Box<GrpcRoute>),
+    /// Who may refer to objects of a namespace.
+    ReferenceGrant(Box<ReferenceGrant>),
     /// A local process.
     Workload(Box<Workload>),
     /// A static proxy.
@@ -39,6 +46,12 @@ pub enum Kind {
     ServiceAccount,
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlice,
+    /// `gateway.networking.k8s.io/v1` `HTTPRoute`.
+    HttpRoute,
+    /// `gateway.networking.k8s.io/v1` `GRPCRoute`.
+    GrpcRoute,
+    /// `gateway.networking.k8s.io/v1` `ReferenceGrant`.
+    ReferenceGrant,
     /// `leno.dev/v1alpha1` `Workload`.
     Workload,
     /// `leno.dev/v1alpha1` `Proxy`.
@@ -58,11 +71,14 @@ pub struct ObjectKey {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Namespace,
         Self::Service,
         Self::ServiceAccount,
         Self::EndpointSlice,
+        Self::HttpRoute,
+        Self::GrpcRoute,
+        Self::ReferenceGrant,
         Self::Workload,
         Self::Proxy,
     ];
@@ -75,18 +91,31 @@ impl Kind {
             Self::Service => "Service",
             Self::ServiceAccount => "ServiceAccount",
             Self::EndpointSlice => "EndpointSlice",
+            Self::HttpRoute => "HTTPRoute",
+            Self::GrpcRoute => "GRPCRoute",
+            Self::ReferenceGrant => "ReferenceGrant",
             Self::Workload => "Workload",
             Self::Proxy => "Proxy",
         }
     }
 
-    /// `apiVersion` in YAML.
+    /// `apiVersion` in YAML: the one that is written.
     #[must_use]
     pub const fn api_version(self) -> &'static str {
+        self.api_versions()[0]
+    }
+
+    /// Every `apiVersion` that is read, all of the same fields, the newest first.
+    #[must_use]
+    pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Namespace | Self::Service | Self::ServiceAccount => "v1",
-            Self::EndpointSlice => "discovery.k8s.io/v1",
-            Self::Workload | Self::Proxy => "leno.dev/v1alpha1",
+            Self::Namespace | Self::Service | Self::ServiceAccount => &["v1"],
+            Self::EndpointSlice => &["discovery.k8s.io/v1"],
+            Self::GrpcRoute => &["gateway.networking.k8s.io/v1"],
+            Self::HttpRoute | Self::ReferenceGrant => {
+                &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"]
+            }
+            Self::Workload | Self::Proxy => &["leno.dev/v1alpha1"],
         }
     }
 }
@@ -120,6 +149,9 @@ impl Object {
             Self::Service(object) => of_meta(Kind::Service, &object.metadata),
             Self::ServiceAccount(object) => of_meta(Kind::ServiceAccount, &object.metadata),
             Self::EndpointSlice(object) => of_meta(Kind::EndpointSlice, &object.metadata),
+            Self::HttpRoute(object) => of_meta(Kind::HttpRoute, &object.metadata),
+            Self::GrpcRoute(object) => of_meta(Kind::GrpcRoute, &object.metadata),
+            Self::ReferenceGrant(object) => of_meta(Kind::ReferenceGrant, &object.metadata),
             Self::Workload(object) => of_own(Kind::Workload, &object.metadata),
             Self::Proxy(object) => of_own(Kind::Proxy, &object.metadata),
         }
@@ -134,6 +166,9 @@ pub fn to_yaml(object: &Object) -> String {
         Object::Service(object) => serde_saphyr::to_string(object),
         Object::ServiceAccount(object) => serde_saphyr::to_string(object),
         Object::EndpointSlice(object) => serde_saphyr::to_string(object),
+        Object::HttpRoute(object) => serde_saphyr::to_string(object),
+        Object::GrpcRoute(object) => serde_saphyr::to_string(object),
+        Object::ReferenceGrant(object) => serde_saphyr::to_string(object),
         Object::Workload(object) => serde_saphyr::to_string(&Document {
             api_version: Kind::Workload.api_version(),
             kind: Kind::Workload.as_str(),

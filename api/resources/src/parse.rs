@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::check;
 use crate::decode::decode;
+use crate::gateway::{GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant};
 use crate::metadata::DEFAULT_NAMESPACE;
 use crate::object::{Kind, Object, ObjectKey, ProxyDocument, WorkloadDocument};
 use crate::problem::{Located, Place, Problem};
@@ -25,6 +26,19 @@ const CORE_KINDS: [&str; 9] = [
     "ReplicationController",
     "ResourceQuota",
     "Secret",
+];
+
+/// Kinds of the Gateway API that are for gateways, or not read yet: a file written for a cluster may
+/// hold them, and they are listed as ignored.
+const GATEWAY_KINDS: [&str; 8] = [
+    "BackendTLSPolicy",
+    "Gateway",
+    "GatewayClass",
+    "ListenerSet",
+    "TCPRoute",
+    "TLSRoute",
+    "UDPRoute",
+    "XListenerSet",
 ];
 
 /// What a text, or several files, hold.
@@ -134,7 +148,7 @@ enum Recognised {
 
 fn recognise(api_version: &str, kind: &str) -> Recognised {
     let group = |text: &str| text.split_once('/').map_or("", |(group, _)| group).to_owned();
-    let exact = |k: &Kind| k.api_version() == api_version && k.as_str() == kind;
+    let exact = |k: &Kind| k.api_versions().contains(&api_version) && k.as_str() == kind;
     if let Some(known) = Kind::ALL.into_iter().find(exact) {
         return Recognised::Ours(known);
     }
@@ -149,7 +163,12 @@ fn recognise(api_version: &str, kind: &str) -> Recognised {
         let reason = format!("{kind} belongs to {}, not {api_version}", known.api_version());
         return Recognised::Wrong("apiVersion", reason);
     }
-    if !Kind::ALL.iter().any(same_group) || (api_version == "v1" && CORE_KINDS.contains(&kind)) {
+    let foreign_kinds: &[&str] = match wanted.as_str() {
+        "" if api_version == "v1" => &CORE_KINDS,
+        GATEWAY_GROUP => &GATEWAY_KINDS,
+        _ => &[],
+    };
+    if !Kind::ALL.iter().any(same_group) || foreign_kinds.contains(&kind) {
         return Recognised::Foreign;
     }
     let known: Vec<_> = Kind::ALL.into_iter().filter(same_group).map(Kind::as_str).collect();
@@ -176,6 +195,21 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             let mut object: crate::EndpointSlice = reader.decode()?;
             default_namespace(&mut object.metadata);
             Object::EndpointSlice(Box::new(object))
+        }
+        Kind::HttpRoute => {
+            let mut object: HttpRoute = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::HttpRoute(Box::new(object))
+        }
+        Kind::GrpcRoute => {
+            let mut object: GrpcRoute = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::GrpcRoute(Box::new(object))
+        }
+        Kind::ReferenceGrant => {
+            let mut object: ReferenceGrant = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::ReferenceGrant(Box::new(object))
         }
         Kind::Workload => reader.decode::<WorkloadDocument>()?.into(),
         Kind::Proxy => reader.decode::<ProxyDocument>()?.into(),

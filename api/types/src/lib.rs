@@ -14,6 +14,7 @@ mod protocol;
 
 pub mod mesh;
 pub mod ports;
+pub mod routes;
 pub mod traffic;
 
 pub use address::{OrigDst, canonical};

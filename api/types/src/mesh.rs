@@ -6,6 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::routes::Route;
 use crate::{Identity, InstanceName, MtlsMode, Protocol, ServiceName};
 
 /// What stands behind one IP address.
@@ -31,6 +32,24 @@ pub struct Service {
     pub vips: Vec<IpAddr>,
     /// Its ports, by ascending number.
     pub ports: Vec<ServicePort>,
+    /// Where requests to it go instead of its own endpoints: the routes that hold for the client
+    /// that this value was made for. None means that nobody has attached any.
+    pub routes: Arc<[Arc<Route>]>,
+}
+
+/// What a proxy asks about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// Whatever stands behind an address.
+    Address(IpAddr),
+    /// A service, by its name: what routes refer to.
+    Service(ServiceName),
+}
+
+impl From<IpAddr> for Subject {
+    fn from(ip: IpAddr) -> Self {
+        Self::Address(ip)
+    }
 }
 
 /// One port of a service.

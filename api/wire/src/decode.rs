@@ -1,5 +1,7 @@
 //! From messages to the mesh's values, checked.
 
+mod routes;
+
 use std::net::IpAddr;
 
 use bytes::Bytes;
@@ -118,7 +120,8 @@ impl TryFrom<proto::Service> for Service {
             .map(|port| service_port(port, &name, &identities))
             .collect::<Result<Vec<_>, _>>()?;
         ports.sort_by_key(|port| port.port);
-        Ok(Self { vips: ips(&message.vips)?, name, ports })
+        let routes = routes::routes(message.routes)?;
+        Ok(Self { vips: ips(&message.vips)?, name, ports, routes })
     }
 }
 

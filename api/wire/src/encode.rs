@@ -1,5 +1,7 @@
 //! From the mesh's values to messages. Never fails.
 
+mod routes;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -19,6 +21,7 @@ impl From<&Service> for proto::Service {
             vips: ips(&service.vips),
             ports,
             identities: identities.texts,
+            routes: service.routes.iter().map(routes::route).collect(),
         }
     }
 }

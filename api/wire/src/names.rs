@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use leno_types::mesh::Subject;
 use leno_types::{InstanceName, ServiceName};
 
 /// Subscribes to the workload's own namespace.
@@ -17,6 +18,24 @@ pub fn of_address(ip: IpAddr) -> String {
 #[must_use]
 pub fn address(name: &str) -> Option<IpAddr> {
     name.strip_prefix("ip/")?.parse().ok()
+}
+
+/// The name under which a subject is asked about.
+#[must_use]
+pub fn of_subject(subject: &Subject) -> String {
+    match subject {
+        Subject::Address(ip) => of_address(*ip),
+        Subject::Service(name) => of_service(name),
+    }
+}
+
+/// What a name asks about; a service is asked about by the name of its resource.
+#[must_use]
+pub fn subject(name: &str) -> Option<Subject> {
+    match name.strip_prefix("service/") {
+        Some(service) => service.parse().ok().map(Subject::Service),
+        None => address(name).map(Subject::Address),
+    }
 }
 
 /// The name of a service's resource.
@@ -40,9 +59,15 @@ mod tests {
         for text in ["10.96.0.1", "fd00::1"] {
             let ip: IpAddr = text.parse().unwrap();
             assert_eq!(address(&of_address(ip)), Some(ip));
+            assert_eq!(subject(&of_address(ip)), Some(Subject::Address(ip)));
         }
         for name in ["", "*", "ip/", "ip/web", "10.96.0.1", "service/shop/web"] {
             assert_eq!(address(name), None, "{name}");
+        }
+        let service = Subject::Service("shop/web".parse().unwrap());
+        assert_eq!(subject(&of_subject(&service)), Some(service));
+        for name in ["", "*", "service/web", "service/", "workload/shop/web-0"] {
+            assert_eq!(subject(name), None, "{name}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! From facts to the values that proxies are told; pure.
 
+mod routes;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,8 +12,15 @@ use leno_types::{InstanceName, Protocol, ServiceName};
 use crate::facts::Facts;
 use crate::rows::{EndpointRow, InstanceRow, ServicePortRow, SlicePortRow, SliceRow, Target};
 
+/// A service as most of its clients need it, and as those of a namespace do that has routes of its
+/// own for it.
+pub(crate) struct BuiltService {
+    pub(crate) service: Service,
+    pub(crate) consumers: BTreeMap<Arc<str>, Service>,
+}
+
 /// A service as its clients need it.
-pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<Service> {
+pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService> {
     let row = facts.service(name)?;
     let port = |port: &ServicePortRow| ServicePort {
         port: port.number,
@@ -20,7 +29,11 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<Service> {
         endpoints: endpoints(facts, name, port),
     };
     let ports = row.ports.iter().map(port).collect();
-    Some(Service { name: name.clone(), vips: row.vips.clone(), ports })
+    let (routes, consumers) = routes::routes(facts, name, row);
+    let service = Service { name: name.clone(), vips: row.vips.clone(), ports, routes };
+    let own = |(of, routes)| (of, Service { routes, ..service.clone() });
+    let consumers = consumers.into_iter().map(own).collect();
+    Some(BuiltService { service, consumers })
 }
 
 /// A workload as clients of its addresses need it, and what its own proxy enforces.

@@ -1,5 +1,7 @@
 //! The rows of all objects, and who refers to whom.
 
+mod routes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use leno_resources::{Object, ObjectKey, mtls_mode};
@@ -7,6 +9,8 @@ use leno_types::{Identity, InstanceName, MtlsMode, ServiceName};
 
 use crate::index::Settings;
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
+
+use routes::RouteFacts;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -23,6 +27,7 @@ pub(crate) struct Facts {
     instances: BTreeMap<InstanceName, BTreeMap<ObjectKey, InstanceRow>>,
     /// The instances of each object.
     owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
+    routes: RouteFacts,
 }
 
 /// What a change can have a bearing on.
@@ -47,6 +52,7 @@ impl Facts {
             referrers: BTreeMap::new(),
             instances: BTreeMap::new(),
             owned: BTreeMap::new(),
+            routes: RouteFacts::default(),
         }
     }
 
@@ -77,6 +83,18 @@ impl Facts {
             Object::Workload(workload) => {
                 let rows = rows::instances(workload, &self.settings.trust_domain);
                 rows.map(|rows| self.put_instances(&key, rows, touched)).is_some()
+            }
+            Object::HttpRoute(route) => {
+                let row = rows::routes::http(route);
+                row.map(|row| self.routes.put(&key, row, touched)).is_some()
+            }
+            Object::GrpcRoute(route) => {
+                let row = rows::routes::grpc(route);
+                row.map(|row| self.routes.put(&key, row, touched)).is_some()
+            }
+            Object::ReferenceGrant(grant) => {
+                let row = rows::routes::grant(grant);
+                row.map(|row| self.routes.put_grant(&key, row, touched)).is_some()
             }
             // Certificates and static proxies are no matter of discovery.
             Object::ServiceAccount(_) | Object::Proxy(_) => true,
@@ -113,12 +131,18 @@ impl Facts {
                     touched.instances.insert(name);
                 }
             }
+            Kind::HttpRoute | Kind::GrpcRoute => self.routes.remove(key, touched),
+            Kind::ReferenceGrant => self.routes.remove_grant(key, touched),
             Kind::ServiceAccount | Kind::Proxy => {}
         }
     }
 
     pub(crate) fn service(&self, name: &ServiceName) -> Option<&ServiceRow> {
         self.services.get(name)
+    }
+
+    pub(crate) fn routes(&self) -> &RouteFacts {
+        &self.routes
     }
 
     /// The slices of a service, by name.
@@ -225,6 +249,7 @@ impl Facts {
         let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
         touched.served.extend(endpoints.filter_map(|endpoint| endpoint.instance.clone()));
         touched.services.insert(name.clone());
+        self.routes.touch_referring(name, touched);
     }
 
     fn touch_namespace(&self, namespace: &str, touched: &mut Touched) {

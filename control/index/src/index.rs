@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_types::mesh::{Resolution, ServerPolicy, Service, Workload};
+use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
 use leno_types::{InstanceName, MtlsMode, ServiceName, TrustDomain};
 
 use crate::build;
@@ -59,17 +59,22 @@ impl Index {
         self.tables.address(ip.to_canonical())
     }
 
-    /// The same in the form that proxies keep; never pending.
+    /// What a proxy in the namespace `client` is told of a subject; never pending. A service comes
+    /// with the routes that hold for that namespace.
     #[must_use]
-    pub fn resolve(&self, ip: IpAddr) -> Resolution {
-        match self.address(ip) {
-            Some(Address::Service(service)) => Resolution::Service(service),
-            Some(Address::Workload(workload)) => Resolution::Workload(workload),
-            None => Resolution::Unknown,
-        }
+    pub fn resolve(&self, subject: &Subject, client: &str) -> Resolution {
+        let name = match subject {
+            Subject::Service(name) => name.clone(),
+            Subject::Address(ip) => match self.address(*ip) {
+                Some(Address::Service(service)) => service.name.clone(),
+                Some(Address::Workload(workload)) => return Resolution::Workload(workload),
+                None => return Resolution::Unknown,
+            },
+        };
+        self.tables.service_for(&name, client).map_or(Resolution::Unknown, Resolution::Service)
     }
 
-    /// A service by its name.
+    /// A service by its name, as clients without routes of their own see it.
     #[must_use]
     pub fn service(&self, name: &ServiceName) -> Option<Arc<Service>> {
         self.tables.services.get(name).cloned()

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use leno_types::mesh::{ServerPolicy, Service, Workload};
 use leno_types::{InstanceName, ServiceName};
 
+use crate::build::BuiltService;
 use crate::change::Changed;
 
 /// What stands behind an IP address.
@@ -21,6 +22,8 @@ pub enum Address {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
+    /// Services as clients of a namespace see them that has routes of its own for them.
+    consumers: BTreeMap<ServiceName, BTreeMap<Arc<str>, Arc<Service>>>,
     pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
     pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,
     /// The first claim holds.
@@ -28,9 +31,9 @@ pub(crate) struct Tables {
 }
 
 /// Values made anew; none where there is nothing of that name any more.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Rebuilt {
-    pub(crate) services: BTreeMap<ServiceName, Option<Service>>,
+    pub(crate) services: BTreeMap<ServiceName, Option<BuiltService>>,
     pub(crate) instances: BTreeMap<InstanceName, Option<(Workload, ServerPolicy)>>,
 }
 
@@ -74,7 +77,14 @@ impl Tables {
     pub(crate) fn replace(&mut self, rebuilt: Rebuilt) -> Changed {
         let mut changed = Changed::default();
         let mut moved: Vec<(Claim, Option<Address>)> = Vec::new();
-        for (name, service) in rebuilt.services {
+        for (name, built) in rebuilt.services {
+            let (service, consumers) = match built {
+                Some(BuiltService { service, consumers }) => (Some(service), consumers),
+                None => (None, BTreeMap::new()),
+            };
+            if self.replace_consumers(&name, consumers) {
+                changed.services.insert(name.clone());
+            }
             if self.services.get(&name).map(Arc::as_ref) != service.as_ref() {
                 let address = service.map(|service| Address::Service(Arc::new(service)));
                 moved.push((Claim::Service(name.clone()), address));
@@ -100,6 +110,29 @@ impl Tables {
         let differs = |(ip, answer)| (self.address(ip) != answer).then_some(ip);
         changed.addresses = before.into_iter().filter_map(differs).collect();
         changed
+    }
+
+    /// Whether the service became another one for the clients of some namespace.
+    fn replace_consumers(&mut self, name: &ServiceName, new: BTreeMap<Arc<str>, Service>) -> bool {
+        let old = self.consumers.remove(name).unwrap_or_default();
+        let mut differs = old.keys().any(|namespace| !new.contains_key(namespace));
+        let kept = |(namespace, service): (Arc<str>, Service)| {
+            let same = old.get(&namespace).filter(|old| ***old == service).cloned();
+            differs |= same.is_none();
+            let value = same.unwrap_or_else(|| Arc::new(service));
+            (namespace, value)
+        };
+        let values: BTreeMap<_, _> = new.into_iter().map(kept).collect();
+        if !values.is_empty() {
+            self.consumers.insert(name.clone(), values);
+        }
+        differs
+    }
+
+    /// A service as a client in a namespace sees it.
+    pub(crate) fn service_for(&self, name: &ServiceName, client: &str) -> Option<Arc<Service>> {
+        let own = self.consumers.get(name).and_then(|consumers| consumers.get(client));
+        own.or_else(|| self.services.get(name)).cloned()
     }
 
     /// What is answered, before they move, at the addresses that moves can concern.

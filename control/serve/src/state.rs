@@ -1,12 +1,11 @@
 //! The index, shared by all streams, with what each resource looks like on the wire.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use leno_index::{Change, Changed, Index};
-use leno_types::mesh::{Resolution, ServerPolicy, Service, Workload};
+use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
 use leno_types::{Identity, InstanceName};
 use leno_wire::{MAX_PREFETCH, encode, names, proto};
 use tokio::sync::watch;
@@ -22,8 +21,9 @@ const VERSION_BYTES: usize = 16;
 #[derive(Debug)]
 pub struct State {
     tables: RwLock<Tables>,
-    /// Resources as last encoded, by name. Locked after `tables`, never before.
-    encoded: Mutex<HashMap<String, Arc<Encoded>>>,
+    /// Resources as last encoded, by name: of a service one for each set of routes that it comes with.
+    /// Locked after `tables`, never before.
+    encoded: Mutex<HashMap<String, Vec<Arc<Encoded>>>>,
     version: watch::Sender<u64>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -39,7 +39,7 @@ struct Tables {
 /// What one change concerns.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
-    pub(crate) ips: HashSet<IpAddr>,
+    pub(crate) subjects: HashSet<Subject>,
     /// Names of resources.
     pub(crate) names: HashSet<String>,
     /// Namespaces in which something to prefetch has changed.
@@ -164,18 +164,17 @@ impl State {
     /// The encoding of `source`, made where there is none yet.
     fn encode(&self, name: String, source: Source) -> Arc<Encoded> {
         let mut encoded = self.encodings();
-        if let Some(known) = encoded.get(&name)
-            && known.source.is(&source)
-        {
+        let of_name = encoded.entry(name.clone()).or_default();
+        if let Some(known) = of_name.iter().find(|known| known.source.is(&source)) {
             return Arc::clone(known);
         }
-        let made = Arc::new(Encoded::new(name.clone(), source));
-        encoded.insert(name, Arc::clone(&made));
+        let made = Arc::new(Encoded::new(name, source));
+        of_name.push(Arc::clone(&made));
         self.metrics.cached_resources.set(encoded.len() as u64);
         made
     }
 
-    fn encodings(&self) -> MutexGuard<'_, HashMap<String, Arc<Encoded>>> {
+    fn encodings(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<Encoded>>>> {
         self.encoded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -229,23 +228,20 @@ impl Source {
 impl From<Changed> for Touched {
     fn from(changed: Changed) -> Self {
         let Changed { services, workloads, policies, addresses } = changed;
+        let subjects = addresses.into_iter().map(Subject::Address);
+        let subjects = subjects.chain(services.iter().cloned().map(Subject::Service)).collect();
         let names = services.iter().map(names::of_service);
         let names = names.chain(workloads.iter().map(names::of_workload)).collect();
         let namespaces = services.into_iter().map(|service| service.namespace);
         let namespaces = namespaces.chain(workloads.into_iter().map(|w| w.namespace)).collect();
-        Self {
-            ips: addresses.into_iter().collect(),
-            names,
-            namespaces,
-            policies: policies.into_iter().collect(),
-        }
+        Self { subjects, names, namespaces, policies: policies.into_iter().collect() }
     }
 }
 
 impl View<'_> {
-    /// What is at an address.
-    pub(crate) fn at(&self, ip: IpAddr) -> Option<Arc<Encoded>> {
-        match self.tables.index.resolve(ip) {
+    /// What a proxy in the namespace `client` is told of a subject.
+    pub(crate) fn at(&self, subject: &Subject, client: &str) -> Option<Arc<Encoded>> {
+        match self.tables.index.resolve(subject, client) {
             Resolution::Service(service) => Some(self.service(service)),
             Resolution::Workload(workload) => Some(self.workload(workload)),
             Resolution::Unknown | Resolution::Pending => None,

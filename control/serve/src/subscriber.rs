@@ -10,10 +10,10 @@
 //! number of changes between two flushes costs one response.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_types::InstanceName;
+use leno_types::mesh::Subject;
 use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, SERVER_POLICY_TYPE, names, proto};
 
 use crate::state::{Encoded, Touched, View};
@@ -49,11 +49,11 @@ struct Addresses {
     /// The first request of the type has been taken.
     begun: bool,
     wildcard: bool,
-    asked: HashMap<IpAddr, Answer>,
+    asked: HashMap<Subject, Answer>,
     /// Names and versions, as the proxy has them.
     held: HashMap<String, Arc<str>>,
-    /// Addresses to answer.
-    due: BTreeSet<IpAddr>,
+    /// Subjects to answer.
+    due: BTreeSet<Subject>,
     /// Resources to send with the next batches, by name.
     pending: BTreeMap<String, Arc<Encoded>>,
     /// Names to be said to be gone once `pending` is empty.
@@ -151,19 +151,20 @@ impl Addresses {
             self.stale |= !self.held.is_empty();
         }
         for name in request.resource_names_unsubscribe {
-            match names::address(&name) {
-                Some(ip) => self.drop_address(ip, own),
+            match names::subject(&name) {
+                Some(subject) => self.drop_subject(&subject, own),
                 None => self.stale |= name == names::WILDCARD && std::mem::take(&mut self.wildcard),
             }
         }
         let mut taken = Taken::default();
         for name in request.resource_names_subscribe {
-            match names::address(&name) {
-                Some(ip)
-                    if self.asked.contains_key(&ip) || self.asked.len() < MAX_SUBSCRIPTIONS =>
+            match names::subject(&name) {
+                Some(subject)
+                    if self.asked.contains_key(&subject)
+                        || self.asked.len() < MAX_SUBSCRIPTIONS =>
                 {
-                    self.asked.insert(ip, Answer::None);
-                    self.due.insert(ip);
+                    self.asked.insert(subject.clone(), Answer::None);
+                    self.due.insert(subject);
                 }
                 Some(_) => {
                     taken.refused += 1;
@@ -179,12 +180,12 @@ impl Addresses {
         taken
     }
 
-    /// Takes note that the proxy drops an address, and with it what is at it, unless it is of the
+    /// Takes note that the proxy drops a subject, and with it what is at it, unless it is of the
     /// namespace that the proxy keeps: the resource is sent again to whoever asks again.
-    fn drop_address(&mut self, ip: IpAddr, own: &str) {
-        self.due.remove(&ip);
-        self.gone.remove(&names::of_address(ip));
-        let Some(Answer::Known(name)) = self.asked.remove(&ip) else {
+    fn drop_subject(&mut self, subject: &Subject, own: &str) {
+        self.due.remove(subject);
+        self.gone.remove(&names::of_subject(subject));
+        let Some(Answer::Known(name)) = self.asked.remove(subject) else {
             return;
         };
         let namespace = name.split('/').nth(1);
@@ -195,15 +196,15 @@ impl Addresses {
     }
 
     fn concerns(&self, touched: &Touched, own: &str) -> bool {
-        let smaller_in = |ips: &HashSet<IpAddr>| {
-            if ips.len() < self.asked.len() {
-                ips.iter().any(|ip| self.asked.contains_key(ip))
+        let smaller_in = |subjects: &HashSet<Subject>| {
+            if subjects.len() < self.asked.len() {
+                subjects.iter().any(|subject| self.asked.contains_key(subject))
             } else {
-                self.asked.keys().any(|ip| ips.contains(ip))
+                self.asked.keys().any(|subject| subjects.contains(subject))
             }
         };
         (self.wildcard && touched.namespaces.contains(own))
-            || smaller_in(&touched.ips)
+            || smaller_in(&touched.subjects)
             || touched.names.iter().any(|name| self.held.contains_key(name))
     }
 
@@ -219,9 +220,9 @@ impl Addresses {
                     self.want(resource);
                 }
             }
-            let asked: Vec<IpAddr> = self.asked.keys().copied().collect();
-            for ip in asked {
-                if let Some(name) = self.answer(ip, view) {
+            let asked: Vec<Subject> = self.asked.keys().cloned().collect();
+            for subject in asked {
+                if let Some(name) = self.answer(&subject, own, view) {
                     wanted.insert(name);
                 }
             }
@@ -234,24 +235,24 @@ impl Addresses {
                 keep
             });
         }
-        for ip in std::mem::take(&mut self.due) {
-            self.answer(ip, view);
+        for subject in std::mem::take(&mut self.due) {
+            self.answer(&subject, own, view);
         }
     }
 
-    /// Compares what is at one address; the name of its resource.
-    fn answer(&mut self, ip: IpAddr, view: &View<'_>) -> Option<String> {
-        let answer = self.asked.get_mut(&ip)?;
-        let Some(resource) = view.at(ip) else {
+    /// Compares what is told of one subject; the name of its resource.
+    fn answer(&mut self, subject: &Subject, own: &str, view: &View<'_>) -> Option<String> {
+        let answer = self.asked.get_mut(subject)?;
+        let Some(resource) = view.at(subject, own) else {
             if !matches!(answer, Answer::Absent) {
                 *answer = Answer::Absent;
-                self.gone.insert(names::of_address(ip));
+                self.gone.insert(names::of_subject(subject));
             }
             return None;
         };
         let name = resource.name().to_owned();
         *answer = Answer::Known(name.clone());
-        self.gone.remove(&names::of_address(ip));
+        self.gone.remove(&names::of_subject(subject));
         self.want(resource);
         Some(name)
     }

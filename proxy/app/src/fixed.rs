@@ -1,6 +1,7 @@
 //! Running without a control plane, from YAML documents.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use leno_discovery::Directory;
@@ -8,7 +9,7 @@ use leno_index::{Change, Index, Settings};
 use leno_outbound::Fixed as FixedDestination;
 use leno_resources::{Documents, Object, Proxy, ProxyIdentity, STDIN, load};
 use leno_tls::{Credentials, Keyring};
-use leno_types::mesh::{Resolution, ServerPolicy};
+use leno_types::mesh::{Resolution, ServerPolicy, Subject};
 use leno_types::{InstanceName, MtlsMode};
 use tokio::sync::watch;
 
@@ -41,9 +42,10 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     let fixed = match spec.outbound.as_ref().and_then(|outbound| outbound.service.as_ref()) {
         None => None,
         Some(wanted) => {
-            let service = index.service(&wanted.name).with_context(|| {
-                format!("spec.outbound.service: there is no Service {}", wanted.name)
-            })?;
+            let subject = Subject::Service(wanted.name.clone());
+            let Resolution::Service(service) = index.resolve(&subject, &instance.namespace) else {
+                bail!("spec.outbound.service: there is no Service {}", wanted.name);
+            };
             if service.port(wanted.port).is_none() {
                 bail!("spec.outbound.service: {} has no port {}", wanted.name, wanted.port);
             }
@@ -52,7 +54,9 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         }
     };
     let policy = ServerPolicy { workload: instance.clone(), mtls, ports: Vec::new() };
-    let directory = Directory::fixed(move |ip| index.resolve(ip)).with_server_policy(policy);
+    let client = Arc::clone(&instance.namespace);
+    let directory =
+        Directory::fixed(move |subject| index.resolve(subject, &client)).with_server_policy(policy);
     Ok(Setup {
         instance,
         is_static: true,

@@ -6,9 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leno_types::InstanceName;
-use leno_types::canonical;
-use leno_types::mesh::{Resolution, ServerPolicy, Service};
+use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject};
+use leno_types::{InstanceName, ServiceName, canonical};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -70,7 +69,7 @@ struct State {
 }
 
 struct Fixed {
-    resolver: Box<dyn Fn(IpAddr) -> Resolution + Send + Sync>,
+    resolver: Box<dyn Fn(&Subject) -> Resolution + Send + Sync>,
     policy: watch::Sender<Option<Arc<ServerPolicy>>>,
 }
 
@@ -83,7 +82,7 @@ impl Directory {
     /// A directory that never changes: for static mode and tests. There is no server policy
     /// unless [`Directory::with_server_policy`] gives one.
     #[must_use]
-    pub fn fixed(resolver: impl Fn(IpAddr) -> Resolution + Send + Sync + 'static) -> Self {
+    pub fn fixed(resolver: impl Fn(&Subject) -> Resolution + Send + Sync + 'static) -> Self {
         let fixed = Fixed { resolver: Box::new(resolver), policy: watch::Sender::new(None) };
         Self(Kind::Fixed(Arc::new(fixed)))
     }
@@ -108,21 +107,27 @@ impl Directory {
     /// nevertheless, and any other is [`Resolution::Unknown`].
     #[must_use]
     pub fn watch(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
-        self.ask(ip, Asker::Outbound)
+        self.ask(of_address(ip), Asker::Outbound)
     }
 
     /// The same for the address of a client, which is whoever connects: such addresses are bounded
     /// by [`crate::MAX_LOOKED_UP`] and never take the room of those that the workload dials.
     #[must_use]
     pub fn look_up(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
-        self.ask(ip, Asker::Inbound)
+        self.ask(of_address(ip), Asker::Inbound)
     }
 
-    fn ask(&self, ip: IpAddr, asker: Asker) -> watch::Receiver<Resolution> {
-        let ip = canonical(SocketAddr::new(ip, 0)).ip();
+    /// Watches a service by its name, as [`Directory::watch`] does an address: what routes refer to
+    /// may have none.
+    #[must_use]
+    pub fn watch_service(&self, name: &ServiceName) -> watch::Receiver<Resolution> {
+        self.ask(Subject::Service(name.clone()), Asker::Outbound)
+    }
+
+    fn ask(&self, subject: Subject, asker: Asker) -> watch::Receiver<Resolution> {
         match &self.0 {
-            Kind::Live(live) => live.watch(ip, asker),
-            Kind::Fixed(fixed) => watch::Sender::new((fixed.resolver)(ip)).subscribe(),
+            Kind::Live(live) => live.watch(subject, asker),
+            Kind::Fixed(fixed) => watch::Sender::new((fixed.resolver)(&subject)).subscribe(),
         }
     }
 
@@ -153,6 +158,10 @@ impl Directory {
             Kind::Fixed(_) => Status { connected: true, ..Status::default() },
         }
     }
+}
+
+fn of_address(ip: IpAddr) -> Subject {
+    Subject::Address(canonical(SocketAddr::new(ip, 0)).ip())
 }
 
 impl fmt::Debug for Directory {
@@ -202,16 +211,16 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, ip: IpAddr, asker: Asker) -> watch::Receiver<Resolution> {
+    fn watch(&self, subject: Subject, asker: Asker) -> watch::Receiver<Resolution> {
         let mut state = self.state();
-        if let Some(receiver) = state.watches.subscribe(ip, asker) {
+        if let Some(receiver) = state.watches.subscribe(&subject, asker) {
             return receiver;
         }
         let (room, dropped) = state.watches.make_room(asker);
         if dropped {
             state.forget_unneeded(&self.instance);
         }
-        let resolution = state.table.resolve(ip);
+        let resolution = state.table.resolve(&subject);
         let known = matches!(resolution, Resolution::Service(_) | Resolution::Workload(_));
         // What is known is bounded by what the control plane has sent. Without its watch, a meshed
         // address would be taken for an unmeshed one, and dialled in plaintext.
@@ -219,7 +228,7 @@ impl Live {
             state.refused += 1;
             return watch::Sender::new(Resolution::Unknown).subscribe();
         }
-        let receiver = state.watches.insert(ip, asker, resolution);
+        let receiver = state.watches.insert(subject, asker, resolution);
         drop(state);
         self.wanted.notify_one();
         receiver
@@ -241,12 +250,12 @@ impl Live {
 
     /// The addresses to subscribe to and those to unsubscribe from since the last call. The ends go
     /// before: an address that is in both was dropped and is watched again.
-    pub(crate) fn take_changes(&self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+    pub(crate) fn take_changes(&self) -> (Vec<Subject>, Vec<Subject>) {
         self.state().watches.take_changes()
     }
 
     /// Everything watched and everything held, for the first request of a stream.
-    pub(crate) fn resume(&self) -> (Vec<IpAddr>, HashMap<String, String>) {
+    pub(crate) fn resume(&self) -> (Vec<Subject>, HashMap<String, String>) {
         let mut state = self.state();
         (state.watches.resume(), state.table.versions())
     }
@@ -287,27 +296,27 @@ impl Live {
         &self,
         resources: Vec<(String, Resource)>,
         removed: &[String],
-        absent: &[IpAddr],
+        absent: &[Subject],
     ) {
         let mut state = self.state();
-        let mut changed: Vec<IpAddr> = Vec::new();
+        let mut changed: Vec<Subject> = Vec::new();
         for name in removed {
             changed.extend(state.table.remove(name));
         }
         for (name, resource) in resources {
             changed.extend(state.table.insert(&name, resource));
         }
-        for ip in absent {
-            state.table.set_absent(*ip);
-            changed.push(*ip);
+        for subject in absent {
+            state.table.set_absent(subject.clone());
+            changed.push(subject.clone());
         }
-        for ip in changed {
-            let mut resolution = state.table.resolve(ip);
+        for subject in changed {
+            let mut resolution = state.table.resolve(&subject);
             if matches!(resolution, Resolution::Pending) {
                 // Its resource went, and with it what there was to know.
                 resolution = Resolution::Unknown;
             }
-            state.watches.publish(ip, resolution);
+            state.watches.publish(&subject, resolution);
         }
     }
 
@@ -325,7 +334,7 @@ impl State {
     /// Drops what the control plane has said of addresses that are no longer watched.
     fn forget_unneeded(&mut self, instance: &InstanceName) {
         let Self { table, watches, .. } = self;
-        table.retain(&instance.namespace, |ip| watches.contains(ip));
+        table.retain(&instance.namespace, |subject| watches.contains(subject));
     }
 }
 

@@ -7,10 +7,10 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leno_types::mesh::Subject;
 use leno_wire::proto::discovery_client::DiscoveryClient;
 use leno_wire::proto::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
 use leno_wire::{ADDRESS_TYPE, MAX_MESSAGE, SERVER_POLICY_TYPE, decode, names};
@@ -124,7 +124,7 @@ impl Requests {
         let id = live.instance().to_string();
         let (watched, versions) = live.resume();
         let mut subscribe = vec![names::WILDCARD.to_owned()];
-        subscribe.extend(watched.into_iter().map(names::of_address));
+        subscribe.extend(watched.iter().map(names::of_subject));
         self.send(DeltaDiscoveryRequest {
             node: Some(Node { id: id.clone() }),
             type_url: ADDRESS_TYPE.to_owned(),
@@ -141,12 +141,12 @@ impl Requests {
         .await
     }
 
-    /// An address that is in both was dropped and is asked for anew: ends are read first.
-    async fn change(&self, (add, remove): (Vec<IpAddr>, Vec<IpAddr>)) -> Result<(), StreamError> {
+    /// A subject that is in both was dropped and is asked for anew: ends are read first.
+    async fn change(&self, (add, remove): (Vec<Subject>, Vec<Subject>)) -> Result<(), StreamError> {
         if add.is_empty() && remove.is_empty() {
             return Ok(());
         }
-        let names = |ips: Vec<IpAddr>| ips.into_iter().map(names::of_address).collect();
+        let names = |subjects: Vec<Subject>| subjects.iter().map(names::of_subject).collect();
         self.send(DeltaDiscoveryRequest {
             type_url: ADDRESS_TYPE.to_owned(),
             resource_names_subscribe: names(add),
@@ -203,9 +203,12 @@ fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     }
     let (mut removed, mut absent) = (Vec::new(), Vec::new());
     for name in response.removed_resources {
-        match names::address(&name) {
-            Some(ip) => absent.push(ip),
-            None => removed.push(name),
+        if let Some(subject) = names::subject(&name) {
+            absent.push(subject);
+        }
+        // A service is gone by the name that it is asked about.
+        if names::address(&name).is_none() {
+            removed.push(name);
         }
     }
     live.apply(resources, &removed, &absent);

@@ -3,13 +3,15 @@
 //! ```text
 //!   ip/10.96.0.1 --alias--> service/shop/web --> resource (version, value)
 //!   ip/10.96.0.9 --absent: the control plane said that nothing is there
+//!   a service that is asked about by its name needs no alias
 //! ```
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_types::mesh::{Resolution, Service, Workload};
+use leno_types::mesh::{Resolution, Service, Subject, Workload};
+use leno_wire::names;
 
 /// A service or a workload, as the control plane sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub(crate) struct Table {
     /// Several resources may claim an address, be it only while one takes it over from the other.
     /// The first by name has it, so a service goes before a workload, as the index decides.
     aliases: HashMap<IpAddr, BTreeSet<Arc<str>>>,
-    absent: HashSet<IpAddr>,
+    absent: HashSet<Subject>,
 }
 
 impl Address {
@@ -42,6 +44,14 @@ impl Address {
         match self {
             Self::Service(service) => &service.name.namespace,
             Self::Workload(workload) => &workload.name.namespace,
+        }
+    }
+
+    /// Under what it can be asked about by name.
+    fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Service(service) => Some(Subject::Service(service.name.clone())),
+            Self::Workload(_) => None,
         }
     }
 
@@ -54,12 +64,18 @@ impl Address {
 }
 
 impl Table {
-    /// What is known of an address.
-    pub(crate) fn resolve(&self, ip: IpAddr) -> Resolution {
-        let name = self.aliases.get(&ip).and_then(BTreeSet::first);
-        match name.and_then(|name| self.resources.get(name)) {
+    /// What is known of a subject.
+    pub(crate) fn resolve(&self, subject: &Subject) -> Resolution {
+        let resource = match subject {
+            Subject::Address(ip) => {
+                let name = self.aliases.get(ip).and_then(BTreeSet::first);
+                name.and_then(|name| self.resources.get(name))
+            }
+            Subject::Service(name) => self.resources.get(names::of_service(name).as_str()),
+        };
+        match resource {
             Some(resource) => resource.address.resolution(),
-            None if self.absent.contains(&ip) => Resolution::Unknown,
+            None if self.absent.contains(subject) => Resolution::Unknown,
             None => Resolution::Pending,
         }
     }
@@ -87,42 +103,51 @@ impl Table {
         self.resources.iter().map(version).collect()
     }
 
-    /// Takes a resource in place of an older one of that name. Returns the addresses whose
-    /// resolution may have changed.
-    pub(crate) fn insert(&mut self, name: &str, resource: Resource) -> Vec<IpAddr> {
+    /// Takes a resource in place of an older one of that name. Returns the subjects whose resolution
+    /// may have changed.
+    pub(crate) fn insert(&mut self, name: &str, resource: Resource) -> Vec<Subject> {
         let mut changed = self.remove(name);
         let name: Arc<str> = name.into();
         for ip in &resource.aliases {
             self.aliases.entry(*ip).or_default().insert(Arc::clone(&name));
-            self.absent.remove(ip);
-            changed.push(*ip);
+            self.absent.remove(&Subject::Address(*ip));
+            changed.push(Subject::Address(*ip));
+        }
+        if let Some(subject) = resource.address.subject() {
+            self.absent.remove(&subject);
+            changed.push(subject);
         }
         self.resources.insert(name, resource);
         changed
     }
 
-    /// Drops a resource. Returns the addresses that led to it.
-    pub(crate) fn remove(&mut self, name: &str) -> Vec<IpAddr> {
+    /// Drops a resource. Returns the subjects that led to it.
+    pub(crate) fn remove(&mut self, name: &str) -> Vec<Subject> {
         let Some(old) = self.resources.remove(name) else {
             return Vec::new();
         };
         for ip in &old.aliases {
             self.give_up(*ip, name);
         }
-        old.aliases
+        let subjects = old.aliases.into_iter().map(Subject::Address);
+        subjects.chain(old.address.subject()).collect()
     }
 
-    /// Records that nothing of the mesh is at an address.
-    pub(crate) fn set_absent(&mut self, ip: IpAddr) {
-        self.aliases.remove(&ip);
-        self.absent.insert(ip);
+    /// Records that there is nothing of the mesh where a subject points.
+    pub(crate) fn set_absent(&mut self, subject: Subject) {
+        if let Subject::Address(ip) = &subject {
+            self.aliases.remove(ip);
+        }
+        self.absent.insert(subject);
     }
 
     /// Drops what neither `watched` nor the namespace `own` (which is prefetched) needs.
-    pub(crate) fn retain(&mut self, own: &str, watched: impl Fn(IpAddr) -> bool) {
-        self.absent.retain(|ip| watched(*ip));
+    pub(crate) fn retain(&mut self, own: &str, watched: impl Fn(&Subject) -> bool) {
+        self.absent.retain(|subject| watched(subject));
         let needed = |resource: &Resource| {
-            resource.address.namespace() == own || resource.aliases.iter().any(|ip| watched(*ip))
+            resource.address.namespace() == own
+                || resource.aliases.iter().any(|ip| watched(&Subject::Address(*ip)))
+                || resource.address.subject().is_some_and(|subject| watched(&subject))
         };
         let dropped: Vec<Arc<str>> = self
             .resources

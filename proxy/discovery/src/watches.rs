@@ -1,10 +1,9 @@
 //! Which addresses are watched, within bounds, and what of that the control plane has been told.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
-use leno_types::mesh::Resolution;
+use leno_types::mesh::{Resolution, Subject};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -37,15 +36,15 @@ pub(crate) enum Asker {
 /// The addresses that are watched.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    watched: HashMap<IpAddr, Watched>,
+    watched: HashMap<Subject, Watched>,
     /// How many of them are watched for each [`Asker`].
     counts: [usize; 2],
     /// When each was last searched in vain.
     searched: [Option<Instant>; 2],
     /// To subscribe to, not yet sent.
-    subscribe: Vec<IpAddr>,
+    subscribe: Vec<Subject>,
     /// To unsubscribe from, not yet sent: each was subscribed to on this stream.
-    unsubscribe: Vec<IpAddr>,
+    unsubscribe: Vec<Subject>,
     /// Counts the uses, for their order.
     uses: u64,
 }
@@ -76,18 +75,18 @@ impl Watches {
         self.watched.len()
     }
 
-    pub(crate) fn contains(&self, ip: IpAddr) -> bool {
-        self.watched.contains_key(&ip)
+    pub(crate) fn contains(&self, subject: &Subject) -> bool {
+        self.watched.contains_key(subject)
     }
 
     /// One more receiver of an address that is watched already.
     pub(crate) fn subscribe(
         &mut self,
-        ip: IpAddr,
+        subject: &Subject,
         asker: Asker,
     ) -> Option<watch::Receiver<Resolution>> {
         self.uses += 1;
-        let watched = self.watched.get_mut(&ip)?;
+        let watched = self.watched.get_mut(subject)?;
         watched.idle_since = None;
         watched.used = self.uses;
         if asker == Asker::Outbound && watched.asker == Asker::Inbound {
@@ -109,19 +108,19 @@ impl Watches {
         if self.searched[asker as usize].is_some_and(|at| now.duration_since(at) < SEARCH_PAUSE) {
             return (false, false);
         }
-        let mut idle: Vec<(Instant, u64, IpAddr)> = self
+        let mut idle: Vec<(Instant, u64, Subject)> = self
             .watched
             .iter()
             .filter(|(_, one)| one.asker == asker && one.resolution.receiver_count() == 0)
-            .map(|(ip, one)| (one.idle_since.unwrap_or(now), one.used, *ip))
+            .map(|(subject, one)| (one.idle_since.unwrap_or(now), one.used, subject.clone()))
             .collect();
         if idle.is_empty() {
             self.searched[asker as usize] = Some(now);
             return (false, false);
         }
         idle.sort_unstable();
-        for (_, _, ip) in idle.into_iter().take(most / DROPPED_PART) {
-            self.remove(ip);
+        for (_, _, subject) in idle.into_iter().take(most / DROPPED_PART) {
+            self.remove(subject);
         }
         self.forget_unsent();
         (self.counts[asker as usize] < most, true)
@@ -129,21 +128,21 @@ impl Watches {
 
     pub(crate) fn insert(
         &mut self,
-        ip: IpAddr,
+        subject: Subject,
         asker: Asker,
         now: Resolution,
     ) -> watch::Receiver<Resolution> {
         let (resolution, receiver) = watch::channel(now);
         let watched = Watched { resolution, asker, used: self.uses, idle_since: None, sent: false };
-        self.watched.insert(ip, watched);
+        self.watched.insert(subject.clone(), watched);
         self.counts[asker as usize] += 1;
-        self.subscribe.push(ip);
+        self.subscribe.push(subject);
         receiver
     }
 
-    /// Tells whoever watches the address, if anybody does and it is news.
-    pub(crate) fn publish(&self, ip: IpAddr, resolution: Resolution) {
-        let Some(watched) = self.watched.get(&ip) else { return };
+    /// Tells whoever watches the subject, if anybody does and it is news.
+    pub(crate) fn publish(&self, subject: &Subject, resolution: Resolution) {
+        let Some(watched) = self.watched.get(subject) else { return };
         watched.resolution.send_if_modified(|current| {
             let differs = *current != resolution;
             *current = resolution;
@@ -151,12 +150,12 @@ impl Watches {
         });
     }
 
-    /// What to subscribe to and what to unsubscribe from since the last call. An address may be in
+    /// What to subscribe to and what to unsubscribe from since the last call. A subject may be in
     /// both: it was dropped and is watched again, so the end must be told first.
-    pub(crate) fn take_changes(&mut self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+    pub(crate) fn take_changes(&mut self) -> (Vec<Subject>, Vec<Subject>) {
         let add = std::mem::take(&mut self.subscribe);
-        for ip in &add {
-            if let Some(watched) = self.watched.get_mut(ip) {
+        for subject in &add {
+            if let Some(watched) = self.watched.get_mut(subject) {
                 watched.sent = true;
             }
         }
@@ -164,36 +163,37 @@ impl Watches {
     }
 
     /// Everything watched, for the first request of a stream.
-    pub(crate) fn resume(&mut self) -> Vec<IpAddr> {
+    pub(crate) fn resume(&mut self) -> Vec<Subject> {
         self.subscribe.clear();
         self.unsubscribe.clear();
         self.watched.values_mut().for_each(|watched| watched.sent = true);
-        self.watched.keys().copied().collect()
+        self.watched.keys().cloned().collect()
     }
 
     /// Drops addresses that nobody has watched for [`IDLE`]; whether there were any.
     pub(crate) fn sweep(&mut self) -> bool {
         let now = Instant::now();
         let mut over = Vec::new();
-        for (ip, watched) in &mut self.watched {
+        for (subject, watched) in &mut self.watched {
             if watched.resolution.receiver_count() > 0 {
                 watched.idle_since = None;
             } else if now.duration_since(*watched.idle_since.get_or_insert(now)) >= IDLE {
-                over.push(*ip);
+                over.push(subject.clone());
             }
         }
-        for ip in &over {
-            self.remove(*ip);
+        let any = !over.is_empty();
+        for subject in over {
+            self.remove(subject);
         }
         self.forget_unsent();
-        !over.is_empty()
+        any
     }
 
-    fn remove(&mut self, ip: IpAddr) {
-        if let Some(watched) = self.watched.remove(&ip) {
+    fn remove(&mut self, subject: Subject) {
+        if let Some(watched) = self.watched.remove(&subject) {
             self.counts[watched.asker as usize] -= 1;
             if watched.sent {
-                self.unsubscribe.push(ip);
+                self.unsubscribe.push(subject);
             }
         }
     }
@@ -201,6 +201,6 @@ impl Watches {
     /// After removals: what the control plane was not told of needs no word at all.
     fn forget_unsent(&mut self) {
         let watched = &self.watched;
-        self.subscribe.retain(|ip| watched.contains_key(ip));
+        self.subscribe.retain(|subject| watched.contains_key(subject));
     }
 }

@@ -38,6 +38,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
             protocol,
             endpoints: endpoints.iter().map(endpoint).collect(),
         }],
+        routes: [].into(),
     };
     let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
     Outbound::new(Parts {

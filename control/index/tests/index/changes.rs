@@ -48,7 +48,7 @@ fn an_address_that_moves_is_told_once_with_its_new_answer() {
     let changed = index.apply_all(vec![Change::Delete(key), Change::Upsert(other)]);
     assert_eq!(names(&changed.services), ["shop/web", "shop/web2"]);
     assert_eq!(names(&changed.addresses), ["10.96.0.1", "fd96::1"]);
-    match index.resolve(ip("10.96.0.1")) {
+    match index.resolve(&ip("10.96.0.1").into(), "client") {
         Resolution::Service(service) => assert_eq!(&*service.name.name, "web2"),
         other => panic!("{other:?}"),
     }

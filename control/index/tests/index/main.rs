@@ -3,6 +3,7 @@
 
 mod changes;
 mod orders;
+mod routes;
 mod services;
 mod support;
 mod workloads;

@@ -20,11 +20,15 @@ fn every_vip_leads_to_the_service() {
     let index = shop();
     let web = service(&index, "shop/web");
     for vip in ["10.96.0.1", "fd96::1", "::ffff:10.96.0.1"] {
-        assert_eq!(index.resolve(ip(vip)), Resolution::Service(web.clone()), "{vip}");
+        assert_eq!(
+            index.resolve(&ip(vip).into(), "client"),
+            Resolution::Service(web.clone()),
+            "{vip}"
+        );
     }
     let address = index.address(ip("fd96::1")).unwrap();
     assert_eq!(index.aliases(&address), [ip("10.96.0.1"), ip("fd96::1")]);
-    assert_eq!(index.resolve(ip("10.96.0.9")), Resolution::Unknown);
+    assert_eq!(index.resolve(&ip("10.96.0.9").into(), "client"), Resolution::Unknown);
 }
 
 #[test]
@@ -160,8 +164,8 @@ spec: {clusterIP: None, clusterIPs: [None], ports: [{name: http, port: 80}]}
     );
     let web = service(&index, "shop/web");
     assert_eq!((web.vips.len(), web.port(80).unwrap().endpoints.len()), (0, 2));
-    assert_eq!(index.resolve(ip("10.96.0.1")), Resolution::Unknown);
-    assert!(matches!(index.resolve(ip("10.89.0.2")), Resolution::Workload(_)));
+    assert_eq!(index.resolve(&ip("10.96.0.1").into(), "client"), Resolution::Unknown);
+    assert!(matches!(index.resolve(&ip("10.89.0.2").into(), "client"), Resolution::Workload(_)));
 }
 
 #[test]

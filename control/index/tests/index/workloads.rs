@@ -28,7 +28,7 @@ fn an_instance_is_found_by_each_address() {
     let index = shop();
     let web = workload(&index, "shop/web-1");
     for address in ["10.89.0.3", "fd89::3"] {
-        assert_eq!(index.resolve(ip(address)), Resolution::Workload(web.clone()));
+        assert_eq!(index.resolve(&ip(address).into(), "client"), Resolution::Workload(web.clone()));
     }
     let identity = web.identity.as_ref().unwrap().to_string();
     assert_eq!(identity, "spiffe://cluster.local/ns/shop/sa/web");
@@ -123,7 +123,7 @@ fn a_workload_that_ends_leaves_nothing_behind() {
     let changed = index.apply(leno_index::Change::Delete(key));
     assert!(index.workload(&"shop/web-0".parse().unwrap()).is_none());
     assert!(index.server_policy(&"shop/web-0".parse().unwrap()).is_none());
-    assert_eq!(index.resolve(ip("fd89::2")), Resolution::Unknown);
+    assert_eq!(index.resolve(&ip("fd89::2").into(), "client"), Resolution::Unknown);
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
     // The slices still name them, and nobody is expected there any more.
     let left = endpoints(service(&index, "shop/web").port(80).unwrap());

@@ -96,10 +96,10 @@ async fn an_address_is_answered_whatever_is_there() {
     stream.subscribe(&["ip/10.89.0.7"]).await;
     assert_eq!(names(&stream.next().await.unwrap()), ["workload/books/api-0"]);
 
-    stream.subscribe(&["ip/192.0.2.1", "service/books/api"]).await;
+    stream.subscribe(&["ip/192.0.2.1", "workload/books/none"]).await;
     let response = stream.next().await.unwrap();
     assert!(response.resources.is_empty());
-    assert_eq!(response.removed_resources, ["ip/192.0.2.1", "service/books/api"]);
+    assert_eq!(response.removed_resources, ["ip/192.0.2.1", "workload/books/none"]);
 
     // What appears later is told without being asked for again, and so is its end.
     plane.apply(&service("books", "late", "192.0.2.1", 80));
@@ -109,6 +109,64 @@ async fn an_address_is_answered_whatever_is_there() {
     plane.delete(Kind::Service, "books", "late");
     let response = stream.next().await.unwrap();
     assert_eq!(response.removed_resources, ["ip/192.0.2.1", "service/books/late"]);
+}
+
+#[tokio::test]
+async fn a_service_is_answered_by_its_name() {
+    let plane = Plane::start(&service("books", "headless", "None", 80)).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    stream.subscribe(&["service/books/headless", "service/books/late"]).await;
+    let response = stream.next().await.unwrap();
+    assert_eq!(names(&response), ["service/books/headless"]);
+    assert_eq!(response.removed_resources, ["service/books/late"]);
+    plane.apply(&service("books", "late", "10.96.0.8", 80));
+    assert_eq!(names(&stream.next().await.unwrap()), ["service/books/late"]);
+    stream.unsubscribe(&["service/books/late"]).await;
+    plane.apply(&service("books", "late", "10.96.0.8", 81));
+    plane.delete(Kind::Service, "books", "headless");
+    let response = stream.next().await.unwrap();
+    assert!(response.resources.is_empty(), "{response:?}");
+    assert!(response.removed_resources.contains(&"service/books/headless".to_owned()));
+}
+
+/// The names of the routes that come with the first service of a response.
+fn routes(response: &DeltaDiscoveryResponse) -> Vec<String> {
+    let any = response.resources[0].resource.as_ref().unwrap();
+    let Address::Service(service) = decode::address(any).unwrap() else { panic!("{any:?}") };
+    service.routes.iter().map(|route| route.name.to_string()).collect()
+}
+
+/// MeshConsumerRoute, on the wire: a route goes to exactly the proxies for which it holds.
+#[tokio::test]
+async fn routes_travel_with_the_service_to_those_for_whom_they_hold() {
+    let route = |name: &str, namespace: &str| {
+        format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+             metadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  \
+             parentRefs: [{{group: \"\", kind: Service, name: api, namespace: books}}]\n  \
+             rules: [{{backendRefs: [{{name: api, namespace: books, port: 80}}]}}]\n"
+        )
+    };
+    let api = service("books", "api", "10.96.0.7", 80);
+    let plane = Plane::start(&(api + &route("own", "books"))).await;
+    let mut shop = plane.stream("shop/web-0").await;
+    let mut other = plane.stream("other/web-0").await;
+    for stream in [&mut shop, &mut other] {
+        stream.subscribe(&["ip/10.96.0.7"]).await;
+        assert_eq!(routes(&stream.next().await.unwrap()), ["own"]);
+    }
+    plane.apply(&route("theirs", "shop"));
+    assert_eq!(routes(&shop.next().await.unwrap()), ["theirs"]);
+    // Were the consumer route sent to the other namespace, it would come before this.
+    plane.apply(&service("books", "api", "10.96.0.7", 81));
+    let response = other.next().await.unwrap();
+    assert_eq!(routes(&response), ["own"]);
+    let any = response.resources[0].resource.as_ref().unwrap();
+    let Address::Service(service) = decode::address(any).unwrap() else { panic!("{any:?}") };
+    assert_eq!(service.ports[0].port, 81);
+    assert_eq!(routes(&shop.next().await.unwrap()), ["theirs"]);
+    plane.delete(Kind::HttpRoute, "shop", "theirs");
+    assert_eq!(routes(&shop.next().await.unwrap()), ["own"]);
 }
 
 #[tokio::test]

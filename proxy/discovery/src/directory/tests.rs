@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_types::InstanceName;
-use leno_types::mesh::{Resolution, Service, Workload};
+use leno_types::mesh::{Resolution, Service, Subject, Workload};
 use tokio::sync::watch;
 
 use super::{Directory, Live};
@@ -22,7 +22,12 @@ fn ip(text: &str) -> IpAddr {
 
 fn service(name: &str, vips: &[&str]) -> (String, Resource) {
     let vips: Vec<_> = vips.iter().map(|text| ip(text)).collect();
-    let service = Service { name: name.parse().unwrap(), vips: vips.clone(), ports: Vec::new() };
+    let service = Service {
+        name: name.parse().unwrap(),
+        vips: vips.clone(),
+        ports: Vec::new(),
+        routes: [].into(),
+    };
     resource(format!("service/{name}"), Address::Service(Arc::new(service)), vips)
 }
 
@@ -58,12 +63,27 @@ fn a_watch_is_pending_until_the_control_plane_answers() {
     assert_eq!(name(&watched.borrow()), "pending");
     assert_eq!(live.take_changes().0.len(), 2);
 
-    live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[ip("10.96.0.2")]);
+    live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[ip("10.96.0.2").into()]);
     assert_eq!(name(&watched.borrow()), "service shop/db");
     assert_eq!(name(&other.borrow()), "unknown");
 
     live.apply(vec![], &["service/shop/db".to_owned()], &[]);
     assert_eq!(name(&watched.borrow()), "unknown");
+}
+
+#[test]
+fn a_service_is_watched_by_its_name() {
+    let (directory, live) = live();
+    let watched = directory.watch_service(&"books/api".parse().unwrap());
+    assert_eq!(name(&watched.borrow()), "pending");
+    assert_eq!(live.take_changes().0, [Subject::Service("books/api".parse().unwrap())]);
+    live.apply(vec![service("books/api", &[])], &[], &[]);
+    assert_eq!(name(&watched.borrow()), "service books/api");
+    let gone = "service/books/api".to_owned();
+    live.apply(vec![], &[gone], &[Subject::Service("books/api".parse().unwrap())]);
+    assert_eq!(name(&watched.borrow()), "unknown");
+    live.apply(vec![service("books/api", &[])], &[], &[]);
+    assert_eq!(name(&watched.borrow()), "service books/api");
 }
 
 #[test]
@@ -120,7 +140,7 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
         live.take_changes().1
     };
     let answer = vec![service("far/a", &["10.96.1.1"]), service("far/b", &["10.96.1.2"])];
-    live.apply(answer, &[], &[ip("10.96.1.3")]);
+    live.apply(answer, &[], &[ip("10.96.1.3").into()]);
     live.apply(vec![service("shop/own", &["10.96.0.9"])], &[], &[]);
     assert!(ends().is_empty());
     tokio::time::advance(IDLE - Duration::from_secs(1)).await;
@@ -129,7 +149,7 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
     drop(directory.watch(ip("10.96.1.3")));
     assert!(ends().is_empty());
     tokio::time::advance(Duration::from_secs(2)).await;
-    assert_eq!(ends(), [ip("10.96.1.2")]);
+    assert_eq!(ends(), [Subject::Address(ip("10.96.1.2"))]);
     assert_eq!(name(&kept.borrow()), "service far/a");
     // What nobody watches is gone, but for the prefetched.
     let status = directory.status();
@@ -188,7 +208,7 @@ async fn at_the_bound_the_oldest_that_nobody_watches_make_room() {
     let (added, dropped) = live.take_changes();
     assert_eq!((added.len(), dropped.len()), (1, MAX_WATCHED / 4));
     let expected = MAX_WATCHED / 2 + 1..=MAX_WATCHED / 2 + MAX_WATCHED / 4;
-    assert!(dropped.into_iter().eq(expected.map(scanned)));
+    assert!(dropped.into_iter().eq(expected.map(scanned).map(Subject::Address)));
     assert_eq!(
         (directory.status().addresses, directory.status().refused),
         (MAX_WATCHED * 3 / 4 + 1, 2)
@@ -239,8 +259,8 @@ fn what_is_dropped_and_watched_again_is_asked_for_again() {
     drop(directory.look_up(scanned(MAX_LOOKED_UP)));
     drop(directory.look_up(scanned(0)));
     let (added, dropped) = live.take_changes();
-    assert_eq!(added, [scanned(MAX_LOOKED_UP), scanned(0)]);
-    assert!(dropped.contains(&scanned(0)));
+    assert_eq!(added, [scanned(MAX_LOOKED_UP), scanned(0)].map(Subject::Address));
+    assert!(dropped.contains(&scanned(0).into()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,15 +279,16 @@ async fn the_age_counts_from_the_loss() {
 #[test]
 fn a_fixed_directory_asks_its_resolver() {
     let name_of = "shop/web-0".parse::<InstanceName>().unwrap();
-    let directory = Directory::fixed(move |address| match &*address.to_string() {
-        "10.0.0.1" => Resolution::Workload(Arc::new(Workload {
-            name: name_of.clone(),
-            addresses: vec![address],
-            identity: None,
-            ports: Vec::new(),
-        })),
-        _ => Resolution::Unknown,
-    });
+    let directory =
+        Directory::fixed(move |subject| match &*leno_wire::names::of_subject(subject) {
+            "ip/10.0.0.1" => Resolution::Workload(Arc::new(Workload {
+                name: name_of.clone(),
+                addresses: vec![ip("10.0.0.1")],
+                identity: None,
+                ports: Vec::new(),
+            })),
+            _ => Resolution::Unknown,
+        });
     let watched = directory.watch(ip("10.0.0.1"));
     assert_eq!(name(&watched.borrow()), "workload shop/web-0");
     assert_eq!(name(&directory.watch(ip("10.0.0.2")).borrow()), "unknown");

@@ -30,6 +30,7 @@ fn service(name: &str, vip: &str) -> proto::Any {
         name: name.parse().unwrap(),
         vips: vec![vip.parse().unwrap()],
         ports: Vec::new(),
+        routes: [].into(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! What is sent is received as the same value; what is garbage is an error.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+mod routes;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
@@ -49,12 +51,13 @@ prop_compose! {
         vips in prop::collection::vec(ip(), 0..3),
         ports in prop::collection::btree_map(
             1_u16.., (".{0,8}", protocol(), prop::collection::vec(endpoint(), 0..5)), 0..4),
+        routes in routes::routes(),
     ) -> Service {
         let port = |(port, (name, protocol, endpoints)): (u16, (String, _, Vec<_>))| ServicePort {
             port, name: name.into(), protocol, endpoints: endpoints.into(),
         };
         let ports = ports.into_iter().map(port).collect();
-        Service { name: ServiceName::new(&namespace, &name).unwrap(), vips, ports }
+        Service { name: ServiceName::new(&namespace, &name).unwrap(), vips, ports, routes }
     }
 }
 

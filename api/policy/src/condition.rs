@@ -1,0 +1,249 @@
+//! One match, compiled: its conditions, and its place among all others.
+
+use std::cmp::Reverse;
+
+use leno_types::routes::{Match, PathMatch, Route, TextMatch, ValueMatch};
+
+use crate::pattern::{Pattern, PatternError};
+use crate::request::Request;
+
+/// The first condition of a match that a request does not fulfil.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// The path.
+    Path,
+    /// The method.
+    Method,
+    /// A header, by its place in the match.
+    Header(usize),
+    /// A query parameter, by its place in the match.
+    Query(usize),
+}
+
+/// Which of two matches that both fit is taken: the smaller. As HTTPRoute and GRPCRoute have it; an
+/// expression, which the specification leaves open, goes after what is exact and before prefixes:
+/// as every rule without a path is one, it would never be reached otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Precedence {
+    path: [(u8, Reverse<usize>); 2],
+    without_method: bool,
+    headers: Reverse<usize>,
+    query: Reverse<usize>,
+    created: u64,
+    /// `<namespace>/<name>`.
+    name: String,
+    rule: usize,
+    place: usize,
+}
+
+/// A match of a rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    pub(crate) path: Path,
+    method: Option<Box<str>>,
+    headers: Box<[Value]>,
+    query: Box<[Value]>,
+    /// The rule, by its place in the table.
+    pub(crate) rule: usize,
+    pub(crate) precedence: Precedence,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Path {
+    Exact(Box<[u8]>),
+    /// Without a slash at its end.
+    Prefix(Box<[u8]>),
+    Regex(Pattern),
+    Grpc {
+        service: Option<Text>,
+        method: Option<Text>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Text {
+    Exact(Box<[u8]>),
+    Regex(Pattern),
+}
+
+#[derive(Clone, Debug)]
+struct Value {
+    /// Its place in the match as given.
+    place: usize,
+    name: Box<str>,
+    text: Text,
+}
+
+/// What a match is of.
+pub(crate) struct Origin<'a> {
+    pub(crate) route: &'a Route,
+    /// The rule's place in the table.
+    pub(crate) rule: usize,
+    /// The rule's place in the route.
+    pub(crate) rule_of_route: usize,
+    /// The match's place in the rule.
+    pub(crate) place: usize,
+}
+
+impl Condition {
+    pub(crate) fn new(wanted: &Match, origin: &Origin<'_>) -> Result<Self, PatternError> {
+        let headers = values(&wanted.headers, |a, b| a.eq_ignore_ascii_case(b))?;
+        let query = values(&wanted.query, |a, b| a == b)?;
+        let precedence = Precedence {
+            path: rank(&wanted.path),
+            without_method: wanted.method.is_none(),
+            headers: Reverse(headers.len()),
+            query: Reverse(query.len()),
+            created: origin.route.created,
+            name: format!("{}/{}", origin.route.namespace, origin.route.name),
+            rule: origin.rule_of_route,
+            place: origin.place,
+        };
+        Ok(Self {
+            path: Path::new(&wanted.path)?,
+            method: wanted.method.as_deref().map(Into::into),
+            headers,
+            query,
+            rule: origin.rule,
+            precedence,
+        })
+    }
+
+    /// Its place in its rule.
+    pub(crate) fn place(&self) -> usize {
+        self.precedence.place
+    }
+
+    /// Whether a request fulfils every condition.
+    pub(crate) fn check(&self, request: &impl Request) -> Result<(), Mismatch> {
+        if !self.path.matches(request.path()) {
+            return Err(Mismatch::Path);
+        }
+        self.check_rest(request)
+    }
+
+    /// The same of a request whose path is known to match.
+    #[inline]
+    pub(crate) fn check_rest(&self, request: &impl Request) -> Result<(), Mismatch> {
+        if self.method.as_deref().is_some_and(|method| method != request.method()) {
+            return Err(Mismatch::Method);
+        }
+        for wanted in &self.headers {
+            let value = request.header(&wanted.name);
+            if !value.is_some_and(|value| wanted.text.matches(value)) {
+                return Err(Mismatch::Header(wanted.place));
+            }
+        }
+        for wanted in &self.query {
+            let value = request.query().and_then(|query| parameter(query, wanted.name.as_bytes()));
+            if !value.is_some_and(|value| wanted.text.matches(value)) {
+                return Err(Mismatch::Query(wanted.place));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Path {
+    fn new(wanted: &PathMatch) -> Result<Self, PatternError> {
+        let text = |wanted: &Option<TextMatch>| wanted.as_ref().map(Text::new).transpose();
+        Ok(match wanted {
+            PathMatch::Exact(path) => Self::Exact(path.as_bytes().into()),
+            PathMatch::Prefix(path) => Self::Prefix(path.trim_end_matches('/').as_bytes().into()),
+            PathMatch::Regex(pattern) => Self::Regex(Pattern::new(pattern)?),
+            PathMatch::Grpc { service, method } => {
+                Self::Grpc { service: text(service)?, method: text(method)? }
+            }
+        })
+    }
+
+    fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => **wanted == *path,
+            Self::Prefix(wanted) => {
+                path.starts_with(wanted) && matches!(path.get(wanted.len()), None | Some(b'/'))
+            }
+            Self::Regex(pattern) => pattern.matches(path),
+            Self::Grpc { service: None, method: None } => true,
+            Self::Grpc { service, method } => {
+                let fits = |wanted: &Option<Text>, text: &[u8]| {
+                    wanted.as_ref().is_none_or(|wanted| wanted.matches(text))
+                };
+                grpc_parts(path).is_some_and(|(of, call)| fits(service, of) && fits(method, call))
+            }
+        }
+    }
+
+    /// The exact path that it is, where it is one.
+    pub(crate) fn exact(&self) -> Option<Box<[u8]>> {
+        match self {
+            Self::Exact(path) => Some(path.clone()),
+            Self::Grpc { service: Some(Text::Exact(of)), method: Some(Text::Exact(call)) } => {
+                Some([b"/", &**of, b"/", &**call].concat().into())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Text {
+    fn new(wanted: &TextMatch) -> Result<Self, PatternError> {
+        Ok(match wanted {
+            TextMatch::Exact(text) => Self::Exact(text.as_bytes().into()),
+            TextMatch::Regex(pattern) => Self::Regex(Pattern::new(pattern)?),
+        })
+    }
+
+    pub(crate) fn matches(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => **wanted == *text,
+            Self::Regex(pattern) => pattern.matches(text),
+        }
+    }
+}
+
+/// `/<service>/<method>` (gRPC over HTTP/2, "Requests").
+fn grpc_parts(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = path.strip_prefix(b"/")?;
+    let slash = rest.iter().position(|byte| *byte == b'/')?;
+    let (service, method) = (&rest[..slash], &rest[slash + 1..]);
+    (!method.contains(&b'/')).then_some((service, method))
+}
+
+/// The value of the first parameter of a name, as sent.
+fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
+    query.split(|byte| *byte == b'&').find_map(|pair| match pair.strip_prefix(name)? {
+        [] => Some(&b""[..]),
+        [b'=', value @ ..] => Some(value),
+        _ => None,
+    })
+}
+
+/// Of each name the first entry counts, as the specification has it.
+fn values(
+    wanted: &[ValueMatch],
+    same: impl Fn(&str, &str) -> bool,
+) -> Result<Box<[Value]>, PatternError> {
+    let first = |(index, one): &(usize, &ValueMatch)| {
+        !wanted[..*index].iter().any(|earlier| same(&earlier.name, &one.name))
+    };
+    let value = |(place, one): (usize, &ValueMatch)| {
+        Ok(Value { place, name: (*one.name).into(), text: Text::new(&one.value)? })
+    };
+    wanted.iter().enumerate().filter(first).map(value).collect()
+}
+
+fn rank(path: &PathMatch) -> [(u8, Reverse<usize>); 2] {
+    const NOTHING: (u8, Reverse<usize>) = (0, Reverse(0));
+    let text = |wanted: &Option<TextMatch>| match wanted {
+        Some(TextMatch::Exact(text)) => (0, Reverse(text.len())),
+        Some(TextMatch::Regex(pattern)) => (1, Reverse(pattern.len())),
+        None => (2, Reverse(0)),
+    };
+    match path {
+        PathMatch::Exact(path) => [(0, Reverse(path.len())), NOTHING],
+        PathMatch::Regex(pattern) => [(1, Reverse(pattern.len())), NOTHING],
+        PathMatch::Prefix(path) => [(2, Reverse(path.trim_end_matches('/').len())), NOTHING],
+        PathMatch::Grpc { service, method } => [text(service), text(method)],
+    }
+}

@@ -1,0 +1,113 @@
+//! Why a request goes where it goes: every match in the order of precedence, with what it lacks.
+
+use std::fmt;
+
+use leno_types::routes::{Match, PathMatch, TextMatch, ValueMatch};
+
+use crate::condition::{Condition, Mismatch};
+use crate::request::Request;
+use crate::table::{Found, RouteTable, TableRule};
+
+/// What becomes of a request, and why of nothing else.
+#[derive(Clone, Debug)]
+pub struct Explanation<'t> {
+    /// The rule for it, as [`RouteTable::find`] has it.
+    pub found: Option<Found<'t>>,
+    /// Every match that was considered, in the order of precedence, up to the one that held.
+    pub considered: Vec<Considered<'t>>,
+}
+
+/// One match of a rule, and how a request stands to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Considered<'t> {
+    /// Its rule.
+    pub rule: &'t TableRule,
+    /// Its place in the rule.
+    pub place: usize,
+    /// What it lacks; none where it held.
+    pub mismatch: Option<Mismatch>,
+}
+
+impl RouteTable {
+    /// Explains what becomes of a request.
+    #[must_use]
+    pub fn explain(&self, request: &impl Request) -> Explanation<'_> {
+        let mut explanation = Explanation { found: None, considered: Vec::new() };
+        for condition in &self.conditions {
+            let mismatch = condition.check(request).err();
+            explanation.considered.push(self.considered(condition, mismatch));
+            if mismatch.is_none() {
+                explanation.found = Some(self.found(condition));
+                break;
+            }
+        }
+        explanation
+    }
+
+    fn considered(&self, condition: &Condition, mismatch: Option<Mismatch>) -> Considered<'_> {
+        let rule = &self.rules()[condition.rule];
+        Considered { rule, place: condition.place(), mismatch }
+    }
+}
+
+impl fmt::Display for Considered<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} match {}: ", self.rule, self.place)?;
+        let wanted = self.rule.rule().matches.get(self.place);
+        match (self.mismatch, wanted) {
+            (None, _) => f.write_str("holds"),
+            (Some(mismatch), Some(wanted)) => describe(f, mismatch, wanted),
+            (Some(_), None) => f.write_str("the path is not one of gRPC"),
+        }
+    }
+}
+
+impl fmt::Display for TableRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let route = self.route();
+        write!(f, "{} {}/{} ", route.kind.as_str(), route.namespace, route.name)?;
+        match &self.rule().name {
+            Some(name) => write!(f, "rule {name}"),
+            None => write!(f, "rule {}", self.index()),
+        }
+    }
+}
+
+fn describe(f: &mut fmt::Formatter<'_>, mismatch: Mismatch, wanted: &Match) -> fmt::Result {
+    let value = |f: &mut fmt::Formatter<'_>, what, list: &[ValueMatch], index| {
+        let Some(wanted): Option<&ValueMatch> = list.get(index) else { return Ok(()) };
+        write!(f, "the {what} {} is not {}", wanted.name, Shown(&wanted.value))
+    };
+    match mismatch {
+        Mismatch::Path => match &wanted.path {
+            PathMatch::Exact(path) => write!(f, "the path is not {path}"),
+            PathMatch::Prefix(path) => write!(f, "the path does not begin with {path}"),
+            PathMatch::Regex(pattern) => write!(f, "the path does not match {pattern}"),
+            PathMatch::Grpc { service, method } => {
+                f.write_str("the call is not of")?;
+                for (what, text) in [("service", service), ("method", method)] {
+                    if let Some(text) = text {
+                        write!(f, " {what} {}", Shown(text))?;
+                    }
+                }
+                Ok(())
+            }
+        },
+        Mismatch::Method => {
+            write!(f, "the method is not {}", wanted.method.as_deref().unwrap_or_default())
+        }
+        Mismatch::Header(index) => value(f, "header", &wanted.headers, index),
+        Mismatch::Query(index) => value(f, "query parameter", &wanted.query, index),
+    }
+}
+
+struct Shown<'a>(&'a TextMatch);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            TextMatch::Exact(text) => write!(f, "{text:?}"),
+            TextMatch::Regex(pattern) => write!(f, "of the form {pattern}"),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Decisions about requests: which route, which backend, what is changed. Pure: no I/O, no clock, no
+//! randomness of its own.
+//!
+//! [`RouteTable`] is compiled from the [routes](leno_types::routes) that hold for one port of a
+//! service. [`RouteTable::find`] is what a proxy runs for every request, and allocates nothing;
+//! [`RouteTable::explain`] walks the same conditions and says of each why it did not hold.
+//! What follows from a rule stands beside it: [`Choice`] (the backend, by weight), [`HeaderChanges`]
+//! laid together, [`rewrite`] (targets and redirections), [`cors`].
+//!
+//! It does not know where routes come from, what connections are, or how heads are held: a request
+//! is whatever implements [`Request`].
+//!
+//! ```text
+//! routes ─ compile ─► RouteTable ─ find(request) ─► Found ─ rule ─► filters, Choice
+//!                          └─ explain(request) ─► every match, in the order of precedence
+//! ```
+//!
+//! [`HeaderChanges`]: leno_types::routes::HeaderChanges
+
+pub mod cors;
+pub mod rewrite;
+
+mod choice;
+mod condition;
+mod explain;
+mod headers;
+mod pattern;
+mod request;
+mod table;
+
+pub use choice::{Choice, Weights, sampled};
+pub use condition::Mismatch;
+pub use explain::{Considered, Explanation};
+pub use headers::{combined, is_field_name};
+pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
+pub use request::Request;
+pub use table::{Found, Ignored, RouteTable, TableRule};

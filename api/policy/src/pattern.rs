@@ -1,0 +1,81 @@
+//! Regular expressions that match the whole of a text, within bounds.
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// Most memory that one compiled expression may take, in bytes: enough for what paths and headers
+/// need, and a table of many rules stays small. Matching is linear in the text whatever it is.
+pub const MAX_PATTERN_BYTES: usize = 64 << 10;
+/// Deepest nesting of groups.
+const MAX_NESTING: u32 = 32;
+
+/// A regular expression of RE2's dialect, over bytes; classes as `\d` and `\w` are ASCII's.
+#[derive(Clone, Debug)]
+pub struct Pattern(Regex);
+
+/// Why a text is no usable expression.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{pattern:?} is not a regular expression that can be used: {reason}")]
+pub struct PatternError {
+    pattern: String,
+    reason: String,
+}
+
+impl Pattern {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// [`PatternError`] for one that does not parse or needs more than [`MAX_PATTERN_BYTES`].
+    pub fn new(pattern: &str) -> Result<Self, PatternError> {
+        let error = |reason: String| PatternError { pattern: pattern.to_owned(), reason };
+        // Alone first: `a)(b` would become another expression within the anchors.
+        let build = |text: &str| {
+            RegexBuilder::new(text)
+                .unicode(false)
+                .size_limit(MAX_PATTERN_BYTES)
+                .nest_limit(MAX_NESTING)
+                .build()
+        };
+        build(pattern)
+            .and_then(|_| build(&format!("^(?:{pattern})$")))
+            .map(Self)
+            .map_err(|cause| error(last_line(&cause.to_string())))
+    }
+
+    /// Whether it matches the whole text.
+    #[must_use]
+    pub fn matches(&self, text: &[u8]) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+/// The errors of the parser draw a picture over several lines, of which the last says what it is.
+fn last_line(text: &str) -> String {
+    let last = text.lines().last().unwrap_or_default();
+    last.strip_prefix("error: ").unwrap_or(last).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_text_is_matched() {
+        let pattern = Pattern::new("/v[12]|/old").unwrap();
+        for (text, expected) in
+            [("/v1", true), ("/v2", true), ("/old", true), ("/v1/x", false), ("x/old", false)]
+        {
+            assert_eq!(pattern.matches(text.as_bytes()), expected, "{text}");
+        }
+        assert!(Pattern::new(r"\d+").unwrap().matches(b"123"));
+        assert!(!Pattern::new(".*").unwrap().matches(b"a\nb"));
+    }
+
+    #[test]
+    fn bad_and_large_ones_are_refused() {
+        for pattern in ["(", "a)(b", "[", "a{1000}{1000}", &"(".repeat(40), "(?=a)", r"(a)\1"] {
+            let error = Pattern::new(pattern).unwrap_err().to_string();
+            assert!(error.contains("is not a regular expression"), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The routes of one port of a service, compiled.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule};
+
+use crate::choice::Weights;
+use crate::condition::{Condition, Origin, Path, Text};
+use crate::pattern::PatternError;
+use crate::request::Request;
+
+/// What requests to one port of a service are matched against.
+///
+/// A lookup costs one hash of the path, one of each of its prefixes down to the deepest that any rule
+/// has, and the expressions; how many rules there are beside does not matter.
+#[derive(Clone, Debug)]
+pub struct RouteTable {
+    kind: RouteKind,
+    rules: Vec<TableRule>,
+    /// In the order of precedence.
+    pub(crate) conditions: Vec<Condition>,
+    ignored: Vec<Ignored>,
+    /// Conditions by their exact path. All lists are in the order of precedence.
+    exact: HashMap<Box<[u8]>, Vec<u32>>,
+    /// Conditions by what the path begins with, without a slash at its end. Of gRPC: by service.
+    prefixes: HashMap<Box<[u8]>, Vec<u32>>,
+    /// The others, whose paths are tried one by one.
+    listed: Vec<u32>,
+    /// Most slashes of any key of `prefixes`.
+    depth: usize,
+}
+
+/// One rule of one route.
+#[derive(Clone, Debug)]
+pub struct TableRule {
+    route: Arc<Route>,
+    index: usize,
+    weights: Weights,
+}
+
+/// The rule for a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'t> {
+    /// The rule.
+    pub rule: &'t TableRule,
+    /// Its place in [`RouteTable::rules`].
+    pub place: usize,
+    /// How many bytes of the path its prefix match has matched, none where it was of another type.
+    pub prefix: Option<usize>,
+}
+
+/// A route, or a match of one, that counts for nothing.
+#[derive(Clone, Debug)]
+pub enum Ignored {
+    /// A route of a more specific kind holds this port (GEP-1294, "Route types").
+    Kind(Arc<Route>),
+    /// A match has an expression that cannot be used.
+    Pattern(Arc<Route>, PatternError),
+}
+
+impl TableRule {
+    /// Its route.
+    #[must_use]
+    pub fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
+    /// Its place among the rules of its route.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn rule(&self) -> &Rule {
+        &self.route.rules[self.index]
+    }
+
+    /// The weights of its backends.
+    #[must_use]
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+}
+
+impl RouteTable {
+    /// Compiles the routes that attach to a port; none where none does, and requests go to the
+    /// service's own endpoints.
+    #[must_use]
+    pub fn compile(routes: &[Arc<Route>], port: u16) -> Option<Self> {
+        let here = |route: &&Arc<Route>| route.ports.is_empty() || route.ports.contains(&port);
+        let kind = routes.iter().filter(here).map(|route| route.kind).max()?;
+        let mut table = Self {
+            kind,
+            rules: Vec::new(),
+            conditions: Vec::new(),
+            ignored: Vec::new(),
+            exact: HashMap::new(),
+            prefixes: HashMap::new(),
+            listed: Vec::new(),
+            depth: 0,
+        };
+        for route in routes.iter().filter(here) {
+            if route.kind == kind {
+                table.add(route);
+            } else {
+                table.ignored.push(Ignored::Kind(Arc::clone(route)));
+            }
+        }
+        table.conditions.sort_by(|a, b| a.precedence.cmp(&b.precedence));
+        table.index();
+        Some(table)
+    }
+
+    /// The kind of all its routes.
+    #[must_use]
+    pub fn kind(&self) -> RouteKind {
+        self.kind
+    }
+
+    /// Every rule, route by route.
+    #[must_use]
+    pub fn rules(&self) -> &[TableRule] {
+        &self.rules
+    }
+
+    /// What counts for nothing, and why.
+    #[must_use]
+    pub fn ignored(&self) -> &[Ignored] {
+        &self.ignored
+    }
+
+    /// The rule for a request. None means that the request is to be refused with 404: routes replace
+    /// what would happen without them (GEP-1294, "Route presence").
+    #[must_use]
+    pub fn find(&self, request: &impl Request) -> Option<Found<'_>> {
+        let path = request.path();
+        let first = |list: &[u32]| {
+            let conditions = list.iter().map(|place| &self.conditions[*place as usize]);
+            conditions.into_iter().find(|one| one.check_rest(request).is_ok())
+        };
+        let exact = || first(self.exact.get(path)?);
+        let listed = || {
+            let conditions = self.listed.iter().map(|place| &self.conditions[*place as usize]);
+            conditions.into_iter().find(|one| one.check(request).is_ok())
+        };
+        let prefixed = || self.prefixes_of(path).find_map(first);
+        let found = match self.kind {
+            RouteKind::Http => exact().or_else(listed).or_else(prefixed),
+            // There, to be listed is to name no service exactly.
+            RouteKind::Grpc => exact().or_else(|| self.of_service(request)).or_else(listed),
+        };
+        found.map(|condition| self.found(condition))
+    }
+
+    pub(crate) fn found(&self, condition: &Condition) -> Found<'_> {
+        let prefix = match &condition.path {
+            Path::Prefix(prefix) => Some(prefix.len()),
+            _ => None,
+        };
+        Found { rule: &self.rules[condition.rule], place: condition.rule, prefix }
+    }
+
+    fn add(&mut self, route: &Arc<Route>) {
+        for (index, rule) in route.rules.iter().enumerate() {
+            let place = self.rules.len();
+            let weights = Weights::new(rule.backends.iter().map(|backend| backend.weight));
+            self.rules.push(TableRule { route: Arc::clone(route), index, weights });
+            let everything = [self.everything()];
+            let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
+            for (of_rule, wanted) in matches.iter().enumerate() {
+                let origin = Origin { route, rule: place, rule_of_route: index, place: of_rule };
+                match Condition::new(wanted, &origin) {
+                    Ok(condition) => self.conditions.push(condition),
+                    Err(error) => {
+                        self.ignored.push(Ignored::Pattern(Arc::clone(route), error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The match of a rule that gives none.
+    fn everything(&self) -> Match {
+        let path = match self.kind {
+            RouteKind::Http => PathMatch::default(),
+            RouteKind::Grpc => PathMatch::Grpc { service: None, method: None },
+        };
+        Match { path, ..Match::default() }
+    }
+
+    /// Fills the lists; conditions are in order.
+    fn index(&mut self) {
+        for (place, condition) in self.conditions.iter().enumerate() {
+            let place = u32::try_from(place).expect("a table of 2^32 matches fits in no memory");
+            if let Some(path) = condition.path.exact() {
+                self.exact.entry(path).or_default().push(place);
+                continue;
+            }
+            let prefix: Box<[u8]> = match &condition.path {
+                Path::Prefix(prefix) => prefix.clone(),
+                Path::Grpc { service: Some(Text::Exact(service)), .. } => {
+                    [b"/", &**service].concat().into()
+                }
+                _ => {
+                    self.listed.push(place);
+                    continue;
+                }
+            };
+            let slashes = prefix.iter().filter(|byte| **byte == b'/').count();
+            self.depth = self.depth.max(slashes);
+            self.prefixes.entry(prefix).or_default().push(place);
+        }
+    }
+
+    /// The lists for all that a path begins with, the longest first.
+    fn prefixes_of<'t>(&'t self, path: &'t [u8]) -> impl Iterator<Item = &'t [u32]> {
+        // No key has more slashes than `depth`, so nothing behind one more slash can matter, however
+        // many a client sends.
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let mut next = slashes.map(|(at, _)| at).nth(self.depth).or(Some(path.len()));
+        std::iter::from_fn(move || {
+            let end = next?;
+            next = path[..end].iter().rposition(|byte| *byte == b'/');
+            Some(self.prefixes.get(&path[..end]).map_or(&[][..], Vec::as_slice))
+        })
+    }
+
+    fn of_service(&self, request: &impl Request) -> Option<&Condition> {
+        let path = request.path();
+        let slash = path.iter().rposition(|byte| *byte == b'/')?;
+        let list = self.prefixes.get(&path[..slash])?;
+        let conditions = list.iter().map(|place| &self.conditions[*place as usize]);
+        conditions.into_iter().find(|one| one.check(request).is_ok())
+    }
+}

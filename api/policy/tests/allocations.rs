@@ -1,0 +1,96 @@
+//! A lookup allocates nothing.
+#![expect(unsafe_code, reason = "a global allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use leno_policy::{Request, RouteTable};
+use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that ends has no counter any more, and nobody asks for it.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+struct Get(&'static str, &'static str);
+
+impl Request for Get {
+    fn method(&self) -> &str {
+        "GET"
+    }
+
+    fn path(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    fn query(&self) -> Option<&[u8]> {
+        Some(b"a=1&page=7")
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        name.eq_ignore_ascii_case("version").then_some(self.1.as_bytes())
+    }
+}
+
+#[test]
+fn a_lookup_allocates_nothing() {
+    let value = |name: &str, value| ValueMatch { name: name.into(), value };
+    let matches = [
+        Match { path: PathMatch::Exact("/a".into()), ..Match::default() },
+        Match { path: PathMatch::Regex("/items/[0-9]+".into()), ..Match::default() },
+        Match {
+            path: PathMatch::Prefix("/b/c".into()),
+            headers: vec![value("Version", TextMatch::Exact("two".into()))],
+            query: vec![value("page", TextMatch::Regex("[0-9]".into()))],
+            ..Match::default()
+        },
+        Match { method: Some("GET".into()), ..Match::default() },
+    ];
+    let rule = |wanted| Rule { matches: vec![wanted], ..Rule::default() };
+    let route = Route {
+        kind: RouteKind::Http,
+        namespace: "shop".into(),
+        name: "web".into(),
+        created: 0,
+        ports: Vec::new(),
+        rules: matches.into_iter().map(rule).collect(),
+    };
+    let table = RouteTable::compile(&[Arc::new(route)], 80).expect("a route");
+    let requests = [
+        (Get("/a", ""), 0),
+        (Get("/items/12", ""), 1),
+        (Get("/b/c/d", "two"), 2),
+        (Get("/b/c/d", "one"), 3),
+        (Get("/else", ""), 3),
+    ];
+    // The first match of an expression makes its cache.
+    for counted in [false, true] {
+        let before = ALLOCATIONS.get();
+        for (request, rule) in &requests {
+            assert_eq!(table.find(request).expect("a rule").place, *rule);
+        }
+        if counted {
+            assert_eq!(ALLOCATIONS.get() - before, 0);
+        }
+    }
+}

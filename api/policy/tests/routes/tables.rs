@@ -1,0 +1,127 @@
+//! What a table is made of, beside matching.
+
+use std::sync::Arc;
+
+use leno_policy::{Choice, Ignored, RouteTable};
+use leno_types::routes::{Backend, InvalidTarget, Route, Rule, Target};
+
+use crate::support::{backend, goes, route, rule, sent, table};
+
+/// MeshPorts.
+#[test]
+fn a_route_of_a_port_says_nothing_of_the_others() {
+    let route = Route { ports: vec![80], ..route("ports", vec![rule(&[], "v1")]) };
+    let routes = [Arc::new(route)];
+    assert!(RouteTable::compile(&routes, 80).is_some());
+    assert!(RouteTable::compile(&routes, 8080).is_none());
+    assert!(RouteTable::compile(&[], 80).is_none());
+}
+
+#[test]
+fn of_equal_rules_the_oldest_route_then_the_first_by_name_then_the_first_rule_holds() {
+    let aged = |name: &str, created| {
+        let rules = vec![rule(&["/"], &format!("{name}-1")), rule(&["/"], &format!("{name}-2"))];
+        Route { created, ..route(name, rules) }
+    };
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let routes = [aged("c", 10), aged("b", 20), aged("a", 20)];
+        let table = |from: usize| {
+            let taken = order.iter().filter(|place| **place >= from);
+            table(taken.map(|place| routes[*place].clone()).collect())
+        };
+        assert_eq!(goes(&table(0), "GET /"), "c-1");
+        assert_eq!(goes(&table(1), "GET /"), "a-1");
+    }
+}
+
+#[test]
+fn expressions_go_between_exact_paths_and_prefixes() {
+    let rules = vec![
+        rule(&["/items"], "prefix"),
+        rule(&["~/items/[0-9]+"], "pattern"),
+        rule(&["~/items/[0-9]+/reviews"], "longer"),
+        rule(&["=/items/7"], "exact"),
+        rule(&["/ id~[a-f]+"], "header"),
+        rule(&["/ ?page~[0-9]+"], "query"),
+    ];
+    let table = table(vec![route("patterns", rules)]);
+    for (request, expected) in [
+        ("GET /items/7", "exact"),
+        ("GET /items/8", "pattern"),
+        ("GET /items/8/reviews", "longer"),
+        ("GET /items/x", "prefix"),
+        ("GET / id=abc", "header"),
+        ("GET / id=abcg", "404"),
+        ("GET /?page=12", "query"),
+        ("GET /?page=", "404"),
+    ] {
+        assert_eq!(goes(&table, request), expected, "{request}");
+    }
+}
+
+#[test]
+fn an_expression_that_cannot_be_used_is_left_out_and_told() {
+    let table = table(vec![route("bad", vec![rule(&["~("], "bad"), rule(&["=/good"], "good")])]);
+    assert_eq!(goes(&table, "GET /good"), "good");
+    assert_eq!(goes(&table, "GET /("), "404");
+    assert!(matches!(table.ignored(), [Ignored::Pattern(..)]));
+}
+
+#[test]
+fn the_first_of_repeated_names_counts() {
+    let table = table(vec![route("twice", vec![rule(&["a=1 A=2 ?q=1 ?q=2"], "v1")])]);
+    assert_eq!(goes(&table, "GET /?q=1 a=1"), "v1");
+    assert_eq!(goes(&table, "GET /?q=1&q=2 a=1"), "v1");
+    assert_eq!(goes(&table, "GET /?q=2&q=1 a=1"), "404");
+}
+
+#[test]
+fn explanations_name_what_each_match_lacks() {
+    let rules = vec![
+        rule(&["=/a"], "v1"),
+        rule(&["/b method:PUT version=two ?page~[0-9]+"], "v2"),
+        Rule { name: Some("rest".into()), ..rule(&["/"], "v3") },
+    ];
+    let table = table(vec![route("why", rules)]);
+    let lines = |request: &str| -> Vec<String> {
+        let explanation = table.explain(&sent(request));
+        explanation.considered.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        lines("GET /b"),
+        [
+            "HTTPRoute shop/why rule 0 match 0: the path is not /a",
+            "HTTPRoute shop/why rule 1 match 0: the method is not PUT",
+            "HTTPRoute shop/why rule rest match 0: holds",
+        ]
+    );
+    assert!(lines("PUT /b version=one")[1].ends_with("the header version is not \"two\""));
+    assert!(
+        lines("PUT /b version=two")[1]
+            .ends_with("the query parameter page is not of the form [0-9]+")
+    );
+}
+
+/// HTTPRouteNoBackendRefs, HTTPRouteInvalidNonExistentBackendRef, and weights of zero.
+#[test]
+fn what_leads_nowhere_is_chosen_by_its_weight_and_fails() {
+    let invalid = |weight| Backend {
+        target: Target::Invalid(InvalidTarget::NotFound),
+        weight,
+        filters: Vec::new(),
+    };
+    let choices = |backends: Vec<Backend>| {
+        let rule = Rule { backends, ..Rule::default() };
+        let table = table(vec![route("backends", vec![rule])]);
+        let found = table.find(&sent("GET /")).unwrap();
+        [0, u64::MAX / 2 + 2, u64::MAX].map(|random| found.rule.choose(random))
+    };
+    assert_eq!(choices(Vec::new()), [Choice::NoBackend; 3]);
+    assert_eq!(choices(vec![backend("v1", 0), backend("v2", 0)]), [Choice::NoBackend; 3]);
+    let nowhere = Choice::Invalid(0, InvalidTarget::NotFound);
+    assert_eq!(choices(vec![invalid(1)]), [nowhere; 3]);
+    let half = choices(vec![invalid(1), backend("v2", 1)]);
+    assert_eq!(half, [nowhere, Choice::Backend(1), Choice::Backend(1)]);
+    let none = choices(vec![invalid(0), backend("v2", 1)]);
+    assert_eq!(none, [Choice::Backend(1); 3]);
+}

@@ -1,0 +1,22 @@
+//! Kinds of the Gateway API (`gateway.networking.k8s.io`), fields as upstream has them.
+
+mod duration;
+mod filter;
+mod grpc;
+mod http;
+mod reference;
+
+pub use duration::{Duration, DurationError};
+pub use filter::{
+    CorsFilter, FilterType, Fraction, Header, HeaderFilter, MirrorFilter, PathModifier,
+    PathModifierType, RedirectFilter, RewriteFilter, RouteFilter,
+};
+pub use grpc::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
+pub use http::{
+    HeaderMatch, HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteSpec, HttpTimeouts, MatchType,
+    PathMatch, PathMatchType,
+};
+pub use reference::{
+    BackendObject, BackendRef, GATEWAY_GROUP, GrantFrom, GrantTo, ParentRef, ReferenceGrant,
+    ReferenceGrantSpec, RouteParentStatus, RouteStatus,
+};

@@ -1,0 +1,106 @@
+//! Durations as the Gateway API writes them (GEP-2257).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Most digits of one unit, by GEP-2257.
+const MAX_DIGITS: usize = 5;
+/// Most units, by GEP-2257.
+const MAX_UNITS: usize = 4;
+
+/// A length of time: `1h30m`, `10s`, `250ms`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Duration(pub std::time::Duration);
+
+/// Why a text is no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a duration: write whole numbers with h, m, s or ms, as in 1h30m, 10s or 250ms"
+)]
+pub struct DurationError(String);
+
+impl FromStr for Duration {
+    type Err = DurationError;
+
+    fn from_str(text: &str) -> Result<Self, DurationError> {
+        let wrong = || DurationError(text.to_owned());
+        let (mut rest, mut sum, mut units) = (text, 0_u64, 0);
+        if text.is_empty() {
+            return Err(wrong());
+        }
+        while !rest.is_empty() {
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            if digits == 0 || digits > MAX_DIGITS || units == MAX_UNITS {
+                return Err(wrong());
+            }
+            let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+            rest = &rest[digits..];
+            // `ms` before `m`, which it begins with.
+            let (unit, milliseconds) = [("h", 3_600_000), ("ms", 1), ("m", 60_000), ("s", 1_000)]
+                .into_iter()
+                .find(|(unit, _)| rest.starts_with(unit))
+                .ok_or_else(wrong)?;
+            rest = &rest[unit.len()..];
+            sum += number * milliseconds;
+            units += 1;
+        }
+        Ok(Self(std::time::Duration::from_millis(sum)))
+    }
+}
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut left = self.0.as_millis();
+        if left == 0 {
+            return f.write_str("0s");
+        }
+        for (unit, milliseconds) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)] {
+            let count = left / milliseconds;
+            left %= milliseconds;
+            if count > 0 {
+                write!(f, "{count}{unit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Duration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Duration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_and_written() {
+        for (text, milliseconds, written) in [
+            ("0s", 0, "0s"),
+            ("10s", 10_000, "10s"),
+            ("250ms", 250, "250ms"),
+            ("1h30m", 5_400_000, "1h30m"),
+            ("1m1s1ms", 61_001, "1m1s1ms"),
+            ("90s", 90_000, "1m30s"),
+            ("99999h", 359_996_400_000, "99999h"),
+        ] {
+            let read: Duration = text.parse().unwrap();
+            assert_eq!(read.0.as_millis(), milliseconds, "{text}");
+            assert_eq!(read.to_string(), written);
+        }
+        for text in ["", "10", "s", "1.5s", "-1s", "1d", "100000s", "1h1m1s1ms1s", "1 s", "1us"] {
+            assert!(text.parse::<Duration>().is_err(), "{text}");
+        }
+    }
+}

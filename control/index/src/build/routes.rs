@@ -1,0 +1,98 @@
+//! The routes of a service, as its clients need them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leno_types::ServiceName;
+use leno_types::routes::{Filter, InvalidTarget, Route, Target};
+
+use crate::facts::Facts;
+use crate::rows::ServiceRow;
+use crate::rows::routes::RouteRow;
+
+/// Routes of a service, in the order of their names.
+pub(super) type Routes = Arc<[Arc<Route>]>;
+
+/// The routes that hold for every client but those of namespaces that have their own: producer routes,
+/// which are of the service's namespace, and consumer routes by their namespace (GEP-1294).
+pub(super) fn routes(
+    facts: &Facts,
+    name: &ServiceName,
+    service: &ServiceRow,
+) -> (Routes, BTreeMap<Arc<str>, Routes>) {
+    let mut by_namespace: BTreeMap<Arc<str>, Vec<Arc<Route>>> = BTreeMap::new();
+    for row in facts.routes().of(name) {
+        if let Some(route) = attached(facts, name, service, row) {
+            by_namespace.entry(row.route.namespace.clone()).or_default().push(Arc::new(route));
+        }
+    }
+    let producers = by_namespace.remove(&name.namespace).unwrap_or_default().into();
+    let consumers = by_namespace.into_iter().map(|(of, routes)| (of, routes.into())).collect();
+    (producers, consumers)
+}
+
+/// A route as it is attached to a service; none where it attaches to no port that there is.
+fn attached(
+    facts: &Facts,
+    name: &ServiceName,
+    service: &ServiceRow,
+    row: &RouteRow,
+) -> Option<Route> {
+    let (mut ports, mut all) = (BTreeSet::new(), false);
+    for parent in row.parents.iter().filter(|parent| parent.service == *name) {
+        if parent.port.is_none() && parent.section.is_none() {
+            all = true;
+        }
+        let named = service.ports.iter().filter(|port| {
+            parent.port.is_none_or(|number| number == port.number)
+                && parent.section.as_deref().is_none_or(|section| *section == *port.name)
+        });
+        ports.extend(named.map(|port| port.number));
+    }
+    if ports.is_empty() {
+        return None;
+    }
+    let ports = if all { Vec::new() } else { ports.into_iter().collect() };
+    let mut route = Route { ports, ..row.route.clone() };
+    let from = (route.kind, Arc::clone(&route.namespace));
+    let mut resolve = |target: &mut Target| {
+        if let Target::Service { name: to, port } = target
+            && let Err(reason) = resolved(facts, name, &from, (&*to, *port))
+        {
+            *target = Target::Invalid(reason);
+        }
+    };
+    for rule in &mut route.rules {
+        mirrors(&mut rule.filters, &mut resolve);
+        for backend in &mut rule.backends {
+            resolve(&mut backend.target);
+            mirrors(&mut backend.filters, &mut resolve);
+        }
+    }
+    Some(route)
+}
+
+fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut Target)) {
+    for filter in filters {
+        if let Filter::Mirror(mirror) = filter {
+            resolve(&mut mirror.target);
+        }
+    }
+}
+
+/// Whether a reference leads somewhere. It may stay in the route's namespace or in that of the service
+/// that clients call anyway; anything else has to be granted there.
+fn resolved(
+    facts: &Facts,
+    parent: &ServiceName,
+    (kind, from): &(leno_types::routes::RouteKind, Arc<str>),
+    (to, port): (&ServiceName, u16),
+) -> Result<(), InvalidTarget> {
+    let near = to.namespace == *from || to.namespace == parent.namespace;
+    if !near && !facts.routes().is_granted(*kind, from, to) {
+        return Err(InvalidTarget::NotGranted);
+    }
+    let service = facts.service(to).ok_or(InvalidTarget::NotFound)?;
+    let known = service.ports.iter().any(|known| known.number == port);
+    if known { Ok(()) } else { Err(InvalidTarget::NoSuchPort) }
+}
