@@ -34,11 +34,17 @@ pub struct Proxy {
 impl Proxy {
     /// Starts it before `server` and waits until it listens.
     pub fn start(side: Side, server: SocketAddr) -> Result<Self> {
+        Self::start_with(|address, admin| documents(side, (address, admin), server))
+    }
+
+    /// Starts it with documents of the caller's own, made of the addresses where it is to accept and
+    /// where its admin server is to listen, and waits until it accepts.
+    pub fn start_with(documents: impl FnOnce(SocketAddr, SocketAddr) -> String) -> Result<Self> {
         let binary = binaries::ours("leno-proxy")?;
         let directory = tempfile::tempdir()?;
         let (address, admin) = (free_address()?, free_address()?);
         let file = directory.path().join("proxy.yaml");
-        fs::write(&file, documents(side, (address, admin), server))?;
+        fs::write(&file, documents(address, admin))?;
         let log = directory.path().join("log");
         let child = Command::new(binary)
             .arg("--static")

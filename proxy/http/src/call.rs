@@ -240,6 +240,37 @@ impl Call {
         Poll::Ready(Ok(Part::Data(piece)))
     }
 
+    /// Parts of the body that were read and are held for the relay.
+    pub(crate) fn held_pieces(&self) -> &[Piece] {
+        &self.held
+    }
+
+    /// Whether all of the body was read.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Reads and holds one more part of the body, whatever is held already; whether there is more to
+    /// be had.
+    pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let Some(stream) = &mut self.stream else { return Poll::Ready(false) };
+        match std::task::ready!(stream.poll_data(cx)) {
+            Ok(Some(piece)) => {
+                stream.release(piece.len());
+                self.held_bytes += piece.len();
+                self.held.push(piece);
+                Poll::Ready(true)
+            }
+            Ok(None) => {
+                self.ended = true;
+                self.trailers = stream.trailers();
+                Poll::Ready(true)
+            }
+            // The relay will meet it again.
+            Err(_) => Poll::Ready(false),
+        }
+    }
+
     /// The response has begun, or too much is held: there will be no other try.
     pub(crate) fn stop_holding(&mut self) {
         self.used = true;

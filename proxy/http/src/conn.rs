@@ -170,7 +170,7 @@ impl<S: Io> Conn<S> {
     }
 
     /// Length of the request with its body, if all of it is here.
-    fn whole_request(&self, request: &RequestHead) -> Option<usize> {
+    pub(crate) fn whole_request(&self, request: &RequestHead) -> Option<usize> {
         let mut walker = BodyWalker::new(request.framing());
         let body = self.received.bytes().get(request.len()..)?;
         let length = walker.walk(body).ok()?;

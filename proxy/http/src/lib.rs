@@ -34,6 +34,7 @@ mod exchange;
 mod failure;
 mod grpc;
 mod head;
+mod hold;
 mod limits;
 mod opening;
 mod pool;

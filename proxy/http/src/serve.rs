@@ -59,7 +59,12 @@ pub async fn serve<S: Io>(
 impl<S: Io> Conn<S> {
     /// Answers a request in place of a server, with `cause` in `leno-error`.
     pub async fn fail(&mut self, request: &RequestHead, status: u16, cause: &str) -> After {
-        match self.respond(Some(request), &Answer::error(status, cause)).await {
+        self.answer(request, &Answer::error(status, cause)).await
+    }
+
+    /// The same with any answer.
+    pub async fn answer(&mut self, request: &RequestHead, answer: &Answer<'_>) -> After {
+        match self.respond(Some(request), answer).await {
             Ok(true) => After::Next,
             Ok(false) => After::Close,
             Err(_) => After::Abort,

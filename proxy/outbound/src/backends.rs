@@ -15,6 +15,7 @@ use leno_types::Protocol;
 use leno_types::mesh::{Endpoint, Service};
 
 use crate::Shared;
+use crate::routes::Routes;
 use crate::server::Clients;
 
 /// What the endpoints of a destination have in common.
@@ -27,6 +28,8 @@ pub(crate) struct Backends {
     declared: Cell<Protocol>,
     server_first: Cell<bool>,
     balancer: RefCell<Balancer<Remote>>,
+    /// Where requests go instead of to these endpoints, where somebody has said so.
+    routes: RefCell<Option<Rc<Routes>>>,
     /// Counts what failed before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
 }
@@ -88,6 +91,7 @@ impl Backends {
             declared: Cell::new(Protocol::Detect),
             server_first: Cell::new(false),
             balancer: RefCell::new(Balancer::new()),
+            routes: RefCell::new(None),
             nobody: OnceCell::new(),
         }
     }
@@ -100,6 +104,25 @@ impl Backends {
             Some(self.remote(endpoint, address))
         });
         self.balancer.borrow_mut().update(remotes);
+    }
+
+    /// Takes the routes that discovery has for a port now. What they were stays with requests that
+    /// are under way.
+    pub(crate) fn update_routes(&self, service: &Service, port: u16) {
+        let same = match &*self.routes.borrow() {
+            Some(routes) => routes.is_of(&service.routes),
+            None => service.routes.is_empty(),
+        };
+        if !same {
+            // The new ones first: targets that stay keep their pools.
+            let routes = Routes::new(&self.shared, service, port);
+            drop(self.routes.replace(routes));
+        }
+    }
+
+    /// The routes that requests follow. None costs nothing more.
+    pub(crate) fn routes(&self) -> Option<Rc<Routes>> {
+        self.routes.borrow().clone()
     }
 
     pub(crate) fn labels(&self) -> &ServiceLabels {
@@ -126,8 +149,9 @@ impl Backends {
         self.balancer.borrow_mut().pick(Instant::now(), excluded)
     }
 
+    /// Whether there is nowhere to send anything to.
     pub(crate) fn is_empty(&self) -> bool {
-        self.balancer.borrow().is_empty()
+        self.routes.borrow().is_none() && self.balancer.borrow().is_empty()
     }
 
     /// Counts what belongs to no endpoint.
@@ -139,6 +163,9 @@ impl Backends {
         for (remote, _in_flight) in self.balancer.borrow().endpoints() {
             remote.pool.sweep();
             remote.clients.sweep();
+        }
+        if let Some(routes) = &*self.routes.borrow() {
+            routes.sweep();
         }
     }
 

@@ -43,6 +43,9 @@ pub(crate) struct Destination {
     resolution: RefCell<watch::Receiver<Resolution>>,
     route: RefCell<Option<Route>>,
     used_at: Cell<Instant>,
+    /// Requests here have followed routes already: those of a service lead to its endpoints, never to
+    /// other routes (GEP-1294, "Multiple routes for a Service").
+    routed: bool,
 }
 
 /// Where its connections go.
@@ -132,7 +135,18 @@ impl Destination {
             resolution: RefCell::new(resolution),
             route: RefCell::new(None),
             used_at: Cell::new(Instant::now()),
+            routed: false,
         }
+    }
+
+    /// What a route sends requests to: a port of a service, which stands for no address.
+    pub(crate) fn of_route(
+        port: u16,
+        resolution: watch::Receiver<Resolution>,
+        shared: Rc<Shared>,
+    ) -> Self {
+        let original = SocketAddr::from(([0, 0, 0, 0], port));
+        Self { routed: true, ..Self::new(original, resolution, shared) }
     }
 
     /// The address dialled.
@@ -144,7 +158,7 @@ impl Destination {
     /// the first time.
     pub(crate) async fn route(&self) -> Route {
         let pending = matches!(*self.resolution.borrow().borrow(), Resolution::Pending);
-        if pending && !self.shared.local.is_local(self.original.ip()) {
+        if pending && (self.is_fixed() || !self.shared.local.is_local(self.original.ip())) {
             let mut resolution = self.resolution.borrow().clone();
             let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
             if !matches!(tokio::time::timeout(RESOLVE_TIMEOUT, answered).await, Ok(Ok(_))) {
@@ -228,6 +242,9 @@ impl Destination {
             _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original.ip())),
         };
         backends.update(protocol, &endpoints);
+        if let (Resolution::Service(service), false) = (now, self.routed) {
+            backends.update_routes(service, self.original.port());
+        }
         Route::Backends(backends)
     }
 

@@ -16,7 +16,9 @@ use crate::Shared;
 use crate::backends::{Backends, Remote, cause};
 use crate::connect::REFUSED_BY_SERVER;
 use crate::destination::{Destination, Route};
+use crate::mirror;
 use crate::request::Request;
+use crate::routes::{Applied, Decision, MeshAnswer, Routes};
 use crate::server::{self, Server};
 
 /// Most endpoints tried for one request, and most tries in all.
@@ -40,6 +42,8 @@ pub(crate) enum Forwarded {
     Done(Exchange),
     /// It was not, or came back unseen: the status and why.
     Failed(u16, &'static str),
+    /// A route has it answered here.
+    Answered(MeshAnswer),
 }
 
 /// One request being forwarded.
@@ -51,6 +55,8 @@ struct Attempts<'a, R> {
     is_grpc: bool,
     tried: Tried,
     tries: usize,
+    /// What a route changes.
+    applied: Option<Rc<Applied>>,
 }
 
 /// Whether there is to be another try.
@@ -72,7 +78,51 @@ pub(crate) async fn forward<R: Request>(
     let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = request.is_grpc();
     let tried = Tried::new();
-    Attempts { shared, backends: &backends, request, begun, is_grpc, tried, tries: 0 }.run().await
+    let (backends, applied) = match backends.routes() {
+        None => (backends, None),
+        // In a box: requests without routes hold no room for it.
+        Some(routes) => match Box::pin(follow(shared, &routes, request)).await {
+            Ok((of_target, applied)) => (of_target, Some(applied)),
+            Err(answer) => return answered(shared, &backends, (&begun, is_grpc), answer),
+        },
+    };
+    let backends = &backends;
+    Attempts { shared, backends, request, begun, is_grpc, tried, tries: 0, applied }.run().await
+}
+
+/// Where a request's route leads, and what it changes; or what it has the request answered with.
+async fn follow<R: Request>(
+    shared: &Rc<Shared>,
+    routes: &Rc<Routes>,
+    request: &mut R,
+) -> Result<(Rc<Backends>, Rc<Applied>), MeshAnswer> {
+    let (target, applied) = match routes.decide(shared, request.view()) {
+        Decision::Forward(target, applied) => (target, applied),
+        Decision::Answer(answer) => return Err(answer),
+    };
+    mirror::send(shared, &applied, request).await;
+    match target.route().await {
+        Route::Backends(backends) => Ok((backends, applied)),
+        _ => Err(MeshAnswer::error(500, "backend-gone")),
+    }
+}
+
+/// Counts what a route has answered.
+fn answered(
+    shared: &Shared,
+    backends: &Backends,
+    (begun, is_grpc): (&Begun, bool),
+    answer: MeshAnswer,
+) -> Forwarded {
+    let edge = backends.nobody();
+    if let Some(error) = answer.error {
+        edge.error(error);
+    }
+    let grpc_status = is_grpc.then(|| grpc_status(answer.status, answer.error));
+    let outcome =
+        Outcome { status: answer.status, grpc_status, bytes: (0, 0), error: answer.error };
+    shared.registry.end(edge, begun, &outcome);
+    Forwarded::Answered(answer)
 }
 
 impl<R: Request> Attempts<'_, R> {
@@ -83,7 +133,9 @@ impl<R: Request> Attempts<'_, R> {
                 Err(reason) => return self.nowhere(cause(reason)),
             };
             self.tries += 1;
-            let connection = server::get(self.shared, pick.endpoint(), self.request).await;
+            let deadline = self.applied.as_ref().and_then(|applied| applied.deadline());
+            let connection =
+                server::get(self.shared, pick.endpoint(), self.request, deadline).await;
             let mut server = match connection {
                 Ok(server) => server,
                 Err(error) => {
@@ -106,6 +158,12 @@ impl<R: Request> Attempts<'_, R> {
             let mut order = Order::new(&self.shared.limits).judged_by(refuse_unreached);
             order.close_client = self.shared.activity.is_draining();
             order.mesh = server.is_mesh;
+            order.deadline = deadline;
+            let removed = self.applied.as_ref().map(|applied| applied.removed());
+            if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
+                order.request = applied.request(of_request);
+                order.response = applied.response(of_response);
+            }
             let done = server.exchange(self.request, &mut order).await;
             let Verdict::Again { same_endpoint, cause } = self.verdict(&pick, &done, &server)
             else {
@@ -131,7 +189,8 @@ impl<R: Request> Attempts<'_, R> {
         if matches!(failure.cause, Cause::Stalled) && failure.place == Place::Server {
             server.retire();
         }
-        if failure.place == Place::Client || !failure.retryable {
+        let over = matches!(failure.cause, Cause::Deadline);
+        if failure.place == Place::Client || !failure.retryable || over {
             return Verdict::Done;
         }
         if matches!(failure.cause, Cause::Refused) {

@@ -21,9 +21,10 @@ pub(crate) async fn serve_http1(
     let client = Conn::with_received(client, first);
     let forward = async |client: &mut Conn<TcpStream>, head: &RequestHead| {
         let _busy = shared.activity.enter();
-        match forward(shared, destination, &mut OfHttp1 { client, head }).await {
+        match forward(shared, destination, &mut OfHttp1 { client, head, of_http2: false }).await {
             Forwarded::Done(done) => client.conclude(head, &done).await,
             Forwarded::Failed(status, cause) => client.fail(head, status, cause).await,
+            Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
         }
     };
     let refused = |status, cause| {
@@ -44,6 +45,7 @@ async fn serve_call((shared, destination, request): Job) {
     match forward(&shared, &destination, &mut call).await {
         Forwarded::Done(done) => call.conclude(&done),
         Forwarded::Failed(status, cause) => call.fail(status, cause),
+        Forwarded::Answered(answer) => call.respond(&answer.answer()),
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed as it is
-//!                                                  └─ Backends ─┬─ HTTP ─► a pick a request
+//!                                                  └─ Backends ─┬─ HTTP ─► routes ─► a pick a request
 //!                                                               └─ opaque ─► a pick a connection
 //! ```
 //!
@@ -20,10 +20,15 @@ mod first;
 mod forward;
 mod greeting;
 mod http;
+mod mirror;
 mod opaque;
 mod request;
+mod routes;
 mod server;
+mod targets;
 
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +44,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use destination::{Destination, Destinations, Route};
+use targets::Targets;
 
 /// What the outbound side of one worker is made of.
 #[derive(Debug)]
@@ -96,9 +102,23 @@ pub(crate) struct Shared {
     pub(crate) local: LocalAddresses,
     /// Those that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
+    /// What routes send requests to.
+    pub(crate) targets: Targets,
+    random: Cell<u64>,
+    /// Copies of requests under way.
+    pub(crate) mirrors: Cell<usize>,
 }
 
 impl Shared {
+    /// 64 random bits (splitmix64): for shares of traffic, not for secrets.
+    pub(crate) fn random(&self) -> u64 {
+        let next = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(next);
+        let mixed = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
     /// Who calls whom where the server is nobody of the mesh.
     pub(crate) fn outside(&self) -> EdgeLabels {
         EdgeLabels {
@@ -127,6 +147,9 @@ impl Outbound {
             h2_limits: Rc::new(http2_limits()),
             local: LocalAddresses::new(),
             tasks: Tasks::new(),
+            targets: Targets::new(parts.directory.clone()),
+            random: Cell::new(RandomState::new().hash_one(0)),
+            mirrors: Cell::new(0),
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
             let original = SocketAddr::from(([0, 0, 0, 0], port));

@@ -2,7 +2,7 @@
 
 use leno_h2::Client;
 use leno_http::{
-    Call, Conn, Exchange, Judge, Order, RequestHead, RequestView, exchange, h1_to_h2, h2_to_h1,
+    Call, Conn, Exchange, Io, Judge, Order, RequestHead, RequestView, exchange, h1_to_h2, h2_to_h1,
     h2_to_h2,
 };
 use leno_tls::Channel;
@@ -23,6 +23,9 @@ pub(crate) trait Request {
     /// When it must be over, by what the client says.
     fn deadline(&self) -> Option<Instant>;
 
+    /// What it is in HTTP/1, once all of it has come; none where it is longer than `limit` bytes.
+    async fn copy(&mut self, limit: usize) -> Option<Vec<u8>>;
+
     /// Relays it to a server that speaks HTTP/1.
     async fn to_http1<J: Judge>(
         &mut self,
@@ -35,18 +38,24 @@ pub(crate) trait Request {
 }
 
 /// A request of an HTTP/1 client.
-pub(crate) struct OfHttp1<'a> {
-    pub(crate) client: &'a mut Conn<TcpStream>,
+pub(crate) struct OfHttp1<'a, S = TcpStream> {
+    pub(crate) client: &'a mut Conn<S>,
     pub(crate) head: &'a RequestHead,
+    /// It is the copy of a request of HTTP/2, and is to be that again.
+    pub(crate) of_http2: bool,
 }
 
-impl Request for OfHttp1<'_> {
+impl<S: Io> Request for OfHttp1<'_, S> {
     fn view(&self) -> RequestView<'_> {
         self.head.view(self.client.received())
     }
 
     fn is_http2(&self) -> bool {
-        false
+        self.of_http2
+    }
+
+    async fn copy(&mut self, limit: usize) -> Option<Vec<u8>> {
+        self.client.hold(self.head, limit).await.map(<[u8]>::to_vec)
     }
 
     fn is_grpc(&self) -> bool {
@@ -81,6 +90,10 @@ impl Request for Call {
 
     fn is_grpc(&self) -> bool {
         Call::is_grpc(self)
+    }
+
+    async fn copy(&mut self, limit: usize) -> Option<Vec<u8>> {
+        self.hold(limit).await
     }
 
     fn deadline(&self) -> Option<Instant> {

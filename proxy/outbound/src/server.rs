@@ -11,6 +11,7 @@ use leno_http::{ClientError, ClientPool, Conn, Exchange, Judge, Lent, Order};
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel, refused_by_server};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use crate::Shared;
 use crate::backends::Remote;
@@ -87,14 +88,16 @@ impl From<ClientError<Rc<OpenError>>> for GetError {
 }
 
 /// A connection to an endpoint: pooled, or a new one. To another proxy requests of both versions
-/// share one HTTP/2 connection; an unmeshed server is spoken to as the client speaks.
+/// share one HTTP/2 connection; an unmeshed server is spoken to as the client speaks. `deadline` is the
+/// mesh's own, beside the client's.
 pub(crate) async fn get<R: Request>(
     shared: &Shared,
     remote: &Remote,
     request: &R,
+    deadline: Option<Instant>,
 ) -> Result<Server, GetError> {
     let found = find(shared, remote, request.is_http2());
-    match request.deadline() {
+    match [request.deadline(), deadline].into_iter().flatten().min() {
         None => found.await,
         Some(deadline) => match tokio::time::timeout_at(deadline, found).await {
             Ok(found) => found,

@@ -94,6 +94,14 @@ counters! {
     OutboundStreamWaited = "leno_http2_stream_waits" r#"direction="outbound""#,
     /// Requests that waited for a stream because all connections to their server were in full use.
     InboundStreamWaited = "leno_http2_stream_waits" r#"direction="inbound""#,
+    /// Copies of requests that routes asked for, by what became of them.
+    OutboundMirrorSent = "leno_mirrored_requests" r#"direction="outbound",result="sent""#,
+    /// Copies of requests that routes asked for, by what became of them.
+    OutboundMirrorFailed = "leno_mirrored_requests" r#"direction="outbound",result="failed""#,
+    /// Copies of requests that routes asked for, by what became of them.
+    OutboundMirrorTooLarge = "leno_mirrored_requests" r#"direction="outbound",result="too_large""#,
+    /// Copies of requests that routes asked for, by what became of them.
+    OutboundMirrorTooMany = "leno_mirrored_requests" r#"direction="outbound",result="too_many""#,
     /// Edges counted as `other` because the bound on edges was reached.
     EdgesOverBudget = "leno_series_over_budget" "",
     /// Lines of the access log that were dropped because it could not be written fast enough.

@@ -10,6 +10,7 @@ mod http;
 mod http2;
 mod life;
 mod programs;
+mod routes;
 mod soak;
 
 /// One thing that must hold.
@@ -44,12 +45,13 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 8] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 9] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
         ("http", http::cases()),
         ("http2", http2::cases()),
+        ("routes", routes::cases()),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),

@@ -1,0 +1,123 @@
+//! Copies of requests, sent elsewhere beside the requests themselves. Nobody waits for their answers,
+//! which are read and thrown away.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use leno_http::{Conn, Order};
+use leno_policy::sampled;
+use leno_telemetry::Counter;
+use smallvec::SmallVec;
+use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout};
+
+use crate::Shared;
+use crate::destination::{Destination, Route};
+use crate::request::{OfHttp1, Request};
+use crate::routes::Applied;
+use crate::server;
+
+/// Largest request that is copied, in bytes: most calls, and no more than a connection reads at once.
+const MAX_COPY: usize = 16 << 10;
+/// Longest wait for the rest of a request that is to be copied. A client that sends slowly, or waits
+/// for an answer before it goes on, is not to be held up.
+const COPY_WAIT: Duration = Duration::from_millis(50);
+/// Most copies under way in one worker: with their buffers about 2 MiB.
+const MAX_MIRRORS: usize = 64;
+/// How long a copy may take, answer included.
+const MIRROR_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of an answer that wait to be thrown away.
+const ANSWER_BUFFER: usize = 4 << 10;
+
+/// Sends copies of a request where its rule wants them.
+pub(crate) async fn send<R: Request>(shared: &Rc<Shared>, applied: &Rc<Applied>, request: &mut R) {
+    let chosen = applied
+        .mirrors()
+        .iter()
+        .filter(|(mirror, _)| sampled(shared.random(), mirror.numerator, mirror.denominator));
+    let targets: SmallVec<[&Rc<Destination>; 2]> = chosen.map(|(_, target)| target).collect();
+    if targets.is_empty() {
+        return;
+    }
+    let of_http2 = request.is_http2();
+    let copy = timeout(COPY_WAIT, request.copy(MAX_COPY)).await.ok().flatten();
+    for target in targets {
+        match &copy {
+            None => shared.registry.count(Counter::OutboundMirrorTooLarge),
+            Some(_) if shared.mirrors.get() >= MAX_MIRRORS => {
+                shared.registry.count(Counter::OutboundMirrorTooMany);
+            }
+            Some(bytes) => {
+                let copy = Copy {
+                    shared: Rc::clone(shared),
+                    target: Rc::clone(target),
+                    applied: Rc::clone(applied),
+                    bytes: bytes.clone(),
+                    of_http2,
+                };
+                shared.mirrors.set(shared.mirrors.get() + 1);
+                spawn_local(copy.run());
+            }
+        }
+    }
+}
+
+/// One copy under way.
+struct Copy {
+    shared: Rc<Shared>,
+    target: Rc<Destination>,
+    applied: Rc<Applied>,
+    /// The request in HTTP/1.
+    bytes: Vec<u8>,
+    of_http2: bool,
+}
+
+impl Copy {
+    async fn run(self) {
+        let sent = timeout(MIRROR_LIMIT, self.relay()).await;
+        let counter = match sent {
+            Ok(Some(())) => Counter::OutboundMirrorSent,
+            _ => Counter::OutboundMirrorFailed,
+        };
+        self.shared.registry.count(counter);
+        self.shared.mirrors.set(self.shared.mirrors.get() - 1);
+    }
+
+    /// Sends it to one endpoint, once, and reads the answer; none where that fails.
+    async fn relay(&self) -> Option<()> {
+        let Route::Backends(backends) = self.target.route().await else { return None };
+        let (client, mut answer) = duplex(ANSWER_BUFFER);
+        let mut client = Conn::with_received(client, &self.bytes);
+        let head = client.read_request(&self.shared.limits).await.ok()??;
+        let read = async {
+            let mut buffer = [0; 1024];
+            while matches!(answer.read(&mut buffer).await, Ok(1..)) {}
+        };
+        let sent = async {
+            let client = &mut client;
+            let mut request =
+                OfHttp1::<DuplexStream> { client, head: &head, of_http2: self.of_http2 };
+            let pick = backends.pick(&[]).ok()?;
+            let found = server::get(&self.shared, pick.endpoint(), &request, None).await;
+            let mut server = found.ok()?;
+            let mut order = Order::new(&self.shared.limits);
+            order.mesh = server.is_mesh && !self.of_http2;
+            let (of_request, _) = self.applied.removed();
+            order.request = self.applied.request(&of_request);
+            let done = server.exchange(&mut request, &mut order).await;
+            let latency = done.first_byte.map(|at| at.saturating_duration_since(done.started));
+            if let Some(latency) = latency {
+                pick.observe(latency, Instant::now().into_std());
+            }
+            let whole = done.failure.is_none();
+            server.give_back(pick.endpoint(), &done);
+            whole.then_some(())
+        };
+        // The answer is read as long as there is one.
+        tokio::select! {
+            sent = sent => sent,
+            () = read => None,
+        }
+    }
+}

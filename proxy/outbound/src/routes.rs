@@ -1,0 +1,155 @@
+//! The routes of one destination: what becomes of each request there.
+//!
+//! ```text
+//! request ─► rule ─┬─ none, or nowhere to go ─► Decision::Answer (404, 500)
+//!                  ├─ preflight, redirect ────► Decision::Answer
+//!                  └─ backend, by weight ─────► Decision::Forward (endpoints, Applied)
+//! ```
+//!
+//! A change of routes makes a new [`Routes`]; requests that are under way keep the one they began
+//! with, and its targets keep their pools where the new one has them too.
+
+mod answer;
+mod applied;
+mod prepared;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_http::RequestView;
+use leno_policy::{Choice, Found, RouteTable, cors, rewrite};
+use leno_types::mesh::Service;
+use leno_types::routes::{Redirect, Route, RouteKind};
+
+use crate::Shared;
+use crate::destination::Destination;
+
+pub(crate) use answer::MeshAnswer;
+pub(crate) use applied::Applied;
+use prepared::Prepared;
+
+/// What requests to one port of a service follow.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    /// What it was made of.
+    source: Arc<[Arc<Route>]>,
+    /// The port that clients dial.
+    port: u16,
+    table: RouteTable,
+    /// By the place of their rules in the table.
+    rules: Vec<Prepared>,
+}
+
+/// What becomes of a request.
+pub(crate) enum Decision {
+    /// The mesh answers it.
+    Answer(MeshAnswer),
+    /// It goes to an endpoint of this destination.
+    Forward(Rc<Destination>, Rc<Applied>),
+}
+
+impl Routes {
+    /// The routes of a port; none where there are none, and requests go to the service's own
+    /// endpoints.
+    pub(crate) fn new(shared: &Rc<Shared>, service: &Service, port: u16) -> Option<Rc<Self>> {
+        let table = RouteTable::compile(&service.routes, port)?;
+        for ignored in table.ignored() {
+            tracing::debug!(service = %service.name, ?ignored, "a route counts for nothing");
+        }
+        let rules = table.rules().iter().map(|rule| Prepared::new(shared, rule.rule())).collect();
+        Some(Rc::new(Self { source: Arc::clone(&service.routes), port, table, rules }))
+    }
+
+    /// Whether it was made of these.
+    pub(crate) fn is_of(&self, routes: &Arc<[Arc<Route>]>) -> bool {
+        Arc::ptr_eq(&self.source, routes) || self.source == *routes
+    }
+
+    /// Closes what is too old at its targets.
+    pub(crate) fn sweep(&self) {
+        for target in self.rules.iter().flat_map(Prepared::targets) {
+            target.sweep();
+        }
+    }
+
+    /// Decides on a request.
+    pub(crate) fn decide(self: &Rc<Self>, shared: &Shared, view: RequestView<'_>) -> Decision {
+        let request = Head(view);
+        let Some(found) = self.table.find(&request) else {
+            return Decision::Answer(MeshAnswer::error(404, "no-route-matches"));
+        };
+        let prepared = &self.rules[found.place];
+        if let Some(cors) = &prepared.cors
+            && cors::is_preflight(&request)
+        {
+            return Decision::Answer(MeshAnswer::with(204, cors::preflight(cors, &request)));
+        }
+        if let Some(redirect) = &prepared.redirect {
+            return Decision::Answer(self.redirected(redirect, view, &found));
+        }
+        match found.rule.choose(shared.random()) {
+            Choice::Backend(place) => {
+                let target = prepared.backends[place].target.as_ref();
+                let target = target.expect("a backend that is chosen has a service");
+                let applied = Applied::new(self, found.place, place, view, found.prefix);
+                Decision::Forward(Rc::clone(target), Rc::new(applied))
+            }
+            Choice::Invalid(_, reason) => {
+                Decision::Answer(self.nowhere("backend-invalid", Some(reason.as_str()), &found))
+            }
+            Choice::NoBackend => Decision::Answer(self.nowhere("no-backend", None, &found)),
+        }
+    }
+
+    /// The rule has nowhere to send the request to: 500, and UNAVAILABLE of gRPC, as the specification
+    /// has it.
+    fn nowhere(&self, cause: &'static str, reason: Option<&str>, found: &Found<'_>) -> MeshAnswer {
+        let status = match self.table.kind() {
+            RouteKind::Http => 500,
+            RouteKind::Grpc => 503,
+        };
+        MeshAnswer::of_rule(status, cause, reason, found.rule)
+    }
+
+    fn redirected(
+        &self,
+        redirect: &Redirect,
+        view: RequestView<'_>,
+        found: &Found<'_>,
+    ) -> MeshAnswer {
+        let place = rewrite::Place {
+            scheme: "http",
+            authority: view.authority(),
+            port: self.port,
+            path: view.path(),
+            query: view.query(),
+        };
+        let location = rewrite::location(redirect, &place, found.prefix);
+        MeshAnswer::with(redirect.status, vec![("Location", location)])
+    }
+}
+
+/// A request's head as matching sees it.
+pub(crate) struct Head<'a>(pub(crate) RequestView<'a>);
+
+impl leno_policy::Request for Head<'_> {
+    fn method(&self) -> &str {
+        self.0.method()
+    }
+
+    fn path(&self) -> &[u8] {
+        self.0.path()
+    }
+
+    fn query(&self) -> Option<&[u8]> {
+        self.0.query()
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        if name.eq_ignore_ascii_case("host") {
+            let authority = self.0.authority();
+            return (!authority.is_empty()).then_some(authority.as_bytes());
+        }
+        self.0.header(name)
+    }
+}

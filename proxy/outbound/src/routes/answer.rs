@@ -1,0 +1,55 @@
+//! Answers that the mesh makes itself, for routes.
+
+use leno_http::{Answer, HeaderLine};
+use leno_policy::TableRule;
+
+/// An answer in place of a backend's.
+#[derive(Debug)]
+pub(crate) struct MeshAnswer {
+    pub(crate) status: u16,
+    /// For metrics and logs, where it is an error.
+    pub(crate) error: Option<&'static str>,
+    /// The `leno-error` header: the cause, and what of which route was at fault.
+    shown: Option<String>,
+    headers: Vec<HeaderLine>,
+}
+
+impl MeshAnswer {
+    /// An error that belongs to no rule.
+    pub(crate) fn error(status: u16, cause: &'static str) -> Self {
+        Self { status, error: Some(cause), shown: Some(cause.to_owned()), headers: Vec::new() }
+    }
+
+    /// An error of a rule.
+    pub(super) fn of_rule(
+        status: u16,
+        cause: &'static str,
+        reason: Option<&str>,
+        rule: &TableRule,
+    ) -> Self {
+        let shown = match reason {
+            Some(reason) => format!("{cause}; reason={reason}; by=\"{rule}\""),
+            None => format!("{cause}; by=\"{rule}\""),
+        };
+        Self { status, error: Some(cause), shown: Some(shown), headers: Vec::new() }
+    }
+
+    /// What a route wants to be answered. A header that cannot be sent is left out: routes were
+    /// checked for it, requests may hold bytes that no header may.
+    pub(super) fn with(status: u16, headers: Vec<(&'static str, Vec<u8>)>) -> Self {
+        let line = |(name, value): (&str, Vec<u8>)| HeaderLine::new(name, &value).ok();
+        let headers = headers.into_iter().filter_map(line).collect();
+        Self { status, error: None, shown: None, headers }
+    }
+
+    /// As it is sent.
+    pub(crate) fn answer(&self) -> Answer<'_> {
+        Answer {
+            status: self.status,
+            cause: self.shown.as_deref(),
+            headers: &self.headers,
+            content_type: "text/plain; charset=utf-8",
+            body: b"",
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a rule changes of one request and its response.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use leno_http::{Edits, HeaderLine, RequestView};
+use leno_policy::{cors, rewrite};
+use leno_types::routes::Mirror;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::prepared::{Lines, Prepared, PreparedBackend};
+use super::{Head, Routes};
+use crate::destination::Destination;
+
+/// A rule and a backend of it, applied to one request.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    routes: Rc<Routes>,
+    rule: usize,
+    backend: usize,
+    /// Another target.
+    target: Option<Vec<u8>>,
+    /// Headers of the response that depend on the request, beside those that do not.
+    response_set: Option<Vec<HeaderLine>>,
+    response_add: Option<Vec<HeaderLine>>,
+    /// When the whole request must be over.
+    deadline: Option<Instant>,
+}
+
+/// Names of headers to be left out, as [`Edits`] takes them.
+pub(crate) type Names<'a> = SmallVec<[&'a str; 8]>;
+
+impl Applied {
+    pub(super) fn new(
+        routes: &Rc<Routes>,
+        rule: usize,
+        backend: usize,
+        view: RequestView<'_>,
+        prefix: Option<usize>,
+    ) -> Self {
+        let prepared = &routes.rules[rule];
+        let of_backend = &prepared.backends[backend];
+        let target = target(of_backend, view, prefix);
+        let (mut response_set, mut response_add) = (None, None);
+        if let Some(cors) = &prepared.cors {
+            let (mut set, mut add) =
+                (of_backend.response.set.clone(), of_backend.response.add.clone());
+            for (name, value) in cors::actual(cors, &Head(view)) {
+                let list = if name == "Vary" { &mut add } else { &mut set };
+                list.extend(HeaderLine::new(name, &value).ok());
+            }
+            (response_set, response_add) = (Some(set), Some(add));
+        }
+        let deadline = prepared.request_timeout.and_then(|time| Instant::now().checked_add(time));
+        let routes = Rc::clone(routes);
+        Self { routes, rule, backend, target, response_set, response_add, deadline }
+    }
+
+    /// When a try that begins now must be over.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let of_try = self.backend_timeout().and_then(|time| Instant::now().checked_add(time));
+        [self.deadline, of_try].into_iter().flatten().min()
+    }
+
+    /// Names for [`Applied::request`] and [`Applied::response`].
+    pub(crate) fn removed(&self) -> (Names<'_>, Names<'_>) {
+        fn names(lines: &Lines) -> Names<'_> {
+            lines.remove.iter().map(|name| &**name).collect()
+        }
+        (names(&self.backend().request), names(&self.backend().response))
+    }
+
+    /// Changes of the request's head.
+    pub(crate) fn request<'a>(&'a self, remove: &'a [&'a str]) -> Edits<'a> {
+        let lines = &self.backend().request;
+        Edits { remove, set: &lines.set, add: &lines.add, target: self.target.as_deref() }
+    }
+
+    /// Changes of the response's head.
+    pub(crate) fn response<'a>(&'a self, remove: &'a [&'a str]) -> Edits<'a> {
+        let lines = &self.backend().response;
+        Edits {
+            remove,
+            set: self.response_set.as_deref().unwrap_or(&lines.set),
+            add: self.response_add.as_deref().unwrap_or(&lines.add),
+            target: None,
+        }
+    }
+
+    /// Where copies of the request may go, and how many of all.
+    pub(crate) fn mirrors(&self) -> &[(Mirror, Rc<Destination>)] {
+        &self.backend().mirrors
+    }
+
+    fn backend_timeout(&self) -> Option<Duration> {
+        self.prepared().backend_timeout
+    }
+
+    fn prepared(&self) -> &Prepared {
+        &self.routes.rules[self.rule]
+    }
+
+    fn backend(&self) -> &PreparedBackend {
+        &self.prepared().backends[self.backend]
+    }
+}
+
+/// Another target where the path changes, or where a new host would stand beside the old one. A whole
+/// URI keeps its host: servers go by that before they look at `Host` (RFC 9112 section 3.2.2).
+fn target(
+    backend: &PreparedBackend,
+    view: RequestView<'_>,
+    prefix: Option<usize>,
+) -> Option<Vec<u8>> {
+    let origin = origin(view.target());
+    let path = match &backend.path {
+        Some(change) => rewrite::target(change, view.path(), view.query(), prefix),
+        None if backend.sets_host && origin.is_some() => {
+            let query = view.query().map(|query| [b"?", query].concat()).unwrap_or_default();
+            [view.path(), &query].concat()
+        }
+        None => return None,
+    };
+    match origin {
+        Some(origin) if !backend.sets_host => Some([origin, &path].concat()),
+        _ => Some(path),
+    }
+}
+
+/// Scheme and authority of a target that is a whole URI.
+fn origin(target: &[u8]) -> Option<&[u8]> {
+    if matches!(target.first(), Some(b'/' | b'*') | None) {
+        return None;
+    }
+    let authority = target.windows(3).position(|window| window == b"://")? + 3;
+    let rest = &target[authority..];
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    Some(&target[..authority + end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_uris_have_an_origin() {
+        for (target, expected) in [
+            ("/a?b=http://c/d", None),
+            ("*", None),
+            ("http://web:80/a/b", Some("http://web:80")),
+            ("http://web?q", Some("http://web")),
+            ("http://web", Some("http://web")),
+            ("web:80", None),
+        ] {
+            assert_eq!(origin(target.as_bytes()), expected.map(str::as_bytes), "{target}");
+        }
+    }
+}

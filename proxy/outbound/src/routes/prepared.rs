@@ -1,0 +1,128 @@
+//! Rules with all that does not depend on the request made beforehand.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_http::HeaderLine;
+use leno_policy::combined;
+use leno_types::routes::{
+    Backend, Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Rule, Target,
+};
+
+use crate::Shared;
+use crate::destination::Destination;
+
+/// A rule, ready to be applied.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) redirect: Option<Redirect>,
+    pub(super) cors: Option<Cors>,
+    pub(super) backends: Vec<PreparedBackend>,
+    pub(super) request_timeout: Option<Duration>,
+    pub(super) backend_timeout: Option<Duration>,
+}
+
+/// A backend of a rule: the filters of both together.
+#[derive(Debug)]
+pub(super) struct PreparedBackend {
+    /// None where the reference is invalid.
+    pub(super) target: Option<Rc<Destination>>,
+    pub(super) request: Lines,
+    pub(super) response: Lines,
+    pub(super) path: Option<PathChange>,
+    /// `request` sets another host.
+    pub(super) sets_host: bool,
+    pub(super) mirrors: Vec<(Mirror, Rc<Destination>)>,
+}
+
+/// Changes of headers as lines to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pub(super) remove: Vec<Arc<str>>,
+    pub(super) set: Vec<HeaderLine>,
+    pub(super) add: Vec<HeaderLine>,
+}
+
+impl Prepared {
+    pub(super) fn new(shared: &Rc<Shared>, rule: &Rule) -> Self {
+        let redirect = |filter: &Filter| match filter {
+            Filter::Redirect(redirect) => Some(redirect.clone()),
+            _ => None,
+        };
+        let cors = |filter: &Filter| match filter {
+            Filter::Cors(cors) => Some(cors.clone()),
+            _ => None,
+        };
+        let backend = |backend| PreparedBackend::new(shared, rule, backend);
+        Self {
+            redirect: rule.filters.iter().find_map(redirect),
+            cors: rule.filters.iter().find_map(cors),
+            backends: rule.backends.iter().map(backend).collect(),
+            request_timeout: rule.timeouts.request,
+            backend_timeout: rule.timeouts.backend_request,
+        }
+    }
+
+    /// Every destination that requests or copies of them go to.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &Rc<Destination>> {
+        self.backends.iter().flat_map(|backend| {
+            let mirrors = backend.mirrors.iter().map(|(_, target)| target);
+            backend.target.iter().chain(mirrors)
+        })
+    }
+}
+
+impl PreparedBackend {
+    fn new(shared: &Rc<Shared>, rule: &Rule, backend: &Backend) -> Self {
+        let (mut request, mut response) = (HeaderChanges::default(), HeaderChanges::default());
+        let (mut rewrite, mut mirrors) = (Rewrite::default(), Vec::new());
+        for filter in rule.filters.iter().chain(&backend.filters) {
+            match filter {
+                Filter::RequestHeaders(changes) => request = combined(&request, changes),
+                Filter::ResponseHeaders(changes) => response = combined(&response, changes),
+                Filter::Rewrite(Rewrite { hostname, path }) => {
+                    rewrite.hostname = hostname.clone().or(rewrite.hostname);
+                    rewrite.path = path.clone().or(rewrite.path);
+                }
+                Filter::Mirror(mirror) => {
+                    let target = target(shared, &mirror.target);
+                    mirrors.extend(target.map(|target| (mirror.clone(), target)));
+                }
+                Filter::Redirect(_) | Filter::Cors(_) => {}
+            }
+        }
+        let sets_host = rewrite.hostname.is_some();
+        if let Some(hostname) = rewrite.hostname {
+            request.set.push(("Host".into(), hostname));
+        }
+        Self {
+            target: target(shared, &backend.target),
+            request: Lines::new(&request),
+            response: Lines::new(&response),
+            path: rewrite.path,
+            sets_host,
+            mirrors,
+        }
+    }
+}
+
+/// Where a reference leads; nowhere where it is invalid.
+fn target(shared: &Rc<Shared>, target: &Target) -> Option<Rc<Destination>> {
+    match target {
+        Target::Service { name, port } => Some(shared.targets.get(shared, name, *port)),
+        Target::Invalid(_) => None,
+    }
+}
+
+impl Lines {
+    fn new(changes: &HeaderChanges) -> Self {
+        let lines = |list: &[(Arc<str>, Arc<str>)]| {
+            // What cannot be set was refused where the route was read.
+            let line =
+                |(name, value): &(Arc<str>, Arc<str>)| HeaderLine::new(name, value.as_bytes()).ok();
+            list.iter().filter_map(line).collect()
+        };
+        Self { remove: changes.remove.clone(), set: lines(&changes.set), add: lines(&changes.add) }
+    }
+}

@@ -1,0 +1,86 @@
+//! A proxy before three servers, with routes.
+
+use anyhow::Result;
+use leno_testkit::http1::Response;
+use leno_testkit::proxy::Proxy;
+
+use crate::client;
+use crate::echo::Echo;
+
+/// `echo` is what the proxy's client calls; routes send its requests to the others.
+pub(crate) struct Bed {
+    pub(crate) proxy: Proxy,
+    pub(crate) echo: Echo,
+    pub(crate) v1: Echo,
+    pub(crate) v2: Echo,
+}
+
+impl Bed {
+    /// With these documents beside the services.
+    pub(crate) fn start(documents: &str) -> Result<Self> {
+        let (echo, v1, v2) =
+            (Echo::start("echo")?, Echo::start("echo-v1")?, Echo::start("echo-v2")?);
+        let services = [
+            ("echo", "10.96.0.10", &echo),
+            ("echo-v1", "None", &v1),
+            ("echo-v2", "10.96.0.12", &v2),
+        ]
+        .map(|(name, vip, server)| service(name, vip, server))
+        .concat();
+        let proxy = Proxy::start_with(|address, admin| {
+            format!(
+                "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test, namespace: t}}\n\
+                 spec:\n  workers: 1\n  admin: \"{admin}\"\n  \
+                 outbound: {{listen: \"{address}\", service: \"t/echo:80\"}}\n  mtls: disabled\n\
+                 {services}---\n{documents}"
+            )
+        })?;
+        Ok(Self { proxy, echo, v1, v2 })
+    }
+
+    /// With one route whose rules are these.
+    pub(crate) fn with_rules(rules: &str) -> Result<Self> {
+        Self::start(&http_route("route", rules))
+    }
+
+    pub(crate) fn send(&self, request: &str) -> Result<Response> {
+        client::send(self.proxy.address(), request)
+    }
+
+    /// The status of a response and, of one that a server sent, who it was.
+    pub(crate) fn outcome(&self, request: &str) -> Result<String> {
+        let response = self.send(request)?;
+        let text = response.text();
+        Ok(match response.status {
+            200 => text.lines().next().unwrap_or_default().to_owned(),
+            status => status.to_string(),
+        })
+    }
+
+    /// The proxy's metrics.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        Ok(client::send(self.proxy.admin(), "GET /metrics")?.text())
+    }
+}
+
+/// A route of `echo`.
+pub(crate) fn http_route(name: &str, rules: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+         metadata: {{name: {name}, namespace: t}}\nspec:\n  \
+         parentRefs: [{{group: \"\", kind: Service, name: echo, port: 80}}]\n  rules:\n{rules}"
+    )
+}
+
+fn service(name: &str, vip: &str, server: &Echo) -> String {
+    let (ip, port) = (server.address.ip(), server.address.port());
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: t}}\n\
+         spec:\n  clusterIP: {vip}\n  \
+         ports: [{{name: x, port: 80, targetPort: {port}, appProtocol: http}}]\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {name}-1, namespace: t, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+         addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: http}}]\n\
+         endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
+    )
+}

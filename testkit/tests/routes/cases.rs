@@ -1,0 +1,7 @@
+//! The cases.
+
+mod filters;
+mod matching;
+mod redirects;
+mod references;
+mod timeouts;

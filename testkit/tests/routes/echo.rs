@@ -1,0 +1,101 @@
+//! A server that answers every request with what it saw of it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Ends with its process; each connection has a thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+/// One request as the server saw it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) line: String,
+    /// Names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Seen {
+    /// The values of a header, joined.
+    pub(crate) fn header(&self, name: &str) -> String {
+        let of_name = self.headers.iter().filter(|(given, _)| given == name);
+        of_name.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Echo {
+    pub(crate) fn start(name: &'static str) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
+        let echo = Self { address: listener.local_addr()?, seen: Arc::default() };
+        let of_thread = echo.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let echo = of_thread.clone();
+                // A connection that breaks concerns nobody but its client.
+                thread::spawn(move || echo.serve(name, stream).ok());
+            }
+        });
+        Ok(echo)
+    }
+
+    /// How many requests it has seen.
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().expect("no holder panics").len()
+    }
+
+    /// What it has seen, oldest first.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().expect("no holder panics").clone()
+    }
+
+    fn serve(&self, name: &str, stream: TcpStream) -> Result<()> {
+        let mut out = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        loop {
+            let Some(seen) = read(&mut reader)? else { return Ok(()) };
+            self.seen.lock().expect("no holder panics").push(seen.clone());
+            let path = seen.line.split(' ').nth(1).unwrap_or_default();
+            if let Some(delay) = path.strip_prefix("/delay/") {
+                thread::sleep(Duration::from_millis(delay.parse()?));
+            }
+            let mut body = format!("{name}\n{}\n", seen.line);
+            for (name, value) in &seen.headers {
+                body.push_str(&format!("{name}: {value}\n"));
+            }
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nX-Header-Remove: here\r\n\
+                 X-Header-Set: original\r\nX-Header-Add: original\r\n\r\n",
+                body.len()
+            );
+            out.write_all(head.as_bytes())?;
+            out.write_all(body.as_bytes())?;
+        }
+    }
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> Result<Option<Seen>> {
+    let mut seen = Seen::default();
+    if reader.read_line(&mut seen.line)? == 0 {
+        return Ok(None);
+    }
+    seen.line.truncate(seen.line.trim_end().len());
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        seen.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let length = seen.header("content-length").parse().unwrap_or(0);
+    seen.body = vec![0; length];
+    reader.read_exact(&mut seen.body)?;
+    Ok(Some(seen))
+}
