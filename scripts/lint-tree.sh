@@ -19,7 +19,8 @@ declare -A rank=(
   [leno-telemetry]=2 [leno-resilience]=2 [leno-bpf]=2 [leno-index]=2 [leno-identity]=2 [leno-sources]=2
   [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-serve]=3
   [leno-local]=4
-  [leno-proxy]=5 [leno-controller]=5 [leno]=5 [leno-bench]=5 [leno-example-shop]=5
+  [leno-suite]=5 [leno-proxy]=5 [leno-controller]=5 [leno-bench]=5 [leno-example-shop]=5
+  [leno]=6
   [leno-testkit]=1 [leno-fuzz]=5
 )
 same_rank_ok=" leno-resources:leno-policy leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "

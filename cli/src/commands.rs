@@ -1,5 +1,6 @@
 //! The commands, and what several of them share.
 
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod cleanup;
 pub(crate) mod completion;

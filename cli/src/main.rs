@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{check, cleanup, completion, demo, exec, stat, up};
+use commands::{bench, check, cleanup, completion, demo, exec, stat, up};
 
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
@@ -34,6 +34,7 @@ enum Command {
     Stat(stat::Stat),
     Check(check::Check),
     Demo(demo::Demo),
+    Bench(bench::Bench),
     Cleanup(cleanup::Cleanup),
     Completion(completion::Completion),
     /// Prints the version
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Stat(stat) => stat::run(&stat),
         Command::Check(check) => check::run(&check),
         Command::Demo(demo) => demo::run(&demo),
+        Command::Bench(bench) => bench::run(&bench),
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),
         Command::Completion(completion) => completion::run(&completion, &mut Cli::command()),
         Command::Version => {

@@ -1,0 +1,130 @@
+//! Charts as SVG: lines and dots over a numeric axis, and bars with their intervals.
+//!
+//! Written by hand: three kinds of chart are less code than the configuration of a plotting
+//! library, need no fonts at build time, and stay text that a browser can search and scale.
+
+mod axis;
+mod bars;
+mod lines;
+
+pub use axis::{Axis, Scale, short};
+pub use bars::{Bar, Bars};
+pub use lines::{Chart, Series};
+
+/// Width of every chart in pixels; a browser scales it.
+const WIDTH: f64 = 760.0;
+/// Height of charts with axes on both sides.
+const HEIGHT: f64 = 400.0;
+/// Left of the plot: labels of the y axis and its title.
+const LEFT: f64 = 78.0;
+const RIGHT: f64 = 24.0;
+const TOP: f64 = 56.0;
+const BOTTOM: f64 = 58.0;
+
+/// Colours that stay apart for those who see few of them, and on paper (Okabe and Ito 2008).
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5f5f5f", "#8c6d00"];
+
+/// The colour of no mesh: it is what the others are held against.
+const BASELINE: &str = "#8a8a8a";
+
+/// The same colour for a name in every chart; `nth` among the names of a report.
+#[must_use]
+pub fn colour(name: &str, nth: usize) -> &'static str {
+    if name == "none" { BASELINE } else { COLOURS[nth % COLOURS.len()] }
+}
+
+/// Text that is safe inside of markup.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// The frame of a chart: size, background, title.
+fn open(title: &str, (width, height): (f64, f64)) -> String {
+    let title = escape(title);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+         width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" aria-label=\"{title}\" \
+         font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" \
+         font-size=\"12\" fill=\"#333\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         <text x=\"{LEFT:.0}\" y=\"22\" font-size=\"15\" font-weight=\"600\" fill=\"#111\">{title}</text>\n"
+    )
+}
+
+/// A text at a place; `anchor` is `start`, `middle` or `end`.
+fn text((x, y): (f64, f64), anchor: &str, words: &str) -> String {
+    let words = escape(words);
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>\n")
+}
+
+/// A thin line from one place to another.
+fn rule((x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) -> String {
+    format!(
+        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(scale: Scale) -> Chart {
+        Chart {
+            title: "a < b".into(),
+            x: Axis::new("x", scale),
+            y: Axis::new("y", Scale::Linear),
+            series: vec![Series {
+                name: "one & two".into(),
+                colour: colour("one", 0),
+                points: vec![(0.5, 1.0), (0.99, 5.0)],
+                curve: vec![(0.5, 1.0), (0.99, 5.0)],
+            }],
+        }
+    }
+
+    #[test]
+    fn a_chart_is_well_formed_and_holds_its_words_escaped() {
+        for scale in [Scale::Linear, Scale::LogNines] {
+            let svg = chart(scale).svg();
+            assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"), "{svg}");
+            assert!(svg.contains("a &lt; b") && svg.contains("one &amp; two"));
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            assert_eq!(svg.matches("<circle").count(), 2);
+        }
+    }
+
+    #[test]
+    fn nines_are_evenly_apart() {
+        let svg = chart(Scale::LogNines).svg();
+        for label in ["50 %", "90 %", "99 %"] {
+            assert!(svg.contains(label), "{label}");
+        }
+        let place = |q| Scale::LogNines.place(q);
+        let step = place(0.99) - place(0.9);
+        assert!((place(0.999) - place(0.99) - step).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_chart_of_nothing_is_still_one() {
+        let mut empty = chart(Scale::Linear);
+        empty.series.clear();
+        assert!(!empty.svg().contains("NaN"));
+        let bars = Bars { title: "t".into(), unit: "ms".into(), bars: Vec::new() };
+        assert!(!bars.svg().contains("NaN"));
+    }
+
+    #[test]
+    fn bars_show_value_and_interval() {
+        let bar = Bar {
+            group: "http-1k".into(),
+            name: "leno".into(),
+            colour: colour("leno", 0),
+            value: 2.0,
+            interval: Some((1.5, 2.5)),
+        };
+        let svg = Bars { title: "t".into(), unit: "ms".into(), bars: vec![bar] }.svg();
+        assert!(svg.contains(">2.00 ms<") && svg.contains("http-1k"), "{svg}");
+    }
+}

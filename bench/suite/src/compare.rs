@@ -1,0 +1,193 @@
+//! Two runs side by side, and what makes them hard to compare.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::record::Record;
+use crate::statistics::{Interval, ratio};
+
+/// The name of a figure and how it is read from a record.
+type Figure = (&'static str, fn(&Record) -> f64);
+
+/// What is compared.
+const FIGURES: &[Figure] = &[
+    ("latency_us.p50", |record| record.latency_us.p50 as f64),
+    ("latency_us.p99", |record| record.latency_us.p99 as f64),
+    ("cpu_us_per_request", Record::cpu_us_per_request),
+    ("rss_kib.peak", |record| record.rss_kib.peak as f64),
+    ("requests_per_s", |record| record.requests_per_s),
+];
+
+/// The outcome.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Why the figures may differ for other reasons than the meshes; said before any figure.
+    pub caveats: Vec<String>,
+    /// The figures.
+    pub rows: Vec<Row>,
+}
+
+/// One figure of one mesh in one scenario.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The scenario.
+    pub scenario: String,
+    /// The mesh.
+    pub mesh: String,
+    /// Which figure, by its name in the records.
+    pub figure: &'static str,
+    /// Mean of the earlier run.
+    pub before: f64,
+    /// Mean of the later run.
+    pub after: f64,
+    /// After by before.
+    pub ratio: Interval,
+}
+
+/// Compares `after` with `before`, over valid records of what both have.
+#[must_use]
+pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
+    let mut caveats = between(before, after);
+    caveats.extend(within(before).into_iter().map(|text| format!("in the first: {text}")));
+    caveats.extend(within(after).into_iter().map(|text| format!("in the second: {text}")));
+    let (before, after) = (by_case(before), by_case(after));
+    let mut rows = Vec::new();
+    for (case, old) in &before {
+        let Some(new) = after.get(case) else { continue };
+        for (name, figure) in FIGURES {
+            let values = |records: &[&Record]| -> Vec<f64> {
+                records.iter().map(|record| figure(record)).collect()
+            };
+            // Rounds of two runs share no disturbance, but drawing them in pairs is as good as
+            // drawing them apart.
+            let (old, new) = (values(old), values(new));
+            let Some(ratio) = ratio(&new, &old) else { continue };
+            let shown = old.len().min(new.len());
+            let mean = |values: &[f64]| crate::statistics::mean(&values[..shown]);
+            let (scenario, mesh) = (case.0.clone(), case.1.clone());
+            let (before, after) = (mean(&old), mean(&new));
+            rows.push(Row { scenario, mesh, figure: name, before, after, ratio });
+        }
+    }
+    Comparison { caveats, rows }
+}
+
+/// Why records of one run should not be put side by side: a resumed run may have moved.
+#[must_use]
+pub fn within(records: &[Record]) -> Vec<String> {
+    let Some(first) = records.first() else { return Vec::new() };
+    let mut found = Vec::new();
+    for record in &records[1..] {
+        for text in first.machine.differences(&record.machine) {
+            found.push(format!("measured on different machines ({text})"));
+        }
+        if record.suite_version != first.suite_version {
+            let (one, two) = (&first.suite_version, &record.suite_version);
+            found.push(format!("measured by different versions of leno ({one} and {two})"));
+        }
+    }
+    let mut versions: BTreeMap<&str, &str> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.left_out.is_none()) {
+        let known = versions.entry(&record.mesh).or_insert(&record.mesh_version);
+        if *known != record.mesh_version {
+            let (mesh, other) = (&record.mesh, &record.mesh_version);
+            found.push(format!("different versions of {mesh} ({known} and {other})"));
+        }
+    }
+    let mut rates: BTreeMap<String, (f64, &str)> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.left_out.is_none()) {
+        let case = format!("{}{:?}", record.scenario, record.step);
+        let how = (record.scale, record.generator.as_str());
+        let known = rates.entry(case).or_insert(how);
+        if *known != how {
+            found.push(format!("{} with different scales or generators", record.scenario));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn between(before: &[Record], after: &[Record]) -> Vec<String> {
+    let (Some(old), Some(new)) = (before.first(), after.first()) else { return Vec::new() };
+    let mut found: Vec<String> = old
+        .machine
+        .differences(&new.machine)
+        .into_iter()
+        .map(|text| format!("different machines: {text}"))
+        .collect();
+    if old.suite_version != new.suite_version {
+        let (one, two) = (&old.suite_version, &new.suite_version);
+        found.push(format!("different versions of leno bench: {one} and {two}"));
+    }
+    let new_cases = by_case(after);
+    for (case, olds) in by_case(before) {
+        let Some(news) = new_cases.get(&case) else { continue };
+        let (old, new) = (olds[0], news[0]);
+        let mut differ = |what: &str, one: String, two: String| {
+            if one != two {
+                found.push(format!("{} of {} differs: {one} and {two}", what, case.1));
+            }
+        };
+        differ("version", old.mesh_version.clone(), new.mesh_version.clone());
+        differ("capture", old.capture.clone(), new.capture.clone());
+        differ("generator", old.generator.clone(), new.generator.clone());
+        differ("scale", old.scale.to_string(), new.scale.to_string());
+        differ("rate", format!("{:?}", old.rate_per_s), format!("{:?}", new.rate_per_s));
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Valid records by scenario (with its step) and mesh.
+fn by_case(records: &[Record]) -> BTreeMap<(String, String), Vec<&Record>> {
+    let mut cases: BTreeMap<(String, String), Vec<&Record>> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.valid()) {
+        let step = record.step.map_or_else(String::new, |step| format!("@{step}"));
+        let case = (format!("{}{step}", record.scenario), record.mesh.clone());
+        cases.entry(case).or_default().push(record);
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::record::LatencyUs;
+
+    fn record(round: u32, p99: u64) -> Record {
+        Record {
+            scenario: "http-1k".into(),
+            mesh: "leno".into(),
+            mesh_version: "1".into(),
+            round,
+            machine: Machine { cpus: 2, ..Machine::default() },
+            latency_us: LatencyUs { p99, ..LatencyUs::default() },
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn figures_are_compared_with_their_interval() {
+        let compared =
+            compare(&[record(0, 100), record(1, 100)], &[record(0, 150), record(1, 150)]);
+        assert_eq!(compared.caveats, [""; 0]);
+        let row = compared.rows.iter().find(|row| row.figure == "latency_us.p99").unwrap();
+        assert_eq!((row.ratio.low, row.ratio.value, row.ratio.high), (1.5, 1.5, 1.5));
+    }
+
+    #[test]
+    fn other_machines_and_versions_are_never_passed_over() {
+        let mut other = record(0, 100);
+        other.machine.cpus = 64;
+        other.mesh_version = "2".into();
+        let said = compare(&[record(0, 100)], std::slice::from_ref(&other)).caveats.join("\n");
+        assert!(said.contains("processors: 2 and 64"), "{said}");
+        assert!(said.contains("version of leno differs: 1 and 2"), "{said}");
+        let said = within(&[record(0, 100), other]).join("\n");
+        assert!(said.contains("different machines") && said.contains("versions of leno"), "{said}");
+    }
+}

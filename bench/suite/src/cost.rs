@@ -1,0 +1,206 @@
+//! What sidecars cost a year, from measured CPU and memory and a table of prices.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Attempt, Error, Result};
+use crate::record::Record;
+use crate::statistics::mean;
+
+/// The table that is used when none is given.
+pub const PRICES: &str = include_str!("../data/prices.yaml");
+/// Sidecars that the cost is of.
+pub const SIDECARS: f64 = 100.0;
+/// Hours of a year.
+const HOURS: f64 = 24.0 * 365.0;
+const KIB_PER_GIB: f64 = 1024.0 * 1024.0;
+
+/// A machine that can be rented.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Its name.
+    pub name: String,
+    /// Whose it is, and where.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// Processors it has.
+    pub cpus: f64,
+    /// Memory it has.
+    pub memory_gib: f64,
+    /// What an hour costs.
+    pub dollars_per_hour: f64,
+}
+
+/// What one sidecar uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Use {
+    /// Processors that it keeps busy.
+    pub cpus: f64,
+    /// Resident memory.
+    pub rss_kib: f64,
+}
+
+/// One line of the outcome.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    /// Under which load.
+    pub scenario: String,
+    /// Whose sidecar.
+    pub mesh: String,
+    /// The machine that is paid for.
+    pub machine: String,
+    /// What one sidecar uses.
+    #[serde(flatten)]
+    pub used: Use,
+    /// Dollars for 100 sidecars and a year.
+    pub dollars_per_100_sidecars_year: f64,
+    /// Dollars less than the dearest mesh of the same scenario and machine.
+    pub saved_dollars: f64,
+}
+
+/// Reads a table of prices.
+///
+/// # Errors
+/// When it cannot be read or holds something else.
+pub fn prices(file: Option<&Path>) -> Result<Vec<Price>> {
+    let text = match file {
+        Some(file) => {
+            fs::read_to_string(file).attempt(|| format!("read prices {}", file.display()))?
+        }
+        None => PRICES.to_owned(),
+    };
+    let name = file.unwrap_or(Path::new("the built-in prices"));
+    let prices: Vec<Price> =
+        serde_saphyr::from_str(&text).map_err(|error| Error::malformed(name, error))?;
+    let good = |price: &Price| {
+        [price.cpus, price.memory_gib, price.dollars_per_hour].iter().all(|number| *number > 0.0)
+    };
+    match prices.iter().find(|price| !good(price)) {
+        Some(wrong) => {
+            Err(Error::malformed(name, format!("{}: a number is not above 0", wrong.name)))
+        }
+        None => Ok(prices),
+    }
+}
+
+impl Price {
+    /// Dollars a year for 100 sidecars that each use this much. A sidecar takes of a machine the
+    /// larger of its two shares, CPU or memory: what it leaves of the other, others may use, but
+    /// a machine is full when one of the two is.
+    #[must_use]
+    pub fn a_year(&self, used: Use) -> f64 {
+        let share = (used.cpus / self.cpus).max(used.rss_kib / KIB_PER_GIB / self.memory_gib);
+        share * self.dollars_per_hour * HOURS * SIDECARS
+    }
+}
+
+/// The cost of every mesh with proxies, by scenario and machine.
+#[must_use]
+pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
+    let mut keys: Vec<(&str, &str)> = records
+        .iter()
+        .filter(|record| record.valid() && record.proxies > 0)
+        .map(|record| (record.scenario.as_str(), record.mesh.as_str()))
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut found = Vec::new();
+    for price in prices {
+        for (scenario, mesh) in &keys {
+            let used = used(records, scenario, mesh);
+            found.push(Cost {
+                scenario: (*scenario).to_owned(),
+                mesh: (*mesh).to_owned(),
+                machine: price.name.clone(),
+                used,
+                dollars_per_100_sidecars_year: price.a_year(used),
+                saved_dollars: 0.0,
+            });
+        }
+    }
+    for index in 0..found.len() {
+        let same = |other: &&Cost| {
+            other.scenario == found[index].scenario && other.machine == found[index].machine
+        };
+        let all = found.iter().filter(same).map(|other| other.dollars_per_100_sidecars_year);
+        let dearest = all.fold(0.0, f64::max);
+        found[index].saved_dollars = dearest - found[index].dollars_per_100_sidecars_year;
+    }
+    found
+}
+
+/// What a sidecar of `mesh` used in `scenario`, mean of the rounds.
+fn used(records: &[Record], scenario: &str, mesh: &str) -> Use {
+    let of = |figure: &dyn Fn(&Record) -> f64| {
+        let mine = records
+            .iter()
+            .filter(|record| record.valid() && record.scenario == scenario && record.mesh == mesh);
+        mean(&mine.map(figure).collect::<Vec<_>>())
+    };
+    Use {
+        cpus: of(&Record::cpus_per_proxy),
+        rss_kib: of(&|record| record.rss_kib.peak as f64 / f64::from(record.proxies.max(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{CpuMs, RssKib};
+
+    #[test]
+    fn the_built_in_table_is_read_and_holds_the_machine_of_the_claims() {
+        let prices = prices(None).unwrap();
+        let machine = prices.iter().find(|price| price.name == "m6g.large").unwrap();
+        assert_eq!((machine.cpus, machine.memory_gib), (2.0, 8.0));
+    }
+
+    #[test]
+    fn the_larger_share_is_paid_for() {
+        let price = Price {
+            name: "x".into(),
+            place: String::new(),
+            cpus: 2.0,
+            memory_gib: 8.0,
+            dollars_per_hour: 0.1,
+        };
+        // A tenth of two processors, a hundredth of the memory: a twentieth of the machine each.
+        let busy = Use { cpus: 0.1, rss_kib: 0.08 * KIB_PER_GIB };
+        assert!((price.a_year(busy) - 0.05 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
+        let large = Use { cpus: 0.001, rss_kib: 0.8 * KIB_PER_GIB };
+        assert!((price.a_year(large) - 0.1 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn savings_are_against_the_dearest_of_the_same_load() {
+        let record = |mesh: &str, ms: f64| Record {
+            scenario: "s".into(),
+            mesh: mesh.into(),
+            proxies: 2,
+            duration_s: 10.0,
+            cpu_ms: CpuMs { proxies: ms, ..CpuMs::default() },
+            rss_kib: RssKib { peak: 2048, ..RssKib::default() },
+            ..Record::default()
+        };
+        let none = Record { proxies: 0, ..record("none", 0.0) };
+        let records = [record("envoy", 8000.0), record("leno", 2000.0), none];
+        let found = costs(&records, &prices(None).unwrap()[..1]);
+        assert_eq!(found.len(), 2, "what has no proxies costs nothing");
+        let (envoy, leno) = (&found[0], &found[1]);
+        assert!((envoy.used.cpus - 0.4).abs() < 1e-12, "8 s of CPU in 10 s by two proxies");
+        assert_eq!(envoy.saved_dollars, 0.0);
+        let difference = envoy.dollars_per_100_sidecars_year - leno.dollars_per_100_sidecars_year;
+        assert!((leno.saved_dollars - difference).abs() < 1e-9 && difference > 0.0);
+    }
+
+    #[test]
+    fn a_table_with_a_mistake_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, "- {name: a, where: b, cpus: 0, memory_gib: 1, dollars_per_hour: 1}")
+            .unwrap();
+        assert!(prices(Some(file.path())).unwrap_err().to_string().contains("above 0"));
+    }
+}

@@ -1,0 +1,29 @@
+//! `leno bench`: any mesh, or none, under the same load on the same machine.
+//!
+//! For someone who has to choose a mesh and trusts nobody's figures. It runs the methods of the
+//! published comparisons and keeps the raw data; every report is made from the records alone.
+//!
+//! ```text
+//!  scenario × mesh × round ─► lab ─► load ─► record ─┬─► report, compare
+//!                                                    ├─► cost, claims
+//!  published samples ─► resources                    └─► (a file a run, units in the names)
+//! ```
+//!
+//! It does not know the command line, and it knows no mesh from inside: one is a configuration, a
+//! command and a version.
+//!
+//! Read first: [`record::Record`], [`statistics`], [`resources`].
+
+mod error;
+
+pub mod chart;
+pub mod claims;
+pub mod compare;
+pub mod cost;
+pub mod machine;
+pub mod picture;
+pub mod record;
+pub mod resources;
+pub mod statistics;
+
+pub use error::{Error, Result};

@@ -1,0 +1,342 @@
+//! The records: one JSON file a run, units in the names. Reports are made from these alone.
+//!
+//! ```text
+//! DIR/suite.json                        what was asked for
+//! DIR/records/http-1k.leno.r2.json      one run
+//! DIR/raw/http-1k.leno.r2.latency.csv   its histogram: value_us,count
+//! DIR/raw/http-1k.leno.r2.usage.csv     its samples of CPU and memory
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Attempt, Error, Result};
+use crate::machine::Machine;
+
+/// Where records are, below the directory of a run.
+pub const RECORDS: &str = "records";
+/// Where raw samples are, below the directory of a run.
+pub const RAW: &str = "raw";
+
+/// One run: a scenario, a mesh, a round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// What was done.
+    pub scenario: String,
+    /// The point on a scenario's scale, requests/s in all, for those that have several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    /// By whom.
+    pub mesh: String,
+    /// The proxy's own words about its version.
+    pub mesh_version: String,
+    /// This program's version.
+    pub suite_version: String,
+    /// By what traffic was captured; empty when it was not.
+    pub capture: String,
+    /// Who made the load: `leno`, `fortio`, `h2load` or `wrk`.
+    pub generator: String,
+    /// Which round, from 0.
+    pub round: u32,
+    /// When it began, seconds since 1970.
+    pub started_unix_s: u64,
+    /// Where.
+    pub machine: Machine,
+    /// By what the scenario's rate was multiplied.
+    pub scale: f64,
+    /// Requests a second that were asked for; none in a closed loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
+    /// Connections of the load.
+    pub connections: usize,
+    /// Services behind them.
+    pub services: u32,
+    /// Measured seconds, warm-up left out.
+    pub duration_s: f64,
+    /// Requests that ended, well or not.
+    pub requests: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Failed requests by kind.
+    pub errors_by_kind: BTreeMap<String, u64>,
+    /// Requests that ended, a second.
+    pub requests_per_s: f64,
+    /// Bytes of payload a second, both ways, for scenarios that move bulk.
+    pub bytes_per_s: f64,
+    /// Connections opened by the load.
+    pub connections_opened: u64,
+    /// From the moment a request was due to its last byte; successes only.
+    pub latency_us: LatencyUs,
+    /// Latency over quantiles, for the chart.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spectrum: Vec<Quantile>,
+    /// User CPU of all proxies.
+    pub cpu_user_us_per_request: f64,
+    /// System CPU of all proxies.
+    pub cpu_system_us_per_request: f64,
+    /// CPU of everything, by whom.
+    pub cpu_ms: CpuMs,
+    /// Context switches of the proxies.
+    pub context_switches: ContextSwitches,
+    /// Proxies that ran.
+    pub proxies: u32,
+    /// Resident memory of all proxies together.
+    pub rss_kib: RssKib,
+    /// Resident memory of the control plane.
+    pub control_rss_kib: RssKib,
+    /// From the start of the proxies to the first request that was served through them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_up_ms: Option<f64>,
+    /// Size of the proxy's executable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binary_bytes: Option<u64>,
+    /// What is to be known before the figures are believed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
+    /// Why it was not measured; every figure is 0 then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
+}
+
+/// Latency in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LatencyUs {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: u64,
+    /// 75th percentile.
+    pub p75: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 95th percentile.
+    pub p95: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p99_9: u64,
+    /// 99.99th percentile.
+    pub p99_99: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+/// One point of a latency distribution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantile {
+    /// 0 to 1.
+    pub quantile: f64,
+    /// Microseconds.
+    pub us: u64,
+}
+
+/// CPU time in milliseconds over the measured time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuMs {
+    /// All proxies.
+    pub proxies: f64,
+    /// The applications.
+    pub application: f64,
+    /// Who made the load.
+    pub generator: f64,
+    /// What supervises the workloads and captures their traffic.
+    pub agent: f64,
+    /// The control plane.
+    pub control: f64,
+    /// Threads of the kernel itself.
+    pub kernel_threads: f64,
+    /// The whole machine, everything else included.
+    pub machine: f64,
+    /// Taken by the hypervisor for others.
+    pub steal: f64,
+}
+
+/// Context switches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContextSwitches {
+    /// To wait for something.
+    pub voluntary: u64,
+    /// Because another one's turn had come.
+    pub involuntary: u64,
+}
+
+/// Resident memory in KiB at named moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RssKib {
+    /// Before any load.
+    pub idle: u64,
+    /// Median under load.
+    pub load: u64,
+    /// Most under load.
+    pub peak: u64,
+}
+
+/// Something that is to be known before a figure is believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Which.
+    pub kind: MarkKind,
+    /// In words.
+    pub why: String,
+}
+
+/// The kinds of marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MarkKind {
+    /// The generator could not keep its schedule: latencies are its own.
+    GeneratorLimited,
+    /// Nothing was answered.
+    DeadTarget,
+    /// More than 1 % of the requests failed.
+    Errors,
+    /// Others used the machine meanwhile.
+    BusyMachine,
+    /// A mesh was faster than none, which only noise can be.
+    FasterThanNone,
+}
+
+impl MarkKind {
+    /// The word for it in tables.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GeneratorLimited => "generator limited",
+            Self::DeadTarget => "dead target",
+            Self::Errors => "errors",
+            Self::BusyMachine => "busy machine",
+            Self::FasterThanNone => "faster than none",
+        }
+    }
+
+    /// Whether latencies of a run with this mark say nothing about the mesh.
+    #[must_use]
+    pub const fn invalidates(self) -> bool {
+        !matches!(self, Self::FasterThanNone)
+    }
+}
+
+impl Record {
+    /// Its name among the files of a run.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let step = self.step.map_or_else(String::new, |step| format!(".{step}"));
+        format!("{}{step}.{}.r{}", self.scenario, self.mesh, self.round)
+    }
+
+    /// Whether it holds figures that may be believed.
+    #[must_use]
+    pub fn valid(&self) -> bool {
+        self.left_out.is_none() && !self.marks.iter().any(|mark| mark.kind.invalidates())
+    }
+
+    /// User and system, all proxies.
+    #[must_use]
+    pub fn cpu_us_per_request(&self) -> f64 {
+        self.cpu_user_us_per_request + self.cpu_system_us_per_request
+    }
+
+    /// Processors that one proxy kept busy, 0 without proxies.
+    #[must_use]
+    pub fn cpus_per_proxy(&self) -> f64 {
+        let all = self.cpu_ms.proxies / 1000.0 / self.duration_s.max(f64::MIN_POSITIVE);
+        all / f64::from(self.proxies.max(1))
+    }
+
+    /// Writes it below the directory of a run, at once or not at all.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, directory: &Path) -> Result<PathBuf> {
+        let folder = directory.join(RECORDS);
+        fs::create_dir_all(&folder).attempt(|| format!("make folder {}", folder.display()))?;
+        let path = folder.join(format!("{}.json", self.name()));
+        let draft = path.with_extension("draft");
+        let text = serde_json::to_string_pretty(self).expect("a record has only text keys") + "\n";
+        fs::write(&draft, text)
+            .and_then(|()| fs::rename(&draft, &path))
+            .attempt(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// Reads every record of a run, by scenario, step, mesh and round.
+///
+/// # Errors
+/// When there is none, or one is damaged.
+pub fn read(directory: &Path) -> Result<Vec<Record>> {
+    let folder = directory.join(RECORDS);
+    let entries = fs::read_dir(&folder)
+        .attempt(|| format!("read {} (is it the --out of a run?)", folder.display()))?;
+    let mut records = Vec::new();
+    for entry in entries {
+        let path = entry.attempt(|| format!("read {}", folder.display()))?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            records.push(read_one(&path)?);
+        }
+    }
+    if records.is_empty() {
+        return Err(Error::malformed(&folder, "there is no record in it"));
+    }
+    records.sort_by(|one: &Record, two| {
+        let key = |record: &Record| (record.scenario.clone(), record.mesh.clone(), record.round);
+        let step = |record: &Record| record.step.unwrap_or_default();
+        step(one).total_cmp(&step(two)).then_with(|| key(one).cmp(&key(two)))
+    });
+    Ok(records)
+}
+
+fn read_one(path: &Path) -> Result<Record> {
+    let text = fs::read_to_string(path).attempt(|| format!("read {}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| Error::malformed(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut record = Record {
+            scenario: "http-1k".into(),
+            mesh: "leno".into(),
+            machine: Machine::this(),
+            requests: 10,
+            latency_us: LatencyUs { p99: 900, ..LatencyUs::default() },
+            ..Record::default()
+        };
+        record.write(directory.path()).unwrap();
+        record.round = 1;
+        record.marks = vec![Mark { kind: MarkKind::BusyMachine, why: "steal".into() }];
+        record.write(directory.path()).unwrap();
+        let found = read(directory.path()).unwrap();
+        assert_eq!((found[0].round, &found[1]), (0, &record));
+        assert!(found[0].valid() && !found[1].valid());
+    }
+
+    #[test]
+    fn the_names_of_the_contract_are_kept() {
+        let json = serde_json::to_value(Record::default()).unwrap();
+        for name in ["cpu_user_us_per_request", "cpu_system_us_per_request", "requests", "errors"] {
+            assert!(json[name].is_number(), "{name}");
+        }
+        assert!(json["latency_us"]["p99"].is_number() && json["rss_kib"]["idle"].is_number());
+    }
+
+    #[test]
+    fn a_folder_without_records_is_an_error_that_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(read(directory.path()).unwrap_err().to_string().contains("--out"));
+        fs::create_dir(directory.path().join(RECORDS)).unwrap();
+        assert!(read(directory.path()).unwrap_err().to_string().contains("no record"));
+    }
+}

@@ -1,0 +1,77 @@
+//! Reading the files of one sequence.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::Rate;
+use crate::error::{Attempt, Error, Result};
+
+/// How the files' names end.
+const SUFFIX: &str = "-metrics.csv";
+/// The column that is no measurement.
+const TIME: &str = "timestamp";
+
+/// One file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Requests a second.
+    pub rate: Rate,
+    /// Its number.
+    pub number: u32,
+    /// The samples of each column, empty cells left out.
+    pub columns: BTreeMap<String, Vec<f64>>,
+}
+
+/// Reads every `RATE-RUN-metrics.csv` of a folder; other files are passed over.
+///
+/// # Errors
+/// When the folder cannot be read or holds no such file, or a cell is no number.
+pub fn read(folder: &Path) -> Result<Vec<Run>> {
+    let entries = fs::read_dir(folder).attempt(|| format!("read folder {}", folder.display()))?;
+    let mut runs = Vec::new();
+    for entry in entries {
+        let entry = entry.attempt(|| format!("read folder {}", folder.display()))?;
+        if let Some((rate, number)) = entry.file_name().to_str().and_then(parse_name) {
+            runs.push(Run { rate, number, columns: table(&entry.path())? });
+        }
+    }
+    if runs.is_empty() {
+        return Err(Error::malformed(folder, "there is no file RATE-RUN-metrics.csv in it"));
+    }
+    runs.sort_by_key(|run| (run.rate, run.number));
+    Ok(runs)
+}
+
+/// `600-5-metrics.csv`: 600 requests/s, run 5.
+fn parse_name(name: &str) -> Option<(Rate, u32)> {
+    let (rate, number) = name.strip_suffix(SUFFIX)?.split_once('-')?;
+    Some((rate.parse().ok()?, number.parse().ok()?))
+}
+
+fn table(path: &Path) -> Result<BTreeMap<String, Vec<f64>>> {
+    let mut reader = csv::Reader::from_path(path).map_err(|error| Error::malformed(path, error))?;
+    let names = reader.headers().map_err(|error| Error::malformed(path, error))?.clone();
+    let mut columns: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (line, row) in reader.records().enumerate() {
+        let row = row.map_err(|error| Error::malformed(path, error))?;
+        for (name, cell) in names.iter().zip(&row) {
+            let (name, cell) = (name.trim(), cell.trim());
+            if name.eq_ignore_ascii_case(TIME) || cell.is_empty() {
+                continue;
+            }
+            let sample: f64 =
+                cell.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(
+                    // The heading is line 1.
+                    || {
+                        Error::malformed(
+                            path,
+                            format!("line {}: {name}: {cell:?} is no number", line + 2),
+                        )
+                    },
+                )?;
+            columns.entry(name.to_owned()).or_default().push(sample);
+        }
+    }
+    Ok(columns)
+}

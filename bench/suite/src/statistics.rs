@@ -1,0 +1,164 @@
+//! Means, medians, least squares and bootstrap intervals.
+
+/// How often the rounds are drawn again for an interval: the bounds of a 95 % interval then stand
+/// on 100 draws each.
+const DRAWS: usize = 4000;
+/// Where the draws begin, so that a report says the same each time it is made.
+const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The mean; 0 of nothing.
+#[must_use]
+pub fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
+/// The standard deviation of all there is (division by n); 0 of nothing.
+#[must_use]
+pub fn deviation(values: &[f64]) -> f64 {
+    let middle = mean(values);
+    let squares: Vec<f64> = values.iter().map(|value| (value - middle).powi(2)).collect();
+    mean(&squares).sqrt()
+}
+
+/// The median; the mean of the middle two where there are two, 0 of nothing.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => 0.0,
+        (len, middle) if len % 2 == 1 => sorted[middle],
+        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// The coefficients `[c0, c1, c2]` of the parabola c0 + c1 x + c2 x² with the least sum of squared
+/// distances in y; none when fewer than three different x are given.
+#[must_use]
+pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
+    // Orthogonal polynomials over the points (Forsythe 1957): the normal equations lose half of
+    // the digits when x reaches thousands, these do not.
+    let n = points.len() as f64;
+    let distinct = |index: &usize| !points[..*index].iter().any(|(x, _)| *x == points[*index].0);
+    if (0..points.len()).filter(distinct).count() < 3 {
+        return None;
+    }
+    let centre = points.iter().map(|(x, _)| x).sum::<f64>() / n;
+    let line = |x: f64| x - centre;
+    let line_norm: f64 = points.iter().map(|(x, _)| line(*x).powi(2)).sum();
+    let shift = points.iter().map(|(x, _)| x * line(*x).powi(2)).sum::<f64>() / line_norm;
+    let curve = |x: f64| (x - shift) * line(x) - line_norm / n;
+    let curve_norm: f64 = points.iter().map(|(x, _)| curve(*x).powi(2)).sum();
+    let a = points.iter().map(|(_, y)| y).sum::<f64>() / n;
+    let b = points.iter().map(|(x, y)| y * line(*x)).sum::<f64>() / line_norm;
+    let c = points.iter().map(|(x, y)| y * curve(*x)).sum::<f64>() / curve_norm;
+    // a + b (x - centre) + c ((x - shift)(x - centre) - line_norm / n), by powers of x.
+    Some([a - b * centre + c * (shift * centre - line_norm / n), b - c * (shift + centre), c])
+}
+
+/// A value and the bounds that 95 % of the draws stay within.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Interval {
+    /// The value itself.
+    pub value: f64,
+    /// 2.5 % of the draws are below.
+    pub low: f64,
+    /// 2.5 % of the draws are above.
+    pub high: f64,
+}
+
+/// The ratio of two means, `over` by `under`, with its bootstrap interval. Both hold one value a
+/// round, in the same order of rounds: rounds are drawn whole, because what disturbed one of the
+/// two disturbed the other as well. None without a round, or when `under` is 0.
+#[must_use]
+pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
+    let rounds = over.len().min(under.len());
+    let of = |picked: &[usize]| {
+        let sum = |values: &[f64]| picked.iter().map(|round| values[*round]).sum::<f64>();
+        sum(over) / sum(under)
+    };
+    let all: Vec<usize> = (0..rounds).collect();
+    let value = of(&all);
+    if rounds == 0 || !value.is_finite() {
+        return None;
+    }
+    let mut random = Random(SEED);
+    let draw = |random: &mut Random| {
+        let picked: Vec<usize> = (0..rounds).map(|_| random.below(rounds)).collect();
+        of(&picked)
+    };
+    let mut drawn: Vec<f64> = (0..DRAWS).map(|_| draw(&mut random)).collect();
+    drawn.retain(|value| value.is_finite());
+    drawn.sort_by(f64::total_cmp);
+    let at = |share: f64| drawn[((drawn.len() - 1) as f64 * share).round() as usize];
+    Some(Interval { value, low: at(0.025), high: at(0.975) })
+}
+
+/// SplitMix64: enough to draw rounds, and the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        // The high half of a 128-bit product is even enough over a handful of rounds.
+        usize::try_from((u128::from(mixed) * bound as u128) >> 64).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parabola_is_found_again_far_from_zero() {
+        let truth = |x: f64| 5.0e6 - 300.0 * x + 0.25 * x * x;
+        let points: Vec<_> =
+            [60.0, 120.0, 240.0, 600.0, 1200.0].iter().map(|x| (*x, truth(*x))).collect();
+        let [c0, c1, c2] = quadratic(&points).unwrap();
+        assert!((c0 - 5.0e6).abs() < 1e-3 && (c1 + 300.0).abs() < 1e-6, "{c0} {c1}");
+        assert!((c2 - 0.25).abs() < 1e-9, "{c2}");
+    }
+
+    #[test]
+    fn noise_is_fitted_as_the_normal_equations_have_it() {
+        // Worked out by hand: y = 1, 0, 0, 1 at x = 0, 1, 2, 3 gives 1 - 1.5 x + 0.5 x².
+        let [c0, c1, c2] = quadratic(&[(0.0, 1.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0)]).unwrap();
+        for (found, wanted) in [(c0, 1.0), (c1, -1.5), (c2, 0.5)] {
+            assert!((found - wanted).abs() < 1e-12, "{found} is not {wanted}");
+        }
+    }
+
+    #[test]
+    fn two_rates_give_no_parabola() {
+        assert_eq!(quadratic(&[(1.0, 1.0), (2.0, 2.0), (2.0, 3.0)]), None);
+        assert_eq!(quadratic(&[]), None);
+    }
+
+    #[test]
+    fn the_interval_holds_the_ratio_and_narrows_when_rounds_agree() {
+        let same = ratio(&[2.0, 2.0, 2.0], &[1.0, 1.0, 1.0]).unwrap();
+        assert_eq!((same.low, same.value, same.high), (2.0, 2.0, 2.0));
+        let wide = ratio(&[1.0, 2.0, 6.0, 3.0], &[1.0, 1.0, 1.0, 1.0]).unwrap();
+        assert_eq!(wide.value, 3.0);
+        assert!(wide.low < 2.0 && wide.high > 4.0, "{wide:?}");
+    }
+
+    #[test]
+    fn what_disturbs_both_of_a_round_does_not_widen_the_interval() {
+        let paired = ratio(&[2.0, 20.0, 4.0], &[1.0, 10.0, 2.0]).unwrap();
+        assert_eq!((paired.low, paired.high), (2.0, 2.0));
+        assert_eq!(ratio(&[], &[]), None);
+        assert_eq!(ratio(&[1.0], &[0.0]), None);
+    }
+
+    #[test]
+    fn median_and_deviation() {
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 3.0])), (2.0, 2.5));
+        assert_eq!(deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]), 2.0);
+        assert_eq!((median(&[]), mean(&[]), deviation(&[])), (0.0, 0.0, 0.0));
+    }
+}

@@ -1,0 +1,65 @@
+//! `leno bench`: any mesh, or none, under the same load; and what to make of the records.
+
+mod claims;
+mod compare;
+mod cost;
+mod resources;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use super::{Output, print, print_json};
+
+/// Measures meshes, or none, under the same load, and reports what they cost
+///
+/// Everything is made from the records of a run, one JSON file each, so that a report can be made
+/// again, checked, and compared with another machine's.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  sudo leno bench run http-1k --mesh none,leno,envoy --out bench\n  \
+                  leno bench report bench"
+)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Compare(compare::Compare),
+    Resources(resources::Resources),
+    Cost(cost::Cost),
+    Claims(claims::Claims),
+}
+
+pub(crate) fn run(bench: &Bench) -> Result<bool> {
+    match &bench.command {
+        Command::Compare(compare) => compare::run(compare),
+        Command::Resources(resources) => resources::run(resources),
+        Command::Cost(cost) => cost::run(cost),
+        Command::Claims(claims) => claims::run(claims),
+    }
+}
+
+/// Aligned columns, the first to the left, the others to the right.
+fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |nth: usize| {
+        rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..count).map(|nth| width(nth).unwrap_or_default()).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (nth, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let width = *width;
+            match nth {
+                0 => line += &format!("{cell:<width$}"),
+                _ => line += &format!("  {cell:>width$}"),
+            }
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,40 @@
+//! `leno bench claims`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use leno_suite::{claims, compare, cost, record};
+
+use super::{Output, print, print_json};
+
+/// Puts published claims about meshes beside what was measured here
+///
+/// Each row holds, does not hold here, or is not measurable here, with the reason. A figure holds
+/// when what was measured is within a factor of 1.5 of it.
+#[derive(Debug, Args)]
+pub(super) struct Claims {
+    /// The directory of a run; without one only arithmetic can be checked
+    directory: Option<PathBuf>,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn run(args: &Claims) -> Result<bool> {
+    let records = args.directory.as_deref().map(record::read).transpose()?.unwrap_or_default();
+    let outcomes = claims::check(&claims::claims()?, &records, &cost::prices(None)?);
+    if args.output == Output::Json {
+        return print_json(&outcomes).map(|()| true);
+    }
+    let mut text = String::new();
+    for caveat in compare::within(&records) {
+        text += &format!("NOT THE SAME: {caveat}\n");
+    }
+    for one in &outcomes {
+        let verdict = one.verdict.to_string();
+        text += &format!("{verdict:<20} {}  {}\n{:23}{}\n", one.source, one.says, "", one.because);
+    }
+    print(&text).map(|()| true)
+}

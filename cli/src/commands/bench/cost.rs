@@ -1,0 +1,66 @@
+//! `leno bench cost`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use leno_suite::{cost, record};
+
+use super::{Output, columns, print, print_json};
+
+/// Tells what 100 sidecars cost a year, from measured CPU and memory and a table of prices
+///
+/// A sidecar pays for the larger of its two shares of a machine, CPU or memory. Savings are
+/// against the dearest mesh of the same scenario.
+#[derive(Debug, Args)]
+pub(super) struct Cost {
+    /// The directory of a run
+    #[arg(required_unless_present = "print_prices")]
+    directory: Option<PathBuf>,
+
+    /// A table of prices in place of the built-in one
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+
+    /// Only this machine of the table
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+
+    /// Prints the built-in table, to be edited and given with --prices
+    #[arg(long)]
+    print_prices: bool,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn run(args: &Cost) -> Result<bool> {
+    if args.print_prices {
+        return print(cost::PRICES).map(|()| true);
+    }
+    let directory = args.directory.as_ref().context("which run?")?;
+    let mut prices = cost::prices(args.prices.as_deref())?;
+    if let Some(machine) = &args.machine {
+        prices.retain(|price| price.name == *machine);
+        anyhow::ensure!(!prices.is_empty(), "{machine} is not in the table of prices");
+    }
+    let costs = cost::costs(&record::read(directory)?, &prices);
+    if args.output == Output::Json {
+        return print_json(&costs).map(|()| true);
+    }
+    let heading = ["SCENARIO", "MESH", "MACHINE", "CPUS", "MB", "$ A YEAR, 100", "SAVED $"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for cost in &costs {
+        rows.push(vec![
+            cost.scenario.clone(),
+            cost.mesh.clone(),
+            cost.machine.clone(),
+            format!("{:.4}", cost.used.cpus),
+            format!("{:.1}", cost.used.rss_kib * 1024.0 / 1e6),
+            format!("{:.0}", cost.dollars_per_100_sidecars_year),
+            format!("{:.0}", cost.saved_dollars),
+        ]);
+    }
+    print(&columns(&rows)).map(|()| true)
+}

@@ -1,0 +1,113 @@
+//! `leno bench resources`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use leno_suite::resources::{Analysis, analyse};
+use leno_suite::{chart, picture};
+
+use super::{Output, columns, print, print_json};
+
+/// Analyses samples of CPU and memory by rate, as the published sidecar debate did
+///
+/// A directory is a sequence of files RATE-RUN-metrics.csv, a sample a line, in any units. For
+/// every column and run, samples under the mean are dropped, then those more than one standard
+/// deviation away; a rate's average is the mean of its runs' means; a parabola is fitted over the
+/// rates. JSON output has sequences[] with name and columns.NAME.runs[], .mean_by_rate and .fit
+/// = [c0, c1, c2].
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  leno bench resources ambient linkerd --column 'data-plane CPU' --plot cpu.svg"
+)]
+pub(super) struct Resources {
+    /// Directories of samples
+    #[arg(required = true, value_name = "DIR")]
+    directories: Vec<PathBuf>,
+
+    /// Only this column; may be repeated; the table shows those of the mesh without it
+    #[arg(long = "column", value_name = "NAME")]
+    columns: Vec<String>,
+
+    /// Draws the first column that is shown, as .svg or .png
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// What the table shows when nothing is asked for, where there is such a column.
+const USUAL: [&str; 6] = [
+    "data-plane CPU",
+    "data-plane mem",
+    "mesh CPU",
+    "mesh mem",
+    "ztunnel mesh CPU",
+    "waypoint mesh CPU",
+];
+
+pub(super) fn run(args: &Resources) -> Result<bool> {
+    let mut analysis = analyse(&args.directories)?;
+    let shown = shown(args, &analysis)?;
+    if !args.columns.is_empty() {
+        for sequence in &mut analysis.sequences {
+            sequence.columns.retain(|name, _| args.columns.contains(name));
+        }
+    }
+    if let (Some(file), Some(column)) = (&args.plot, shown.first()) {
+        picture::write(&analysis.chart(column)?.svg(), file)?;
+    }
+    match args.output {
+        Output::Json => print_json(&analysis)?,
+        Output::Table => print(&tables(&analysis, &shown))?,
+    }
+    Ok(true)
+}
+
+/// The columns that are shown, each of which some sequence has.
+fn shown(args: &Resources, analysis: &Analysis) -> Result<Vec<String>> {
+    if !args.columns.is_empty() {
+        for column in &args.columns {
+            analysis.chart(column)?;
+        }
+        return Ok(args.columns.clone());
+    }
+    let there = |name: &str| analysis.sequences.iter().any(|one| one.columns.contains_key(name));
+    let usual: Vec<String> =
+        USUAL.iter().filter(|name| there(name)).map(|name| (*name).to_owned()).collect();
+    if !usual.is_empty() {
+        return Ok(usual);
+    }
+    let mut all: Vec<String> =
+        analysis.sequences.iter().flat_map(|one| one.columns.keys().cloned()).collect();
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+fn tables(analysis: &Analysis, shown: &[String]) -> String {
+    let mut text = String::new();
+    for column in shown {
+        let found =
+            analysis.sequences.iter().filter_map(|one| Some((&one.name, one.columns.get(column)?)));
+        let mut rows = vec![Vec::new()];
+        for (name, column) in found {
+            if rows[0].is_empty() {
+                let rates = column.mean_by_rate.keys().map(|rate| format!("{rate}/s"));
+                rows[0] = std::iter::once(String::new()).chain(rates).collect();
+                rows[0].push("FIT OVER x REQUESTS/S".into());
+            }
+            let means = column.mean_by_rate.values().map(|mean| chart::short(*mean));
+            let mut row: Vec<String> = std::iter::once(name.clone()).chain(means).collect();
+            row.push(column.fit.map_or_else(
+                || "needs three rates".into(),
+                |[c0, c1, c2]| format!("{c0:.6e} {c1:+.6e} x {c2:+.6e} x²"),
+            ));
+            rows.push(row);
+        }
+        text += &format!("{column}\n{}\n", columns(&rows));
+    }
+    text
+}
