@@ -22,13 +22,12 @@
 
 pub mod binaries;
 pub mod command;
-pub mod http1;
 pub mod lab;
-pub mod load;
 pub mod netns;
 pub mod peer;
 pub mod proxy;
 pub mod sniff;
 pub mod tools;
-pub mod usage;
 pub mod wait;
+
+pub use leno_measure::{http1, load, usage};

@@ -68,7 +68,9 @@ fn main() {
 }
 
 fn run(args: &Args) -> Result<Report> {
-    let report = load::run(&plan(args)?)?;
+    let mut report = load::run(&plan(args)?)?;
+    // Nobody who asks for a few percentiles wants thousands of lines.
+    report.buckets.clear();
     match args.output {
         Output::Json => println!("{}", serde_json::to_string(&report)?),
         Output::Table => print_table(&report),
@@ -91,6 +93,8 @@ fn plan(args: &Args) -> Result<Plan> {
         .collect::<Result<_>>()?;
     Ok(Plan {
         url: args.url.clone(),
+        protocol: load::Protocol::Http1,
+        streams: 1,
         pace,
         connections: args.connections,
         new_connection: args.new_connection,

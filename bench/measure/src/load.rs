@@ -1,4 +1,4 @@
-//! An open-loop load generator for HTTP/1.1, and a closed-loop one to find saturation.
+//! An open-loop load generator for HTTP/1.1, HTTP/2, gRPC and TCP, and closed loops.
 //!
 //! Requests are due at fixed moments, whatever the server does; each goes to a free connection or
 //! waits for one, and its latency counts from the moment it was due. So a server that stalls for
@@ -12,34 +12,67 @@
 
 pub mod clock;
 mod connection;
+mod h2;
+mod http1;
 mod record;
+mod tcp;
 mod worker;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use record::Tally;
-pub use record::{Latency, MAX_LAG_US, MAX_LATENCY_US, Report};
+pub use record::{Bucket, Latency, MAX_LAG_US, MAX_LATENCY_US, Report};
 
 /// Most connections of one plan; far above what one proxy is asked to hold in a test.
 pub const MAX_CONNECTIONS: usize = 20_000;
 
+/// Most streams of one connection: what servers allow by default and more.
+pub const MAX_STREAMS: usize = 1000;
+
 /// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Pace {
     /// Open loop: so many requests a second, evenly spaced.
     Rate(f64),
     /// Closed loop: each connection sends as soon as it has its response.
     Saturate,
+    /// Closed loop in which each connection waits before it sends again, up to this long and
+    /// evenly spread.
+    Think(Duration),
+}
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2 without TLS, prior knowledge.
+    Http2,
+    /// Unary gRPC calls over the same, one message each way.
+    Grpc,
+    /// Messages on gRPC streams that stay open: a request is a message and its answer.
+    GrpcStream,
+    /// Bytes of the body there and the same number back.
+    Tcp,
 }
 
 /// What load to make.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// `http://host[:port]/path`.
+    /// `http://host[:port]/path`, whatever is spoken.
     pub url: String,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// Streams at once on each connection, where one can carry several.
+    pub streams: usize,
     /// When requests are sent.
     pub pace: Pace,
     /// Connections kept at most.
@@ -67,6 +100,8 @@ impl Plan {
     pub fn new(url: impl Into<String>, rate: f64, duration: Duration) -> Self {
         Plan {
             url: url.into(),
+            protocol: Protocol::Http1,
+            streams: 1,
             pace: Pace::Rate(rate),
             connections: 16,
             new_connection: false,
@@ -85,39 +120,64 @@ impl Plan {
 #[derive(Clone, Debug)]
 struct Target {
     addresses: Vec<SocketAddr>,
-    request: Vec<u8>,
-    head_request: bool,
+    protocol: Protocol,
+    url: String,
+    method: String,
+    headers: Vec<(String, String)>,
+    /// HTTP/1.1: the whole request. Else the body.
+    request: Bytes,
     new_connection: bool,
     timeout: Duration,
 }
 
 /// Runs `plan` to its end and reports. Blocks; the load has threads of its own.
 pub fn run(plan: &Plan) -> Result<Report> {
-    check(plan)?;
-    let target = target(plan)?;
-    let threads = plan.threads.min(plan.connections);
+    run_all(std::slice::from_ref(plan))
+}
+
+/// Runs plans side by side, their schedules interleaved, and reports them as one. Blocks; each has
+/// threads of its own.
+pub fn run_all(plans: &[Plan]) -> Result<Report> {
+    let targets: Vec<Target> = plans
+        .iter()
+        .map(|plan| {
+            check(plan)?;
+            target(plan)
+        })
+        .collect::<Result<_>>()?;
     let start = Instant::now();
     let cpu_before = crate::usage::cpu_of_process(std::process::id())?;
     let tallies = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|i| {
-                let share = worker::Share::of(plan, i, threads, start);
-                let target = &target;
-                scope.spawn(move || worker::run(target, share))
-            })
-            .collect();
+        let mut running = Vec::new();
+        for (nth, (plan, target)) in plans.iter().zip(&targets).enumerate() {
+            let threads = plan.threads.min(plan.connections);
+            for thread in 0..threads {
+                let share = worker::Share::of(plan, (thread, threads), start);
+                let share = share.later(nth, plans.len());
+                running.push(scope.spawn(move || worker::run(target, share)));
+            }
+        }
         running
             .into_iter()
             .map(|t| t.join().map_err(|_| anyhow!("a load thread panicked"))?)
             .collect::<Result<Vec<Tally>>>()
     })?;
     let cpu = crate::usage::cpu_of_process(std::process::id())? - cpu_before;
-    Ok(Report::new(plan, &Tally::merge(tallies), cpu))
+    Ok(Report::new(plans, &Tally::merge(tallies), cpu))
 }
 
 fn check(plan: &Plan) -> Result<()> {
     if plan.connections == 0 || plan.connections > MAX_CONNECTIONS {
         bail!("connections must be 1 to {MAX_CONNECTIONS}, not {}", plan.connections);
+    }
+    let multiplexed =
+        matches!(plan.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream);
+    let most = if multiplexed && !plan.new_connection { MAX_STREAMS } else { 1 };
+    if plan.streams == 0 || plan.streams > most {
+        bail!("streams must be 1 to {most} with this protocol, not {}", plan.streams);
+    }
+    if plan.protocol == Protocol::Tcp && plan.body_size == 0 {
+        bail!("TCP needs a body size above 0");
     }
     if let Pace::Rate(rate) = plan.pace
         && !(rate.is_finite() && rate > 0.0)
@@ -140,6 +200,24 @@ fn target(plan: &Plan) -> Result<Target> {
     if addresses.is_empty() {
         bail!("{authority} has no address");
     }
+    let request = match plan.protocol {
+        Protocol::Http1 => http1_request(plan, authority, path),
+        Protocol::Grpc | Protocol::GrpcStream => h2::message(plan.body_size)?,
+        Protocol::Http2 | Protocol::Tcp => vec![b'x'; plan.body_size],
+    };
+    Ok(Target {
+        addresses,
+        protocol: plan.protocol,
+        url: plan.url.clone(),
+        method: plan.method.clone(),
+        headers: plan.headers.clone(),
+        request: request.into(),
+        new_connection: plan.new_connection,
+        timeout: plan.timeout,
+    })
+}
+
+fn http1_request(plan: &Plan, authority: &str, path: &str) -> Vec<u8> {
     let mut head = format!("{} /{path} HTTP/1.1\r\nHost: {authority}\r\n", plan.method);
     for (name, value) in &plan.headers {
         head += &format!("{name}: {value}\r\n");
@@ -152,14 +230,5 @@ fn target(plan: &Plan) -> Result<Target> {
     }
     let mut request = (head + "\r\n").into_bytes();
     request.resize(request.len() + plan.body_size, b'x');
-    Ok(Target {
-        addresses,
-        request,
-        head_request: plan.method.eq_ignore_ascii_case("HEAD"),
-        new_connection: plan.new_connection,
-        timeout: plan.timeout,
-    })
+    request
 }
-
-#[cfg(test)]
-mod tests;

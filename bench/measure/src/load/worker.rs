@@ -26,10 +26,12 @@ const OPEN_LIMIT: Duration = Duration::from_secs(2);
 /// One thread's part of a plan.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
+    pace: Pace,
     interval: Option<Duration>,
     phase: Duration,
     connections: usize,
     first_connection: usize,
+    streams: usize,
     warm_up: Duration,
     duration: Duration,
     not_before: Instant,
@@ -37,22 +39,31 @@ pub(super) struct Share {
 
 impl Share {
     /// Part `nth` of `threads`; the schedules of all parts interleave.
-    pub(super) fn of(plan: &Plan, nth: usize, threads: usize, not_before: Instant) -> Self {
+    pub(super) fn of(plan: &Plan, (nth, threads): (usize, usize), not_before: Instant) -> Self {
         let whole = match plan.pace {
             Pace::Rate(rate) => Some(Duration::from_secs_f64(1.0 / rate)),
-            Pace::Saturate => None,
+            Pace::Saturate | Pace::Think(_) => None,
         };
         let connections =
             plan.connections / threads + usize::from(nth < plan.connections % threads);
         Share {
+            pace: plan.pace,
             interval: whole.map(|i| i * u32::try_from(threads).unwrap_or(u32::MAX)),
             phase: whole.unwrap_or_default() * u32::try_from(nth).unwrap_or(u32::MAX),
             connections,
             first_connection: plan.connections / threads * nth,
+            streams: plan.streams,
             warm_up: plan.warm_up,
             duration: plan.duration,
             not_before,
         }
+    }
+
+    /// The same for plan `nth` of several, so that not all of them send at the same moment.
+    pub(super) fn later(self, nth: usize, of: usize) -> Self {
+        let part = nth as f64 / of as f64;
+        let phase = self.phase + self.interval.unwrap_or_default().mul_f64(part);
+        Share { phase, ..self }
     }
 }
 
@@ -67,7 +78,9 @@ struct Desk {
     ended: Cell<bool>,
     measure_from: Cell<Instant>,
     measure_to: Cell<Instant>,
-    closed_loop: bool,
+    pace: Pace,
+    /// Where the next pause of a closed loop is drawn from.
+    random: Cell<u64>,
     tally: RefCell<Tally>,
 }
 
@@ -93,9 +106,13 @@ impl Desk {
 
     /// The next request for `connection`; none when the run has ended.
     async fn next(&self, connection: usize) -> Option<Instant> {
-        if self.closed_loop {
-            let now = Instant::now();
-            return (now < self.measure_to.get()).then_some(now);
+        match self.pace {
+            Pace::Rate(_) => {}
+            Pace::Saturate => return self.at_once(),
+            Pace::Think(longest) => {
+                tokio::time::sleep(self.pause(longest)).await;
+                return self.at_once();
+            }
         }
         loop {
             if let Some(due) = self.jobs.borrow_mut()[connection].take() {
@@ -110,6 +127,23 @@ impl Desk {
             self.free.borrow_mut().push(connection);
             self.bells[connection].notified().await;
         }
+    }
+
+    /// The next request of a closed loop.
+    fn at_once(&self) -> Option<Instant> {
+        let now = Instant::now();
+        (now < self.measure_to.get()).then_some(now)
+    }
+
+    /// Up to `longest`, evenly spread (a linear congruential generator, Knuth's MMIX constants).
+    fn pause(&self, longest: Duration) -> Duration {
+        let next = self
+            .random
+            .get()
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.random.set(next);
+        longest.mul_f64((next >> 32) as f64 / f64::from(u32::MAX))
     }
 
     fn measured(&self, due: Instant) -> bool {
@@ -142,28 +176,28 @@ pub(super) fn run(target: &Target, share: Share) -> Result<Tally> {
 
 async fn drive(target: Rc<Target>, share: Share) -> Result<Tally> {
     let now = Instant::now();
+    let mut slots =
+        Connection::all(&target, (share.first_connection, share.connections), share.streams);
+    for slot in &mut slots {
+        slot.open(OPEN_LIMIT).await;
+    }
     let desk = Rc::new(Desk {
         backlog: RefCell::default(),
         free: RefCell::default(),
-        jobs: RefCell::new(vec![None; share.connections]),
-        bells: (0..share.connections).map(|_| Notify::new()).collect(),
+        jobs: RefCell::new(vec![None; slots.len()]),
+        bells: (0..slots.len()).map(|_| Notify::new()).collect(),
         ended: Cell::new(false),
         measure_from: Cell::new(now),
         measure_to: Cell::new(now),
-        closed_loop: share.interval.is_none(),
+        pace: share.pace,
+        random: Cell::new(share.first_connection as u64),
         tally: RefCell::new(Tally::new()),
     });
-    let mut open = Vec::new();
-    for i in 0..share.connections {
-        let mut connection = Connection::new(Rc::clone(&target), share.first_connection + i);
-        connection.open(OPEN_LIMIT).await;
-        open.push(connection);
-    }
     let start = Instant::now().max(share.not_before) + share.phase;
     desk.measure_from.set(start + share.warm_up);
     desk.measure_to.set(start + share.warm_up + share.duration);
     let cpu_start = thread_cpu()?;
-    let tasks: Vec<_> = open
+    let tasks: Vec<_> = slots
         .into_iter()
         .enumerate()
         .map(|(i, connection)| tokio::task::spawn_local(serve(Rc::clone(&desk), connection, i)))
@@ -228,7 +262,7 @@ async fn serve(desk: Rc<Desk>, mut connection: Connection, nth: usize) {
             Err(failure) => tally.error(failure.label()),
         }
     }
-    desk.tally.borrow_mut().opened += connection.opened;
+    desk.tally.borrow_mut().opened += connection.opened();
 }
 
 fn micros(time: Duration) -> u64 {

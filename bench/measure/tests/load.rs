@@ -1,7 +1,9 @@
 //! The generator against servers that behave and servers that do not.
 
-use super::*;
-use crate::peer::{Backend, Server};
+use std::time::Duration;
+
+use leno_measure::load::{Pace, Plan, run};
+use leno_testkit::peer::{Backend, Server};
 
 #[test]
 fn every_request_of_the_schedule_is_sent_and_counted() {

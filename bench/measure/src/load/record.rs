@@ -87,6 +87,9 @@ pub struct Latency {
     pub p99: u64,
     /// 99.9th percentile.
     pub p99_9: u64,
+    /// 99.99th percentile.
+    #[serde(default)]
+    pub p99_99: u64,
     /// Longest.
     pub max: u64,
 }
@@ -103,9 +106,19 @@ impl Latency {
             p95: h.value_at_quantile(0.95),
             p99: h.value_at_quantile(0.99),
             p99_9: h.value_at_quantile(0.999),
+            p99_99: h.value_at_quantile(0.9999),
             max: h.max(),
         }
     }
+}
+
+/// One bucket of a histogram: three digits of a value are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// The largest value that is counted here, in microseconds.
+    pub us: u64,
+    /// How many there were.
+    pub count: u64,
 }
 
 /// The record of one run of load.
@@ -148,21 +161,25 @@ pub struct Report {
     pub generator_cpu_user_us: u64,
     /// CPU of the generator's whole process, warm-up included, system.
     pub generator_cpu_system_us: u64,
+    /// Every latency that is not 0 times, shortest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<Bucket>,
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, tally: &Tally, cpu: Cpu) -> Self {
-        let rate_per_s = match plan.pace {
+    pub(super) fn new(plans: &[Plan], tally: &Tally, cpu: Cpu) -> Self {
+        let rate = |plan: &Plan| match plan.pace {
             Pace::Rate(rate) => Some(rate),
-            Pace::Saturate => None,
+            Pace::Saturate | Pace::Think(_) => None,
         };
+        let rate_per_s = plans.iter().map(rate).sum::<Option<f64>>();
         let duration_s = tally.measured.as_secs_f64();
         let lag_us = Latency::of(&tally.lag);
         Report {
-            url: plan.url.clone(),
+            url: plans.iter().map(|plan| plan.url.as_str()).collect::<Vec<_>>().join(" "),
             rate_per_s,
-            connections: plan.connections,
-            new_connection: plan.new_connection,
+            connections: plans.iter().map(|plan| plan.connections).sum(),
+            new_connection: plans.iter().all(|plan| plan.new_connection),
             duration_s: (duration_s * 1000.0).round() / 1000.0,
             requests: tally.requests,
             errors: tally.errors.values().sum(),
@@ -178,6 +195,11 @@ impl Report {
             connections_opened: tally.opened,
             generator_cpu_user_us: cpu.user_us,
             generator_cpu_system_us: cpu.system_us,
+            buckets: tally
+                .latency
+                .iter_recorded()
+                .map(|at| Bucket { us: at.value_iterated_to(), count: at.count_at_value() })
+                .collect(),
         }
     }
 }

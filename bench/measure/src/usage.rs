@@ -145,7 +145,8 @@ pub fn pids_of_cgroup(dir: &Path) -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-fn cpu_of_cgroup(dir: &Path) -> Result<Cpu> {
+/// The CPU time of a cgroup2 directory and all below it, of ended processes too.
+pub fn cpu_of_cgroup(dir: &Path) -> Result<Cpu> {
     let path = dir.join("cpu.stat");
     let stat =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

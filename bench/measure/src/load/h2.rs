@@ -1,0 +1,218 @@
+//! Streams of HTTP/2 connections: requests, unary gRPC calls, and messages on streams that stay.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use bytes::{Bytes, BytesMut};
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream};
+use http::{Method, Request, Response};
+use tokio::sync::Mutex;
+
+use super::connection::{Dialler, Failure, Outcome};
+use super::{Protocol, Target};
+
+/// What a stream and a connection may have under way: so much that windows never slow a response.
+const WINDOW: u32 = 4 * 1024 * 1024;
+/// Bytes before a gRPC message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// A gRPC message of `size` bytes, with its prefix.
+pub(super) fn message(size: usize) -> Result<Vec<u8>> {
+    let length = u32::try_from(size).context("a gRPC message is below 4 GiB")?;
+    let mut bytes = Vec::with_capacity(PREFIX + size);
+    bytes.push(0);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.resize(PREFIX + size, b'x');
+    Ok(bytes)
+}
+
+/// One stream at a time on a connection that several slots share.
+pub(super) struct Slot {
+    shared: Rc<Shared>,
+    /// The stream that stays open, for [`Protocol::GrpcStream`].
+    stays: Option<Streaming>,
+    /// The first slot of a connection speaks for it in counts.
+    first: bool,
+}
+
+/// A connection, open or not.
+struct Shared {
+    dialler: Mutex<Dialler>,
+    target: Rc<Target>,
+    sender: RefCell<Option<SendRequest<Bytes>>>,
+    opened: Cell<u64>,
+}
+
+/// Both directions of an open stream.
+struct Streaming {
+    send: SendStream<Bytes>,
+    receive: RecvStream,
+    /// What has come and belongs to no whole message yet.
+    rest: BytesMut,
+}
+
+impl Slot {
+    /// The slots of one connection.
+    pub(super) fn all(dialler: Dialler, streams: usize) -> impl Iterator<Item = Self> {
+        let shared = Rc::new(Shared {
+            target: Rc::clone(&dialler.target),
+            dialler: Mutex::new(dialler),
+            sender: RefCell::default(),
+            opened: Cell::new(0),
+        });
+        (0..streams).map(move |nth| Slot {
+            shared: Rc::clone(&shared),
+            stays: None,
+            first: nth == 0,
+        })
+    }
+
+    pub(super) fn opened(&self) -> u64 {
+        if self.first { self.shared.opened.get() } else { 0 }
+    }
+
+    pub(super) async fn open(&mut self) {
+        if !self.shared.target.new_connection {
+            // The first request says what went wrong.
+            let _ = self.shared.sender().await;
+        }
+    }
+
+    pub(super) async fn request(&mut self) -> Outcome {
+        let mut body_bytes = 0;
+        let limit = self.shared.target.timeout;
+        let exchange = async {
+            match self.shared.target.protocol {
+                Protocol::GrpcStream => self.talk(&mut body_bytes).await,
+                _ => self.shared.call(&mut body_bytes).await,
+            }
+        };
+        let result = tokio::time::timeout(limit, exchange).await.unwrap_or(Err(Failure::Timeout));
+        if result.is_err() {
+            self.stays = None;
+        }
+        // Others may still use the connection after one stream's error; one that is gone is
+        // replaced, because opening a stream on it fails.
+        if self.shared.target.new_connection {
+            self.shared.sender.replace(None);
+        }
+        Outcome { result, body_bytes }
+    }
+
+    /// One message there and back on the stream that stays.
+    async fn talk(&mut self, body_bytes: &mut u64) -> Result<(), Failure> {
+        if self.stays.is_none() {
+            self.stays = Some(self.shared.stream().await?);
+        }
+        let stream = self.stays.as_mut().ok_or(Failure::Connect)?;
+        stream
+            .send
+            .send_data(self.shared.target.request.clone(), false)
+            .map_err(|_| Failure::Send)?;
+        let wanted = self.shared.target.request.len();
+        while stream.rest.len() < wanted {
+            match stream.receive.data().await {
+                Some(Ok(bytes)) => {
+                    stream.rest.extend_from_slice(&bytes);
+                    // The connection may be gone, which the next read says.
+                    let _ = stream.receive.flow_control().release_capacity(bytes.len());
+                }
+                Some(Err(_)) => return Err(Failure::Reset),
+                None => return Err(Failure::Closed),
+            }
+        }
+        let _message = stream.rest.split_to(wanted);
+        *body_bytes = wanted as u64;
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// A sender of the connection, which is opened when it is not.
+    async fn sender(&self) -> Result<SendRequest<Bytes>, Failure> {
+        // Held while the connection is opened, so that only one is.
+        let mut dialler = self.dialler.lock().await;
+        let open = self.sender.borrow().clone();
+        if let Some(sender) = open {
+            match sender.ready().await {
+                Ok(sender) => return Ok(sender),
+                Err(_) => drop(self.sender.replace(None)),
+            }
+        }
+        let stream = dialler.dial().await?;
+        self.opened.set(dialler.opened());
+        let (sender, connection) = h2::client::Builder::new()
+            .initial_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .handshake(stream)
+            .await
+            .map_err(|_| Failure::Connect)?;
+        // Ends with the connection; its error is every stream's.
+        tokio::task::spawn_local(async move { drop(connection.await) });
+        let sender = sender.ready().await.map_err(|_| Failure::Connect)?;
+        self.sender.replace(Some(sender.clone()));
+        Ok(sender)
+    }
+
+    fn head(&self) -> Result<Request<()>, Failure> {
+        let target = &self.target;
+        let grpc = target.protocol != Protocol::Http2;
+        let method = if grpc { "POST" } else { target.method.as_str() };
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| Failure::Malformed)?;
+        let mut head = Request::builder().method(method).uri(&target.url);
+        if grpc {
+            head = head.header("content-type", "application/grpc").header("te", "trailers");
+        }
+        for (name, value) in &target.headers {
+            head = head.header(name, value);
+        }
+        head.body(()).map_err(|_| Failure::Malformed)
+    }
+
+    /// A request and its whole response.
+    async fn call(&self, body_bytes: &mut u64) -> Result<(), Failure> {
+        let mut sender = self.sender().await?;
+        let body = self.target.request.clone();
+        let (response, mut send) =
+            sender.send_request(self.head()?, body.is_empty()).map_err(|_| Failure::Send)?;
+        if !body.is_empty() {
+            send.send_data(body, true).map_err(|_| Failure::Send)?;
+        }
+        let mut response = response.await.map_err(|_| Failure::Reset)?;
+        while let Some(bytes) = response.body_mut().data().await {
+            let bytes = bytes.map_err(|_| Failure::Reset)?;
+            *body_bytes += bytes.len() as u64;
+            // The connection may be gone, which the next read says.
+            let _ = response.body_mut().flow_control().release_capacity(bytes.len());
+        }
+        let trailers = response.body_mut().trailers().await.map_err(|_| Failure::Reset)?;
+        if let Some(failure) = Failure::of_status(response.status().as_u16()) {
+            return Err(failure);
+        }
+        if self.target.protocol == Protocol::Grpc && !succeeded(&response, trailers.as_ref()) {
+            return Err(Failure::GrpcStatus);
+        }
+        Ok(())
+    }
+
+    /// A stream whose two directions stay open.
+    async fn stream(&self) -> Result<Streaming, Failure> {
+        let mut sender = self.sender().await?;
+        let (response, send) =
+            sender.send_request(self.head()?, false).map_err(|_| Failure::Send)?;
+        let response = response.await.map_err(|_| Failure::Reset)?;
+        match Failure::of_status(response.status().as_u16()) {
+            Some(failure) => Err(failure),
+            None => Ok(Streaming { send, receive: response.into_body(), rest: BytesMut::new() }),
+        }
+    }
+}
+
+/// Whether gRPC says so: in the trailers, or in the head of a response without a body.
+fn succeeded(response: &Response<RecvStream>, trailers: Option<&http::HeaderMap>) -> bool {
+    let status =
+        |headers: &http::HeaderMap| headers.get("grpc-status").map(|v| v.as_bytes() == b"0");
+    trailers.and_then(status).or_else(|| status(response.headers())).unwrap_or(false)
+}
