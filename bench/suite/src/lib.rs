@@ -12,18 +12,27 @@
 //! It does not know the command line, and it knows no mesh from inside: one is a configuration, a
 //! command and a version.
 //!
-//! Read first: [`record::Record`], [`statistics`], [`resources`].
+//! Read first: [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`record::Record`].
 
 mod error;
+mod lab;
+mod meter;
 
+pub mod application;
 pub mod chart;
 pub mod claims;
 pub mod compare;
 pub mod cost;
+pub mod distribution;
+pub mod generator;
+pub mod interrupt;
 pub mod machine;
+pub mod mesh;
 pub mod picture;
 pub mod record;
 pub mod resources;
+pub mod run;
+pub mod scenario;
 pub mod statistics;
 
 pub use error::{Error, Result};

@@ -151,6 +151,8 @@ pub struct CpuMs {
     pub control: f64,
     /// Threads of the kernel itself.
     pub kernel_threads: f64,
+    /// Interrupts, hard and soft, wherever they struck.
+    pub interrupts: f64,
     /// The whole machine, everything else included.
     pub machine: f64,
     /// Taken by the hypervisor for others.
@@ -217,10 +219,11 @@ impl MarkKind {
         }
     }
 
-    /// Whether latencies of a run with this mark say nothing about the mesh.
+    /// Whether figures of a run with this mark say nothing about the mesh. What is merely noisy is
+    /// shown with its mark.
     #[must_use]
     pub const fn invalidates(self) -> bool {
-        !matches!(self, Self::FasterThanNone)
+        matches!(self, Self::GeneratorLimited | Self::DeadTarget | Self::Errors)
     }
 }
 
@@ -316,7 +319,7 @@ mod tests {
         };
         record.write(directory.path()).unwrap();
         record.round = 1;
-        record.marks = vec![Mark { kind: MarkKind::BusyMachine, why: "steal".into() }];
+        record.marks = vec![Mark { kind: MarkKind::Errors, why: "reset".into() }];
         record.write(directory.path()).unwrap();
         let found = read(directory.path()).unwrap();
         assert_eq!((found[0].round, &found[1]), (0, &record));

@@ -3,7 +3,9 @@
 mod claims;
 mod compare;
 mod cost;
+mod list;
 mod resources;
+mod run;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -26,18 +28,33 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    List(list::List),
+    Run(run::Run),
     Compare(compare::Compare),
     Resources(resources::Resources),
     Cost(cost::Cost),
     Claims(claims::Claims),
+    #[command(hide = true)]
+    Serve(run::Serve),
+    /// Makes load for a run
+    #[command(hide = true)]
+    Generate,
+    /// Measures a start for a run
+    #[command(hide = true)]
+    Probe,
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<bool> {
     match &bench.command {
+        Command::List(_) => list::run(),
+        Command::Run(args) => run::run(args),
         Command::Compare(compare) => compare::run(compare),
         Command::Resources(resources) => resources::run(resources),
         Command::Cost(cost) => cost::run(cost),
         Command::Claims(claims) => claims::run(claims),
+        Command::Serve(args) => match run::serve(args)? {},
+        Command::Generate => run::generate(),
+        Command::Probe => run::probe(),
     }
 }
 

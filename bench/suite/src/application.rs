@@ -1,0 +1,221 @@
+//! The application behind every mesh: HTTP/1.1, HTTP/2 and gRPC on one port, or a TCP echo.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Windows of HTTP/2, so wide that they never slow a message.
+const WINDOW: u32 = 4 * 1024 * 1024;
+/// Streams at once on a connection: more than any scenario opens through one proxy.
+const MAX_STREAMS: u32 = 4096;
+/// Bytes of the echo that are read at once.
+const READ_SIZE: usize = 256 * 1024;
+/// How long a listener waits after the system would not give it a connection, which ends when
+/// others close theirs.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
+
+/// What to serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Application {
+    /// Where.
+    pub listen: SocketAddr,
+    /// Sends back bytes instead of speaking HTTP.
+    pub tcp: bool,
+    /// How long it works before each answer.
+    pub work: Duration,
+    /// Bytes of an HTTP answer.
+    pub response_bytes: usize,
+}
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// When the address cannot be listened on.
+pub fn serve(application: Application) -> Result<Infallible> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(accept(application))
+}
+
+async fn accept(application: Application) -> Result<Infallible> {
+    let at = application.listen;
+    let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"))?;
+    let answer = Bytes::from(vec![b'x'; application.response_bytes]);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        // Fails only on a socket that is already dead; the read will say so.
+        let _ = stream.set_nodelay(true);
+        if application.tcp {
+            // How a connection ends is the client's to judge.
+            tokio::spawn(async move { drop(echo(stream).await) });
+        } else {
+            tokio::spawn(http(stream, application.work, answer.clone()));
+        }
+    }
+}
+
+async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut buffer = vec![0; READ_SIZE];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return stream.shutdown().await,
+            count => stream.write_all(&buffer[..count]).await?,
+        }
+    }
+}
+
+async fn http(stream: TcpStream, work: Duration, answer: Bytes) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = answer.clone();
+        async move {
+            if !work.is_zero() {
+                tokio::time::sleep(work).await;
+            }
+            Ok::<_, Infallible>(respond(request, answer))
+        }
+    });
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server
+        .http2()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_concurrent_streams(MAX_STREAMS);
+    // How a connection ends is the client's to judge.
+    drop(server.serve_connection(TokioIo::new(stream), service).await);
+}
+
+fn respond(request: Request<Incoming>, answer: Bytes) -> Response<BoxBody<Bytes, hyper::Error>> {
+    let kind = request.headers().get(http::header::CONTENT_TYPE);
+    let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    if !grpc {
+        return Response::new(Full::new(answer).map_err(|never| match never {}).boxed());
+    }
+    let mut response = Response::new(Echo { request: request.into_body(), ended: false }.boxed());
+    let kind = HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Sends each message back as it comes, and says at the end that all went well.
+struct Echo {
+    request: Incoming,
+    ended: bool,
+}
+
+impl Body for Echo {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match ready!(Pin::new(&mut self.request).poll_frame(context)) {
+            Some(Ok(frame)) if frame.is_data() => Poll::Ready(Some(Ok(frame))),
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+            _ => {
+                self.ended = true;
+                let mut trailers = HeaderMap::new();
+                trailers.insert("grpc-status", HeaderValue::from_static("0"));
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use leno_measure::load::{Pace, Plan, Protocol, run};
+
+    use super::*;
+
+    /// An application of this process, on a port of its own.
+    fn application(tcp: bool) -> SocketAddr {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let listen = free.local_addr().unwrap();
+            drop(free);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let application =
+                    Application { listen, tcp, work: Duration::ZERO, response_bytes: 100 };
+                tokio::spawn(accept(application));
+                while TcpStream::connect(listen).await.is_err() {}
+                sender.send(listen).unwrap();
+                std::future::pending::<()>().await;
+            });
+        });
+        receiver.recv().unwrap()
+    }
+
+    #[test]
+    fn every_protocol_is_answered_whole() {
+        let address = application(false);
+        let cases = [
+            (Protocol::Http1, 0, 100),
+            (Protocol::Http2, 0, 100),
+            (Protocol::Grpc, 200, 205),
+            (Protocol::GrpcStream, 200, 205),
+        ];
+        for (protocol, request, response) in cases {
+            let mut plan =
+                Plan::new(format!("http://{address}/"), 200.0, Duration::from_millis(200));
+            plan.protocol = protocol;
+            plan.body_size = request;
+            plan.connections = 2;
+            plan.streams = if protocol == Protocol::Http1 { 1 } else { 4 };
+            let report = run(&plan).unwrap();
+            assert_eq!((report.requests, report.errors), (40, 0), "{protocol:?}: {report:?}");
+            assert_eq!(report.body_bytes, 40 * response, "{protocol:?}");
+            assert_eq!(report.connections_opened, 2, "{protocol:?}");
+            assert_eq!(report.buckets.iter().map(|bucket| bucket.count).sum::<u64>(), 40);
+        }
+    }
+
+    #[test]
+    fn tcp_is_sent_back_whole() {
+        let address = application(true);
+        let mut plan = Plan::new(format!("http://{address}"), 100.0, Duration::from_millis(100));
+        plan.protocol = Protocol::Tcp;
+        plan.body_size = 3_000_000;
+        let report = run(&plan).unwrap();
+        assert_eq!((report.requests, report.errors), (10, 0), "{report:?}");
+        plan.pace = Pace::Think(Duration::from_millis(1));
+        plan.new_connection = true;
+        plan.body_size = 10;
+        let report = run(&plan).unwrap();
+        assert!(report.requests > 16 && report.errors == 0, "{report:?}");
+        assert!(report.connections_opened >= report.requests);
+    }
+}

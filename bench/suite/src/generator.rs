@@ -1,0 +1,167 @@
+//! Who makes the load: Leno's own generator, or another whose figures ours can be checked against.
+
+mod fortio;
+mod h2load;
+mod wrk;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use leno_measure::load::{self, Pace, Plan, Protocol, Report};
+
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::lab::{self, Lab};
+use crate::mesh::Missing;
+
+/// A generator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generator {
+    /// Ours.
+    #[default]
+    Leno,
+    /// Fortio, Istio's own: open loop, HTTP/1.1.
+    Fortio,
+    /// h2load of nghttp2: HTTP/2 and gRPC.
+    H2load,
+    /// wrk: closed loop, HTTP/1.1.
+    Wrk,
+}
+
+impl Generator {
+    /// All of them, ours first.
+    pub const ALL: [Self; 4] = [Self::Leno, Self::Fortio, Self::H2load, Self::Wrk];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leno => "leno",
+            Self::Fortio => "fortio",
+            Self::H2load => "h2load",
+            Self::Wrk => "wrk",
+        }
+    }
+
+    /// Looks for its program.
+    ///
+    /// # Errors
+    /// What is missing, and the command that would bring it.
+    pub fn find(self) -> Result<(), Missing> {
+        match self {
+            Self::Leno => Ok(()),
+            Self::Fortio => fortio::find().map(drop),
+            Self::H2load => h2load::find().map(drop),
+            Self::Wrk => wrk::find().map(drop),
+        }
+    }
+
+    /// Why it cannot make this load; none when it can.
+    #[must_use]
+    pub fn unable(self, plan: &Plan) -> Option<&'static str> {
+        let open = matches!(plan.pace, Pace::Rate(_));
+        match (self, plan.protocol) {
+            (Self::Leno, _) => None,
+            (Self::Fortio, Protocol::Http1) if open => None,
+            (Self::Fortio, _) => Some("fortio is driven for HTTP/1.1 at a rate only"),
+            (Self::H2load, Protocol::Http2 | Protocol::Grpc)
+                if !matches!(plan.pace, Pace::Think(_)) =>
+            {
+                None
+            }
+            (Self::H2load, _) => Some("h2load is driven for HTTP/2 and gRPC without pauses only"),
+            (Self::Wrk, Protocol::Http1) if plan.pace == Pace::Saturate => None,
+            (Self::Wrk, _) => Some("wrk is driven for HTTP/1.1 in a closed loop only"),
+        }
+    }
+
+    /// Makes the load from the client of a lab, one plan a service.
+    pub(crate) fn run(self, lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
+        match self {
+            Self::Leno => own(lab, plans, interrupt),
+            Self::Fortio => side_by_side(plans, |plan| fortio::run(lab, plan, interrupt)),
+            Self::H2load => side_by_side(plans, |plan| h2load::run(lab, plan, interrupt)),
+            Self::Wrk => side_by_side(plans, |plan| wrk::run(lab, plan, interrupt)),
+        }
+    }
+}
+
+impl fmt::Display for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Generator {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|generator| generator.name() == text);
+        found.ok_or_else(|| {
+            Error::Refused(format!("{text:?} is no generator: use leno, fortio, h2load or wrk"))
+        })
+    }
+}
+
+/// The command behind `leno bench generate`: plans in, a report out, both JSON.
+///
+/// # Errors
+/// When the plans are none or the load cannot be made.
+pub fn generate(plans: &str) -> Result<String> {
+    let plans: Vec<Plan> = serde_json::from_str(plans).context("these are no plans of load")?;
+    Ok(serde_json::to_string(&load::run_all(&plans)?)?)
+}
+
+fn own(lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
+    // Before others: what it measures should be the mesh, not its own place in the queue.
+    let mut command = lab.as_client(Path::new("nice"))?;
+    command.args(["-n", "-10"]).arg(lab::leno()?).args(["bench", "generate"]);
+    let said = lab::run(&mut command, &serde_json::to_string(plans)?, interrupt)?;
+    serde_json::from_slice(&said).context("the generator did not report")
+}
+
+/// Runs a generator for every service at once and adds up what they counted.
+fn side_by_side(plans: &[Plan], one: impl Fn(&Plan) -> Result<Report> + Sync) -> Result<Report> {
+    let reports = std::thread::scope(|scope| {
+        let one = &one;
+        let running: Vec<_> = plans.iter().map(|plan| scope.spawn(move || one(plan))).collect();
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended
+            .map(|one| one.unwrap_or_else(|_| bail!("a thread panicked")))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    Ok(add(reports))
+}
+
+fn add(reports: Vec<Report>) -> Report {
+    let mut sum = Report::default();
+    for report in reports {
+        sum.url = [sum.url, report.url].join(" ").trim().to_owned();
+        sum.rate_per_s = match (sum.rate_per_s, report.rate_per_s) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+        sum.connections += report.connections;
+        sum.duration_s = sum.duration_s.max(report.duration_s);
+        sum.requests += report.requests;
+        sum.errors += report.errors;
+        for (kind, count) in report.errors_by_kind {
+            *sum.errors_by_kind.entry(kind).or_default() += count;
+        }
+        sum.requests_per_s += report.requests_per_s;
+        sum.generator_limited |= report.generator_limited;
+        sum.body_bytes += report.body_bytes;
+        sum.connections_opened += report.connections_opened;
+        sum.buckets.extend(report.buckets);
+    }
+    sum.buckets.sort_by_key(|bucket| bucket.us);
+    sum
+}
+
+/// The number of whole seconds of a duration, for programs that take no parts; at least 1.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs_f64().round().max(1.0) as u64
+}

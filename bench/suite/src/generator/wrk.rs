@@ -1,0 +1,98 @@
+//! wrk, for HTTP/1.1 in a closed loop.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use leno_measure::load::{Bucket, Plan, Report};
+
+use super::seconds;
+use crate::interrupt::Interrupt;
+use crate::lab::{self, Lab};
+use crate::mesh::{Missing, tools};
+
+pub(super) fn find() -> Result<PathBuf, Missing> {
+    tools::find("wrk").ok_or_else(|| Missing {
+        what: "wrk".to_owned(),
+        bring: "apt-get install -y wrk".to_owned(),
+    })
+}
+
+pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
+    let mut command = lab.as_client(&find()?)?;
+    command.args(["--latency", "-t", "1", "-c", &plan.connections.to_string()]);
+    command.args(["-d", &format!("{}s", seconds(plan.duration))]);
+    if plan.new_connection {
+        command.args(["-H", "Connection: close"]);
+    }
+    let said = lab::run(command.arg(&plan.url), "", interrupt)?;
+    let text = String::from_utf8_lossy(&said);
+    read(plan, &text).with_context(|| format!("cannot read what wrk printed: {text}"))
+}
+
+/// It prints four percentiles; each stands for the requests since the one before it.
+fn read(plan: &Plan, text: &str) -> Option<Report> {
+    let mut report =
+        Report { url: plan.url.clone(), connections: plan.connections, ..Report::default() };
+    let mut quantiles: Vec<(f64, u64)> = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some((number, rest)) = line.split_once(" requests in ") {
+            report.requests = number.parse().ok()?;
+            report.duration_s = microseconds(rest.split(',').next()?)? / 1e6;
+        } else if let Some(rate) = line.strip_prefix("Requests/sec:") {
+            report.requests_per_s = rate.trim().parse().ok()?;
+        } else if let Some(errors) = line.strip_prefix("Socket errors:") {
+            // connect 0, read 3, write 0, timeout 0
+            let numbers = errors
+                .split_whitespace()
+                .filter_map(|word| word.trim_end_matches(',').parse::<u64>().ok());
+            report.errors += numbers.sum::<u64>();
+        } else if let Some(number) = line.strip_prefix("Non-2xx or 3xx responses:") {
+            report.errors += number.trim().parse::<u64>().ok()?;
+        } else if let Some((quantile, value)) = line.split_once('%')
+            && let (Ok(quantile), Some(us)) = (quantile.parse::<f64>(), microseconds(value.trim()))
+        {
+            quantiles.push((quantile / 100.0, us.round() as u64));
+        }
+    }
+    let mut before = 0.0;
+    for (quantile, us) in quantiles {
+        let count = ((quantile - before) * report.requests as f64).round() as u64;
+        report.buckets.push(Bucket { us, count });
+        before = quantile;
+    }
+    (report.requests_per_s > 0.0).then_some(report)
+}
+
+/// 12.34us, 1.2ms, 3.00s, 1.5m.
+fn microseconds(text: &str) -> Option<f64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let number: f64 = text[..digits].parse().ok()?;
+    let factor = match &text[digits..] {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        "m" => 60e6,
+        _ => return None,
+    };
+    Some(number * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn its_percentiles_are_read() {
+        let text = "  Latency Distribution\n     50%  500.00us\n     75%    1.00ms\n     90%    2.00ms\n     \
+            99%    3.50ms\n  1000 requests in 4.02s, 84.31MB read\n  \
+            Socket errors: connect 1, read 2, write 3, timeout 4\n  \
+            Non-2xx or 3xx responses: 5\nRequests/sec:  248.76\n";
+        let report = read(&Plan::new("http://a/", 1.0, Duration::from_secs(4)), text).unwrap();
+        assert_eq!((report.requests, report.errors), (1000, 15));
+        assert_eq!(report.buckets[0], Bucket { us: 500, count: 500 });
+        assert_eq!(report.buckets.last(), Some(&Bucket { us: 3500, count: 90 }));
+        assert!(read(&Plan::new("http://a/", 1.0, Duration::from_secs(4)), "no").is_none());
+    }
+}

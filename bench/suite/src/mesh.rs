@@ -1,0 +1,167 @@
+//! The meshes, behind one trait: a lab with or without Leno's proxies, and for others a proxy that
+//! is placed beside each workload and captured by Leno's own capture.
+
+mod certificates;
+mod envoy;
+mod haproxy;
+mod leno;
+mod nginx;
+mod sidecar;
+pub(crate) mod tools;
+
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use leno_capture::Choice;
+use leno_measure::load::Protocol;
+
+use crate::error::Error;
+use crate::scenario::Scenario;
+
+pub(crate) use sidecar::Sidecars;
+
+/// The baseline of every round.
+pub const NONE: &str = "none";
+
+/// One mesh, or none.
+pub trait Mesh {
+    /// Its name in records.
+    fn name(&self) -> &str;
+
+    /// Looks for its programs.
+    ///
+    /// # Errors
+    /// What is missing, and the command that would bring it.
+    fn find(&self) -> Result<Found, Missing>;
+
+    /// Why it cannot carry a scenario; none when it can.
+    fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
+        let _ = scenario;
+        None
+    }
+
+    /// By what Leno's own proxies are captured; none when the lab has none of them.
+    fn own(&self) -> Option<Choice> {
+        None
+    }
+
+    /// The configuration of the proxy beside one workload; none when it has none of its own.
+    fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
+        let _ = hop;
+        None
+    }
+}
+
+/// The programs of a mesh.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The proxy; none without one.
+    pub program: Option<PathBuf>,
+    /// Its own words about its version.
+    pub version: String,
+}
+
+/// A mesh that cannot be measured here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is missing: {bring}")]
+pub struct Missing {
+    /// What was looked for.
+    pub what: String,
+    /// The command that would bring it.
+    pub bring: String,
+}
+
+/// What the proxy beside one workload has to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop<'a> {
+    /// What passes.
+    pub protocol: Protocol,
+    /// Where the application listens on loopback; none beside the client.
+    pub application: Option<SocketAddrV4>,
+    /// The services that the client calls, none beside a server.
+    pub services: &'a [SocketAddrV4],
+    /// Where the files are: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
+    pub directory: &'a Path,
+}
+
+/// A proxy's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// The name of its file.
+    pub file: &'static str,
+    /// What is in it.
+    pub text: String,
+    /// The arguments it is started with; `{}` is the file.
+    pub arguments: Vec<String>,
+}
+
+impl Hop<'_> {
+    /// Whether HTTP/2 passes.
+    fn http2(&self) -> bool {
+        matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
+    }
+}
+
+/// What the user says about meshes.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    /// Envoy in place of the installed one.
+    pub envoy: Option<PathBuf>,
+}
+
+/// Everything that can be asked for, with a line about each.
+pub const KNOWN: &[(&str, &str)] = &[
+    ("none", "no proxy: the baseline, part of every round"),
+    ("leno", "Leno, with the capture it would choose itself"),
+    ("leno-ebpf", "Leno, captured by kernel programs"),
+    ("leno-nftables", "Leno, captured by nftables rules"),
+    ("leno-iptables", "Leno, captured by iptables rules"),
+    ("envoy", "Istio's proxy beside each workload, mTLS between them"),
+    ("haproxy", "HAProxy beside each workload, mTLS between them"),
+    ("nginx", "nginx beside each workload, mTLS between them"),
+];
+
+/// The mesh of this name.
+///
+/// # Errors
+/// When there is none; says which there are.
+pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
+    Ok(match name {
+        NONE => Box::new(leno::None),
+        "envoy" => Box::new(envoy::Envoy { given: choices.envoy.clone() }),
+        "haproxy" => Box::new(haproxy::Haproxy),
+        "nginx" => Box::new(nginx::Nginx),
+        _ => match leno::Leno::named(name) {
+            Some(leno) => Box::new(leno),
+            None => {
+                let known: Vec<&str> = KNOWN.iter().map(|(name, _)| *name).collect();
+                let known = known.join(", ");
+                return Err(Error::Refused(format!(
+                    "there is no mesh {name:?}; there are: {known}"
+                )));
+            }
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_mesh_is_there_under_its_name() {
+        for (name, _) in KNOWN {
+            assert_eq!(named(name, &Choices::default()).unwrap().name(), *name);
+        }
+        let Err(error) = named("istio", &Choices::default()) else { panic!("no such adapter") };
+        assert!(error.to_string().contains("envoy"));
+    }
+
+    #[test]
+    fn a_named_binary_that_is_not_there_is_missing_by_its_path() {
+        let choices = Choices { envoy: Some("/nowhere/envoy".into()) };
+        let missing = named("envoy", &choices).unwrap().find().unwrap_err();
+        assert!(missing.to_string().contains("/nowhere/envoy"), "{missing}");
+    }
+}

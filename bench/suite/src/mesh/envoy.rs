@@ -1,0 +1,145 @@
+//! Envoy as Istio has it beside a workload: the original destination decides, mTLS between two.
+
+use std::path::PathBuf;
+
+use leno_types::ports::{INBOUND, OUTBOUND};
+
+use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+
+/// Where `scripts/tools.sh envoy` puts the binary of the Python package.
+const INSTALLED: &str = "envoy/envoy/_bin/envoy";
+/// Bounds that no scenario reaches.
+const UNBOUNDED: &str = "{thresholds: [{max_connections: 65536, max_pending_requests: 65536, \
+                         max_requests: 65536, max_retries: 65536}]}";
+
+/// Envoy.
+#[derive(Debug)]
+pub(super) struct Envoy {
+    pub(super) given: Option<PathBuf>,
+}
+
+impl Mesh for Envoy {
+    fn name(&self) -> &str {
+        "envoy"
+    }
+
+    fn find(&self) -> Result<Found, Missing> {
+        let program = match &self.given {
+            Some(given) if given.is_file() => given.clone(),
+            Some(given) => {
+                let bring = "give the path of the binary with --envoy".to_owned();
+                return Err(Missing { what: given.display().to_string(), bring });
+            }
+            None => {
+                tools::installed(INSTALLED).or_else(|| tools::find("envoy")).ok_or_else(|| {
+                    let bring =
+                        "scripts/tools.sh envoy, or name a binary with --envoy PATH".to_owned();
+                    Missing { what: "envoy".to_owned(), bring }
+                })?
+            }
+        };
+        let version = tools::version(&program, "--version");
+        Ok(Found { program: Some(program), version })
+    }
+
+    fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
+        let text = match hop.application {
+            None => outbound(hop),
+            Some(application) => inbound(hop, &application.to_string()),
+        };
+        let arguments = ["-c", "{}", "--concurrency", "1", "--disable-hot-restart", "-l", "error"];
+        let arguments = arguments.map(str::to_owned).to_vec();
+        Some(Configuration { file: "envoy.yaml", text, arguments })
+    }
+}
+
+fn outbound(hop: &Hop<'_>) -> String {
+    let listener = listener(hop, ("127.0.0.1", OUTBOUND), "", "0s");
+    format!(
+        "static_resources:\n  listeners:\n{listener}  clusters:\n  - name: b\n    \
+         type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED\n    connect_timeout: 5s\n    \
+         circuit_breakers: {UNBOUNDED}\n{}    transport_socket:\n      \
+         name: envoy.transport_sockets.tls\n      typed_config:\n        \
+         \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext\n        \
+         common_tls_context:\n{}",
+        protocol(hop),
+        tls(hop),
+    )
+}
+
+fn inbound(hop: &Hop<'_>, application: &str) -> String {
+    let socket = format!(
+        "      transport_socket:\n        name: envoy.transport_sockets.tls\n        \
+         typed_config:\n          \"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n          \
+         require_client_certificate: true\n          common_tls_context:\n{}",
+        tls(hop).replace("\n          ", "\n            ").replacen(
+            "          ",
+            "            ",
+            1
+        ),
+    );
+    let listener = listener(hop, ("0.0.0.0", INBOUND), &socket, "0s");
+    let (ip, port) = application.rsplit_once(':').unwrap_or((application, "80"));
+    format!(
+        "static_resources:\n  listeners:\n{listener}  clusters:\n  - name: b\n    type: STATIC\n    \
+         connect_timeout: 5s\n    circuit_breakers: {UNBOUNDED}\n{}    \
+         load_assignment: {{cluster_name: b, endpoints: [{{lb_endpoints: [{{endpoint: \
+         {{address: {{socket_address: {{address: {ip}, port_value: {port}}}}}}}}}]}}]}}\n",
+        protocol(hop),
+    )
+}
+
+/// A listener, its filter for the original destination, and what it does with a connection.
+fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), socket: &str, timeout: &str) -> String {
+    let types = "type.googleapis.com/envoy.extensions.filters";
+    let filter = if hop.protocol == leno_measure::load::Protocol::Tcp {
+        format!(
+            "      - name: envoy.filters.network.tcp_proxy\n        typed_config:\n          \
+             \"@type\": {types}.network.tcp_proxy.v3.TcpProxy\n          stat_prefix: b\n          \
+             cluster: b\n"
+        )
+    } else {
+        format!(
+            "      - name: envoy.filters.network.http_connection_manager\n        \
+             typed_config:\n          \
+             \"@type\": {types}.network.http_connection_manager.v3.HttpConnectionManager\n          \
+             stat_prefix: b\n          codec_type: {}\n          \
+             route_config: {{virtual_hosts: [{{name: b, domains: [\"*\"], \
+             routes: [{{match: {{prefix: /}}, route: {{cluster: b, timeout: {timeout}}}}}]}}]}}\n          \
+             http_filters:\n          - name: envoy.filters.http.router\n            \
+             typed_config: {{\"@type\": {types}.http.router.v3.Router}}\n",
+            if hop.http2() { "HTTP2" } else { "HTTP1" },
+        )
+    };
+    format!(
+        "  - name: l\n    address: {{socket_address: {{address: {ip}, port_value: {port}}}}}\n    \
+         listener_filters:\n    - name: envoy.filters.listener.original_dst\n      \
+         typed_config: {{\"@type\": {types}.listener.original_dst.v3.OriginalDst}}\n    \
+         filter_chains:\n    - filters:\n{filter}{socket}"
+    )
+}
+
+/// What is spoken to the other side.
+fn protocol(hop: &Hop<'_>) -> String {
+    if !hop.http2() {
+        return String::new();
+    }
+    "    typed_extension_protocol_options:\n      \
+     envoy.extensions.upstreams.http.v3.HttpProtocolOptions:\n        \
+     \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions\n        \
+     explicit_http_config: {http2_protocol_options: {}}\n"
+        .to_owned()
+}
+
+/// The certificate, the roots, and ALPN.
+fn tls(hop: &Hop<'_>) -> String {
+    let at = hop.directory.display();
+    let alpn = if hop.http2() { "h2" } else { "http/1.1" };
+    format!(
+        "          alpn_protocols: [{alpn}]\n          tls_params: {{tls_maximum_protocol_version: TLSv1_3, tls_minimum_protocol_version: \
+         TLSv1_3}}\n          tls_certificates: [{{certificate_chain: {{filename: \
+         \"{at}/chain.pem\"}}, private_key: {{filename: \"{at}/key.pem\"}}}}]\n          \
+         validation_context: {{trusted_ca: {{filename: \"{at}/roots.pem\"}}}}\n"
+    )
+}

@@ -1,0 +1,299 @@
+//! A run of the suite: rounds, and in each every scenario under every mesh, none among them.
+
+mod measure;
+mod prober;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+
+use crate::compare;
+use crate::generator::Generator;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::machine::Machine;
+use crate::mesh::{Found, Mesh, NONE};
+use crate::record::{self, Mark, MarkKind, RAW, Record};
+use crate::scenario::Scenario;
+
+pub use prober::probe;
+
+/// A mesh is faster than none beyond what a timer can tell apart.
+const CLEARLY_FASTER: f64 = 0.95;
+
+/// What to run.
+pub struct Options {
+    /// What is done.
+    pub scenarios: Vec<Scenario>,
+    /// By whom; the baseline is added where it is missing.
+    pub meshes: Vec<Box<dyn Mesh>>,
+    /// How often all of it.
+    pub rounds: u32,
+    /// How long each is measured.
+    pub duration: Duration,
+    /// Load before that, not measured.
+    pub warm_up: Duration,
+    /// By what the scenarios' rates are multiplied.
+    pub scale: f64,
+    /// Who makes the load.
+    pub generator: Generator,
+    /// Where records go.
+    pub out: PathBuf,
+    /// Leaves out what has a record already.
+    pub resume: bool,
+}
+
+/// One measurement to make.
+struct Case<'a> {
+    scenario: &'a Scenario,
+    mesh: &'a dyn Mesh,
+    found: &'a Found,
+    round: u32,
+}
+
+/// Runs all of it and writes a record for each; what is done when it is interrupted is kept.
+/// `say` gets a line about each step.
+///
+/// # Errors
+/// When it cannot begin, is interrupted, or a record cannot be written. A measurement that fails
+/// is a record that says why.
+pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("leno bench run makes network namespaces: run it as root");
+    }
+    if let Err(missing) = options.generator.find() {
+        bail!("{missing}");
+    }
+    prepare(options)?;
+    let old: Vec<Record> =
+        if options.resume { record::read(&options.out).unwrap_or_default() } else { Vec::new() };
+    let mut able = Vec::new();
+    for mesh in &options.meshes {
+        match mesh.find() {
+            Ok(found) => able.push((mesh.as_ref(), found)),
+            Err(missing) => {
+                say(&format!("{}: {missing}", mesh.name()));
+                for scenario in &options.scenarios {
+                    let mut record = blank(options, scenario, mesh.name(), 0);
+                    record.left_out = Some(missing.to_string());
+                    record.write(&options.out)?;
+                }
+            }
+        }
+    }
+    let mut cases = cases(options, &able);
+    let total = cases.len();
+    cases.retain(|case| {
+        let name = blank(options, case.scenario, case.mesh.name(), case.round).name();
+        !old.iter().any(|record| record.left_out.is_none() && record.name() == name)
+    });
+    let begun = Instant::now();
+    let skipped = total - cases.len();
+    if skipped > 0 {
+        say(&format!("{skipped} of {total} have a record already"));
+    }
+    for (done, case) in cases.iter().enumerate() {
+        let record = one(options, case, interrupt)?;
+        record.write(&options.out)?;
+        let left = begun.elapsed().mul_f64((cases.len() - done - 1) as f64 / (done + 1) as f64);
+        say(&line(&record, (skipped + done + 1, total), left));
+    }
+    flag_impossible(&options.out)
+}
+
+fn prepare(options: &mut Options) -> Result<()> {
+    if !options.meshes.iter().any(|mesh| mesh.name() == NONE) {
+        options.meshes.insert(0, crate::mesh::named(NONE, &crate::mesh::Choices::default())?);
+    }
+    options.meshes.sort_by_key(|mesh| mesh.name() != NONE);
+    fs::create_dir_all(options.out.join(RAW))
+        .with_context(|| format!("cannot make {}", options.out.display()))?;
+    let there = record::read(&options.out).is_ok();
+    if there && !options.resume {
+        bail!(
+            "{} holds records already: go on with --resume, or choose another --out",
+            options.out.display()
+        );
+    }
+    Ok(())
+}
+
+/// Everything to measure, the baseline first in each round and the others in turns.
+fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, Found)]) -> Vec<Case<'a>> {
+    let mut cases = Vec::new();
+    let (base, others): (Vec<_>, Vec<_>) = able.iter().partition(|(mesh, _)| mesh.name() == NONE);
+    for round in 0..options.rounds {
+        for scenario in &options.scenarios {
+            let turn = round as usize % others.len().max(1);
+            let turned = others[turn..].iter().chain(&others[..turn]);
+            for (mesh, found) in base.iter().chain(turned) {
+                cases.push(Case { scenario, mesh: *mesh, found, round });
+            }
+        }
+    }
+    cases
+}
+
+fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Record> {
+    let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
+    record.mesh_version.clone_from(&case.found.version);
+    let unable = case.mesh.unable(case.scenario);
+    if let Some(why) = unable {
+        record.left_out = Some(why.to_owned());
+        return Ok(record);
+    }
+    match measure::measure(options, case, record.clone(), interrupt) {
+        Ok(record) => Ok(record),
+        Err(error) if error.is::<Interrupted>() => Err(error),
+        Err(error) => {
+            interrupt.check()?;
+            record.left_out = Some(format!("{error:#}"));
+            Ok(record)
+        }
+    }
+}
+
+/// A record of which only the circumstances are known.
+fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u32) -> Record {
+    Record {
+        scenario: scenario.name.clone(),
+        mesh: mesh.to_owned(),
+        suite_version: env!("CARGO_PKG_VERSION").to_owned(),
+        generator: options.generator.to_string(),
+        round,
+        started_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        machine: Machine::this(),
+        scale: options.scale,
+        services: scenario.services,
+        ..Record::default()
+    }
+}
+
+fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> String {
+    let left = match left.as_secs() {
+        seconds if seconds >= 90 => format!("{} min left", seconds.div_ceil(60)),
+        seconds => format!("{seconds} s left"),
+    };
+    let what =
+        format!("[{done}/{total}] {} {} round {}", record.scenario, record.mesh, record.round + 1);
+    if let Some(why) = &record.left_out {
+        return format!("{what}: not measured: {why} ({left})");
+    }
+    let latency = &record.latency_us;
+    let ms = |us: u64| us as f64 / 1000.0;
+    let marks: Vec<&str> = record.marks.iter().map(|mark| mark.kind.as_str()).collect();
+    let marks =
+        if marks.is_empty() { String::new() } else { format!("  MARKED: {}", marks.join(", ")) };
+    format!(
+        "{what}: {:.0}/s  p50 {:.2} ms  p99 {:.2} ms  CPU {:.0} us/request  {} errors  ({left}){marks}",
+        record.requests_per_s,
+        ms(latency.p50),
+        ms(latency.p99),
+        record.cpu_us_per_request(),
+        record.errors,
+    )
+}
+
+/// Marks what cannot be: a mesh whose median latency is below that of none in the same round.
+fn flag_impossible(out: &Path) -> Result<()> {
+    let records = record::read(out)?;
+    for record in records.iter().filter(|record| record.mesh != NONE && record.valid()) {
+        let same = |other: &&Record| {
+            other.mesh == NONE
+                && other.round == record.round
+                && other.scenario == record.scenario
+                && other.step == record.step
+                && other.valid()
+        };
+        let Some(base) = records.iter().find(same) else { continue };
+        let (own, bare) = (record.latency_us.p50 as f64, base.latency_us.p50 as f64);
+        let known = record.marks.iter().any(|mark| mark.kind == MarkKind::FasterThanNone);
+        if own < bare * CLEARLY_FASTER && !known {
+            let mut record = record.clone();
+            let why = format!("median of {own:.0} us, {bare:.0} us without a mesh");
+            record.marks.push(Mark { kind: MarkKind::FasterThanNone, why });
+            record.write(out)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is to be said about a run's records before anything else.
+#[must_use]
+pub fn caveats(records: &[Record]) -> Vec<String> {
+    let mut said = compare::within(records);
+    for record in records {
+        for mark in &record.marks {
+            let (scenario, mesh, round) = (&record.scenario, &record.mesh, record.round + 1);
+            let what = mark.kind.as_str();
+            said.push(format!("{scenario}, {mesh}, round {round}: {what}: {}", mark.why));
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh::{Choices, named};
+    use crate::record::LatencyUs;
+
+    fn options(meshes: &[&str], out: &Path) -> Options {
+        Options {
+            scenarios: vec![crate::scenario::find("http-1k").unwrap()],
+            meshes: meshes.iter().map(|name| named(name, &Choices::default()).unwrap()).collect(),
+            rounds: 2,
+            duration: Duration::from_secs(1),
+            warm_up: Duration::ZERO,
+            scale: 0.1,
+            generator: Generator::Leno,
+            out: out.to_owned(),
+            resume: false,
+        }
+    }
+
+    #[test]
+    fn rounds_begin_with_the_baseline_and_turn_the_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = options(&["leno", "envoy"], directory.path());
+        prepare(&mut options).unwrap();
+        let able: Vec<_> =
+            options.meshes.iter().map(|mesh| (mesh.as_ref(), Found::default())).collect();
+        let order: Vec<&str> = cases(&options, &able).iter().map(|case| case.mesh.name()).collect();
+        assert_eq!(order, ["none", "leno", "envoy", "none", "envoy", "leno"]);
+    }
+
+    #[test]
+    fn records_are_never_mixed_with_those_that_are_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = options(&["none"], directory.path());
+        prepare(&mut options).unwrap();
+        Record { mesh: "none".into(), ..Record::default() }.write(directory.path()).unwrap();
+        assert!(prepare(&mut options).unwrap_err().to_string().contains("--resume"));
+        options.resume = true;
+        prepare(&mut options).unwrap();
+    }
+
+    #[test]
+    fn a_mesh_faster_than_none_is_flagged() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = |mesh: &str, p50| Record {
+            scenario: "s".into(),
+            mesh: mesh.into(),
+            latency_us: LatencyUs { p50, ..LatencyUs::default() },
+            ..Record::default()
+        };
+        for one in [record("none", 1000), record("a", 990), record("b", 500)] {
+            one.write(directory.path()).unwrap();
+        }
+        flag_impossible(directory.path()).unwrap();
+        flag_impossible(directory.path()).unwrap();
+        let found = record::read(directory.path()).unwrap();
+        let marks: Vec<_> = found.iter().map(|one| (one.mesh.as_str(), one.marks.len())).collect();
+        assert_eq!(marks, [("a", 0), ("b", 1), ("none", 0)]);
+        assert!(found[1].valid(), "it is shown all the same");
+    }
+}

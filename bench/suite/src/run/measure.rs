@@ -1,0 +1,330 @@
+//! One measurement: a lab, proxies, load, what everything used, and a record of it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use leno_measure::load::{Bucket, Pace, Plan, Report};
+
+use super::{Case, Options, prober};
+use crate::distribution;
+use crate::interrupt::Interrupt;
+use crate::lab::Lab;
+use crate::mesh::Sidecars;
+use crate::meter::{Parts, Sampler, Used};
+use crate::record::{Mark, MarkKind, RAW, Record, RssKib};
+use crate::scenario::{self, Scenario};
+
+/// The share of requests that may fail before a run is marked.
+const MAX_ERRORS: f64 = 0.01;
+/// The share of the machine that others may use before a run is marked.
+const MAX_OTHERS: f64 = 0.10;
+/// The share that the hypervisor may take before a run is marked.
+const MAX_STEAL: f64 = 0.02;
+/// The generator's own delay as a share of the latency, both at the 99th percentile, above which
+/// the latency is its own.
+const MAX_LAG: f64 = 0.1;
+/// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
+const MAX_BUSY: f64 = 0.95;
+/// Steps of the search for the highest rate: each halves what is not known, to 3 % of the most.
+const SEARCH_STEPS: u32 = 5;
+
+/// A lab with everything in it that a mesh needs. The sidecars end before the namespaces.
+struct Stage {
+    sidecars: Option<Sidecars>,
+    lab: Lab,
+    addresses: Vec<SocketAddrV4>,
+    parts: Parts,
+}
+
+pub(super) fn measure(
+    options: &Options,
+    case: &Case<'_>,
+    mut record: Record,
+    interrupt: &Interrupt,
+) -> Result<Record> {
+    let mut stage = Stage::set(case, interrupt)?;
+    record.capture = stage.capture()?;
+    record.proxies = stage.parts.proxies();
+    let program = case.found.program.as_deref();
+    record.binary_bytes = program.and_then(|program| Some(fs::metadata(program).ok()?.len()));
+    let (idle, control_idle) = stage.parts.memory_kib();
+    let plans = stage.plans(case.scenario, options, None)?;
+    if let Some(why) = options.generator.unable(&plans[0]) {
+        bail!("{why}");
+    }
+    if record.proxies > 0 {
+        record.start_up_ms =
+            prober::start_up(&stage.lab, stage.sidecars.as_mut(), &plans[0], interrupt)?;
+        stage.parts = Parts::of(&stage.lab)?;
+    }
+    let plans = match case.scenario.pace {
+        scenario::Pace::SearchP99Ms(bound) => {
+            let rate = stage.search(case, options, Duration::from_millis(bound), interrupt)?;
+            stage.plans(case.scenario, options, Some(rate))?
+        }
+        _ => plans,
+    };
+    if !options.warm_up.is_zero() {
+        let warm: Vec<Plan> =
+            plans.iter().map(|plan| Plan { duration: options.warm_up, ..plan.clone() }).collect();
+        options.generator.run(&stage.lab, &warm, interrupt)?;
+    }
+    let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
+    let before = stage.parts.read()?;
+    let sampler = Sampler::start(&stage.parts, &usage)?;
+    let report = options.generator.run(&stage.lab, &plans, interrupt);
+    let used = before.since(&stage.parts)?;
+    let (proxies, control) = sampler.stop()?;
+    let report = report?;
+    record.rss_kib = RssKib { idle, ..proxies };
+    record.control_rss_kib = RssKib { idle: control_idle, ..control };
+    if record.proxies == 0 {
+        record.control_rss_kib = RssKib::default();
+    }
+    fill(&mut record, &report, &used);
+    record.marks = marks(&record, &report, &used);
+    let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
+    fs::write(&raw, table(&report.buckets))
+        .with_context(|| format!("cannot write {}", raw.display()))?;
+    stage.strike()?;
+    Ok(record)
+}
+
+impl Stage {
+    fn set(case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
+        let name = format!("bench-{}", std::process::id());
+        let lab = Lab::start(&name, case.scenario, case.mesh.own(), interrupt)?;
+        let addresses = lab.addresses(case.scenario.services)?;
+        let sidecars = match (&case.found.program, case.mesh.own()) {
+            (Some(program), None) => {
+                let place = (&lab, case.scenario);
+                Some(Sidecars::start(case.mesh, program, place, &addresses, interrupt)?)
+            }
+            _ => None,
+        };
+        let parts = Parts::of(&lab)?;
+        Ok(Stage { sidecars, lab, addresses, parts })
+    }
+
+    fn capture(&self) -> Result<String> {
+        if let Some(sidecars) = &self.sidecars {
+            return Ok(sidecars.capture());
+        }
+        let status = self.lab.status()?;
+        Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
+    }
+
+    /// What is asked of each service; `rate` in place of the scenario's own.
+    fn plans(
+        &self,
+        scenario: &Scenario,
+        options: &Options,
+        rate: Option<f64>,
+    ) -> Result<Vec<Plan>> {
+        let pace = match (rate.or(scenario.rate_per_service(options.scale)), scenario.pace) {
+            (Some(rate), _) => Pace::Rate(rate),
+            (None, scenario::Pace::ThinkMs(ms)) => Pace::Think(Duration::from_millis(ms)),
+            (None, _) => Pace::Saturate,
+        };
+        if self.addresses.is_empty() {
+            bail!("there is no service");
+        }
+        let plan = |address: &SocketAddrV4| Plan {
+            protocol: scenario.protocol,
+            streams: scenario.streams,
+            pace,
+            connections: scenario.connections,
+            new_connection: scenario.new_connection,
+            body_size: scenario.request_bytes,
+            ..Plan::new(format!("http://{address}/"), 1.0, options.duration)
+        };
+        Ok(self.addresses.iter().map(plan).collect())
+    }
+
+    /// The highest rate that keeps the 99th percentile under a bound: between none and what a closed
+    /// loop reaches, halved again and again.
+    fn search(
+        &self,
+        case: &Case<'_>,
+        options: &Options,
+        bound: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<f64> {
+        let short = (options.duration / SEARCH_STEPS).max(Duration::from_secs(1));
+        let try_with = |rate: Option<f64>| -> Result<Report> {
+            let plans = self.plans(case.scenario, options, rate)?;
+            let plans: Vec<Plan> =
+                plans.into_iter().map(|plan| Plan { duration: short, ..plan }).collect();
+            options.generator.run(&self.lab, &plans, interrupt)
+        };
+        let most = try_with(None)?.requests_per_s;
+        let (mut low, mut high) = (0.0, most);
+        for _ in 0..SEARCH_STEPS {
+            let rate = f64::midpoint(low, high);
+            let report = try_with(Some(rate))?;
+            let p99 = distribution::latency(&report.buckets).p99;
+            let good = u128::from(p99) < bound.as_micros() && !failing(&report);
+            if good { low = rate } else { high = rate }
+        }
+        if low == 0.0 {
+            bail!("no rate above {:.0}/s kept the 99th percentile under {bound:?}", high);
+        }
+        Ok(low)
+    }
+
+    /// Removes all of it.
+    fn strike(self) -> Result<()> {
+        drop(self.sidecars);
+        self.lab.stop()
+    }
+}
+
+fn failing(report: &Report) -> bool {
+    report.requests == 0 || report.errors as f64 > report.requests as f64 * MAX_ERRORS
+}
+
+fn fill(record: &mut Record, report: &Report, used: &Used) {
+    record.rate_per_s = report.rate_per_s;
+    record.connections = report.connections;
+    record.duration_s = report.duration_s;
+    record.requests = report.requests;
+    record.errors = report.errors;
+    record.errors_by_kind.clone_from(&report.errors_by_kind);
+    record.requests_per_s = report.requests_per_s;
+    record.bytes_per_s = report.body_bytes as f64 / report.duration_s.max(f64::MIN_POSITIVE);
+    record.connections_opened = report.connections_opened;
+    record.latency_us = distribution::latency(&report.buckets);
+    record.spectrum = distribution::spectrum(&report.buckets);
+    let each = |ms: f64| ms * 1000.0 / (report.requests.max(1)) as f64;
+    record.cpu_user_us_per_request = each(used.proxy_user_ms);
+    record.cpu_system_us_per_request = each((used.cpu.proxies - used.proxy_user_ms).max(0.0));
+    record.cpu_ms = used.cpu;
+    record.context_switches = used.switches;
+}
+
+/// What is to be known before these figures are believed.
+fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    let mut mark = |kind, why| marks.push(Mark { kind, why });
+    let answered = report.requests.saturating_sub(report.errors);
+    let kinds = || {
+        let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
+        kinds.collect::<Vec<_>>().join(", ")
+    };
+    if answered == 0 {
+        mark(MarkKind::DeadTarget, format!("nothing was answered: {}", kinds()));
+    } else if failing(report) {
+        let share = report.errors as f64 / report.requests as f64 * 100.0;
+        mark(MarkKind::Errors, format!("{share:.1} % of the requests failed: {}", kinds()));
+    }
+    let (lag, latency) = (report.lag_us.p99 as f64, record.latency_us.p99 as f64);
+    if report.rate_per_s.is_some() && report.generator_busy > MAX_BUSY {
+        let busy = report.generator_busy * 100.0;
+        mark(
+            MarkKind::GeneratorLimited,
+            format!("a thread of load was busy {busy:.0} % of the time"),
+        );
+    } else if report.generator_limited && (lag > latency * MAX_LAG || lag == 0.0) {
+        let why = format!("requests left {lag:.0} us late at the 99th percentile");
+        mark(MarkKind::GeneratorLimited, why);
+    }
+    let cpus = record.machine.cpus.max(1) as f64;
+    let all_ms = used.wall.as_secs_f64() * 1000.0 * cpus;
+    let cpu = &used.cpu;
+    let ours = cpu.proxies
+        + cpu.application
+        + cpu.generator
+        + cpu.agent
+        + cpu.control
+        + cpu.kernel_threads
+        + cpu.interrupts;
+    let (others, steal) = ((cpu.machine - ours).max(0.0) / all_ms, cpu.steal / all_ms);
+    if others > MAX_OTHERS {
+        let share = others * 100.0;
+        mark(MarkKind::BusyMachine, format!("others used {share:.0} % of the machine"));
+    }
+    if steal > MAX_STEAL {
+        let share = steal * 100.0;
+        mark(MarkKind::BusyMachine, format!("the hypervisor took {share:.0} % of the machine"));
+    }
+    marks
+}
+
+fn table(buckets: &[Bucket]) -> String {
+    let mut text = "value_us,count\n".to_owned();
+    for bucket in buckets {
+        let _ = writeln!(text, "{},{}", bucket.us, bucket.count);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::machine::Machine;
+    use crate::record::{CpuMs, LatencyUs};
+
+    fn report() -> Report {
+        Report { requests: 1000, rate_per_s: Some(100.0), duration_s: 10.0, ..Report::default() }
+    }
+
+    fn record() -> Record {
+        Record {
+            machine: Machine { cpus: 2, ..Machine::default() },
+            latency_us: LatencyUs { p99: 2000, ..LatencyUs::default() },
+            ..Record::default()
+        }
+    }
+
+    fn kinds(report: &Report, used: &Used) -> Vec<MarkKind> {
+        marks(&record(), report, used).into_iter().map(|mark| mark.kind).collect()
+    }
+
+    #[test]
+    fn a_good_run_has_no_mark() {
+        assert_eq!(kinds(&report(), &Used::default()), []);
+    }
+
+    #[test]
+    fn failures_mark_a_run_by_how_many_there_are() {
+        let mut report = report();
+        report.errors = 10;
+        assert_eq!(kinds(&report, &Used::default()), [], "1 % is not over 1 %");
+        report.errors = 11;
+        report.errors_by_kind = BTreeMap::from([("reset".into(), 11)]);
+        assert_eq!(kinds(&report, &Used::default()), [MarkKind::Errors]);
+        report.errors = 1000;
+        assert_eq!(kinds(&report, &Used::default()), [MarkKind::DeadTarget]);
+    }
+
+    #[test]
+    fn a_generator_that_is_the_bottleneck_says_so() {
+        let mut late = report();
+        late.generator_limited = true;
+        late.lag_us.p99 = 600;
+        assert_eq!(kinds(&late, &Used::default()), [MarkKind::GeneratorLimited]);
+        late.lag_us.p99 = 100;
+        assert_eq!(kinds(&late, &Used::default()), [], "a twentieth of the latency");
+        let mut busy = report();
+        busy.generator_busy = 0.97;
+        assert_eq!(kinds(&busy, &Used::default()), [MarkKind::GeneratorLimited]);
+    }
+
+    #[test]
+    fn a_busy_machine_marks_a_run() {
+        let cpu = CpuMs { machine: 6000.0, proxies: 2000.0, ..CpuMs::default() };
+        let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
+        assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
+        let cpu = CpuMs { machine: 6000.0, proxies: 5000.0, ..CpuMs::default() };
+        let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
+        assert_eq!(kinds(&report(), &used), []);
+        let cpu = CpuMs { steal: 500.0, ..CpuMs::default() };
+        let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
+        assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
+    }
+}

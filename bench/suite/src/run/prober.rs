@@ -1,0 +1,107 @@
+//! How long a proxy takes from its start to the first request that is served through it.
+//!
+//! ```text
+//! prober:  ok ok ok ✗ ✗ ✗ ✗ ok ── says when
+//! bench:         end, exec          (both by the clock of the kernel)
+//! ```
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use leno_measure::load::{self, Pace, Plan};
+use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+
+use crate::interrupt::Interrupt;
+use crate::lab::{self, Lab, is_client, proxy_cgroup};
+use crate::mesh::Sidecars;
+
+/// How long a request of the prober may take: while a proxy starts it may hang.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long it tries: longer is no start any more.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The command behind `leno bench probe`: asks until it is answered, then until it is not, then
+/// until it is again, and says when that was.
+///
+/// # Errors
+/// When the plan is none, or that does not happen in time.
+pub fn probe(plan: &str, out: &mut impl Write) -> Result<()> {
+    let mut plan: Plan = serde_json::from_str(plan).context("this is no plan of load")?;
+    plan.pace = Pace::Rate(1000.0);
+    plan.duration = Duration::from_millis(1);
+    plan.warm_up = Duration::ZERO;
+    (plan.connections, plan.streams, plan.threads) = (1, 1, 1);
+    plan.timeout = PATIENCE;
+    let ask = || Ok::<bool, anyhow::Error>(load::run(&plan)?.errors == 0);
+    let begun = Instant::now();
+    for wanted in [true, false, true] {
+        while ask()? != wanted {
+            anyhow::ensure!(begun.elapsed() < LIMIT, "there was no answer within {LIMIT:?}");
+        }
+        if wanted {
+            writeln!(out, "{}", monotonic()?.as_nanos())?;
+            out.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts the client's proxy again and measures that, in milliseconds; none when it was too quick
+/// to be seen.
+pub(super) fn start_up(
+    lab: &Lab,
+    sidecars: Option<&mut Sidecars>,
+    plan: &Plan,
+    interrupt: &Interrupt,
+) -> Result<Option<f64>> {
+    interrupt.check()?;
+    let mut command = lab.as_client(&lab::leno()?)?;
+    command
+        .args(["bench", "probe"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().context("cannot start the prober")?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(serde_json::to_string(plan)?.as_bytes())?;
+    }
+    let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+    let answered = lines.next().transpose()?.is_some();
+    let mut took = None;
+    if answered {
+        let begun = match sidecars {
+            Some(sidecars) => {
+                let before_exec = sidecars.restart_client()?;
+                monotonic()?.saturating_sub(before_exec.elapsed())
+            }
+            None => end_own(lab)?,
+        };
+        let again = lines.next().transpose()?.and_then(|line| line.parse::<u64>().ok());
+        took = again.map(|nanos| Duration::from_nanos(nanos).saturating_sub(begun));
+    }
+    // It has ended, or nothing more is wanted of it.
+    let _gone = child.kill();
+    let _gone = child.wait();
+    Ok(took.map(|took| took.as_secs_f64() * 1000.0))
+}
+
+/// Ends the client's own proxy, which `leno up` starts again at once; the moment of that.
+fn end_own(lab: &Lab) -> Result<Duration> {
+    let status = lab.status()?;
+    let client =
+        status.instances.iter().find(|one| is_client(one)).context("there is no client")?;
+    let pids = leno_measure::usage::pids_of_cgroup(&proxy_cgroup(client)?)?;
+    let begun = monotonic()?;
+    for pid in pids {
+        kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
+    }
+    Ok(begun)
+}
+
+fn monotonic() -> Result<Duration> {
+    Ok(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?))
+}

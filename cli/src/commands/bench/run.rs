@@ -1,0 +1,175 @@
+//! `leno bench run`, and the hidden commands that its labs are made of.
+
+use std::convert::Infallible;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use leno_suite::application::{self, Application};
+use leno_suite::generator::{self, Generator};
+use leno_suite::interrupt::Interrupt;
+use leno_suite::machine::Machine;
+use leno_suite::mesh::{self, Choices};
+use leno_suite::run::{self, Options};
+use leno_suite::scenario;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::print;
+use crate::commands::up::{duration, within};
+
+/// Runs scenarios under meshes, round after round, and keeps a record of each
+///
+/// In every round each mesh has its turn after the baseline, in new network namespaces with the
+/// same application. Ctrl-C keeps what is done. Needs root.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench"
+)]
+pub(super) struct Run {
+    /// Scenarios of `leno bench list`
+    #[arg(required = true, value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+
+    /// Meshes of `leno bench list`; none is always added
+    #[arg(long = "mesh", value_delimiter = ',', default_value = "none,leno", value_name = "MESH")]
+    meshes: Vec<String>,
+
+    /// How often all of it is done
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// How long each is measured, from 200ms to 1h
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = measured)]
+    duration: Duration,
+
+    /// Load before that, not measured
+    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
+    warm_up: Duration,
+
+    /// By what the rates of the scenarios are multiplied; a twentieth for each processor without it
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    scale: Option<f64>,
+
+    /// Who makes the load: leno, fortio, h2load or wrk
+    #[arg(long, default_value = "leno")]
+    generator: Generator,
+
+    /// Envoy in place of the installed one
+    #[arg(long, value_name = "PATH")]
+    envoy: Option<PathBuf>,
+
+    /// The directory of the records
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Goes on with a run that was interrupted
+    #[arg(long)]
+    resume: bool,
+}
+
+fn measured(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (Duration::from_millis(200), Duration::from_hours(1)))
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if factor > 0.0 && factor <= 100.0 => Ok(factor),
+        _ => Err(format!("{text:?} is not a number above 0 and up to 100")),
+    }
+}
+
+pub(super) fn run(args: &Run) -> Result<bool> {
+    let scenarios = args.scenarios.iter().map(|name| scenario::find(name));
+    let choices = Choices { envoy: args.envoy.clone() };
+    let mut options = Options {
+        scenarios: scenarios.collect::<Result<_, _>>()?,
+        meshes: args
+            .meshes
+            .iter()
+            .map(|name| mesh::named(name, &choices))
+            .collect::<Result<_, _>>()?,
+        rounds: args.rounds,
+        duration: args.duration,
+        warm_up: args.warm_up,
+        scale: args.scale.unwrap_or_else(|| scenario::usual_scale(Machine::this().cpus)),
+        generator: args.generator,
+        out: args.out.clone(),
+        resume: args.resume,
+    };
+    eprintln!("rates are the published ones times {} (--scale)", options.scale);
+    let interrupt = Interrupt::default();
+    raise_on_signals(&interrupt)?;
+    run::run(&mut options, &interrupt, &mut |line| eprintln!("{line}"))?;
+    let out = args.out.display();
+    print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
+}
+
+/// Ctrl-C and its like end the run in order.
+fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let interrupt = interrupt.clone();
+    let mut ended = {
+        let _context = runtime.enter();
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
+            .into_iter()
+            .map(signal)
+            .collect::<io::Result<Vec<_>>>()?
+    };
+    // Ends with the process: it waits for a signal that may never come.
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let signals = ended.iter_mut().map(|one| Box::pin(one.recv()));
+            futures_util::future::select_all(signals).await;
+            interrupt.raise();
+        });
+    });
+    Ok(())
+}
+
+/// The application of a lab
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+
+    /// Sends back bytes instead of speaking HTTP
+    #[arg(long)]
+    tcp: bool,
+
+    /// Milliseconds of work before each answer
+    #[arg(long, default_value_t = 0)]
+    work_ms: u64,
+
+    /// Bytes of an HTTP answer
+    #[arg(long, default_value_t = 0)]
+    response_bytes: usize,
+}
+
+pub(super) fn serve(args: &Serve) -> Result<Infallible> {
+    application::serve(Application {
+        listen: args.listen,
+        tcp: args.tcp,
+        work: Duration::from_millis(args.work_ms),
+        response_bytes: args.response_bytes,
+    })
+}
+
+/// Plans of load on standard input, a report on standard output.
+pub(super) fn generate() -> Result<bool> {
+    print(&(generator::generate(&input()?)? + "\n")).map(|()| true)
+}
+
+/// A plan of load on standard input; says when it was served, and again after a break.
+pub(super) fn probe() -> Result<bool> {
+    run::probe(&input()?, &mut io::stdout().lock()).map(|()| true)
+}
+
+fn input() -> Result<String> {
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text).context("reading standard input")?;
+    Ok(text)
+}
