@@ -9,7 +9,7 @@ declare -A package_of=(
   [ip]=iproute2 [nft]=nftables [iptables-restore]=iptables [tcpdump]=tcpdump [curl]=curl
   [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
   [haproxy]=haproxy [wrk]=wrk [python3]=python3 [openssl]=openssl [dig]=dnsutils
-  [h2load]=nghttp2-client [go]=golang [pip3]=python3-pip [node]=nodejs [npm]=npm
+  [h2load]=nghttp2-client [go]=golang [pip3]=python3-pip [node]=nodejs [npm]=npm [prometheus]=prometheus
 )
 declare -A package_with=(
   [/usr/include/bpf/bpf_helpers.h]=libbpf-dev [/usr/include/libelf.h]=libelf-dev

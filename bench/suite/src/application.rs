@@ -1,5 +1,7 @@
 //! The application behind every mesh: HTTP/1.1, HTTP/2 and gRPC on one port, or a TCP echo.
 
+mod calls;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -8,6 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
+pub use calls::Callee;
+use calls::Calls;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -29,7 +33,7 @@ const READ_SIZE: usize = 256 * 1024;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 
 /// What to serve.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Application {
     /// Where.
     pub listen: SocketAddr,
@@ -39,6 +43,8 @@ pub struct Application {
     pub work: Duration,
     /// Bytes of an HTTP answer.
     pub response_bytes: usize,
+    /// What it asks of others, `host:port`, before each answer.
+    pub calls: Vec<Callee>,
 }
 
 /// Serves until the process ends.
@@ -54,6 +60,7 @@ async fn accept(application: Application) -> Result<Infallible> {
     let at = application.listen;
     let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"))?;
     let answer = Bytes::from(vec![b'x'; application.response_bytes]);
+    let calls = Calls::new(&application.calls);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_AGAIN).await;
@@ -65,7 +72,7 @@ async fn accept(application: Application) -> Result<Infallible> {
             // How a connection ends is the client's to judge.
             tokio::spawn(async move { drop(echo(stream).await) });
         } else {
-            tokio::spawn(http(stream, application.work, answer.clone()));
+            tokio::spawn(http(stream, application.work, answer.clone(), calls.clone()));
         }
     }
 }
@@ -80,14 +87,18 @@ async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-async fn http(stream: TcpStream, work: Duration, answer: Bytes) {
+async fn http(stream: TcpStream, work: Duration, answer: Bytes, calls: Calls) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = answer.clone();
+        let (answer, calls) = (answer.clone(), calls.clone());
         async move {
             if !work.is_zero() {
                 tokio::time::sleep(work).await;
             }
-            Ok::<_, Infallible>(respond(request, answer))
+            let mut response = respond(request, answer);
+            if calls.all().await.is_err() {
+                *response.status_mut() = http::StatusCode::BAD_GATEWAY;
+            }
+            Ok::<_, Infallible>(response)
         }
     });
     let mut server = auto::Builder::new(TokioExecutor::new());
@@ -160,7 +171,7 @@ mod tests {
     use super::*;
 
     /// An application of this process, on a port of its own.
-    fn application(tcp: bool) -> SocketAddr {
+    fn application(tcp: bool, calls: Vec<Callee>) -> SocketAddr {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -169,7 +180,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let application =
-                    Application { listen, tcp, work: Duration::ZERO, response_bytes: 100 };
+                    Application { listen, tcp, work: Duration::ZERO, response_bytes: 100, calls };
                 tokio::spawn(accept(application));
                 while TcpStream::connect(listen).await.is_err() {}
                 sender.send(listen).unwrap();
@@ -181,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_protocol_is_answered_whole() {
-        let address = application(false);
+        let address = application(false, Vec::new());
         let cases = [
             (Protocol::Http1, 0, 100),
             (Protocol::Http2, 0, 100),
@@ -205,7 +216,7 @@ mod tests {
 
     #[test]
     fn tcp_is_sent_back_whole() {
-        let address = application(true);
+        let address = application(true, Vec::new());
         let mut plan = Plan::new(format!("http://{address}"), 100.0, Duration::from_millis(100));
         plan.protocol = Protocol::Tcp;
         plan.body_size = 3_000_000;
@@ -217,5 +228,18 @@ mod tests {
         let report = run(&plan).unwrap();
         assert!(report.requests > 16 && report.errors == 0, "{report:?}");
         assert!(report.connections_opened >= report.requests);
+    }
+
+    #[test]
+    fn an_application_answers_when_those_it_calls_have() {
+        let behind = application(false, Vec::new()).to_string();
+        let calls = [false, true].map(|grpc| Callee { address: behind.clone(), grpc }).to_vec();
+        let address = application(false, calls);
+        let plan = Plan::new(format!("http://{address}/"), 200.0, Duration::from_millis(200));
+        assert_eq!(run(&plan).unwrap().errors, 0);
+        let nobody = vec![Callee { address: "127.0.0.1:1".into(), grpc: true }];
+        let address = application(false, nobody);
+        let plan = Plan::new(format!("http://{address}/"), 100.0, Duration::from_millis(50));
+        assert_eq!(run(&plan).unwrap().errors_by_kind.get("status_5xx"), Some(&5));
     }
 }

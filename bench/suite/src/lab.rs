@@ -220,14 +220,19 @@ fn documents(leno: &Path, scenario: &Scenario, meshed: bool) -> String {
         command += ", --tcp";
     }
     command += &format!(
-        ", --work-ms, \"{}\", --response-bytes, \"{}\"]",
+        ", --work-ms, \"{}\", --response-bytes, \"{}\"",
         scenario.work_ms, scenario.response_bytes
     );
-    let protocol = scenario.app_protocol();
-    let ports = format!("  ports: [{{name: x, port: {PORT}, appProtocol: {protocol}}}]\n");
     for nth in 0..scenario.services {
+        let mut command = command.clone();
+        for call in scenario.calls.iter().filter(|_| nth == 0) {
+            let how = if call.grpc { "--call-grpc" } else { "--call-http" };
+            command += &format!(", {how}, \"{}:{PORT}\"", service(call.service));
+        }
+        let protocol = scenario.app_protocol(nth);
+        let ports = format!("  ports: [{{name: x, port: {PORT}, appProtocol: {protocol}}}]\n");
         text += "---\n";
-        text += &workload(&service(nth), &command, &ports);
+        text += &workload(&service(nth), &(command + "]"), &ports);
     }
     text
 }
@@ -292,5 +297,8 @@ mod tests {
         assert!(documents(Path::new("/x/leno"), &scenario, false).contains("inject: disabled"));
         let tcp = crate::scenario::find("tcp-64k").unwrap();
         assert!(documents(Path::new("/x/leno"), &tcp, true).contains("--tcp"));
+        let faces = documents(Path::new("/x/leno"), &crate::scenario::find("faces").unwrap(), true);
+        assert_eq!(faces.matches("--call-grpc, \"s2:8080\"").count(), 1);
+        assert_eq!(faces.matches("appProtocol: grpc").count(), 1);
     }
 }

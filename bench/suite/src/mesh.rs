@@ -77,9 +77,11 @@ pub struct Missing {
 pub struct Hop<'a> {
     /// What passes.
     pub protocol: Protocol,
+    /// Whether calls over HTTP/1.1 and gRPC pass side by side.
+    pub mixed: bool,
     /// Where the application listens on loopback; none beside the client.
     pub application: Option<SocketAddrV4>,
-    /// The services that the client calls, none beside a server.
+    /// The services that the workload calls; none beside one that only answers.
     pub services: &'a [SocketAddrV4],
     /// Where the files are: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
     pub directory: &'a Path,
@@ -163,5 +165,55 @@ mod tests {
         let choices = Choices { envoy: Some("/nowhere/envoy".into()) };
         let missing = named("envoy", &choices).unwrap().find().unwrap_err();
         assert!(missing.to_string().contains("/nowhere/envoy"), "{missing}");
+    }
+
+    #[test]
+    fn proxies_of_others_ask_for_mtls_on_both_sides() {
+        let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
+        let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
+        for protocol in [Protocol::Http1, Protocol::Grpc, Protocol::Tcp] {
+            let client = Hop {
+                protocol,
+                mixed: false,
+                application: None,
+                services: &services,
+                directory: Path::new("/d"),
+            };
+            let server = Hop { application, services: &[], ..client };
+            let words = [
+                ("haproxy", "verify required", "verify required"),
+                ("nginx", "ssl_certificate_key /d/key.pem", "ssl_verify_client on"),
+                ("envoy", "trusted_ca", "require_client_certificate: true"),
+            ];
+            for (name, out, back) in words {
+                let mesh = named(name, &Choices::default()).unwrap();
+                let (client, server) = (mesh.configure(&client), mesh.configure(&server));
+                let (client, server) = (client.unwrap().text, server.unwrap().text);
+                assert!(
+                    client.contains(out) && client.contains("127.0.0.1:15001")
+                        || client.contains("port_value: 15001"),
+                    "{name}: {client}"
+                );
+                assert!(server.contains(back), "{name}: {server}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_configuration_of_envoy_is_yaml_on_both_sides_and_in_between() {
+        let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
+        let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
+        let envoy = named("envoy", &Choices::default()).unwrap();
+        for (application, services, count) in
+            [(None, &services[..], 1), (application, &[][..], 1), (application, &services[..], 2)]
+        {
+            let directory = Path::new("/d");
+            let hop =
+                Hop { protocol: Protocol::Http1, mixed: true, application, services, directory };
+            let text = envoy.configure(&hop).unwrap().text;
+            let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
+            let all = |what: &str| read["static_resources"][what].as_array().map_or(0, Vec::len);
+            assert_eq!((all("listeners"), all("clusters")), (count, count), "{text}");
+        }
     }
 }

@@ -50,6 +50,8 @@ struct Case<'a> {
     mesh: &'a dyn Mesh,
     found: &'a Found,
     round: u32,
+    /// The rate, of those that a scenario is measured at one after the other.
+    step: Option<f64>,
 }
 
 /// Runs all of it and writes a record for each; what is done when it is interrupted is kept.
@@ -85,7 +87,9 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
     let mut cases = cases(options, &able);
     let total = cases.len();
     cases.retain(|case| {
-        let name = blank(options, case.scenario, case.mesh.name(), case.round).name();
+        let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
+        record.step = case.step;
+        let name = record.name();
         !old.iter().any(|record| record.left_out.is_none() && record.name() == name)
     });
     let begun = Instant::now();
@@ -127,8 +131,11 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, Found)]) -> Vec<Cas
         for scenario in &options.scenarios {
             let turn = round as usize % others.len().max(1);
             let turned = others[turn..].iter().chain(&others[..turn]);
-            for (mesh, found) in base.iter().chain(turned) {
-                cases.push(Case { scenario, mesh: *mesh, found, round });
+            let turned: Vec<_> = base.iter().copied().chain(turned.copied()).collect();
+            for step in scenario.steps() {
+                for (mesh, found) in &turned {
+                    cases.push(Case { scenario, mesh: *mesh, found, round, step });
+                }
             }
         }
     }
@@ -137,6 +144,7 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, Found)]) -> Vec<Cas
 
 fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Record> {
     let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
+    record.step = case.step;
     record.mesh_version.clone_from(&case.found.version);
     let unable = case.mesh.unable(case.scenario);
     if let Some(why) = unable {
@@ -177,8 +185,9 @@ fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> Strin
         seconds if seconds >= 90 => format!("{} min left", seconds.div_ceil(60)),
         seconds => format!("{seconds} s left"),
     };
-    let what =
-        format!("[{done}/{total}] {} {} round {}", record.scenario, record.mesh, record.round + 1);
+    let step = record.step.map_or_else(String::new, |step| format!(" at {step}/s"));
+    let (scenario, mesh, round) = (&record.scenario, &record.mesh, record.round + 1);
+    let what = format!("[{done}/{total}] {scenario}{step} {mesh} round {round}");
     if let Some(why) = &record.left_out {
         return format!("{what}: not measured: {why} ({left})");
     }

@@ -17,6 +17,8 @@ const FILES: &[(&str, &str)] = &[
     ("stream", include_str!("../scenarios/stream.yaml")),
     ("throughput", include_str!("../scenarios/throughput.yaml")),
     ("saturation", include_str!("../scenarios/saturation.yaml")),
+    ("faces", include_str!("../scenarios/faces.yaml")),
+    ("restart", include_str!("../scenarios/restart.yaml")),
 ];
 
 /// Processors that the published rates are for: four nodes of a few processors each, about.
@@ -56,14 +58,41 @@ pub struct Scenario {
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
+    /// What the first service calls before it answers; then it alone is under load.
+    #[serde(default)]
+    pub calls: Vec<Call>,
+    /// What happens in the middle of the measurement.
+    #[serde(default)]
+    pub disturbance: Option<Disturbance>,
+}
+
+/// A call of the first service to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    /// The number of the other.
+    pub service: u32,
+    /// Over gRPC instead of HTTP/1.1.
+    #[serde(default)]
+    pub grpc: bool,
+}
+
+/// What happens in the middle of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Disturbance {
+    /// Every proxy and the control plane are killed and started again.
+    Restart,
 }
 
 /// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
     /// So many a second to each service, whatever the services do.
     RatePerService(f64),
+    /// So many a second, one measurement for each of them.
+    Rates(Vec<f64>),
     /// In a closed loop with pauses up to this long, in milliseconds.
     ThinkMs(u64),
     /// In a closed loop without pauses.
@@ -123,6 +152,21 @@ impl Scenario {
         }
     }
 
+    /// The rates that are measured one after the other; none where there is one measurement.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Option<f64>> {
+        match &self.pace {
+            Pace::Rates(rates) => rates.iter().map(|rate| Some(*rate)).collect(),
+            _ => vec![None],
+        }
+    }
+
+    /// Services that the load goes to.
+    #[must_use]
+    pub fn loaded(&self) -> u32 {
+        if self.calls.is_empty() { self.services } else { 1 }
+    }
+
     /// Whether what passes is HTTP of some kind.
     #[must_use]
     pub fn is_http(&self) -> bool {
@@ -135,9 +179,12 @@ impl Scenario {
         matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
     }
 
-    /// The value of `appProtocol`.
+    /// The value of `appProtocol` of a service.
     #[must_use]
-    pub fn app_protocol(&self) -> &'static str {
+    pub fn app_protocol(&self, service: u32) -> &'static str {
+        if self.calls.iter().any(|call| call.service == service && call.grpc) {
+            return "grpc";
+        }
         match self.protocol {
             Protocol::Http1 => "http",
             Protocol::Http2 => "kubernetes.io/h2c",
@@ -158,6 +205,9 @@ mod tests {
             assert_eq!(name, &scenario.name);
             assert!(scenario.connections > 0 && scenario.services > 0, "{name}");
             assert!(!scenario.source.is_empty(), "{name}");
+            assert!(
+                scenario.calls.iter().all(|call| (1..scenario.services).contains(&call.service))
+            );
         }
         assert_eq!(find("http-1k").unwrap().rate_per_service(0.1), Some(100.0));
         assert!(find("nothing").unwrap_err().to_string().contains("tcp-64k"));

@@ -72,11 +72,23 @@ pub struct Interval {
 /// two disturbed the other as well. None without a round, or when `under` is 0.
 #[must_use]
 pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
-    let rounds = over.len().min(under.len());
-    let of = |picked: &[usize]| {
+    bootstrap(over.len().min(under.len()), |picked| {
         let sum = |values: &[f64]| picked.iter().map(|round| values[*round]).sum::<f64>();
         sum(over) / sum(under)
-    };
+    })
+}
+
+/// The mean difference, `from` less `less`, with its bootstrap interval over the same rounds.
+#[must_use]
+pub fn difference(from: &[f64], less: &[f64]) -> Option<Interval> {
+    bootstrap(from.len().min(less.len()), |picked| {
+        let sum: f64 = picked.iter().map(|round| from[*round] - less[*round]).sum();
+        sum / picked.len() as f64
+    })
+}
+
+/// What `of` says of all rounds, and the bounds of what it says of rounds drawn with repetition.
+fn bootstrap(rounds: usize, of: impl Fn(&[usize]) -> f64) -> Option<Interval> {
     let all: Vec<usize> = (0..rounds).collect();
     let value = of(&all);
     if rounds == 0 || !value.is_finite() {
@@ -151,6 +163,8 @@ mod tests {
     fn what_disturbs_both_of_a_round_does_not_widen_the_interval() {
         let paired = ratio(&[2.0, 20.0, 4.0], &[1.0, 10.0, 2.0]).unwrap();
         assert_eq!((paired.low, paired.high), (2.0, 2.0));
+        let added = difference(&[2.0, 11.0, 5.0], &[1.0, 10.0, 4.0]).unwrap();
+        assert_eq!((added.low, added.value, added.high), (1.0, 1.0, 1.0));
         assert_eq!(ratio(&[], &[]), None);
         assert_eq!(ratio(&[1.0], &[0.0]), None);
     }

@@ -4,6 +4,8 @@ mod claims;
 mod compare;
 mod cost;
 mod list;
+mod prometheus;
+mod report;
 mod resources;
 mod run;
 
@@ -30,8 +32,10 @@ pub(crate) struct Bench {
 enum Command {
     List(list::List),
     Run(run::Run),
+    Report(report::Report),
     Compare(compare::Compare),
     Resources(resources::Resources),
+    Prometheus(prometheus::Prometheus),
     Cost(cost::Cost),
     Claims(claims::Claims),
     #[command(hide = true)]
@@ -48,6 +52,8 @@ pub(crate) fn run(bench: &Bench) -> Result<bool> {
     match &bench.command {
         Command::List(_) => list::run(),
         Command::Run(args) => run::run(args),
+        Command::Report(report) => report::run(report),
+        Command::Prometheus(args) => prometheus::run(args),
         Command::Compare(compare) => compare::run(compare),
         Command::Resources(resources) => resources::run(resources),
         Command::Cost(cost) => cost::run(cost),

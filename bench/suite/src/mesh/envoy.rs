@@ -43,77 +43,86 @@ impl Mesh for Envoy {
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
-        let text = match hop.application {
-            None => outbound(hop),
-            Some(application) => inbound(hop, &application.to_string()),
-        };
+        let (mut listeners, mut clusters) = (String::new(), String::new());
+        if !hop.services.is_empty() {
+            let (listener, cluster) = outbound(hop);
+            listeners += &listener;
+            clusters += &cluster;
+        }
+        if let Some(application) = hop.application {
+            let (listener, cluster) = inbound(hop, &application.to_string());
+            listeners += &listener;
+            clusters += &cluster;
+        }
+        let text = format!("static_resources:\n  listeners:\n{listeners}  clusters:\n{clusters}");
         let arguments = ["-c", "{}", "--concurrency", "1", "--disable-hot-restart", "-l", "error"];
         let arguments = arguments.map(str::to_owned).to_vec();
         Some(Configuration { file: "envoy.yaml", text, arguments })
     }
 }
 
-fn outbound(hop: &Hop<'_>) -> String {
-    let listener = listener(hop, ("127.0.0.1", OUTBOUND), "", "0s");
-    format!(
-        "static_resources:\n  listeners:\n{listener}  clusters:\n  - name: b\n    \
-         type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED\n    connect_timeout: 5s\n    \
-         circuit_breakers: {UNBOUNDED}\n{}    transport_socket:\n      \
+/// Where the client meant to go, over mTLS.
+fn outbound(hop: &Hop<'_>) -> (String, String) {
+    let cluster = format!(
+        "  - name: out\n    type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED\n    \
+         connect_timeout: 5s\n    circuit_breakers: {UNBOUNDED}\n{}    transport_socket:\n      \
          name: envoy.transport_sockets.tls\n      typed_config:\n        \
          \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext\n        \
          common_tls_context:\n{}",
         protocol(hop),
-        tls(hop),
-    )
+        tls(hop, "          "),
+    );
+    (listener(hop, ("127.0.0.1", OUTBOUND), ("out", "")), cluster)
 }
 
-fn inbound(hop: &Hop<'_>, application: &str) -> String {
+/// The application, for those with a certificate.
+fn inbound(hop: &Hop<'_>, application: &str) -> (String, String) {
     let socket = format!(
         "      transport_socket:\n        name: envoy.transport_sockets.tls\n        \
          typed_config:\n          \"@type\": \
          type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n          \
          require_client_certificate: true\n          common_tls_context:\n{}",
-        tls(hop).replace("\n          ", "\n            ").replacen(
-            "          ",
-            "            ",
-            1
-        ),
+        tls(hop, "            "),
     );
-    let listener = listener(hop, ("0.0.0.0", INBOUND), &socket, "0s");
     let (ip, port) = application.rsplit_once(':').unwrap_or((application, "80"));
-    format!(
-        "static_resources:\n  listeners:\n{listener}  clusters:\n  - name: b\n    type: STATIC\n    \
-         connect_timeout: 5s\n    circuit_breakers: {UNBOUNDED}\n{}    \
-         load_assignment: {{cluster_name: b, endpoints: [{{lb_endpoints: [{{endpoint: \
+    let cluster = format!(
+        "  - name: in\n    type: STATIC\n    connect_timeout: 5s\n    \
+         circuit_breakers: {UNBOUNDED}\n{}    \
+         load_assignment: {{cluster_name: in, endpoints: [{{lb_endpoints: [{{endpoint: \
          {{address: {{socket_address: {{address: {ip}, port_value: {port}}}}}}}}}]}}]}}\n",
         protocol(hop),
-    )
+    );
+    (listener(hop, ("0.0.0.0", INBOUND), ("in", &socket)), cluster)
 }
 
 /// A listener, its filter for the original destination, and what it does with a connection.
-fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), socket: &str, timeout: &str) -> String {
+fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), (to, socket): (&str, &str)) -> String {
     let types = "type.googleapis.com/envoy.extensions.filters";
     let filter = if hop.protocol == leno_measure::load::Protocol::Tcp {
         format!(
             "      - name: envoy.filters.network.tcp_proxy\n        typed_config:\n          \
-             \"@type\": {types}.network.tcp_proxy.v3.TcpProxy\n          stat_prefix: b\n          \
-             cluster: b\n"
+             \"@type\": {types}.network.tcp_proxy.v3.TcpProxy\n          \
+             stat_prefix: {to}\n          cluster: {to}\n"
         )
     } else {
         format!(
             "      - name: envoy.filters.network.http_connection_manager\n        \
              typed_config:\n          \
              \"@type\": {types}.network.http_connection_manager.v3.HttpConnectionManager\n          \
-             stat_prefix: b\n          codec_type: {}\n          \
+             stat_prefix: {to}\n          codec_type: {}\n          \
              route_config: {{virtual_hosts: [{{name: b, domains: [\"*\"], \
-             routes: [{{match: {{prefix: /}}, route: {{cluster: b, timeout: {timeout}}}}}]}}]}}\n          \
+             routes: [{{match: {{prefix: /}}, route: {{cluster: {to}, timeout: 0s}}}}]}}]}}\n          \
              http_filters:\n          - name: envoy.filters.http.router\n            \
              typed_config: {{\"@type\": {types}.http.router.v3.Router}}\n",
-            if hop.http2() { "HTTP2" } else { "HTTP1" },
+            match (hop.mixed, hop.http2()) {
+                (true, _) => "AUTO",
+                (_, true) => "HTTP2",
+                (_, false) => "HTTP1",
+            },
         )
     };
     format!(
-        "  - name: l\n    address: {{socket_address: {{address: {ip}, port_value: {port}}}}}\n    \
+        "  - name: {to}\n    address: {{socket_address: {{address: {ip}, port_value: {port}}}}}\n    \
          listener_filters:\n    - name: envoy.filters.listener.original_dst\n      \
          typed_config: {{\"@type\": {types}.listener.original_dst.v3.OriginalDst}}\n    \
          filter_chains:\n    - filters:\n{filter}{socket}"
@@ -122,24 +131,36 @@ fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), socket: &str, timeout: &str)
 
 /// What is spoken to the other side.
 fn protocol(hop: &Hop<'_>) -> String {
-    if !hop.http2() {
-        return String::new();
-    }
+    let how = match (hop.mixed, hop.http2()) {
+        (true, _) => {
+            "use_downstream_protocol_config: {http_protocol_options: {}, http2_protocol_options: {}}"
+        }
+        (_, true) => "explicit_http_config: {http2_protocol_options: {}}",
+        (_, false) => return String::new(),
+    };
     "    typed_extension_protocol_options:\n      \
      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:\n        \
      \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions\n        \
-     explicit_http_config: {http2_protocol_options: {}}\n"
+     "
         .to_owned()
+        + how
+        + "\n"
 }
 
-/// The certificate, the roots, and ALPN.
-fn tls(hop: &Hop<'_>) -> String {
+/// The certificate, the roots, and ALPN, each line behind `indent`.
+fn tls(hop: &Hop<'_>, indent: &str) -> String {
     let at = hop.directory.display();
-    let alpn = if hop.http2() { "h2" } else { "http/1.1" };
+    let alpn = match (hop.mixed, hop.http2()) {
+        (true, _) => "h2, http/1.1",
+        (_, true) => "h2",
+        (_, false) => "http/1.1",
+    };
+    // As a client Envoy speaks TLS 1.2 at most unless it is told otherwise.
+    let versions = "tls_maximum_protocol_version: TLSv1_3, tls_minimum_protocol_version: TLSv1_3";
     format!(
-        "          alpn_protocols: [{alpn}]\n          tls_params: {{tls_maximum_protocol_version: TLSv1_3, tls_minimum_protocol_version: \
-         TLSv1_3}}\n          tls_certificates: [{{certificate_chain: {{filename: \
-         \"{at}/chain.pem\"}}, private_key: {{filename: \"{at}/key.pem\"}}}}]\n          \
-         validation_context: {{trusted_ca: {{filename: \"{at}/roots.pem\"}}}}\n"
+        "{indent}alpn_protocols: [{alpn}]\n{indent}tls_params: {{{versions}}}\n\
+         {indent}tls_certificates: [{{certificate_chain: {{filename: \"{at}/chain.pem\"}}, \
+         private_key: {{filename: \"{at}/key.pem\"}}}}]\n\
+         {indent}validation_context: {{trusted_ca: {{filename: \"{at}/roots.pem\"}}}}\n"
     )
 }

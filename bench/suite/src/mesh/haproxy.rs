@@ -4,6 +4,7 @@ use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND};
 
 use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+use crate::scenario::Scenario;
 
 /// HAProxy.
 #[derive(Debug)]
@@ -20,6 +21,11 @@ impl Mesh for Haproxy {
             tools::find("haproxy").ok_or(Missing { what: "haproxy".to_owned(), bring })?;
         let version = tools::version(&program, "-v");
         Ok(Found { program: Some(program), version })
+    }
+
+    fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
+        (!scenario.calls.is_empty())
+            .then_some("its adapter is for one hop, without calls behind it")
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {

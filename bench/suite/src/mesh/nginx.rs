@@ -31,6 +31,9 @@ impl Mesh for Nginx {
 
     fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
         match scenario.protocol {
+            _ if !scenario.calls.is_empty() => {
+                Some("its adapter is for one hop, without calls behind it")
+            }
             Protocol::Tcp if !Path::new(STREAM).exists() => {
                 Some("nginx has no relay for TCP: apt-get install -y libnginx-mod-stream")
             }

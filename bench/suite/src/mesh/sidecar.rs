@@ -73,10 +73,13 @@ impl Sidecars {
             authority.write(&directory, &instance.workload)?;
             let client = is_client(&instance);
             let application = SocketAddrV4::new([127, 0, 0, 1].into(), lab::PORT);
+            let calls =
+                client || (!scenario.calls.is_empty() && instance.workload == lab::service(0));
             let hop = Hop {
                 protocol: scenario.protocol,
+                mixed: !scenario.calls.is_empty(),
                 application: (!client).then_some(application),
-                services: if client { services } else { &[] },
+                services: if calls { services } else { &[] },
                 directory: &directory,
             };
             let configuration = mesh.configure(&hop).context("a mesh of others has proxies")?;
@@ -115,6 +118,16 @@ impl Sidecars {
     /// By what traffic is captured.
     pub(crate) fn capture(&self) -> String {
         self.all.first().map_or_else(String::new, |one| one.captured.backend().to_string())
+    }
+
+    /// Ends every proxy and starts it again.
+    pub(crate) fn restart_all(&mut self) -> Result<()> {
+        let program = self.program.clone();
+        for sidecar in &mut self.all {
+            sidecar.end();
+            sidecar.start(&program)?;
+        }
+        Ok(())
     }
 
     /// Ends the client's proxy and starts it again; the moment before its exec.

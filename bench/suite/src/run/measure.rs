@@ -15,7 +15,7 @@ use crate::lab::Lab;
 use crate::mesh::Sidecars;
 use crate::meter::{Parts, Sampler, Used};
 use crate::record::{Mark, MarkKind, RAW, Record, RssKib};
-use crate::scenario::{self, Scenario};
+use crate::scenario::{self, Disturbance, Scenario};
 
 /// The share of requests that may fail before a run is marked.
 const MAX_ERRORS: f64 = 0.01;
@@ -51,7 +51,7 @@ pub(super) fn measure(
     let program = case.found.program.as_deref();
     record.binary_bytes = program.and_then(|program| Some(fs::metadata(program).ok()?.len()));
     let (idle, control_idle) = stage.parts.memory_kib();
-    let plans = stage.plans(case.scenario, options, None)?;
+    let plans = stage.plans(case.scenario, options, case.step.map(|rate| rate * options.scale))?;
     if let Some(why) = options.generator.unable(&plans[0]) {
         bail!("{why}");
     }
@@ -60,9 +60,9 @@ pub(super) fn measure(
             prober::start_up(&stage.lab, stage.sidecars.as_mut(), &plans[0], interrupt)?;
         stage.parts = Parts::of(&stage.lab)?;
     }
-    let plans = match case.scenario.pace {
+    let plans = match &case.scenario.pace {
         scenario::Pace::SearchP99Ms(bound) => {
-            let rate = stage.search(case, options, Duration::from_millis(bound), interrupt)?;
+            let rate = stage.search(case, options, Duration::from_millis(*bound), interrupt)?;
             stage.plans(case.scenario, options, Some(rate))?
         }
         _ => plans,
@@ -75,7 +75,7 @@ pub(super) fn measure(
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     let before = stage.parts.read()?;
     let sampler = Sampler::start(&stage.parts, &usage)?;
-    let report = options.generator.run(&stage.lab, &plans, interrupt);
+    let report = stage.load(options, (case, &plans), interrupt);
     let used = before.since(&stage.parts)?;
     let (proxies, control) = sampler.stop()?;
     let report = report?;
@@ -124,9 +124,9 @@ impl Stage {
         options: &Options,
         rate: Option<f64>,
     ) -> Result<Vec<Plan>> {
-        let pace = match (rate.or(scenario.rate_per_service(options.scale)), scenario.pace) {
+        let pace = match (rate.or(scenario.rate_per_service(options.scale)), &scenario.pace) {
             (Some(rate), _) => Pace::Rate(rate),
-            (None, scenario::Pace::ThinkMs(ms)) => Pace::Think(Duration::from_millis(ms)),
+            (None, scenario::Pace::ThinkMs(ms)) => Pace::Think(Duration::from_millis(*ms)),
             (None, _) => Pace::Saturate,
         };
         if self.addresses.is_empty() {
@@ -141,7 +141,31 @@ impl Stage {
             body_size: scenario.request_bytes,
             ..Plan::new(format!("http://{address}/"), 1.0, options.duration)
         };
-        Ok(self.addresses.iter().map(plan).collect())
+        Ok(self.addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
+    }
+
+    /// The measured load, with what happens in the middle of it.
+    fn load(
+        &mut self,
+        options: &Options,
+        (case, plans): (&Case<'_>, &[Plan]),
+        interrupt: &Interrupt,
+    ) -> Result<Report> {
+        let (lab, sidecars, generator) = (&self.lab, &mut self.sidecars, options.generator);
+        let Some(Disturbance::Restart) = case.scenario.disturbance else {
+            return generator.run(lab, plans, interrupt);
+        };
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| generator.run(lab, plans, interrupt));
+            // What is started ends with the thread that started it: that is this one.
+            std::thread::sleep(options.duration / 2);
+            let restarted = match sidecars {
+                Some(sidecars) => sidecars.restart_all(),
+                None => prober::end_all_own(lab),
+            };
+            let report = running.join().unwrap_or_else(|_| bail!("the load panicked"));
+            restarted.and(report)
+        })
     }
 
     /// The highest rate that keeps the 99th percentile under a bound: between none and what a closed

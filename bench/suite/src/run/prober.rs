@@ -102,6 +102,22 @@ fn end_own(lab: &Lab) -> Result<Duration> {
     Ok(begun)
 }
 
+/// Ends every proxy of Leno's own and its control plane, which `leno up` starts again; nothing to do
+/// without any.
+pub(super) fn end_all_own(lab: &Lab) -> Result<()> {
+    let status = lab.status()?;
+    let mut pids: Vec<i32> = status.controller.into_iter().collect();
+    for instance in &status.instances {
+        for pid in leno_measure::usage::pids_of_cgroup(&proxy_cgroup(instance)?)? {
+            pids.push(i32::try_from(pid)?);
+        }
+    }
+    for pid in pids {
+        kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    }
+    Ok(())
+}
+
 fn monotonic() -> Result<Duration> {
     Ok(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?))
 }

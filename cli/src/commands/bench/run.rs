@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use leno_suite::application::{self, Application};
+use leno_suite::application::{self, Application, Callee};
 use leno_suite::generator::{self, Generator};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::machine::Machine;
@@ -147,14 +147,27 @@ pub(super) struct Serve {
     /// Bytes of an HTTP answer
     #[arg(long, default_value_t = 0)]
     response_bytes: usize,
+
+    /// Asks another over HTTP/1.1 before each answer
+    #[arg(long, value_name = "HOST:PORT")]
+    call_http: Vec<String>,
+
+    /// Asks another over gRPC before each answer
+    #[arg(long, value_name = "HOST:PORT")]
+    call_grpc: Vec<String>,
 }
 
 pub(super) fn serve(args: &Serve) -> Result<Infallible> {
+    let callees = |all: &[String], grpc: bool| -> Vec<Callee> {
+        all.iter().map(|address| Callee { address: address.clone(), grpc }).collect()
+    };
+    let calls = [callees(&args.call_http, false), callees(&args.call_grpc, true)].concat();
     application::serve(Application {
         listen: args.listen,
         tcp: args.tcp,
         work: Duration::from_millis(args.work_ms),
         response_bytes: args.response_bytes,
+        calls,
     })
 }
 

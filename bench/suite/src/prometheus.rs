@@ -1,0 +1,268 @@
+//! What a Prometheus knows about the overhead of a mesh.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+
+use crate::error::{Error, Result};
+
+/// The histogram that is asked for without a mesh.
+pub const BASELINE: &str = "request_duration_seconds_bucket{mesh=\"none\"}";
+/// The histogram that is asked for with one.
+pub const MESH: &str = "leno_request_duration_seconds_bucket{direction=\"outbound\"}";
+/// The gauge of the sidecars' memory, in bytes.
+pub const MEMORY: &str = "process_resident_memory_bytes{job=\"leno-proxy\"}";
+/// The counter of the sidecars' CPU time, in seconds.
+pub const CPU: &str = "process_cpu_seconds_total{job=\"leno-proxy\"}";
+
+/// How often a query is tried: with the pauses below, over some 6 s.
+const ATTEMPTS: u32 = 5;
+/// The first pause; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(400);
+/// How long one attempt may take.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The largest answer that is read: four numbers are asked for.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The time that figures are of, such as `5m`.
+    pub window: String,
+    /// Buckets of latencies without a mesh.
+    pub baseline: String,
+    /// Buckets of latencies with one.
+    pub mesh: String,
+    /// Memory of the sidecars.
+    pub memory: String,
+    /// CPU time of the sidecars.
+    pub cpu: String,
+}
+
+/// What was answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Answer {
+    /// The 99th percentile without a mesh, in seconds.
+    pub baseline_p99_s: f64,
+    /// The 99th percentile with it, in seconds.
+    pub mesh_p99_s: f64,
+    /// The difference, in seconds.
+    pub added_p99_s: f64,
+    /// Mean memory of a sidecar, in bytes.
+    pub sidecar_memory_bytes: f64,
+    /// Mean CPU of a sidecar, in processors.
+    pub sidecar_cpus: f64,
+}
+
+impl Answer {
+    /// Every figure with its name.
+    #[must_use]
+    pub fn figures(&self) -> [(&'static str, f64); 5] {
+        [
+            ("baseline_p99_s", self.baseline_p99_s),
+            ("mesh_p99_s", self.mesh_p99_s),
+            ("added_p99_s", self.added_p99_s),
+            ("sidecar_memory_bytes", self.sidecar_memory_bytes),
+            ("sidecar_cpus", self.sidecar_cpus),
+        ]
+    }
+
+    /// The names and the figures, as two lines of CSV.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let (names, values): (Vec<&str>, Vec<String>) =
+            self.figures().into_iter().map(|(name, value)| (name, value.to_string())).unzip();
+        format!("{}\n{}\n", names.join(","), values.join(","))
+    }
+}
+
+/// Asks a Prometheus at `url`.
+///
+/// # Errors
+/// When it does not answer after all attempts, refuses a query, or lacks a metric, which is named.
+pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
+    let window = &question.window;
+    let p99 = |buckets: &str| {
+        format!("histogram_quantile(0.99, sum by (le) (rate({buckets}[{window}])))")
+    };
+    let baseline_p99_s = value(url, &p99(&question.baseline), &question.baseline).await?;
+    let mesh_p99_s = value(url, &p99(&question.mesh), &question.mesh).await?;
+    let memory = format!("avg(avg_over_time({}[{window}]))", question.memory);
+    let cpu = format!("avg(rate({}[{window}]))", question.cpu);
+    Ok(Answer {
+        baseline_p99_s,
+        mesh_p99_s,
+        added_p99_s: mesh_p99_s - baseline_p99_s,
+        sidecar_memory_bytes: value(url, &memory, &question.memory).await?,
+        sidecar_cpus: value(url, &cpu, &question.cpu).await?,
+    })
+}
+
+/// The one number that a query gives; `metric` is what is missing when it gives none.
+async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
+    let mut pause = PAUSE;
+    let mut attempt = 1;
+    let reply = loop {
+        match tokio::time::timeout(LIMIT, get(url, query)).await {
+            Ok(Ok(reply)) => break reply,
+            Ok(Err(Failure::Final(why))) => return Err(Error::Refused(why)),
+            Ok(Err(Failure::Passing(why))) if attempt == ATTEMPTS => {
+                return Err(Error::Refused(format!("{why}, {ATTEMPTS} times over")));
+            }
+            Err(_) if attempt == ATTEMPTS => {
+                let why = format!("{url} does not answer within {LIMIT:?}, {ATTEMPTS} times over");
+                return Err(Error::Refused(why));
+            }
+            Ok(Err(Failure::Passing(_))) | Err(_) => {}
+        }
+        tokio::time::sleep(pause).await;
+        (attempt, pause) = (attempt + 1, pause * 2);
+    };
+    let missing = || {
+        Error::Refused(format!(
+            "Prometheus has no samples of {metric} in that time: check the name, its labels and \
+             --window, or give another one"
+        ))
+    };
+    let sample = reply.data.result.first().ok_or_else(missing)?;
+    let number: f64 = sample.value.1.parse().map_err(|_| missing())?;
+    if number.is_finite() { Ok(number) } else { Err(missing()) }
+}
+
+/// Why a query was not answered.
+enum Failure {
+    /// Another attempt may be.
+    Passing(String),
+    /// No other attempt will be.
+    Final(String),
+}
+
+#[derive(Debug, Deserialize)]
+struct Reply {
+    data: Data,
+}
+
+#[derive(Debug, Deserialize)]
+struct Data {
+    result: Vec<Sample>,
+}
+
+/// A moment and a number, which is text because it may be NaN.
+#[derive(Debug, Deserialize)]
+struct Sample {
+    value: (f64, String),
+}
+
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    error: String,
+}
+
+async fn get(url: &str, query: &str) -> std::result::Result<Reply, Failure> {
+    let wrong =
+        || Failure::Final(format!("{url:?} is no address of a Prometheus: use http://host:port"));
+    let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+    let (authority, prefix) =
+        rest.trim_end_matches('/').split_once('/').unwrap_or((rest.trim_end_matches('/'), ""));
+    let address =
+        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+    let passing =
+        |what: &str, why: &dyn std::fmt::Display| Failure::Passing(format!("{url}: {what}: {why}"));
+    let stream = TcpStream::connect(&address).await.map_err(|e| passing("cannot connect", &e))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| passing("no HTTP", &e))?;
+    // Ends with the connection, whose error is the request's.
+    tokio::spawn(async move { drop(connection.await) });
+    let prefix = if prefix.is_empty() { String::new() } else { format!("/{prefix}") };
+    let path = format!("{prefix}/api/v1/query?query={}", encode(query));
+    let request = Request::get(path).header("host", authority).body(Empty::<Bytes>::new());
+    let request = request.map_err(|_| wrong())?;
+    let response = sender.send_request(request).await.map_err(|e| passing("no answer", &e))?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+    let body = body.map_err(|e| passing("broken answer", &e))?.to_bytes();
+    if status.is_server_error() || status.as_u16() == 429 {
+        return Err(passing("refused for now", &status));
+    }
+    if !status.is_success() {
+        let said = serde_json::from_slice::<Refusal>(&body)
+            .map_or_else(|_| status.to_string(), |said| said.error);
+        return Err(Failure::Final(format!("Prometheus refuses {query}: {said}")));
+    }
+    serde_json::from_slice(&body).map_err(|error| {
+        Failure::Final(format!("{url} does not answer as Prometheus does: {error}"))
+    })
+}
+
+/// Percent-encoding of everything that is not unreserved (RFC 3986 section 2.3).
+fn encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(byte as char)
+            }
+            _ => encoded += &format!("%{byte:02X}"),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A server that gives one answer after the other, and then none.
+    fn server(answers: Vec<&'static str>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = [0; 4096];
+                let _read = stream.read(&mut head).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        url
+    }
+
+    const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    const EMPTY: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\
+        {\"status\":\"success\",\"data\":{\"resultType\":\"vector\",\"result\":[]}}";
+    const ONE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\
+        {\"status\":\"success\",\"data\":{\"resultType\":\"vector\",\"result\":[{\"metric\":{},\"value\":[1,\"0.25\"]}]}}";
+    const BAD: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
+        {\"status\":\"error\",\"errorType\":\"bad_data\",\"error\":\"parse error at char 3\"}";
+
+    #[tokio::test]
+    async fn what_fails_for_a_moment_is_asked_again() {
+        let url = server(vec![BUSY, BUSY, ONE]);
+        assert_eq!(value(&url, "up", "up").await.unwrap(), 0.25);
+    }
+
+    #[tokio::test]
+    async fn a_missing_metric_is_named_and_a_bad_query_is_not_repeated() {
+        let error = value(&server(vec![EMPTY]), "sum(up)", "up").await.unwrap_err().to_string();
+        assert!(error.contains("no samples of up"), "{error}");
+        let error = value(&server(vec![BAD]), "su(", "up").await.unwrap_err().to_string();
+        assert!(error.contains("parse error at char 3"), "{error}");
+        assert!(value("ftp://x", "up", "up").await.unwrap_err().to_string().contains("http://"));
+    }
+
+    #[test]
+    fn queries_are_encoded_and_answers_become_csv() {
+        assert_eq!(encode("a{b=\"c\"}[5m]"), "a%7Bb%3D%22c%22%7D%5B5m%5D");
+        let answer = Answer { mesh_p99_s: 0.5, ..Answer::default() };
+        assert_eq!(answer.csv().lines().nth(1), Some("0,0.5,0,0,0"));
+    }
+}

@@ -1,0 +1,245 @@
+//! The charts of a report.
+
+use super::{Cell, Summary};
+use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, colour};
+use crate::cost::{self, Price};
+use crate::mesh::NONE;
+use crate::record::Record;
+use crate::statistics::quadratic;
+
+/// Points of a drawn parabola.
+const STEPS: u32 = 60;
+
+/// A chart with its file's name and what to see in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// The file's name without its ending.
+    pub name: String,
+    /// What it shows and how it was made, in a sentence.
+    pub caption: String,
+    /// The chart.
+    pub svg: String,
+}
+
+/// All charts that these records are enough for.
+#[must_use]
+pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<Figure> {
+    let mut found = Vec::new();
+    let meshes = meshes(summary);
+    for (title, cells) in summary.scenarios() {
+        found.push(latency(&title, &cells, &meshes));
+    }
+    found.push(added(summary, &meshes));
+    found.push(bars(summary, &meshes, Kind::Cpu));
+    found.push(bars(summary, &meshes, Kind::Memory));
+    found.extend(by_rate(summary, &meshes));
+    found.extend(costs(records, prices, &meshes));
+    found.retain(|figure| figure.svg.contains("<polyline") || figure.svg.contains("rx=\"2\""));
+    found
+}
+
+/// The meshes in the order of their colours, which is the same in every chart.
+fn meshes(summary: &Summary) -> Vec<String> {
+    let mut names: Vec<String> = summary.cells.iter().map(|cell| cell.mesh.clone()).collect();
+    names.sort();
+    names.dedup();
+    names.retain(|name| name != NONE);
+    names
+}
+
+fn colour_of(mesh: &str, meshes: &[String]) -> &'static str {
+    colour(mesh, meshes.iter().position(|name| name == mesh).unwrap_or_default())
+}
+
+fn file(title: &str) -> String {
+    title.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> Figure {
+    let series = cells.iter().map(|cell| Series {
+        name: if cell.valid { cell.mesh.clone() } else { format!("{} (invalid)", cell.mesh) },
+        colour: colour_of(&cell.mesh, meshes),
+        points: Vec::new(),
+        curve: cell.spectrum.iter().map(|q| (q.quantile, q.us as f64 / 1000.0)).collect(),
+    });
+    let chart = Chart {
+        title: format!("{title}: latency by percentile"),
+        x: Axis::new("share of requests that were at least this fast", Scale::LogNines),
+        y: Axis::new("latency, ms", Scale::Linear),
+        series: series.collect(),
+    };
+    Figure {
+        name: format!("latency-{}", file(title)),
+        caption:
+            "From the moment a request was due to its last byte; median of the rounds at each \
+                  percentile. Each further nine takes the same room, so the right is what the \
+                  slowest requests saw."
+                .to_owned(),
+        svg: chart.svg(),
+    }
+}
+
+fn added(summary: &Summary, meshes: &[String]) -> Figure {
+    let mut all = Vec::new();
+    for (title, cells) in summary.scenarios() {
+        for cell in cells {
+            let Some([_, p99]) = cell.added_ms else { continue };
+            all.push(Bar {
+                group: title.clone(),
+                name: cell.mesh.clone(),
+                colour: colour_of(&cell.mesh, meshes),
+                value: p99.value,
+                interval: (cell.rounds > 1).then_some((p99.low, p99.high)),
+            });
+        }
+    }
+    Figure {
+        name: "added-p99".to_owned(),
+        caption:
+            "What each mesh adds to the 99th percentile of the baseline in the same round, with \
+                  the 95 % bootstrap interval over the rounds."
+                .to_owned(),
+        svg: Bars { title: "Added latency at p99".into(), unit: "ms".into(), bars: all }.svg(),
+    }
+}
+
+/// What the other bars show.
+#[derive(Clone, Copy)]
+enum Kind {
+    Cpu,
+    Memory,
+}
+
+fn bars(summary: &Summary, meshes: &[String], kind: Kind) -> Figure {
+    let mut all = Vec::new();
+    for (title, cells) in summary.scenarios() {
+        for cell in cells.into_iter().filter(|cell| cell.rss_mb[0] > 0.0) {
+            let (value, interval) = match kind {
+                Kind::Cpu => (cell.cpu_us[0] + cell.cpu_us[1], None),
+                Kind::Memory => (cell.rss_mb[2], Some((cell.rss_mb[0], cell.rss_mb[2]))),
+            };
+            let colour = colour_of(&cell.mesh, meshes);
+            all.push(Bar {
+                group: title.clone(),
+                name: cell.mesh.clone(),
+                colour,
+                value,
+                interval,
+            });
+        }
+    }
+    let (name, title, unit, caption) = match kind {
+        Kind::Cpu => (
+            "cpu",
+            "CPU of all proxies for a request",
+            "us",
+            "User and system time of every proxy together, divided by the requests.",
+        ),
+        Kind::Memory => (
+            "memory",
+            "Memory of one proxy",
+            "MB",
+            "Resident memory: the bar is the peak under load, the line begins where it was idle.",
+        ),
+    };
+    let svg = Bars { title: title.into(), unit: unit.into(), bars: all }.svg();
+    Figure { name: name.to_owned(), caption: caption.to_owned(), svg }
+}
+
+/// CPU and memory against the rate, for scenarios that were measured at several.
+fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
+    let mut names: Vec<&str> =
+        summary.cells.iter().filter(|c| c.step.is_some()).map(|c| c.scenario.as_str()).collect();
+    names.dedup();
+    let mut found = Vec::new();
+    for name in names {
+        for (kind, title, unit) in [
+            (Kind::Cpu, "CPU of all proxies", "processors"),
+            (Kind::Memory, "memory of a proxy", "MB"),
+        ] {
+            let series = meshes.iter().map(|mesh| {
+                let cells = summary.cells.iter().filter(|c| c.scenario == name && c.mesh == *mesh);
+                let points: Vec<(f64, f64)> = cells
+                    .map(|cell| match kind {
+                        Kind::Cpu => (cell.requests_per_s, cell.cpus),
+                        Kind::Memory => (cell.requests_per_s, cell.rss_mb[1]),
+                    })
+                    .collect();
+                let curve = curve(&points);
+                Series { name: mesh.clone(), colour: colour_of(mesh, meshes), points, curve }
+            });
+            let chart = Chart {
+                title: format!("{name}: {title} by requests/s"),
+                x: Axis::new("requests/s", Scale::Linear),
+                y: Axis::new(&format!("{title}, {unit}"), Scale::Linear),
+                series: series.collect(),
+            };
+            found.push(Figure {
+                name: file(&format!("{name}-{unit}-by-rate")),
+                caption: "Dots are medians of the rounds, lines the least-squares parabola."
+                    .to_owned(),
+                svg: chart.svg(),
+            });
+        }
+    }
+    found
+}
+
+fn curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let Some([c0, c1, c2]) = quadratic(points) else { return points.to_vec() };
+    let low = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let high = points.iter().map(|point| point.0).fold(0.0, f64::max);
+    let at = |step| low + (high - low) * f64::from(step) / f64::from(STEPS);
+    (0..=STEPS).map(at).map(|x| (x, c0 + c1 * x + c2 * x * x)).collect()
+}
+
+/// What 100 sidecars cost a year on the first machine of the table.
+fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figure> {
+    let price = prices.first()?;
+    let costs = cost::costs(records, std::slice::from_ref(price));
+    let bar = |cost: &cost::Cost| Bar {
+        group: cost.scenario.clone(),
+        name: cost.mesh.clone(),
+        colour: colour_of(&cost.mesh, meshes),
+        value: cost.dollars_per_100_sidecars_year,
+        interval: None,
+    };
+    let bars: Vec<Bar> = costs.iter().map(bar).collect();
+    let title = format!("100 sidecars a year on {}, {}", price.name, price.place);
+    Some(Figure {
+        name: "cost".to_owned(),
+        caption: format!(
+            "The larger of a sidecar's two shares of a machine with {} processors and {} GiB, at \
+             {} dollars an hour (leno bench cost).",
+            price.cpus, price.memory_gib, price.dollars_per_hour
+        ),
+        svg: Bars { title, unit: "$".into(), bars }.svg(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::record;
+    use super::*;
+
+    #[test]
+    fn a_run_has_the_charts_that_its_records_are_enough_for() {
+        let mut records = vec![record("none", 0, 1000), record("leno", 0, 2500)];
+        let names = |records: &[Record]| -> Vec<String> {
+            let prices = cost::prices(None).unwrap();
+            figures(&Summary::of(records), records, &prices).into_iter().map(|f| f.name).collect()
+        };
+        let plain = ["latency-http-1k", "added-p99", "cpu", "memory", "cost"];
+        assert_eq!(names(&records), plain);
+        for (nth, one) in records.iter_mut().enumerate() {
+            one.step = Some(nth as f64);
+        }
+        let mut steps = record("leno", 0, 10);
+        for step in [60.0, 120.0, 240.0] {
+            steps.step = Some(step);
+            steps.requests_per_s = step;
+            records.push(steps.clone());
+        }
+        assert!(names(&records).contains(&"http-1k-MB-by-rate".to_owned()));
+    }
+}

@@ -1,0 +1,172 @@
+//! Tables: for a terminal, as Markdown, and everything there is as CSV.
+
+use std::fmt::Write as _;
+
+use super::{Cell, Summary};
+use crate::error::{Error, Result};
+use crate::record::Record;
+
+/// The headings of [`rows`].
+const HEADINGS: [&str; 13] = [
+    "MESH",
+    "REQ/S",
+    "ERRORS",
+    "P50 MS",
+    "P95 MS",
+    "P99 MS",
+    "P99.9 MS",
+    "+P50",
+    "+P99",
+    "CPU US/REQ",
+    "IDLE MB",
+    "PEAK MB",
+    "MARKS",
+];
+
+/// The table of one scenario, heading first; latencies in milliseconds, memory of one proxy.
+#[must_use]
+pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
+    let mut rows = vec![HEADINGS.map(str::to_owned).to_vec()];
+    rows.extend(cells.iter().map(|cell| row(cell)));
+    rows
+}
+
+fn row(cell: &Cell) -> Vec<String> {
+    let added = |nth: usize| {
+        cell.added_ms.map_or_else(|| "-".into(), |ms| format!("{:+.2}", ms[nth].value))
+    };
+    let proxies = |text: String| if cell.rss_mb[0] > 0.0 { text } else { "-".to_owned() };
+    let [p50, p95, p99, p99_9] = cell.latency_ms;
+    vec![
+        if cell.valid { cell.mesh.clone() } else { format!("{} (invalid)", cell.mesh) },
+        format!("{:.0}", cell.requests_per_s),
+        cell.errors.to_string(),
+        format!("{p50:.2}"),
+        format!("{p95:.2}"),
+        format!("{p99:.2}"),
+        format!("{p99_9:.2}"),
+        added(0),
+        added(1),
+        proxies(format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1])),
+        proxies(format!("{:.1}", cell.rss_mb[0])),
+        proxies(format!("{:.1}", cell.rss_mb[2])),
+        if cell.marks.is_empty() { "-".into() } else { cell.marks.join(", ") },
+    ]
+}
+
+impl Summary {
+    /// The titles of the scenarios, and their cells.
+    #[must_use]
+    pub fn scenarios(&self) -> Vec<(String, Vec<&Cell>)> {
+        let mut found: Vec<(String, Vec<&Cell>)> = Vec::new();
+        for cell in &self.cells {
+            match found.last_mut().filter(|(title, _)| *title == cell.title()) {
+                Some((_, cells)) => cells.push(cell),
+                None => found.push((cell.title(), vec![cell])),
+            }
+        }
+        found
+    }
+}
+
+/// The report as Markdown.
+#[must_use]
+pub fn markdown(summary: &Summary) -> String {
+    let mut text = format!("# leno bench\n\n{}\n", summary.machine);
+    if !summary.caveats.is_empty() {
+        text += "\n## Before any figure\n";
+        for caveat in &summary.caveats {
+            let _ = writeln!(text, "- {caveat}");
+        }
+    }
+    for (title, cells) in summary.scenarios() {
+        let _ = write!(text, "\n## {title}\n\n");
+        for (nth, row) in rows(&cells).iter().enumerate() {
+            let _ = writeln!(text, "| {} |", row.join(" | "));
+            if nth == 0 {
+                let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
+            }
+        }
+    }
+    if !summary.left_out.is_empty() {
+        text += "\n## Not measured\n";
+        for (scenario, mesh, why) in &summary.left_out {
+            let _ = writeln!(text, "- {scenario}, {mesh}: {why}");
+        }
+    }
+    text += "\n## Versions\n";
+    for (mesh, version) in &summary.versions {
+        let _ = writeln!(text, "- {mesh}: {version}");
+    }
+    text
+}
+
+/// Every record as a line, with the names of the records' own fields.
+///
+/// # Errors
+/// When a line cannot be written, which takes memory alone.
+pub fn csv(records: &[Record]) -> Result<String> {
+    let failed = |error: csv::Error| Error::Refused(format!("cannot write CSV: {error}"));
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(COLUMNS.map(|(name, _)| name)).map_err(failed)?;
+    for record in records {
+        writer.write_record(COLUMNS.map(|(_, value)| value(record))).map_err(failed)?;
+    }
+    let bytes = writer.into_inner().map_err(|error| Error::Refused(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A column's name, and its value in a record.
+type Column = (&'static str, fn(&Record) -> String);
+
+const COLUMNS: [Column; 30] = [
+    ("scenario", |r| r.scenario.clone()),
+    ("step", |r| r.step.map_or_else(String::new, |step| step.to_string())),
+    ("mesh", |r| r.mesh.clone()),
+    ("round", |r| r.round.to_string()),
+    ("generator", |r| r.generator.clone()),
+    ("capture", |r| r.capture.clone()),
+    ("valid", |r| r.valid().to_string()),
+    ("marks", |r| r.marks.iter().map(|m| m.kind.as_str()).collect::<Vec<_>>().join("; ")),
+    ("left_out", |r| r.left_out.clone().unwrap_or_default()),
+    ("scale", |r| r.scale.to_string()),
+    ("requests", |r| r.requests.to_string()),
+    ("errors", |r| r.errors.to_string()),
+    ("requests_per_s", |r| r.requests_per_s.to_string()),
+    ("latency_us.mean", |r| r.latency_us.mean.to_string()),
+    ("latency_us.p50", |r| r.latency_us.p50.to_string()),
+    ("latency_us.p90", |r| r.latency_us.p90.to_string()),
+    ("latency_us.p99", |r| r.latency_us.p99.to_string()),
+    ("latency_us.p99_9", |r| r.latency_us.p99_9.to_string()),
+    ("latency_us.p99_99", |r| r.latency_us.p99_99.to_string()),
+    ("latency_us.max", |r| r.latency_us.max.to_string()),
+    ("cpu_user_us_per_request", |r| format!("{:.2}", r.cpu_user_us_per_request)),
+    ("cpu_system_us_per_request", |r| format!("{:.2}", r.cpu_system_us_per_request)),
+    ("cpu_ms.application", |r| format!("{:.1}", r.cpu_ms.application)),
+    ("cpu_ms.generator", |r| format!("{:.1}", r.cpu_ms.generator)),
+    ("cpu_ms.control", |r| format!("{:.1}", r.cpu_ms.control)),
+    ("cpu_ms.kernel_threads", |r| format!("{:.1}", r.cpu_ms.kernel_threads)),
+    ("rss_kib.idle", |r| r.rss_kib.idle.to_string()),
+    ("rss_kib.load", |r| r.rss_kib.load.to_string()),
+    ("rss_kib.peak", |r| r.rss_kib.peak.to_string()),
+    ("start_up_ms", |r| r.start_up_ms.map_or_else(String::new, |ms| format!("{ms:.1}"))),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::record;
+    use super::*;
+
+    #[test]
+    fn every_form_has_every_mesh() {
+        let mut missing = record("envoy", 0, 0);
+        missing.left_out = Some("missing, \"bring\" it".into());
+        let records = [record("none", 0, 1000), record("leno", 0, 2500), missing];
+        let text = markdown(&Summary::of(&records));
+        assert!(text.contains("| leno | 100 | 0 | 1.00 |") && text.contains("+1.50"), "{text}");
+        assert!(text.contains("envoy: missing"), "{text}");
+        let lines = csv(&records).unwrap();
+        assert_eq!(lines.lines().count(), 4);
+        assert!(lines.contains("\"missing, \"\"bring\"\" it\""), "{lines}");
+    }
+}

@@ -1,0 +1,73 @@
+//! `leno bench prometheus`.
+
+use anyhow::Result;
+use clap::Args;
+use leno_suite::prometheus::{self, Question};
+
+use super::{Output, columns, print, print_json};
+use crate::commands::block_on;
+
+/// Asks a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars
+///
+/// Each figure is one query, which the options replace where names differ. What fails for a moment
+/// is asked again with growing pauses; a metric that is not there is named.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  leno bench prometheus http://localhost:9090 --window 10m --csv > mesh.csv"
+)]
+pub(super) struct Prometheus {
+    /// Where it listens, http://host:port
+    url: String,
+
+    /// The time that figures are of, as PromQL has it
+    #[arg(long, default_value = "5m")]
+    window: String,
+
+    /// Histogram of latencies without a mesh, with its labels
+    #[arg(long, default_value = prometheus::BASELINE)]
+    baseline: String,
+
+    /// Histogram of latencies with the mesh, with its labels
+    #[arg(long, default_value = prometheus::MESH)]
+    mesh: String,
+
+    /// Memory of the sidecars
+    #[arg(long, default_value = prometheus::MEMORY)]
+    memory: String,
+
+    /// CPU time of the sidecars, a counter in seconds
+    #[arg(long, default_value = prometheus::CPU)]
+    cpu: String,
+
+    /// Prints CSV
+    #[arg(long)]
+    csv: bool,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn run(args: &Prometheus) -> Result<bool> {
+    let question = Question {
+        window: args.window.clone(),
+        baseline: args.baseline.clone(),
+        mesh: args.mesh.clone(),
+        memory: args.memory.clone(),
+        cpu: args.cpu.clone(),
+    };
+    let answer = block_on(async { Ok(prometheus::ask(&args.url, &question).await?) })?;
+    match (args.csv, args.output) {
+        (true, _) => print(&answer.csv())?,
+        (false, Output::Json) => print_json(&answer)?,
+        (false, Output::Table) => {
+            let rows: Vec<Vec<String>> = answer
+                .figures()
+                .into_iter()
+                .map(|(name, value)| vec![name.to_owned(), format!("{value:.6}")])
+                .collect();
+            print(&columns(&rows))?;
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,107 @@
+//! `leno bench report`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use leno_suite::report::{self, Summary};
+use leno_suite::{cost, picture, record};
+
+use super::{columns, print};
+
+/// Makes the report of a run: a table here, and a page with charts beside the records
+///
+/// The directory gets report.html, which needs nothing else, report.md, report.csv, and every
+/// chart in charts/ as SVG, and as PNG where rsvg-convert is installed. Each is made from the
+/// records alone.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  leno bench report bench\n  leno bench report bench -o csv | column -ts,"
+)]
+pub(super) struct Report {
+    /// The directory of a run
+    directory: PathBuf,
+
+    /// What is printed
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Form,
+
+    /// A table of prices in place of the built-in one
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+
+    /// Prints only, and writes no file
+    #[arg(long)]
+    no_files: bool,
+}
+
+/// The forms of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// For a terminal
+    #[default]
+    Table,
+    /// A line a record
+    Csv,
+    /// Tables for a document
+    Markdown,
+    /// The records themselves
+    Json,
+}
+
+pub(super) fn run(args: &Report) -> Result<bool> {
+    let records = record::read(&args.directory)?;
+    let summary = Summary::of(&records);
+    let mut files = Vec::new();
+    if !args.no_files {
+        files = write(args, &records, &summary)?;
+    }
+    match args.output {
+        Form::Csv => print(&report::csv(&records)?)?,
+        Form::Markdown => print(&report::markdown(&summary))?,
+        Form::Json => super::print_json(&records)?,
+        Form::Table => print(&(tables(&summary) + &files.join("\n") + "\n"))?,
+    }
+    Ok(true)
+}
+
+fn tables(summary: &Summary) -> String {
+    let mut text = format!("{}\n", summary.machine);
+    for caveat in &summary.caveats {
+        text += &format!("! {caveat}\n");
+    }
+    for (title, cells) in summary.scenarios() {
+        text += &format!("\n{title}\n{}", columns(&report::rows(&cells)));
+    }
+    for (scenario, mesh, why) in &summary.left_out {
+        text += &format!("\nnot measured: {scenario}, {mesh}: {why}");
+    }
+    text + "\n"
+}
+
+/// Writes every form beside the records; lines that say where.
+fn write(args: &Report, records: &[record::Record], summary: &Summary) -> Result<Vec<String>> {
+    let figures = report::figures(summary, records, &cost::prices(args.prices.as_deref())?);
+    let charts = args.directory.join("charts");
+    fs::create_dir_all(&charts).with_context(|| format!("cannot make {}", charts.display()))?;
+    let png = picture::draws_png();
+    for figure in &figures {
+        picture::write(&figure.svg, &charts.join(format!("{}.svg", figure.name)))?;
+        if png {
+            picture::write(&figure.svg, &charts.join(format!("{}.png", figure.name)))?;
+        }
+    }
+    let page = args.directory.join("report.html");
+    for (path, text) in [
+        (page.clone(), report::page(summary, &figures)),
+        (args.directory.join("report.md"), report::markdown(summary)),
+        (args.directory.join("report.csv"), report::csv(records)?),
+    ] {
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut lines = vec![format!("page:   {}", page.display())];
+    let forms = if png { "SVG and PNG" } else { "SVG; for PNG: apt-get install -y librsvg2-bin" };
+    lines.push(format!("charts: {} ({forms})", charts.display()));
+    Ok(lines)
+}

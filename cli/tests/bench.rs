@@ -1,0 +1,209 @@
+//! `leno bench` from the command line: a whole run under real meshes, its report, and its errors.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use leno_suite::record::{self, MarkKind, Record};
+use leno_suite::run;
+
+fn leno(arguments: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_leno")).arg("bench").args(arguments).output();
+    output.expect("leno can be run")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether this is root; where it has to be, that it is not is a failure.
+fn is_root() -> bool {
+    if nix::unistd::geteuid().is_root() {
+        return true;
+    }
+    let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|one| one == "root"), "LENO_REQUIRE has root");
+    println!("skipped: needs root");
+    false
+}
+
+fn find<'a>(records: &'a [Record], mesh: &str) -> &'a Record {
+    records.iter().find(|record| record.mesh == mesh).unwrap_or_else(|| panic!("no {mesh}"))
+}
+
+fn median_of(records: &[Record], mesh: &str) -> f64 {
+    find(records, mesh).latency_us.p50 as f64
+}
+
+fn runs(out: &Path, generator: &str, meshes: &str) -> Vec<Record> {
+    let out_text = out.display().to_string();
+    let output = leno(&[
+        "run",
+        "http-1k",
+        "--mesh",
+        meshes,
+        "--duration",
+        "1s",
+        "--warm-up",
+        "300ms",
+        "--rounds",
+        "1",
+        "--scale",
+        "0.02",
+        "--generator",
+        generator,
+        "--out",
+        &out_text,
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    record::read(out).unwrap()
+}
+
+#[test]
+fn a_run_measures_every_mesh_and_its_report_says_so() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("bench");
+    let records = runs(&out, "leno", "none,leno");
+    assert_eq!(records.len(), 2);
+    for record in &records {
+        assert_eq!(record.left_out, None, "{}", record.mesh);
+        assert_eq!(
+            (record.errors, record.services),
+            (0, 10),
+            "{}: {:?}",
+            record.mesh,
+            record.errors_by_kind
+        );
+        // 10 services at 20 requests/s each.
+        assert_eq!(record.requests, 200, "{}", record.mesh);
+        // The application works for 10 ms.
+        assert!(record.latency_us.p50 >= 10_000, "{:?}", record.latency_us);
+        assert!(record.cpu_ms.application > 0.0 && record.cpu_ms.generator > 0.0);
+    }
+    let (none, leno) = (find(&records, run_baseline()), find(&records, "leno"));
+    assert_eq!((none.proxies, none.cpu_us_per_request(), none.rss_kib.peak), (0, 0.0, 0));
+    assert_eq!(leno.proxies, 11, "one beside each of 10 services and the client");
+    assert!(
+        leno.cpu_us_per_request() > 0.0 && leno.rss_kib.idle > 0 && leno.control_rss_kib.idle > 0
+    );
+    assert!(!leno.capture.is_empty() && leno.binary_bytes > Some(0));
+    // In a tenth of a second more than once over: the prober saw it go and come back.
+    assert!(leno.start_up_ms.is_some_and(|ms| ms > 0.0 && ms < 20_000.0), "{:?}", leno.start_up_ms);
+    report(&out);
+    resume(&out);
+}
+
+fn run_baseline() -> &'static str {
+    leno_suite::mesh::NONE
+}
+
+fn report(out: &Path) {
+    let out_text = out.display().to_string();
+    let output = leno(&["report", &out_text]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("leno"), "{}", text(&output.stdout));
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("latency by percentile") && page.contains("<svg"));
+    for file in ["report.md", "report.csv", "charts/added-p99.svg"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+    let raw = fs::read_to_string(out.join("raw/http-1k.leno.r0.latency.csv")).unwrap();
+    let counted: u64 =
+        raw.lines().skip(1).filter_map(|line| line.split(',').nth(1)?.parse::<u64>().ok()).sum();
+    assert_eq!(counted, 200, "every request is in the raw data");
+    assert!(leno(&["compare", &out_text, &out_text]).status.success());
+    assert!(text(&leno(&["claims", &out_text]).stdout).contains("not measurable here"));
+    assert!(text(&leno(&["cost", &out_text]).stdout).contains("m6g.large"));
+}
+
+/// What is there is not measured again, and never overwritten by accident.
+fn resume(out: &Path) {
+    let out_text = out.display().to_string();
+    let again = leno(&["run", "http-1k", "--out", &out_text]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+    let before = fs::read(out.join("records/http-1k.none.r0.json")).unwrap();
+    let resumed = leno(&[
+        "run", "http-1k", "--mesh", "none", "--rounds", "1", "--resume", "--out", &out_text,
+    ]);
+    assert!(
+        text(&resumed.stderr).contains("1 of 1 have a record already"),
+        "{}",
+        text(&resumed.stderr)
+    );
+    assert_eq!(fs::read(out.join("records/http-1k.none.r0.json")).unwrap(), before);
+}
+
+#[test]
+fn our_generator_and_fortio_see_the_same() {
+    if !is_root() {
+        return;
+    }
+    if let Err(missing) = leno_suite::generator::Generator::Fortio.find() {
+        let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+        assert!(
+            !required.split(',').any(|one| one == "tools"),
+            "LENO_REQUIRE has tools: {missing}"
+        );
+        println!("skipped: {missing}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let ours = runs(&directory.path().join("leno"), "leno", "none");
+    let theirs = runs(&directory.path().join("fortio"), "fortio", "none");
+    let (own, other) = (median_of(&ours, "none"), median_of(&theirs, "none"));
+    println!("p50: leno {own} us, fortio {other} us");
+    // They agree within a tenth on a quiet machine; a busy one must not fail a test.
+    assert!((0.5..2.0).contains(&(own / other)), "leno {own} us, fortio {other} us");
+}
+
+#[test]
+fn what_is_missing_is_a_record_with_the_command_that_brings_it() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().display().to_string();
+    let output = leno(&[
+        "run",
+        "connections",
+        "--mesh",
+        "envoy",
+        "--envoy",
+        "/nowhere/envoy",
+        "--duration",
+        "300ms",
+        "--warm-up",
+        "0s",
+        "--rounds",
+        "1",
+        "--scale",
+        "0.01",
+        "--out",
+        &out,
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let records = record::read(directory.path()).unwrap();
+    let why = find(&records, "envoy").left_out.clone().unwrap();
+    assert!(why.contains("/nowhere/envoy is missing") && why.contains("--envoy"), "{why}");
+    let none = find(&records, run_baseline());
+    assert!(none.connections_opened >= none.requests, "a new connection for each request");
+    assert!(!run::caveats(&records).iter().any(|text| text.contains("different machines")));
+    assert!(!none.marks.iter().any(|mark| mark.kind == MarkKind::DeadTarget));
+}
+
+#[test]
+fn wrong_words_are_answered_with_the_right_ones() {
+    let output = leno(&["run", "http-2k", "--out", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("http-1k"), "{}", text(&output.stderr));
+    let output = leno(&["run", "http-1k", "--mesh", "istio", "--out", "/nowhere"]);
+    assert!(text(&output.stderr).contains("envoy"), "{}", text(&output.stderr));
+    let listed = text(&leno(&["list"]).stdout);
+    for word in ["http-1k", "leno-iptables", "haproxy", "fortio"] {
+        assert!(listed.contains(word), "{word}");
+    }
+}
