@@ -17,7 +17,8 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 400.0;
 /// Left of the plot: labels of the y axis and its title.
 const LEFT: f64 = 78.0;
-const RIGHT: f64 = 24.0;
+/// Right of it: half of the last label.
+const RIGHT: f64 = 34.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 58.0;
 
