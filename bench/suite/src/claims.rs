@@ -261,7 +261,8 @@ impl Measured<'_> {
         }
         if found.is_empty() {
             let name = scenario.unwrap_or(USUAL);
-            return Err(format!("no valid record: leno bench run {name} --mesh none,{mesh}"));
+            let others = if mesh == "none" { String::new() } else { format!(",{mesh}") };
+            return Err(format!("no valid record: leno bench run {name} --mesh none{others}"));
         }
         Ok(median(&found))
     }

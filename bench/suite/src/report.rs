@@ -164,7 +164,7 @@ impl Cell {
         };
         let (p50, p50_bare) = of_pairs(|record| record.latency_us.p50);
         let (p99, p99_bare) = of_pairs(|record| record.latency_us.p99);
-        let compared = one.mesh != NONE;
+        let compared = one.mesh != NONE && valid;
         let added = difference(&p50, &p50_bare).zip(difference(&p99, &p99_bare));
         let each = |record: &Record, kib: u64| {
             kib as f64 * 1024.0 / 1e6 / f64::from(record.proxies.max(1))
@@ -287,6 +287,10 @@ mod tests {
         let alone = Summary::of(&[marked]);
         assert!(!alone.cells[0].valid);
         assert_eq!(alone.cells[0].latency_ms[2], 90.0, "never dropped");
+        let mut failing = record("leno", 1, 1);
+        failing.marks.push(Mark { kind: MarkKind::DeadTarget, why: String::new() });
+        let beside = Summary::of(&[record("none", 1, 1000), failing]);
+        assert_eq!(beside.cells[1].added_ms, None, "what failed has nothing to compare");
     }
 
     #[test]

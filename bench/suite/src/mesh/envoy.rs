@@ -151,7 +151,8 @@ fn protocol(hop: &Hop<'_>) -> String {
 fn tls(hop: &Hop<'_>, indent: &str) -> String {
     let at = hop.directory.display();
     let alpn = match (hop.mixed, hop.http2()) {
-        (true, _) => "h2, http/1.1",
+        // The first bytes tell which of both it is; agreed on beforehand, it would be one for all.
+        (true, _) => "",
         (_, true) => "h2",
         (_, false) => "http/1.1",
     };

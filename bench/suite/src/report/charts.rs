@@ -158,7 +158,10 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
             (Kind::Memory, "memory of a proxy", "MB"),
         ] {
             let series = meshes.iter().map(|mesh| {
-                let cells = summary.cells.iter().filter(|c| c.scenario == name && c.mesh == *mesh);
+                let cells = summary
+                    .cells
+                    .iter()
+                    .filter(|c| c.scenario == name && c.mesh == *mesh && c.latency_ms[0] > 0.0);
                 let points: Vec<(f64, f64)> = cells
                     .map(|cell| match kind {
                         Kind::Cpu => (cell.requests_per_s, cell.cpus),
