@@ -56,7 +56,7 @@ fn runs(out: &Path, generator: &str, meshes: &str) -> Vec<Record> {
         &out_text,
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    record::read(out).unwrap()
+    record::read(out).expect("records")
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_run_measures_every_mesh_and_its_report_says_so() {
         leno.cpu_us_per_request() > 0.0 && leno.rss_kib.idle > 0 && leno.control_rss_kib.idle > 0
     );
     assert!(!leno.capture.is_empty() && leno.binary_bytes > Some(0));
-    // In a tenth of a second more than once over: the prober saw it go and come back.
+    // The prober saw it go and come back.
     assert!(leno.start_up_ms.is_some_and(|ms| ms > 0.0 && ms < 20_000.0), "{:?}", leno.start_up_ms);
     report(&out);
     resume(&out);
@@ -105,18 +105,21 @@ fn report(out: &Path) {
     let output = leno(&["report", &out_text]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("leno"), "{}", text(&output.stdout));
-    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    let page = fs::read_to_string(out.join("report.html")).expect("a file of the run");
     assert!(page.contains("latency by percentile") && page.contains("<svg"));
-    for file in ["report.md", "report.csv", "charts/added-p99.svg"] {
+    for file in ["report.md", "report.csv", "charts/latency-http-1k.svg"] {
         assert!(out.join(file).is_file(), "{file}");
     }
-    let raw = fs::read_to_string(out.join("raw/http-1k.leno.r0.latency.csv")).unwrap();
+    let raw =
+        fs::read_to_string(out.join("raw/http-1k.leno.r0.latency.csv")).expect("a file of the run");
     let counted: u64 =
         raw.lines().skip(1).filter_map(|line| line.split(',').nth(1)?.parse::<u64>().ok()).sum();
     assert_eq!(counted, 200, "every request is in the raw data");
     assert!(leno(&["compare", &out_text, &out_text]).status.success());
     assert!(text(&leno(&["claims", &out_text]).stdout).contains("not measurable here"));
-    assert!(text(&leno(&["cost", &out_text]).stdout).contains("m6g.large"));
+    // On a machine too busy for a valid run there is nothing to price.
+    assert!(text(&leno(&["cost", &out_text]).stdout).contains("MACHINE"));
+    assert!(text(&leno(&["cost", "--print-prices"]).stdout).contains("m6g.large"));
 }
 
 /// What is there is not measured again, and never overwritten by accident.
@@ -125,7 +128,7 @@ fn resume(out: &Path) {
     let again = leno(&["run", "http-1k", "--out", &out_text]);
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
-    let before = fs::read(out.join("records/http-1k.none.r0.json")).unwrap();
+    let before = fs::read(out.join("records/http-1k.none.r0.json")).expect("a file of the run");
     let resumed = leno(&[
         "run", "http-1k", "--mesh", "none", "--rounds", "1", "--resume", "--out", &out_text,
     ]);
@@ -134,7 +137,10 @@ fn resume(out: &Path) {
         "{}",
         text(&resumed.stderr)
     );
-    assert_eq!(fs::read(out.join("records/http-1k.none.r0.json")).unwrap(), before);
+    assert_eq!(
+        fs::read(out.join("records/http-1k.none.r0.json")).expect("a file of the run"),
+        before
+    );
 }
 
 #[test]
