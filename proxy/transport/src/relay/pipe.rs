@@ -46,6 +46,12 @@ pub(crate) fn trim_pipes() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
 }
 
+/// How many pipes this thread's relays have used and given back.
+#[cfg(test)]
+pub(super) fn free() -> usize {
+    FREE.with_borrow(Vec::len)
+}
+
 impl Pipe {
     /// Takes one of the pool, or a new one.
     ///

@@ -39,6 +39,23 @@ async fn half_closes_pass_in_the_middle_of_bulk() {
 }
 
 #[tokio::test]
+async fn a_stream_is_spliced_once_it_is_bulk_and_no_sooner() {
+    for (bytes, pipes) in [(64 * 1024, 0), (BULK, 1)] {
+        let Chain { mut client, mut server, relay } = chain().await;
+        let sent = tokio::spawn(async move {
+            client.write_all(&pattern(bytes)).await.unwrap();
+            client
+        });
+        let mut received = vec![0; bytes];
+        server.read_exact(&mut received).await.unwrap();
+        assert!(received == pattern(bytes));
+        drop((sent.await.unwrap(), server));
+        relay.await.unwrap();
+        assert_eq!(pipe::free(), pipes, "after {bytes} bytes");
+    }
+}
+
+#[tokio::test]
 async fn a_reset_in_the_middle_of_bulk_stays_a_reset() {
     for from_client in [true, false] {
         let Chain { client, server, relay } = chain().await;
