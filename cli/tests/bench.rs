@@ -148,13 +148,8 @@ fn our_generator_and_fortio_see_the_same() {
     if !is_root() {
         return;
     }
-    if let Err(missing) = leno_suite::generator::Generator::Fortio.find() {
-        let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
-        assert!(
-            !required.split(',').any(|one| one == "tools"),
-            "LENO_REQUIRE has tools: {missing}"
-        );
-        println!("skipped: {missing}");
+    let fortio = leno_testkit::tools::install_or_skip("fortio").expect("fortio can be installed");
+    if fortio.is_none() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
