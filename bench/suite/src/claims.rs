@@ -285,14 +285,14 @@ fn figure(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{LatencyUs, Mark, MarkKind, RssKib};
+    use crate::record::{Latency, Mark, MarkKind, RssKib};
 
     fn record(mesh: &str, p99: u64) -> Record {
         Record {
             scenario: "http-1k".into(),
             mesh: mesh.into(),
             proxies: u32::from(mesh != "none"),
-            latency_us: LatencyUs { p99, ..LatencyUs::default() },
+            latency_us: Latency { p99, ..Latency::default() },
             rss_kib: RssKib { idle: 44_000, ..RssKib::default() },
             ..Record::default()
         }

@@ -156,7 +156,7 @@ fn by_case(records: &[Record]) -> BTreeMap<(String, String), Vec<&Record>> {
 mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::record::LatencyUs;
+    use crate::record::Latency;
 
     fn record(round: u32, p99: u64) -> Record {
         Record {
@@ -165,7 +165,7 @@ mod tests {
             mesh_version: "1".into(),
             round,
             machine: Machine { cpus: 2, ..Machine::default() },
-            latency_us: LatencyUs { p99, ..LatencyUs::default() },
+            latency_us: Latency { p99, ..Latency::default() },
             ..Record::default()
         }
     }

@@ -2,19 +2,19 @@
 
 use leno_measure::load::Bucket;
 
-use crate::record::{LatencyUs, Quantile};
+use crate::record::{Latency, Quantile};
 
 /// Points of a spectrum for each further nine.
 const PER_NINE: u32 = 12;
 
 /// The percentiles of these buckets, which are sorted.
 #[must_use]
-pub fn latency(buckets: &[Bucket]) -> LatencyUs {
+pub fn latency(buckets: &[Bucket]) -> Latency {
     let at = |quantile| value_at(buckets, quantile);
     let (sum, count) = buckets.iter().fold((0.0, 0), |(sum, count), bucket| {
         (sum + bucket.us as f64 * bucket.count as f64, count + bucket.count)
     });
-    LatencyUs {
+    Latency {
         mean: (sum / f64::max(count as f64, 1.0) * 10.0).round() / 10.0,
         p50: at(0.5),
         p75: at(0.75),
@@ -64,7 +64,7 @@ mod tests {
         let found = latency(&buckets);
         assert_eq!((found.p50, found.p99, found.p99_9, found.max), (500, 990, 999, 1000));
         assert_eq!(found.p99_99, 1000);
-        assert_eq!(latency(&[]), LatencyUs::default());
+        assert_eq!(latency(&[]), Latency::default());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub use leno_measure::load::Latency;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
@@ -70,7 +71,7 @@ pub struct Record {
     /// Connections opened by the load.
     pub connections_opened: u64,
     /// From the moment a request was due to its last byte; successes only.
-    pub latency_us: LatencyUs,
+    pub latency_us: Latency,
     /// Latency over quantiles, for the chart.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spectrum: Vec<Quantile>,
@@ -100,30 +101,6 @@ pub struct Record {
     /// Why it was not measured; every figure is 0 then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
-}
-
-/// Latency in microseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LatencyUs {
-    /// Mean.
-    pub mean: f64,
-    /// Median.
-    pub p50: u64,
-    /// 75th percentile.
-    pub p75: u64,
-    /// 90th percentile.
-    pub p90: u64,
-    /// 95th percentile.
-    pub p95: u64,
-    /// 99th percentile.
-    pub p99: u64,
-    /// 99.9th percentile.
-    pub p99_9: u64,
-    /// 99.99th percentile.
-    pub p99_99: u64,
-    /// Longest.
-    pub max: u64,
 }
 
 /// One point of a latency distribution.
@@ -314,7 +291,7 @@ mod tests {
             mesh: "leno".into(),
             machine: Machine::this(),
             requests: 10,
-            latency_us: LatencyUs { p99: 900, ..LatencyUs::default() },
+            latency_us: Latency { p99: 900, ..Latency::default() },
             ..Record::default()
         };
         record.write(directory.path()).unwrap();

@@ -238,7 +238,7 @@ fn spectrum(rounds: &[&Record]) -> Vec<Quantile> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{LatencyUs, Mark, MarkKind, RssKib};
+    use crate::record::{Latency, Mark, MarkKind, RssKib};
 
     pub(super) fn record(mesh: &str, round: u32, p99: u64) -> Record {
         Record {
@@ -249,7 +249,7 @@ mod tests {
             requests_per_s: 100.0,
             duration_s: 10.0,
             proxies: if mesh == NONE { 0 } else { 2 },
-            latency_us: LatencyUs { p50: 1000, p99, ..LatencyUs::default() },
+            latency_us: Latency { p50: 1000, p99, ..Latency::default() },
             rss_kib: RssKib { idle: 10_000, load: 20_000, peak: 30_000 },
             spectrum: vec![
                 Quantile { quantile: 0.0, us: 500 },

@@ -248,7 +248,7 @@ pub fn caveats(records: &[Record]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::mesh::{Choices, named};
-    use crate::record::LatencyUs;
+    use crate::record::Latency;
 
     fn options(meshes: &[&str], out: &Path) -> Options {
         Options {
@@ -292,7 +292,7 @@ mod tests {
         let record = |mesh: &str, p50| Record {
             scenario: "s".into(),
             mesh: mesh.into(),
-            latency_us: LatencyUs { p50, ..LatencyUs::default() },
+            latency_us: Latency { p50, ..Latency::default() },
             ..Record::default()
         };
         for one in [record("none", 1000), record("a", 990), record("b", 500)] {

@@ -291,7 +291,7 @@ mod tests {
 
     use super::*;
     use crate::machine::Machine;
-    use crate::record::{CpuMs, LatencyUs};
+    use crate::record::{CpuMs, Latency};
 
     fn report() -> Report {
         Report { requests: 1000, rate_per_s: Some(100.0), duration_s: 10.0, ..Report::default() }
@@ -300,7 +300,7 @@ mod tests {
     fn record() -> Record {
         Record {
             machine: Machine { cpus: 2, ..Machine::default() },
-            latency_us: LatencyUs { p99: 2000, ..LatencyUs::default() },
+            latency_us: Latency { p99: 2000, ..Latency::default() },
             ..Record::default()
         }
     }
