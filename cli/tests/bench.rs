@@ -21,8 +21,7 @@ fn is_root() -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
     }
-    let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|one| one == "root"), "LENO_REQUIRE has root");
+    assert!(!leno_testkit::tools::required("root"), "LENO_REQUIRE has root");
     println!("skipped: needs root");
     false
 }
