@@ -37,7 +37,18 @@ fn a_stalled_server_shows_in_all_requests_that_were_due_meanwhile() {
     plan.connections = 1;
     let report = run(&plan).unwrap();
     assert!(report.latency_us.p50 >= 300_000, "{report:?}");
-    assert!(report.errors > 0 && report.errors_by_kind.contains_key("unsent"), "{report:?}");
+    assert!(report.errors > 0 && report.errors == report.unsent(), "{report:?}");
+}
+
+#[test]
+fn a_backlog_that_is_full_is_no_failure_of_the_server() {
+    let server = Server::start(Backend::default()).unwrap();
+    // Ten million due in half a second, two of which fit into the backlog.
+    let mut plan = Plan::new(server.url("/?delay_ms=10"), 20_000_000.0, Duration::from_millis(500));
+    plan.connections = 1;
+    let report = run(&plan).unwrap();
+    assert!(report.errors_by_kind.contains_key("backlog_full"), "{report:?}");
+    assert!(report.errors < report.requests && report.errors == report.unsent(), "{report:?}");
 }
 
 #[test]

@@ -16,6 +16,10 @@ pub const MAX_LATENCY_US: u64 = 120_000_000;
 pub const MAX_LAG_US: u64 = 500;
 /// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
 const MAX_BUSY: f64 = 0.95;
+/// The error of a request that was due and still waited for a free connection at the end.
+pub(super) const UNSENT: &str = "unsent";
+/// The error of a request that was due while the backlog had no room.
+pub(super) const BACKLOG_FULL: &str = "backlog_full";
 
 /// What one thread counted.
 pub(super) struct Tally {
@@ -167,6 +171,13 @@ pub struct Report {
 }
 
 impl Report {
+    /// The errors among `errors` of requests that never reached the target: there was no free
+    /// connection, whatever the length of the backlog.
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
+        [UNSENT, BACKLOG_FULL].iter().filter_map(|kind| self.errors_by_kind.get(*kind)).sum()
+    }
+
     pub(super) fn new(plans: &[Plan], tally: &Tally, cpu: Cpu) -> Self {
         let rate = |plan: &Plan| match plan.pace {
             Pace::Rate(rate) => Some(rate),

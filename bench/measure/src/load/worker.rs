@@ -12,7 +12,7 @@ use tokio::task::LocalSet;
 
 use super::clock::Clock;
 use super::connection::Connection;
-use super::record::Tally;
+use super::record::{BACKLOG_FULL, Tally, UNSENT};
 use super::{Pace, Plan, Target};
 
 /// Requests due and not sent, a thread: a minute at twice what one proxy can do. What is over is
@@ -97,7 +97,7 @@ impl Desk {
         let mut backlog = self.backlog.borrow_mut();
         if backlog.len() >= MAX_BACKLOG {
             tally.requests += 1;
-            tally.error("backlog_full");
+            tally.error(BACKLOG_FULL);
             return;
         }
         backlog.push_back(when);
@@ -161,7 +161,7 @@ impl Desk {
         for due in self.backlog.borrow_mut().drain(..).filter(|due| self.measured(*due)) {
             debug_assert!(due < self.measure_to.get());
             tally.requests += 1;
-            tally.error("unsent");
+            tally.error(UNSENT);
         }
     }
 }
