@@ -1,0 +1,225 @@
+//! HTTP towards a proxy that takes nothing but `leno-h1`, through a whole outbound side in a
+//! network namespace of its own (as root): an endpoint on loopback would be no mesh endpoint.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_outbound::{Fixed, Outbound, Parts};
+use leno_telemetry::Registry;
+use leno_tls::{Credentials, Keyring};
+use leno_types::mesh::{Endpoint, Resolution, Service, ServicePort};
+use leno_types::{InstanceName, Protocol, ServiceName};
+use nix::sched::{CloneFlags, unshare};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Barrier, watch};
+use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::TlsAcceptor;
+
+const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
+const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
+/// An address that the kernel takes for its own by a route, while no interface has it.
+const CART_ADDRESS: &str = "198.18.0.7:0";
+const PORT: u16 = 80;
+/// Clients that ask at the same moment, before anything is known of the server.
+const AT_ONCE: usize = 8;
+
+type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).unwrap().der().clone();
+        Self { issuer: Issuer::new(params, key), root }
+    }
+
+    fn certify(&self, uri: &str) -> Certified {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        (vec![certificate], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+    }
+
+    fn keyring(&self, uri: &str) -> Keyring {
+        let (chain, key) = self.certify(uri);
+        let keyring = Keyring::new();
+        let roots = vec![self.root.clone()];
+        keyring.rotate(Credentials::from_der(chain, key, roots).unwrap()).unwrap();
+        keyring
+    }
+}
+
+/// The requests that the server has seen, each connection's in a list of its own.
+type Seen = Rc<RefCell<Vec<Vec<String>>>>;
+
+/// The other proxy: TLS with `leno-h1` alone, and an answer to each request, which it repeats.
+async fn server(certified: Certified) -> (SocketAddr, Seen) {
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(certified.0, certified.1)
+        .unwrap();
+    config.alpn_protocols = vec![b"leno-h1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind(CART_ADDRESS).await.unwrap();
+    let (address, seen) = (listener.local_addr().unwrap(), Seen::default());
+    let all = Rc::clone(&seen);
+    spawn_local(async move {
+        loop {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let (acceptor, seen) = (acceptor.clone(), Rc::clone(&all));
+            spawn_local(async move {
+                let mut stream = acceptor.accept(tcp).await.unwrap();
+                assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"leno-h1"[..]));
+                let nth = seen.borrow().len();
+                seen.borrow_mut().push(Vec::new());
+                while let Some(head) = head(&mut stream).await {
+                    let line = head.lines().next().unwrap().to_owned();
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{line}", line.len());
+                    seen.borrow_mut()[nth].push(line);
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    (address, seen)
+}
+
+/// Reads to the end of a head; none at the end of the connection.
+async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    Some(String::from_utf8(head).unwrap())
+}
+
+fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
+    let endpoint = Endpoint {
+        workload: None,
+        addresses: vec![server.ip()],
+        port: server.port(),
+        identity: Some(CART.parse().unwrap()),
+    };
+    let service = Service {
+        name: ServiceName::new("shop", "cart").unwrap(),
+        vips: Vec::new(),
+        ports: vec![ServicePort {
+            port: PORT,
+            name: "".into(),
+            protocol: Protocol::Http1,
+            endpoints: [endpoint].into(),
+        }],
+        routes: [].into(),
+    };
+    let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
+    Rc::new(Outbound::new(Parts {
+        workload: InstanceName::new("shop", "web-0").unwrap(),
+        directory: Directory::fixed(|_| Resolution::Unknown),
+        tls: keyring.connector(),
+        registry: Rc::new(Registry::new()),
+        activity: Rc::default(),
+        limits: Limits::default(),
+        fixed: Some(Fixed { resolution, port: PORT }),
+    }))
+}
+
+/// A connection of the application.
+async fn client(outbound: &Rc<Outbound>) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = TcpStream::connect(address).await.unwrap();
+    let (accepted, _) = listener.accept().await.unwrap();
+    let outbound = Rc::clone(outbound);
+    spawn_local(async move { outbound.serve(accepted, address).await });
+    client
+}
+
+/// Asks and checks that the answer is to this question.
+async fn ask(client: &mut TcpStream, path: &str) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: cart\r\n\r\n");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let answer = head(client).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let expected = format!("GET {path} HTTP/1.1");
+    let mut body = vec![0; expected.len()];
+    client.read_exact(&mut body).await.unwrap();
+    assert_eq!(String::from_utf8(body).unwrap(), expected);
+}
+
+/// Runs in a new network namespace with a route that makes [`CART_ADDRESS`] reachable.
+fn apart<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    if !nix::unistd::geteuid().is_root() {
+        let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|it| it == "root"), "LENO_REQUIRE has root");
+        println!("skipped: needs root");
+        return;
+    }
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        for command in ["link set lo up", "route add local 198.18.0.0/24 dev lo"] {
+            assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, test());
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn requests_travel_one_at_a_time_over_connections_that_are_kept() {
+    apart(|| async {
+        let authority = Authority::new();
+        let (address, seen) = server(authority.certify(CART)).await;
+        let outbound = outbound(&authority.keyring(WEB), address);
+        let mut one = client(&outbound).await;
+        ask(&mut one, "/1").await;
+        ask(&mut one, "/2").await;
+        let mut other = client(&outbound).await;
+        ask(&mut other, "/3").await;
+        let lines = ["/1", "/2", "/3"].map(|path| format!("GET {path} HTTP/1.1"));
+        assert_eq!(*seen.borrow(), [lines]);
+    });
+}
+
+#[test]
+fn clients_that_ask_at_once_before_anything_is_known_are_all_answered() {
+    apart(|| async {
+        let authority = Authority::new();
+        let (address, seen) = server(authority.certify(CART)).await;
+        let outbound = outbound(&authority.keyring(WEB), address);
+        let start = Rc::new(Barrier::new(AT_ONCE));
+        let mut clients = Vec::new();
+        for nth in 0..AT_ONCE {
+            let (outbound, start) = (Rc::clone(&outbound), Rc::clone(&start));
+            clients.push(spawn_local(async move {
+                let mut client = client(&outbound).await;
+                start.wait().await;
+                ask(&mut client, &format!("/{nth}")).await;
+            }));
+        }
+        for client in clients {
+            client.await.unwrap();
+        }
+        assert_eq!(seen.borrow().iter().map(Vec::len).sum::<usize>(), AT_ONCE);
+    });
+}
