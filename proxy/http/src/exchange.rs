@@ -34,6 +34,9 @@ pub struct Order<'a, J = ()> {
     pub response: Edits<'a>,
     /// When the exchange must be over.
     pub deadline: Option<Instant>,
+    /// When a response must have begun. The request can then be tried elsewhere, if it is still
+    /// here whole.
+    pub response_by: Option<Instant>,
     /// Close the client's connection after this response, because we are draining. Of HTTP/1
     /// only: a connection that streams share is drained by whom it belongs to.
     pub close_client: bool,
@@ -54,6 +57,7 @@ impl<'a> Order<'a> {
             request: Edits::default(),
             response: Edits::default(),
             deadline: None,
+            response_by: None,
             close_client: false,
             mesh: false,
             limits,
@@ -69,11 +73,25 @@ impl<'a, J> Order<'a, J> {
             request: self.request,
             response: self.response,
             deadline: self.deadline,
+            response_by: self.response_by,
             close_client: self.close_client,
             mesh: self.mesh,
             limits: self.limits,
             judge,
         }
+    }
+}
+
+impl<J> Order<'_, J> {
+    /// When an exchange must be over, or have come further; `silent`: no response has begun.
+    fn ends_at(&self, deadline: Option<Instant>, silent: bool) -> Option<Instant> {
+        let response_by = self.response_by.filter(|_| silent);
+        [deadline, response_by].into_iter().flatten().min()
+    }
+
+    /// Whether that was for want of a response.
+    fn is_late(&self, until: Instant, deadline: Option<Instant>, silent: bool) -> bool {
+        silent && self.response_by == Some(until) && deadline != Some(until)
     }
 }
 

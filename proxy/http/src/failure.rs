@@ -50,6 +50,9 @@ pub enum Cause {
     /// The exchange's deadline passed.
     #[error("the deadline passed")]
     Deadline,
+    /// No response began in time; see [`Order::response_by`](crate::Order::response_by).
+    #[error("no response began in time")]
+    Late,
     /// No byte moved for [`Limits::stall`](crate::Limits::stall).
     #[error("nothing moved for too long")]
     Stalled,
@@ -87,6 +90,7 @@ impl Cause {
             Self::Broken(_) => "broken",
             Self::HeadTimeout => "head-timeout",
             Self::Deadline => "deadline",
+            Self::Late => "response-timeout",
             Self::Stalled => "stalled",
             Self::Stale => "stale",
             Self::UnaskedUpgrade => "unasked-upgrade",
@@ -112,7 +116,7 @@ pub struct Failure {
     /// What happened.
     #[source]
     pub cause: Cause,
-    /// No byte of a response was seen and the whole request as received so far is still held,
+    /// No response, or none that is HTTP, was seen and the whole request as received so far is still held,
     /// so that the same request can be tried on another connection (if the method is idempotent
     /// or the server is known not to have acted).
     pub retryable: bool,
@@ -133,7 +137,7 @@ impl Failure {
             (Place::Client, Cause::Body(_)) => Some(400),
             (Place::Client, Cause::HeadTimeout) => Some(408),
             (Place::Client, _) => None,
-            (_, Cause::Deadline | Cause::Stalled | Cause::HeadTimeout) => Some(504),
+            (_, Cause::Deadline | Cause::Late | Cause::Stalled | Cause::HeadTimeout) => Some(504),
             (_, Cause::Open(OpenError::TooLarge)) => Some(431),
             (_, Cause::Stale | Cause::MemoryBudget | Cause::Open(_)) => Some(503),
             _ => Some(502),

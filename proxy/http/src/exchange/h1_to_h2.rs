@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::not_opened;
+use super::outcome::{not_opened, timed_out};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -329,19 +329,20 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         let moves = self.moves();
         let blocked = self.down != Down::Done && !self.out.is_empty();
         let sending = self.up == Up::Sending;
-        let deadline = self.order.deadline.filter(|_| !self.exchange.upgraded);
+        let silent = self.exchange.first_byte.is_none();
+        let deadline = self.order.ends_at(self.order.deadline, silent);
+        let deadline = deadline.filter(|_| !self.exchange.upgraded);
         loop {
             let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
             if self.client.alarm.poll_at(until, cx).is_pending() {
                 return Poll::Pending;
             }
-            let silent = self.exchange.first_byte.is_none();
             let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => continue,
                 Reached::Linger => return Poll::Ready(Ok(())),
                 Reached::Deadline => {
-                    let place = if silent { Place::Server } else { Place::Us };
-                    Failure::new(place, Cause::Deadline)
+                    let late = self.order.is_late(until, self.order.deadline, silent);
+                    timed_out(late, silent, !self.used)
                 }
                 Reached::Stall => {
                     let place = if blocked { Place::Client } else { Place::Us };

@@ -11,7 +11,7 @@ use leno_hpack::Token;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{admit, client_reset};
+use super::outcome::{admit, client_reset, timed_out};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -224,7 +224,9 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let moves = self.moves();
         let blocked = self.up == Up::Sending && !self.out.is_empty();
         let sending = self.up == Up::Sending;
-        let deadline = self.deadline.filter(|_| !self.exchange.upgraded);
+        let silent = self.exchange.first_byte.is_none();
+        let deadline = self.order.ends_at(self.deadline, silent);
+        let deadline = deadline.filter(|_| !self.exchange.upgraded);
         loop {
             let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
             if self.server.alarm.poll_at(until, cx).is_pending() {
@@ -233,10 +235,13 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             let cause = match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => continue,
                 Reached::Linger => return Poll::Ready(Ok(())),
-                Reached::Deadline => Cause::Deadline,
+                Reached::Deadline => {
+                    let late = self.order.is_late(until, self.deadline, silent);
+                    let replayable = self.call.is_replayable();
+                    return Poll::Ready(Err(timed_out(late, silent || blocked, replayable)));
+                }
                 Reached::Stall => Cause::Stalled,
             };
-            let silent = self.exchange.first_byte.is_none();
             let place = if blocked || silent { Place::Server } else { Place::Us };
             return Poll::Ready(Err(Failure::new(place, cause)));
         }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use leno_h2::{Client, Code, Head, Link, Piece, Stream, link};
 use tokio::time::Instant;
 
-use super::outcome::{admit, client_reset, linked, not_opened, server_reset};
+use super::outcome::{admit, client_reset, linked, not_opened, server_reset, timed_out};
 use super::{Exchange, Judge, Judgement, Order};
 use crate::alarm::PooledAlarm;
 use crate::call::{Call, Part, take_internal};
@@ -298,7 +298,8 @@ impl<J: Judge> Relay<'_, '_, J> {
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.first_byte.is_none();
         let stall = self.exchange.started + self.order.limits.stall;
-        let until = match self.deadline {
+        let deadline = self.order.ends_at(self.deadline, silent);
+        let until = match deadline {
             Some(deadline) if !silent || deadline <= stall => deadline,
             None if !silent => return Poll::Pending,
             _ => stall,
@@ -306,10 +307,13 @@ impl<J: Judge> Relay<'_, '_, J> {
         if self.alarm.poll_at(until, cx).is_pending() {
             return Poll::Pending;
         }
+        if deadline == Some(until) {
+            let replayable = self.call.is_replayable();
+            let late = self.order.is_late(until, self.deadline, silent);
+            return Poll::Ready(Err(timed_out(late, silent, replayable)));
+        }
         let place = if silent { Place::Server } else { Place::Us };
-        let deadline = self.deadline == Some(until);
-        let cause = if deadline { Cause::Deadline } else { Cause::Stalled };
-        Poll::Ready(Err(Failure::new(place, cause)))
+        Poll::Ready(Err(Failure::new(place, Cause::Stalled)))
     }
 
     fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {

@@ -34,6 +34,14 @@ pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     }
 }
 
+/// A deadline has passed, or no response has begun in time. `silent`: none has begun;
+/// `replayable`: the request is still here.
+pub(super) fn timed_out(is_late: bool, silent: bool, replayable: bool) -> Failure {
+    let place = if silent { Place::Server } else { Place::Us };
+    let cause = if is_late { Cause::Late } else { Cause::Deadline };
+    Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
+}
+
 /// How linked streams ended.
 pub(super) fn linked(linked: &Linked) -> Result<(), Failure> {
     match (linked.client, linked.server) {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
+use super::outcome::timed_out;
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -302,7 +303,9 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         } else {
             None
         };
-        let deadline = self.order.deadline.filter(|_| !self.exchange.upgraded);
+        let silent = self.exchange.first_byte.is_none();
+        let deadline = self.order.ends_at(self.order.deadline, silent);
+        let deadline = deadline.filter(|_| !self.exchange.upgraded);
         let sending = self.up_state == Up::Sending;
         loop {
             let until = self.bounds.next(moves, blocked.is_some(), deadline, self.order.limits);
@@ -313,9 +316,8 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                 Reached::Nothing => {}
                 Reached::Linger => return Poll::Ready(Ok(())),
                 Reached::Deadline => {
-                    let silent = self.exchange.first_byte.is_none();
-                    let place = if silent { Place::Server } else { Place::Us };
-                    return Poll::Ready(Err(Failure::new(place, Cause::Deadline)));
+                    let late = self.order.is_late(until, self.order.deadline, silent);
+                    return Poll::Ready(Err(timed_out(late, silent, !self.up.used)));
                 }
                 Reached::Stall => {
                     let place = blocked.unwrap_or(Place::Us);

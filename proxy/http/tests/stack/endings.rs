@@ -234,6 +234,23 @@ async fn bounds_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_begin_in_time_is_tried_no_longer() {
+    let within = Some(Duration::from_secs(5));
+    let mut lab = Lab::new(Settings { response_within: within, ..Settings::default() });
+    lab.client.send(GET).await;
+    let (_silent, begun) = (lab.server().await, tokio::time::Instant::now());
+    assert!(matches!(lab.outcome().await.failure.unwrap().cause, Cause::Late));
+    let mut second = lab.server().await;
+    assert_eq!(begun.elapsed().as_secs(), 5);
+    // Once a response has begun, it may take what time it takes.
+    second.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc").await;
+    lab.client.expect("HTTP/1.1 200 OK\r\n").await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    second.send("de").await;
+    assert!(lab.outcome().await.failure.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_side_that_takes_no_bytes_is_given_up() {
     let mut lab = Lab::new(Settings { pipe: 1000, ..Settings::default() });
     lab.client.send(GET).await;

@@ -2,7 +2,7 @@
 //! Tests pause the clock, so that a wait for something that never comes ends at once.
 
 use leno_http::{
-    Answer, Conn, Edits, Exchange, Failure, HeaderLine, Judgement, Limits, Order, exchange,
+    Answer, Cause, Conn, Edits, Exchange, Failure, HeaderLine, Judgement, Limits, Order, exchange,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::mpsc;
@@ -93,6 +93,8 @@ pub(crate) struct Settings {
     /// Bytes that each pipe takes before the writer must wait.
     pub(crate) pipe: usize,
     pub(crate) deadline: Option<Duration>,
+    /// Of the response's beginning.
+    pub(crate) response_within: Option<Duration>,
     pub(crate) draining: bool,
     pub(crate) set: Vec<HeaderLine>,
     /// Refuse responses of this status and try again.
@@ -105,6 +107,7 @@ impl Default for Settings {
             limits: Limits::default(),
             pipe: 64 * 1024,
             deadline: None,
+            response_within: None,
             draining: false,
             set: vec![],
             retry_on: None,
@@ -199,6 +202,7 @@ impl Proxy {
             let mut order = Order {
                 request: Edits { set: &self.settings.set, ..Edits::default() },
                 deadline: self.settings.deadline.map(|after| Instant::now() + after),
+                response_by: self.settings.response_within.map(|after| Instant::now() + after),
                 close_client: self.settings.draining,
                 ..Order::new(&self.settings.limits)
             }
@@ -214,7 +218,9 @@ impl Proxy {
             }
             let (reusable, started) = (done.client_reusable, done.response_started);
             let failure = done.failure.as_ref();
-            let retry = failure.is_some_and(|failure| failure.retryable);
+            // What is no HTTP is no reason to ask again, to this caller.
+            let is_http = |failure: &Failure| !matches!(failure.cause, Cause::Head(_));
+            let retry = failure.is_some_and(|failure| failure.retryable && is_http(failure));
             let status = failure.and_then(Failure::status);
             let cause = failure.map(|failure| failure.cause.label());
             let _ = self.report.send(done);

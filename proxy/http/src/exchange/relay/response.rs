@@ -94,7 +94,11 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
 
     /// Whether a head was there, and the direction's state has moved on.
     fn parse_head(&mut self) -> Result<bool, Failure> {
-        let refused = |error| Failure::new(Place::Server, Cause::Head(error));
+        let retryable = !self.up.used && !self.exchange.response_started;
+        let refused = |error| {
+            let failure = Failure::new(Place::Server, Cause::Head(error));
+            Failure { retryable, ..failure }
+        };
         let bytes = self.server.received.bytes();
         if bytes.is_empty() || !self.head.parse(bytes, self.order.limits).map_err(refused)? {
             return Ok(false);

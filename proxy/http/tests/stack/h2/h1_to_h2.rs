@@ -341,6 +341,16 @@ fn a_deadline_and_a_judge() {
         assert!(matches!(done.recv().await.unwrap().failure.unwrap().cause, Cause::Deadline));
         assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
         client.expect("HTTP/1.1 504 Gateway Timeout\r\nleno-error: deadline\r\n").await;
+        let within = Some(Duration::from_secs(1));
+        let late = Settings { response_within: within, ..Settings::default() };
+        let (mut client, mut app, mut done) = h1_h2(late);
+        client.send(GET).await;
+        let (_, mut first) = next(&mut app).await;
+        assert!(matches!(done.recv().await.unwrap().failure.unwrap().cause, Cause::Late));
+        assert_eq!(first.closed().await.unwrap().code, Code::CANCEL);
+        let (_, mut second) = next(&mut app).await;
+        second.send_head(&head([(":status", "204")]), true);
+        client.expect("HTTP/1.1 204 No Content\r\n\r\n").await;
         let (mut client, mut app, _) =
             h1_h2(Settings { retry_on: Some(503), ..Settings::default() });
         client.send(GET).await;

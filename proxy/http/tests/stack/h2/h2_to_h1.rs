@@ -324,6 +324,16 @@ fn a_deadline_and_a_judge() {
         assert_eq!(up.head().await.unwrap().status(), Some(504));
         app.expect_end().await;
         assert!(matches!(done.recv().await.unwrap().failure.unwrap().cause, Cause::Deadline));
+        let within = Some(Duration::from_secs(1));
+        let late = Settings { response_within: within, ..Settings::default() };
+        let (user, mut servers, _) = h2_h1(late);
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        let mut silent = server(&mut servers).await;
+        silent.expect(GET).await;
+        let mut second = server(&mut servers).await;
+        second.expect(GET).await;
+        second.send(OK).await;
+        assert_eq!(body_of(&mut up).await, b"ok");
         let (user, mut servers, _) = h2_h1(Settings { retry_on: Some(503), ..Settings::default() });
         let mut up = user.open(&request("GET", "/"), true).unwrap();
         let mut first = server(&mut servers).await;

@@ -186,8 +186,18 @@ fn a_lost_connection_fails_what_was_on_it() {
 }
 
 #[test]
-fn a_response_refused_by_the_judge_is_asked_for_again() {
+fn a_response_refused_by_the_judge_or_late_is_asked_for_again() {
     run(async {
+        let within = Some(std::time::Duration::from_secs(1));
+        let (user, mut app, mut done) =
+            h2_h2(Settings { response_within: within, ..Settings::default() });
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        let (_, _first) = next(&mut app).await;
+        let failure = done.recv().await.unwrap().failure.unwrap();
+        assert!(failure.retryable && matches!(failure.cause, Cause::Late));
+        let (_, mut second) = next(&mut app).await;
+        second.send_head(&head([(":status", "200")]), true);
+        assert_eq!(up.head().await.unwrap().status(), Some(200));
         let (user, mut app, mut done) =
             h2_h2(Settings { retry_on: Some(503), ..Settings::default() });
         let mut up = user.open(&request("GET", "/"), true).unwrap();

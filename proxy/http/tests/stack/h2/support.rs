@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     /// Bytes that each pipe takes before the writer must wait.
     pub(crate) pipe: usize,
     pub(crate) deadline: Option<Duration>,
+    /// Of the response's beginning.
+    pub(crate) response_within: Option<Duration>,
     pub(crate) mesh: bool,
     pub(crate) from_mesh: bool,
     pub(crate) draining: bool,
@@ -55,6 +57,7 @@ impl Default for Settings {
             peers: leno_h2::Limits::default(),
             pipe: 64 * 1024,
             deadline: None,
+            response_within: None,
             mesh: false,
             from_mesh: false,
             draining: false,
@@ -78,6 +81,7 @@ impl Settings {
             request: Edits { set: &self.set, target: self.target, ..Edits::default() },
             response: Edits { set: &self.set_response, ..Edits::default() },
             deadline: self.deadline.map(|after| Instant::now() + after),
+            response_by: self.response_within.map(|after| Instant::now() + after),
             close_client: self.draining,
             mesh: self.mesh,
             ..Order::new(&self.limits)
