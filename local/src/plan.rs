@@ -171,6 +171,11 @@ impl Draft<'_> {
                                   makes the proxies itself";
                     self.problem(located, "", reason.to_owned());
                 }
+                Object::TrafficPolicy(_) | Object::RateLimitPolicy(_) => {
+                    let reason = "discovery does not carry it yet, only `leno-proxy --static` \
+                                  takes it: remove it";
+                    self.problem(located, "", reason.to_owned());
+                }
                 Object::Service(_) | Object::Workload(_) => {}
             }
         }

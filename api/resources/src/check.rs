@@ -3,6 +3,7 @@
 mod gateway;
 mod kubernetes;
 mod own;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,6 +33,8 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node) -> Vec<Probl
         Object::HttpRoute(object) => gateway::http_route(&mut check, &at, object),
         Object::GrpcRoute(object) => gateway::grpc_route(&mut check, &at, object),
         Object::ReferenceGrant(object) => gateway::reference_grant(&mut check, &at, object),
+        Object::TrafficPolicy(object) => traffic::traffic_policy(&mut check, &at, object),
+        Object::RateLimitPolicy(object) => traffic::rate_limit_policy(&mut check, &at, object),
         Object::Workload(object) => own::workload(&mut check, &at, object),
         Object::Proxy(object) => own::proxy(&mut check, &at, object),
     }

@@ -1,12 +1,10 @@
 //! Kinds of the Gateway API (`gateway.networking.k8s.io`), fields as upstream has them.
 
-mod duration;
 mod filter;
 mod grpc;
 mod http;
 mod reference;
 
-pub use duration::{Duration, DurationError};
 pub use filter::{
     CorsFilter, FilterType, Fraction, Header, HeaderFilter, MirrorFilter, PathModifier,
     PathModifierType, RedirectFilter, RewriteFilter, RouteFilter,

@@ -6,7 +6,7 @@
 //! and a document of another API group is listed in [`Documents::ignored`].
 //!
 //! Kubernetes' own kinds are the types of `k8s-openapi`, those of the Gateway API are in [`gateway`];
-//! [`Workload`] and [`Proxy`] are ours.
+//! [`Workload`], [`TrafficPolicy`], [`RateLimitPolicy`] and [`Proxy`] are ours.
 //! The crate does not know what the objects mean to the mesh: that is the index's part.
 //!
 //! ```text
@@ -17,6 +17,7 @@
 
 mod check;
 mod decode;
+mod duration;
 pub mod gateway;
 mod load;
 mod metadata;
@@ -24,12 +25,15 @@ mod object;
 mod parse;
 mod problem;
 mod proxy;
+mod ratelimit;
+mod traffic;
 mod tree;
 mod workload;
 
 pub use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+pub use duration::{Duration, DurationError};
 pub use load::{MAX_FILE_BYTES, STDIN, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION,
@@ -41,6 +45,14 @@ pub use problem::{Located, Place, Problem};
 pub use proxy::{
     InboundSpec, OutboundSpec, Proxy, ProxyIdentity, ProxySpec, ServiceReference,
     ServiceReferenceError,
+};
+pub use ratelimit::{
+    LimitBy, LimitScope, MAX_LIMITS, RateLimitPolicy, RateLimitPolicySpec, RateLimitSpec,
+};
+pub use traffic::{
+    AbortSpec, AlgorithmName, BalancingSpec, BudgetSpec, DelaySpec, EjectionSpec, FaultsSpec,
+    HashSpec, HedgingSpec, LimitsSpec, PolicyTarget, RetriesSpec, RetryTrigger, SuccessRateSpec,
+    TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
 };
 pub use workload::{
     InstanceStatus, MAX_PORTS, MAX_REPLICAS, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::gateway::{GrpcRoute, HttpRoute, ReferenceGrant};
 use crate::metadata::Metadata;
 use crate::proxy::{Proxy, ProxySpec};
+use crate::ratelimit::{RateLimitPolicy, RateLimitPolicySpec};
+use crate::traffic::{TrafficPolicy, TrafficPolicySpec};
 use crate::workload::{Workload, WorkloadSpec, WorkloadStatus};
 
 /// Any object that Leno takes.
@@ -29,6 +31,10 @@ pub enum Object {
     GrpcRoute(Box<GrpcRoute>),
     /// Who may refer to objects of a namespace.
     ReferenceGrant(Box<ReferenceGrant>),
+    /// How clients treat a service.
+    TrafficPolicy(Box<TrafficPolicy>),
+    /// How many requests a workload takes.
+    RateLimitPolicy(Box<RateLimitPolicy>),
     /// A local process.
     Workload(Box<Workload>),
     /// A static proxy.
@@ -52,6 +58,10 @@ pub enum Kind {
     GrpcRoute,
     /// `gateway.networking.k8s.io/v1` `ReferenceGrant`.
     ReferenceGrant,
+    /// `leno.dev/v1alpha1` `TrafficPolicy`.
+    TrafficPolicy,
+    /// `leno.dev/v1alpha1` `RateLimitPolicy`.
+    RateLimitPolicy,
     /// `leno.dev/v1alpha1` `Workload`.
     Workload,
     /// `leno.dev/v1alpha1` `Proxy`.
@@ -71,7 +81,7 @@ pub struct ObjectKey {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Namespace,
         Self::Service,
         Self::ServiceAccount,
@@ -79,6 +89,8 @@ impl Kind {
         Self::HttpRoute,
         Self::GrpcRoute,
         Self::ReferenceGrant,
+        Self::TrafficPolicy,
+        Self::RateLimitPolicy,
         Self::Workload,
         Self::Proxy,
     ];
@@ -94,6 +106,8 @@ impl Kind {
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::ReferenceGrant => "ReferenceGrant",
+            Self::TrafficPolicy => "TrafficPolicy",
+            Self::RateLimitPolicy => "RateLimitPolicy",
             Self::Workload => "Workload",
             Self::Proxy => "Proxy",
         }
@@ -115,7 +129,9 @@ impl Kind {
             Self::HttpRoute | Self::ReferenceGrant => {
                 &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"]
             }
-            Self::Workload | Self::Proxy => &["leno.dev/v1alpha1"],
+            Self::TrafficPolicy | Self::RateLimitPolicy | Self::Workload | Self::Proxy => {
+                &["leno.dev/v1alpha1"]
+            }
         }
     }
 }
@@ -152,6 +168,8 @@ impl Object {
             Self::HttpRoute(object) => of_meta(Kind::HttpRoute, &object.metadata),
             Self::GrpcRoute(object) => of_meta(Kind::GrpcRoute, &object.metadata),
             Self::ReferenceGrant(object) => of_meta(Kind::ReferenceGrant, &object.metadata),
+            Self::TrafficPolicy(object) => of_own(Kind::TrafficPolicy, &object.metadata),
+            Self::RateLimitPolicy(object) => of_own(Kind::RateLimitPolicy, &object.metadata),
             Self::Workload(object) => of_own(Kind::Workload, &object.metadata),
             Self::Proxy(object) => of_own(Kind::Proxy, &object.metadata),
         }
@@ -169,6 +187,10 @@ pub fn to_yaml(object: &Object) -> String {
         Object::HttpRoute(object) => serde_saphyr::to_string(object),
         Object::GrpcRoute(object) => serde_saphyr::to_string(object),
         Object::ReferenceGrant(object) => serde_saphyr::to_string(object),
+        Object::TrafficPolicy(object) => own(Kind::TrafficPolicy, &object.metadata, &object.spec),
+        Object::RateLimitPolicy(object) => {
+            own(Kind::RateLimitPolicy, &object.metadata, &object.spec)
+        }
         Object::Workload(object) => serde_saphyr::to_string(&Document {
             api_version: Kind::Workload.api_version(),
             kind: Kind::Workload.as_str(),
@@ -176,15 +198,23 @@ pub fn to_yaml(object: &Object) -> String {
             spec: &object.spec,
             status: object.status.as_ref(),
         }),
-        Object::Proxy(object) => serde_saphyr::to_string(&Document::<_, ()> {
-            api_version: Kind::Proxy.api_version(),
-            kind: Kind::Proxy.as_str(),
-            metadata: &object.metadata,
-            spec: &object.spec,
-            status: None,
-        }),
+        Object::Proxy(object) => own(Kind::Proxy, &object.metadata, &object.spec),
     };
     text.expect("these types hold texts, numbers, lists and maps with text keys only")
+}
+
+fn own<S: Serialize>(
+    kind: Kind,
+    metadata: &Metadata,
+    spec: &S,
+) -> Result<String, serde_saphyr::SerializeError> {
+    serde_saphyr::to_string(&Document::<_, ()> {
+        api_version: kind.api_version(),
+        kind: kind.as_str(),
+        metadata,
+        spec,
+        status: None,
+    })
 }
 
 /// A document of our own group, for writing.
@@ -212,15 +242,15 @@ pub(crate) struct WorkloadDocument {
     status: Option<WorkloadStatus>,
 }
 
-/// The `Proxy` document, for reading.
+/// A document of our own group without a status, for reading.
 #[derive(Deserialize)]
-pub(crate) struct ProxyDocument {
+pub(crate) struct OwnDocument<S> {
     #[serde(rename = "apiVersion")]
     _api_version: String,
     #[serde(rename = "kind")]
     _kind: String,
     metadata: Metadata,
-    spec: ProxySpec,
+    spec: S,
 }
 
 impl From<WorkloadDocument> for Object {
@@ -233,8 +263,22 @@ impl From<WorkloadDocument> for Object {
     }
 }
 
-impl From<ProxyDocument> for Object {
-    fn from(document: ProxyDocument) -> Self {
+impl From<OwnDocument<ProxySpec>> for Object {
+    fn from(document: OwnDocument<ProxySpec>) -> Self {
         Self::Proxy(Box::new(Proxy { metadata: document.metadata, spec: document.spec }))
+    }
+}
+
+impl From<OwnDocument<TrafficPolicySpec>> for Object {
+    fn from(document: OwnDocument<TrafficPolicySpec>) -> Self {
+        let OwnDocument { metadata, spec, .. } = document;
+        Self::TrafficPolicy(Box::new(TrafficPolicy { metadata, spec }))
+    }
+}
+
+impl From<OwnDocument<RateLimitPolicySpec>> for Object {
+    fn from(document: OwnDocument<RateLimitPolicySpec>) -> Self {
+        let OwnDocument { metadata, spec, .. } = document;
+        Self::RateLimitPolicy(Box::new(RateLimitPolicy { metadata, spec }))
     }
 }

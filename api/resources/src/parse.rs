@@ -10,8 +10,11 @@ use crate::check;
 use crate::decode::decode;
 use crate::gateway::{GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant};
 use crate::metadata::DEFAULT_NAMESPACE;
-use crate::object::{Kind, Object, ObjectKey, ProxyDocument, WorkloadDocument};
+use crate::object::{Kind, Object, ObjectKey, OwnDocument, WorkloadDocument};
 use crate::problem::{Located, Place, Problem};
+use crate::proxy::ProxySpec;
+use crate::ratelimit::RateLimitPolicySpec;
+use crate::traffic::TrafficPolicySpec;
 use crate::tree::{self, Node, Value};
 
 /// Kinds of Kubernetes' core group that say nothing about the mesh: a file written for a cluster
@@ -212,7 +215,9 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             Object::ReferenceGrant(Box::new(object))
         }
         Kind::Workload => reader.decode::<WorkloadDocument>()?.into(),
-        Kind::Proxy => reader.decode::<ProxyDocument>()?.into(),
+        Kind::TrafficPolicy => reader.decode::<OwnDocument<TrafficPolicySpec>>()?.into(),
+        Kind::RateLimitPolicy => reader.decode::<OwnDocument<RateLimitPolicySpec>>()?.into(),
+        Kind::Proxy => reader.decode::<OwnDocument<ProxySpec>>()?.into(),
     };
     let found = check::object(&object, file, node);
     let good = found.is_empty();

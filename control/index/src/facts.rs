@@ -96,8 +96,11 @@ impl Facts {
                 let row = rows::routes::grant(grant);
                 row.map(|row| self.routes.put_grant(&key, row, touched)).is_some()
             }
-            // Certificates and static proxies are no matter of discovery.
-            Object::ServiceAccount(_) | Object::Proxy(_) => true,
+            // Certificates, static proxies and policies are no matter of discovery.
+            Object::ServiceAccount(_)
+            | Object::Proxy(_)
+            | Object::TrafficPolicy(_)
+            | Object::RateLimitPolicy(_) => true,
         };
         if !taken {
             tracing::debug!(object = %key, "left out: nothing in it for the mesh");
@@ -133,7 +136,7 @@ impl Facts {
             }
             Kind::HttpRoute | Kind::GrpcRoute => self.routes.remove(key, touched),
             Kind::ReferenceGrant => self.routes.remove_grant(key, touched),
-            Kind::ServiceAccount | Kind::Proxy => {}
+            Kind::ServiceAccount | Kind::Proxy | Kind::TrafficPolicy | Kind::RateLimitPolicy => {}
         }
     }
 

@@ -3,7 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::{BackendRef, Duration, ParentRef, RouteFilter, RouteStatus};
+use super::{BackendRef, ParentRef, RouteFilter, RouteStatus};
+use crate::duration::Duration;
 
 /// How HTTP requests are matched and where they go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

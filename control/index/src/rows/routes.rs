@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leno_resources::Duration;
 use leno_resources::gateway::{
-    BackendObject, BackendRef, CorsFilter, Duration, GATEWAY_GROUP, GrpcRoute, GrpcRouteMatch,
+    BackendObject, BackendRef, CorsFilter, GATEWAY_GROUP, GrpcRoute, GrpcRouteMatch,
     HeaderFilter, HeaderMatch, HttpRoute, HttpRouteMatch, HttpTimeouts, MatchType, MirrorFilter,
     ParentRef, PathMatchType, PathModifier, PathModifierType, RedirectFilter, ReferenceGrant,
     RouteFilter,

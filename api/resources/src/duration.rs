@@ -1,4 +1,4 @@
-//! Durations as the Gateway API writes them (GEP-2257).
+//! Durations as policies and the Gateway API write them (GEP-2257).
 
 use std::fmt;
 use std::str::FromStr;

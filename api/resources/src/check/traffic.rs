@@ -1,0 +1,309 @@
+//! Checks of `TrafficPolicy` and `RateLimitPolicy`.
+
+use std::time::Duration as Time;
+
+use super::{Check, Cursor, Name};
+use crate::duration::Duration;
+use crate::metadata::Metadata;
+use crate::ratelimit::{MAX_LIMITS, RateLimitPolicy, RateLimitSpec};
+use crate::traffic::{
+    AlgorithmName, BalancingSpec, EjectionSpec, FaultsSpec, HashSpec, LimitsSpec, PolicyTarget,
+    RetriesSpec, RetryOn, TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
+};
+
+/// Most targets of one policy, as Gateway API has it (GEP-713).
+const MAX_TARGETS: usize = 16;
+/// Most tries after the first: with more, retries are what overloads a service.
+const MAX_ATTEMPTS: u32 = 10;
+/// Most entries of `retries.on`: there are fewer that differ.
+const MAX_ON: usize = 64;
+/// Most copies of a hedged request.
+const MAX_COPIES: u32 = 3;
+/// The longest name of a cookie or header.
+const MAX_TOKEN: usize = 256;
+/// The longest period of a rate limit: counts live in the memory of proxies.
+const MAX_PERIOD: Time = Time::from_secs(24 * 3600);
+
+const GATEWAY: &str = "gateway.networking.k8s.io";
+const OWN: &str = "leno.dev";
+
+pub(super) fn traffic_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &TrafficPolicy) {
+    metadata(check, at, &policy.metadata);
+    let at = at.key("spec");
+    let spec = &policy.spec;
+    let kinds = [("", "Service"), (GATEWAY, "HTTPRoute")];
+    targets(check, &at.key("targetRefs"), &spec.target_refs, &kinds);
+    if let Some(part) = &spec.retries {
+        retries(check, &at.key("retries"), part);
+    }
+    if let Some(part) = &spec.timeouts {
+        timeouts(check, &at.key("timeouts"), part, spec.retries.as_ref());
+    }
+    if let Some(hedging) = &spec.hedging {
+        let at = at.key("hedging");
+        positive(check, &at.key("delay"), Some(hedging.delay));
+        if hedging.copies.is_some_and(|copies| !(1..=MAX_COPIES).contains(&copies)) {
+            check.fail(&at.key("copies"), format!("is not from 1 to {MAX_COPIES}"));
+        }
+    }
+    if let Some(part) = &spec.limits {
+        limits(check, &at.key("limits"), part);
+    }
+    if let Some(part) = &spec.ejection {
+        ejection(check, &at.key("ejection"), part);
+    }
+    if let Some(part) = &spec.balancing {
+        balancing(check, &at.key("balancing"), part);
+    }
+    if let Some(part) = &spec.faults {
+        faults(check, &at.key("faults"), part);
+    }
+    if is_empty(policy) {
+        check.fail(
+            &at,
+            "says nothing: give retries, timeouts, limits, ejection, balancing or faults",
+        );
+    }
+}
+
+/// Whether a policy has no part.
+fn is_empty(policy: &TrafficPolicy) -> bool {
+    let TrafficPolicySpec { target_refs, .. } = &policy.spec;
+    let empty = TrafficPolicySpec { target_refs: target_refs.clone(), ..Default::default() };
+    policy.spec == empty
+}
+
+pub(super) fn rate_limit_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &RateLimitPolicy) {
+    metadata(check, at, &policy.metadata);
+    let at = at.key("spec");
+    let spec = &policy.spec;
+    let kinds = [("", "Service"), (OWN, "Workload")];
+    targets(check, &at.key("targetRefs"), &spec.target_refs, &kinds);
+    let at = at.key("limits");
+    if spec.limits.is_empty() {
+        check.fail(&at, "is empty: name at least one limit");
+    }
+    if spec.limits.len() > MAX_LIMITS {
+        check.fail(&at, format!("{} are more than {MAX_LIMITS}", spec.limits.len()));
+    }
+    for (index, limit) in spec.limits.iter().enumerate() {
+        rate_limit(check, &at.index(index), limit);
+    }
+}
+
+fn rate_limit(check: &mut Check<'_>, at: &Cursor<'_>, limit: &RateLimitSpec) {
+    positive(check, &at.key("per"), limit.per);
+    if limit.per.is_some_and(|per| per.0 > MAX_PERIOD) {
+        check.fail(&at.key("per"), "is longer than 24h: counts live in the memory of proxies");
+    }
+    if limit.burst == Some(0) && limit.requests > 0 {
+        check.fail(&at.key("burst"), "0 lets nothing through: use 1 or more, or requests: 0");
+    }
+    if let Some(by) = &limit.by {
+        let at = at.key("by");
+        if by.client == by.header.is_some() {
+            check.fail(&at, "names not one key: use either client: true or header: NAME");
+        }
+        token(check, &at.key("header"), by.header.as_deref());
+    }
+}
+
+fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &Metadata) {
+    let at = at.key("metadata");
+    check.name(&at.key("name"), &metadata.name, Name::Subdomain);
+    check.label(&at.key("namespace"), "namespace", &metadata.namespace);
+    check.own_settings(&at.key("annotations"), &metadata.annotations);
+    check.own_settings(&at.key("labels"), &metadata.labels);
+}
+
+fn targets(
+    check: &mut Check<'_>,
+    at: &Cursor<'_>,
+    targets: &[PolicyTarget],
+    kinds: &[(&str, &str)],
+) {
+    if targets.is_empty() {
+        check.fail(at, "is empty: a policy that is attached to nothing does nothing");
+    }
+    if targets.len() > MAX_TARGETS {
+        check.fail(at, format!("{} are more than {MAX_TARGETS}", targets.len()));
+    }
+    for (index, target) in targets.iter().enumerate() {
+        let at = at.index(index);
+        check.name(&at.key("name"), &target.name, Name::Subdomain);
+        let known = |(group, kind): &&(&str, &str)| target.group == *group && target.kind == *kind;
+        if !kinds.iter().any(|kind| known(&kind)) {
+            let list: Vec<_> = kinds.iter().map(|(g, k)| format!("{k} of group {g:?}")).collect();
+            let (group, kind) = (&target.group, &target.kind);
+            let reason = format!("{kind} of group {group:?} is no target: use {}", list.join(", "));
+            check.fail(&at.key("kind"), reason);
+        }
+        if target.section_name.is_some() && target.kind != "Service" {
+            check.fail(&at.key("sectionName"), "names a port, which only a Service has");
+        }
+        if targets[..index].contains(target) {
+            check.fail(&at, "is the same as an earlier one");
+        }
+    }
+}
+
+fn retries(check: &mut Check<'_>, at: &Cursor<'_>, retries: &RetriesSpec) {
+    if retries.attempts.is_some_and(|attempts| !(1..=MAX_ATTEMPTS).contains(&attempts)) {
+        check.fail(&at.key("attempts"), format!("is not from 1 to {MAX_ATTEMPTS}"));
+    }
+    let on = at.key("on");
+    if retries.on.is_empty() {
+        check.fail(&on, "is empty: say what is tried again, such as [connect-failure, 503]");
+    }
+    if retries.on.len() > MAX_ON {
+        check.fail(&on, format!("{} are more than {MAX_ON}", retries.on.len()));
+    }
+    for (index, trigger) in retries.on.iter().enumerate() {
+        let text = &trigger.0;
+        if RetryOn::parse(text).is_none() {
+            let reason = format!(
+                "{text:?} is no failure: use connect-failure, reset, refused-stream, timeout, a status from 400 on, 4xx, 5xx, or a gRPC status such as UNAVAILABLE"
+            );
+            check.fail(&on.index(index), reason);
+        }
+    }
+    positive(check, &at.key("perTryTimeout"), retries.per_try_timeout);
+    let bounds = (retries.backoff, retries.max_backoff);
+    if let (Some(base), Some(max)) = bounds
+        && max.0 < base.0
+    {
+        check.fail(&at.key("maxBackoff"), "is shorter than backoff");
+    }
+    let budget = retries.budget.as_ref();
+    if budget.is_some_and(|budget| budget.percent.is_some_and(|percent| percent > 1000)) {
+        check.fail(&at.key("budget").key("percent"), "is more than 1000: ten retries a request");
+    }
+}
+
+fn timeouts(
+    check: &mut Check<'_>,
+    at: &Cursor<'_>,
+    timeouts: &TimeoutsSpec,
+    retries: Option<&RetriesSpec>,
+) {
+    for (key, timeout) in [
+        ("request", timeouts.request),
+        ("response", timeouts.response),
+        ("idle", timeouts.idle),
+        ("stream", timeouts.stream),
+    ] {
+        positive(check, &at.key(key), timeout);
+    }
+    let per_try = retries.and_then(|retries| retries.per_try_timeout);
+    if let (Some(request), Some(per_try)) = (timeouts.request, per_try)
+        && request.0 < per_try.0
+    {
+        check.fail(&at.key("request"), "is shorter than retries.perTryTimeout, which never comes");
+    }
+}
+
+fn limits(check: &mut Check<'_>, at: &Cursor<'_>, limits: &LimitsSpec) {
+    for (key, limit) in [
+        ("connections", limits.connections),
+        ("requests", limits.requests),
+        ("requestsPerEndpoint", limits.requests_per_endpoint),
+    ] {
+        if limit == Some(0) {
+            check.fail(&at.key(key), "0 lets nothing through: use 1 or more, or leave it out");
+        }
+    }
+    if limits.pending.is_some() && limits.requests.is_none() && !limits.adaptive {
+        check.fail(&at.key("pending"), "nothing waits without a bound: give requests, too");
+    }
+}
+
+fn ejection(check: &mut Check<'_>, at: &Cursor<'_>, ejection: &EjectionSpec) {
+    if ejection.consecutive_failures.is_none() && ejection.success_rate.is_none() {
+        check.fail(at, "ejects nobody: give consecutiveFailures or successRate");
+    }
+    if ejection.consecutive_failures == Some(0) {
+        check.fail(&at.key("consecutiveFailures"), "0 would eject everybody: use 1 or more");
+    }
+    positive(check, &at.key("base"), ejection.base);
+    positive(check, &at.key("max"), ejection.max);
+    for (key, percent) in
+        [("maxPercent", ejection.max_percent), ("panicPercent", ejection.panic_percent)]
+    {
+        if percent.is_some_and(|percent| percent > 100) {
+            check.fail(&at.key(key), "is more than 100");
+        }
+    }
+    if let Some(rate) = &ejection.success_rate {
+        let at = at.key("successRate");
+        positive(check, &at.key("interval"), rate.interval);
+        let sensible = |deviations: f64| (0.0..=100.0).contains(&deviations);
+        if rate.deviations.is_some_and(|deviations| !sensible(deviations)) {
+            check.fail(&at.key("deviations"), "is not from 0 to 100");
+        }
+    }
+}
+
+fn balancing(check: &mut Check<'_>, at: &Cursor<'_>, balancing: &BalancingSpec) {
+    let by_hash =
+        matches!(balancing.algorithm, Some(AlgorithmName::RingHash | AlgorithmName::Maglev));
+    match &balancing.hash {
+        Some(hash) => {
+            let at = at.key("hash");
+            if !by_hash {
+                check.fail(&at, "is not looked at: set algorithm to RingHash or Maglev");
+            }
+            hash_on(check, &at, hash);
+        }
+        None if by_hash => {
+            let reason = "has no hash: say what requests are kept together by: hash: {header: NAME}, {cookie: NAME} or {source: true}";
+            check.fail(&at.key("algorithm"), reason);
+        }
+        None => {}
+    }
+    token(check, &at.key("sessionCookie"), balancing.session_cookie.as_deref());
+    if balancing.overflow == Some(0) {
+        check.fail(&at.key("overflow"), "0 would prefer nobody: use 1 or more, or leave it out");
+    }
+}
+
+fn hash_on(check: &mut Check<'_>, at: &Cursor<'_>, hash: &HashSpec) {
+    let given = [hash.header.is_some(), hash.cookie.is_some(), hash.source];
+    if given.into_iter().filter(|given| *given).count() != 1 {
+        check.fail(at, "names not one thing: use one of header, cookie and source");
+    }
+    token(check, &at.key("header"), hash.header.as_deref());
+    token(check, &at.key("cookie"), hash.cookie.as_deref());
+}
+
+fn faults(check: &mut Check<'_>, at: &Cursor<'_>, faults: &FaultsSpec) {
+    let mut percent = |at: &Cursor<'_>, percent: f64| {
+        if !(0.0..=100.0).contains(&percent) {
+            check.fail(&at.key("percent"), format!("{percent} is not from 0 to 100"));
+        }
+    };
+    if let Some(delay) = &faults.delay {
+        percent(&at.key("delay"), delay.percent);
+    }
+    if let Some(abort) = &faults.abort {
+        let at = at.key("abort");
+        percent(&at, abort.percent);
+        if !(200..=599).contains(&abort.status) {
+            check.fail(&at.key("status"), format!("{} is not from 200 to 599", abort.status));
+        }
+    }
+}
+
+fn positive(check: &mut Check<'_>, at: &Cursor<'_>, duration: Option<Duration>) {
+    if duration.is_some_and(|duration| duration.0.is_zero()) {
+        check.fail(at, "is no time: use 1ms or more, or leave it out");
+    }
+}
+
+/// The name of a header or cookie (RFC 9110 section 5.6.2).
+fn token(check: &mut Check<'_>, at: &Cursor<'_>, name: Option<&str>) {
+    let Some(name) = name else { return };
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || name.len() > MAX_TOKEN || !name.bytes().all(fits) {
+        check.fail(at, format!("{name:?} is not the name of a header or cookie"));
+    }
+}

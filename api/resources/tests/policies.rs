@@ -1,0 +1,248 @@
+//! Traffic and rate limit policies: what is taken, what it means, and what is refused.
+
+use std::time::Duration;
+
+use leno_resources::{Object, RateLimitPolicy, TrafficPolicy, parse, to_yaml};
+use leno_types::traffic::{
+    Algorithm, Budget, HashOn, LimitKey, Scope, Share, StatusRange, Timeouts,
+};
+
+const FULL: &str = "\
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: cart, namespace: shop}
+spec:
+  targetRefs:
+  - {group: '', kind: Service, name: cart, sectionName: http}
+  - {group: gateway.networking.k8s.io, kind: HTTPRoute, name: cart}
+  retries:
+    attempts: 3
+    on: [connect-failure, reset, refused-stream, timeout, 5xx, 429, UNAVAILABLE]
+    nonIdempotent: true
+    perTryTimeout: 250ms
+    backoff: 10ms
+    maxBackoff: 1s
+    maxRetryAfter: 2s
+    budget: {percent: 25, minPerSecond: 5}
+  timeouts: {request: 10s, response: 5s, idle: 1m, stream: 1h}
+  hedging: {delay: 50ms, copies: 2}
+  limits: {connections: 100, requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true}
+  ejection:
+    consecutiveFailures: 5
+    successRate: {interval: 5s, minimumRequests: 20, deviations: 2.5}
+    base: 2s
+    max: 2m
+    maxPercent: 40
+    panicPercent: 20
+  balancing:
+    algorithm: Maglev
+    hash: {header: X-User}
+    sessionCookie: stick
+    slowStart: 30s
+    overflow: 8
+  faults:
+    delay: {by: 100ms, percent: 0.5}
+    abort: {status: 503, percent: 10}
+";
+
+const LIMITS: &str = "\
+apiVersion: leno.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: cart, namespace: shop}
+spec:
+  targetRefs: [{group: leno.dev, kind: Workload, name: cart}]
+  limits:
+  - {requests: 100}
+  - {requests: 10, per: 1m, burst: 3, by: {header: X-User}}
+  - {requests: 50, by: {client: true}, scope: Global}
+";
+
+fn policy(text: &str) -> TrafficPolicy {
+    let documents = parse("p.yaml", text).unwrap();
+    match &documents.objects[0].value {
+        Object::TrafficPolicy(policy) => (**policy).clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn rate_limits(text: &str) -> RateLimitPolicy {
+    let documents = parse("p.yaml", text).unwrap();
+    match &documents.objects[0].value {
+        Object::RateLimitPolicy(policy) => (**policy).clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_part_is_read_and_told() {
+    let traffic = policy(FULL).traffic(Scope::Port(80));
+    assert_eq!((&*traffic.source.namespace, &*traffic.source.name), ("shop", "cart"));
+    assert_eq!(traffic.scope, Scope::Port(80));
+    let retries = traffic.retries.unwrap();
+    assert_eq!(
+        retries.statuses,
+        [StatusRange { from: 500, to: 599 }, StatusRange { from: 429, to: 429 }]
+    );
+    assert_eq!((retries.attempts, retries.grpc_statuses), (3, vec![14]));
+    let on = retries.on;
+    assert!(on.connect_failure && on.reset && on.refused_stream && on.timeout);
+    assert!(retries.non_idempotent);
+    assert_eq!(retries.budget, Budget { percent: 25, min_per_second: 5 });
+    assert_eq!(retries.backoff.base, Duration::from_millis(10));
+    assert_eq!(retries.backoff.max, Duration::from_secs(1));
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(
+        traffic.timeouts,
+        Timeouts {
+            request: seconds(10),
+            response: seconds(5),
+            idle: seconds(60),
+            stream: seconds(3600)
+        }
+    );
+    assert_eq!(traffic.hedging.unwrap().copies, 2);
+    let limits = traffic.limits.unwrap();
+    assert_eq!((limits.requests, limits.pending, limits.adaptive), (Some(200), Some(50), true));
+    let ejection = traffic.ejection.unwrap();
+    assert_eq!((ejection.consecutive_failures, ejection.max_percent), (Some(5), 40));
+    assert_eq!(ejection.success_rate.unwrap().deviations_percent, 250);
+    let balancing = traffic.balancing.unwrap();
+    assert_eq!(balancing.algorithm, Algorithm::Maglev(HashOn::Header("x-user".into())));
+    assert_eq!(balancing.session_cookie.as_deref(), Some("stick"));
+    let faults = traffic.faults.unwrap();
+    assert_eq!(faults.delay.unwrap().share, Share(5_000));
+    assert_eq!(faults.abort.unwrap().share, Share(100_000));
+}
+
+#[test]
+fn what_is_left_out_is_left_to_others() {
+    let text = "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {name: p}\nspec:\n  \
+        targetRefs: [{group: '', kind: Service, name: web}]\n  retries: {on: [503]}\n";
+    let traffic = policy(text).traffic(Scope::Service);
+    assert!(traffic.limits.is_none() && traffic.ejection.is_none() && traffic.faults.is_none());
+    let retries = traffic.retries.unwrap();
+    assert_eq!((retries.attempts, retries.budget), (1, Budget::default()));
+    assert!(!retries.non_idempotent && retries.per_try_timeout.is_none());
+}
+
+#[test]
+fn limits_are_told() {
+    let limits = rate_limits(LIMITS).limits(Some(8080));
+    let keys: Vec<_> = limits.iter().map(|limit| limit.key.clone()).collect();
+    let header = LimitKey::Header("x-user".into());
+    assert_eq!(keys, [LimitKey::Workload, header, LimitKey::Client]);
+    assert_eq!((limits[0].requests, limits[0].burst), (100, 100));
+    assert_eq!((limits[1].per, limits[1].burst), (Duration::from_secs(60), 3));
+    assert!(!limits[0].is_global && limits[2].is_global);
+    assert!(limits.iter().all(|limit| limit.port == Some(8080)));
+}
+
+#[test]
+fn policies_are_written_as_they_were_read() {
+    for text in [FULL, LIMITS] {
+        let object = parse("p.yaml", text).unwrap().objects[0].value.clone();
+        let again = parse("again.yaml", &to_yaml(&object)).unwrap();
+        assert_eq!(again.objects[0].value, object);
+    }
+}
+
+#[test]
+fn every_mistake_says_where_and_what_to_do() {
+    for (from, to, expected) in [
+        (
+            "kind: Service, name: cart",
+            "kind: Secret, name: cart",
+            "p.yaml:6:22: spec.targetRefs[0].kind: Secret of group \"\" is no target: use Service of group",
+        ),
+        (
+            "name: cart}\n  retries",
+            "name: cart, sectionName: x}\n  retries",
+            "spec.targetRefs[1].sectionName: names a port",
+        ),
+        ("attempts: 3", "attempts: 11", "p.yaml:9:15: spec.retries.attempts: is not from 1 to 10"),
+        ("5xx", "2xx", "spec.retries.on[4]: \"2xx\" is no failure: use connect-failure"),
+        ("UNAVAILABLE", "OK", "spec.retries.on[6]: \"OK\" is no failure"),
+        (
+            "perTryTimeout: 250ms",
+            "perTryTimeout: 250",
+            "spec.retries.perTryTimeout: should be a text",
+        ),
+        ("perTryTimeout: 250ms", "perTryTimeout: 0s", "spec.retries.perTryTimeout: is no time"),
+        (
+            "perTryTimeout: 250ms",
+            "perTryTimeout: 11s",
+            "spec.timeouts.request: is shorter than retries.perTryTimeout",
+        ),
+        ("maxBackoff: 1s", "maxBackoff: 1ms", "spec.retries.maxBackoff: is shorter than backoff"),
+        ("percent: 25", "percent: 1001", "spec.retries.budget.percent: is more than 1000"),
+        ("copies: 2", "copies: 9", "spec.hedging.copies: is not from 1 to 3"),
+        ("requests: 200", "requests: 0", "spec.limits.requests: 0 lets nothing through"),
+        (
+            "requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true",
+            "pending: 50",
+            "spec.limits.pending: nothing waits without a bound",
+        ),
+        (
+            "consecutiveFailures: 5",
+            "consecutiveFailures: 0",
+            "spec.ejection.consecutiveFailures: 0 would eject everybody",
+        ),
+        ("maxPercent: 40", "maxPercent: 101", "spec.ejection.maxPercent: is more than 100"),
+        ("algorithm: Maglev", "algorithm: Random", "spec.balancing.hash: is not looked at"),
+        ("    hash: {header: X-User}\n", "", "spec.balancing.algorithm: has no hash: say what"),
+        (
+            "{header: X-User}",
+            "{header: X-User, source: true}",
+            "spec.balancing.hash: names not one thing",
+        ),
+        (
+            "{header: X-User}",
+            "{header: 'X User'}",
+            "spec.balancing.hash.header: \"X User\" is not the name",
+        ),
+        (
+            "algorithm: Maglev",
+            "algorithm: Best",
+            "spec.balancing.algorithm: unknown variant `Best`",
+        ),
+        ("percent: 0.5", "percent: 101", "spec.faults.delay.percent: 101 is not from 0 to 100"),
+        ("status: 503", "status: 42", "spec.faults.abort.status: 42 is not from 200 to 599"),
+        ("hedging:", "hedgeing:", "spec.hedgeing: unknown field"),
+    ] {
+        let text = FULL.replacen(from, to, 1);
+        assert_ne!(text, FULL, "{from}");
+        refused(&text, expected);
+    }
+    for (from, to, expected) in [
+        (
+            "kind: Workload",
+            "kind: Service",
+            "spec.targetRefs[0].kind: Service of group \"leno.dev\" is no target",
+        ),
+        ("burst: 3", "burst: 0", "spec.limits[1].burst: 0 lets nothing through"),
+        ("per: 1m", "per: 25h", "spec.limits[1].per: is longer than 24h"),
+        ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: names not one key"),
+        (
+            "scope: Global",
+            "scope: Everywhere",
+            "spec.limits[2].scope: unknown variant `Everywhere`",
+        ),
+    ] {
+        let text = LIMITS.replacen(from, to, 1);
+        assert_ne!(text, LIMITS, "{from}");
+        refused(&text, expected);
+    }
+    let nothing = "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {name: p}\nspec:\n  \
+        targetRefs: [{group: '', kind: Service, name: web}]\n";
+    refused(nothing, "spec: says nothing: give retries");
+    refused(
+        &nothing.replace("[{group: '', kind: Service, name: web}]", "[]"),
+        "spec.targetRefs: is empty",
+    );
+}
+
+fn refused(text: &str, expected: &str) {
+    let problems = parse("p.yaml", text).expect_err(expected);
+    let found: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert!(found.iter().any(|problem| problem.contains(expected)), "{expected}: {found:#?}");
+}
