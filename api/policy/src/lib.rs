@@ -5,7 +5,8 @@
 //! service. [`RouteTable::find`] is what a proxy runs for every request, and allocates nothing;
 //! [`RouteTable::explain`] walks the same conditions and says of each why it did not hold.
 //! What follows from a rule stands beside it: [`Choice`] (the backend, by weight), [`HeaderChanges`]
-//! laid together, [`rewrite`] (targets and redirections), [`cors`].
+//! laid together, [`rewrite`] (targets and redirections), [`cors`]. [`effective`] says which parts of
+//! several [traffic policies](leno_types::traffic) hold.
 //!
 //! It does not know where routes come from, what connections are, or how heads are held: a request
 //! is whatever implements [`Request`].
@@ -22,6 +23,7 @@ pub mod rewrite;
 
 mod choice;
 mod condition;
+mod effective;
 mod explain;
 mod headers;
 mod pattern;
@@ -30,6 +32,7 @@ mod table;
 
 pub use choice::{Choice, Weights, sampled};
 pub use condition::Mismatch;
+pub use effective::effective;
 pub use explain::{Considered, Explanation};
 pub use headers::{combined, is_field_name};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};

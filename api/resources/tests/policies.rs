@@ -58,7 +58,7 @@ spec:
 ";
 
 fn policy(text: &str) -> TrafficPolicy {
-    let documents = parse("p.yaml", text).unwrap();
+    let documents = parse("p.yaml", text).expect("it is taken");
     match &documents.objects[0].value {
         Object::TrafficPolicy(policy) => (**policy).clone(),
         other => panic!("{other:?}"),
@@ -66,7 +66,7 @@ fn policy(text: &str) -> TrafficPolicy {
 }
 
 fn rate_limits(text: &str) -> RateLimitPolicy {
-    let documents = parse("p.yaml", text).unwrap();
+    let documents = parse("p.yaml", text).expect("it is taken");
     match &documents.objects[0].value {
         Object::RateLimitPolicy(policy) => (**policy).clone(),
         other => panic!("{other:?}"),
@@ -146,88 +146,82 @@ fn policies_are_written_as_they_were_read() {
     }
 }
 
+/// What is replaced in [`FULL`], by what, and what is said of it.
+const OF_TRAFFIC: &[(&str, &str, &str)] = &[
+    (
+        "kind: Service, name: cart",
+        "kind: Secret, name: cart",
+        "p.yaml:6:23: spec.targetRefs[0].kind: Secret of group \"\" is no target: use Service of group",
+    ),
+    (
+        "name: cart}\n  retries",
+        "name: cart, sectionName: x}\n  retries",
+        "spec.targetRefs[1].sectionName: names a port",
+    ),
+    ("attempts: 3", "attempts: 11", "p.yaml:9:15: spec.retries.attempts: is not from 1 to 10"),
+    ("5xx", "2xx", "spec.retries.on[4]: \"2xx\" is no failure: use connect-failure"),
+    ("UNAVAILABLE", "OK", "spec.retries.on[6]: \"OK\" is no failure"),
+    ("perTryTimeout: 250ms", "perTryTimeout: 250", "spec.retries.perTryTimeout: should be a text"),
+    ("perTryTimeout: 250ms", "perTryTimeout: 0s", "spec.retries.perTryTimeout: is no time"),
+    (
+        "perTryTimeout: 250ms",
+        "perTryTimeout: 11s",
+        "spec.timeouts.request: is shorter than retries.perTryTimeout",
+    ),
+    ("maxBackoff: 1s", "maxBackoff: 1ms", "spec.retries.maxBackoff: is shorter than backoff"),
+    ("percent: 25", "percent: 1001", "spec.retries.budget.percent: is more than 1000"),
+    ("copies: 2", "copies: 9", "spec.hedging.copies: is not from 1 to 3"),
+    ("requests: 200", "requests: 0", "spec.limits.requests: 0 lets nothing through"),
+    (
+        "requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true",
+        "pending: 50",
+        "spec.limits.pending: nothing waits without a bound",
+    ),
+    (
+        "consecutiveFailures: 5",
+        "consecutiveFailures: 0",
+        "spec.ejection.consecutiveFailures: 0 would eject everybody",
+    ),
+    ("maxPercent: 40", "maxPercent: 101", "spec.ejection.maxPercent: is more than 100"),
+    ("algorithm: Maglev", "algorithm: Random", "spec.balancing.hash: is not looked at"),
+    ("    hash: {header: X-User}\n", "", "spec.balancing.algorithm: has no hash: say what"),
+    (
+        "{header: X-User}",
+        "{header: X-User, source: true}",
+        "spec.balancing.hash: names not one thing",
+    ),
+    (
+        "{header: X-User}",
+        "{header: 'X User'}",
+        "spec.balancing.hash.header: \"X User\" is not the name",
+    ),
+    ("algorithm: Maglev", "algorithm: Best", "spec.balancing.algorithm: unknown variant `Best`"),
+    ("percent: 0.5", "percent: 101", "spec.faults.delay.percent: 101 is not from 0 to 100"),
+    ("status: 503", "status: 42", "spec.faults.abort.status: 42 is not from 200 to 599"),
+    ("hedging:", "hedgeing:", "spec.hedgeing: unknown field"),
+];
+
+/// The same of [`LIMITS`].
+const OF_LIMITS: &[(&str, &str, &str)] = &[
+    (
+        "kind: Workload",
+        "kind: Service",
+        "spec.targetRefs[0].kind: Service of group \"leno.dev\" is no target",
+    ),
+    ("burst: 3", "burst: 0", "spec.limits[1].burst: 0 lets nothing through"),
+    ("per: 1m", "per: 25h", "spec.limits[1].per: is longer than 24h"),
+    ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: names not one key"),
+    ("scope: Global", "scope: Everywhere", "spec.limits[2].scope: unknown variant `Everywhere`"),
+];
+
 #[test]
 fn every_mistake_says_where_and_what_to_do() {
-    for (from, to, expected) in [
-        (
-            "kind: Service, name: cart",
-            "kind: Secret, name: cart",
-            "p.yaml:6:22: spec.targetRefs[0].kind: Secret of group \"\" is no target: use Service of group",
-        ),
-        (
-            "name: cart}\n  retries",
-            "name: cart, sectionName: x}\n  retries",
-            "spec.targetRefs[1].sectionName: names a port",
-        ),
-        ("attempts: 3", "attempts: 11", "p.yaml:9:15: spec.retries.attempts: is not from 1 to 10"),
-        ("5xx", "2xx", "spec.retries.on[4]: \"2xx\" is no failure: use connect-failure"),
-        ("UNAVAILABLE", "OK", "spec.retries.on[6]: \"OK\" is no failure"),
-        (
-            "perTryTimeout: 250ms",
-            "perTryTimeout: 250",
-            "spec.retries.perTryTimeout: should be a text",
-        ),
-        ("perTryTimeout: 250ms", "perTryTimeout: 0s", "spec.retries.perTryTimeout: is no time"),
-        (
-            "perTryTimeout: 250ms",
-            "perTryTimeout: 11s",
-            "spec.timeouts.request: is shorter than retries.perTryTimeout",
-        ),
-        ("maxBackoff: 1s", "maxBackoff: 1ms", "spec.retries.maxBackoff: is shorter than backoff"),
-        ("percent: 25", "percent: 1001", "spec.retries.budget.percent: is more than 1000"),
-        ("copies: 2", "copies: 9", "spec.hedging.copies: is not from 1 to 3"),
-        ("requests: 200", "requests: 0", "spec.limits.requests: 0 lets nothing through"),
-        (
-            "requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true",
-            "pending: 50",
-            "spec.limits.pending: nothing waits without a bound",
-        ),
-        (
-            "consecutiveFailures: 5",
-            "consecutiveFailures: 0",
-            "spec.ejection.consecutiveFailures: 0 would eject everybody",
-        ),
-        ("maxPercent: 40", "maxPercent: 101", "spec.ejection.maxPercent: is more than 100"),
-        ("algorithm: Maglev", "algorithm: Random", "spec.balancing.hash: is not looked at"),
-        ("    hash: {header: X-User}\n", "", "spec.balancing.algorithm: has no hash: say what"),
-        (
-            "{header: X-User}",
-            "{header: X-User, source: true}",
-            "spec.balancing.hash: names not one thing",
-        ),
-        (
-            "{header: X-User}",
-            "{header: 'X User'}",
-            "spec.balancing.hash.header: \"X User\" is not the name",
-        ),
-        (
-            "algorithm: Maglev",
-            "algorithm: Best",
-            "spec.balancing.algorithm: unknown variant `Best`",
-        ),
-        ("percent: 0.5", "percent: 101", "spec.faults.delay.percent: 101 is not from 0 to 100"),
-        ("status: 503", "status: 42", "spec.faults.abort.status: 42 is not from 200 to 599"),
-        ("hedging:", "hedgeing:", "spec.hedgeing: unknown field"),
-    ] {
+    for (from, to, expected) in OF_TRAFFIC {
         let text = FULL.replacen(from, to, 1);
         assert_ne!(text, FULL, "{from}");
         refused(&text, expected);
     }
-    for (from, to, expected) in [
-        (
-            "kind: Workload",
-            "kind: Service",
-            "spec.targetRefs[0].kind: Service of group \"leno.dev\" is no target",
-        ),
-        ("burst: 3", "burst: 0", "spec.limits[1].burst: 0 lets nothing through"),
-        ("per: 1m", "per: 25h", "spec.limits[1].per: is longer than 24h"),
-        ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: names not one key"),
-        (
-            "scope: Global",
-            "scope: Everywhere",
-            "spec.limits[2].scope: unknown variant `Everywhere`",
-        ),
-    ] {
+    for (from, to, expected) in OF_LIMITS {
         let text = LIMITS.replacen(from, to, 1);
         assert_ne!(text, LIMITS, "{from}");
         refused(&text, expected);

@@ -164,28 +164,29 @@ pub struct Limits {
 /// When an endpoint that fails is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failures in a row.
+    /// Failures in a row that eject it, one or more; none never does.
     pub consecutive_failures: Option<u32>,
     /// Whether one that succeeds less often than the others is.
     pub success_rate: Option<SuccessRate>,
-    /// How long the first ejection lasts.
+    /// How long the first ejection lasts; doubled by each further one.
     pub base: Duration,
     /// The longest.
     pub max: Duration,
-    /// Most endpoints left out at once, in percent.
+    /// Most endpoints left out at once, in percent; one may always be, the last one never.
     pub max_percent: u8,
-    /// With fewer percent left, all are used again.
+    /// When fewer than so many percent are left, all are used again (panic): what fails then is
+    /// more likely the client, the network or what the service depends on.
     pub panic_percent: u8,
 }
 
 /// Comparing endpoints by how often they succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuccessRate {
-    /// How often.
+    /// How often they are compared, over what was seen since.
     pub interval: Duration,
     /// One with fewer requests is not judged.
     pub minimum_requests: u32,
-    /// How far below the mean, in hundredths of the standard deviation.
+    /// How far below the mean of the others one must lie, in hundredths of their standard deviation.
     pub deviations_percent: u32,
 }
 
@@ -327,6 +328,7 @@ impl Default for Budget {
 }
 
 impl Default for Ejection {
+    /// Never, with the times and shares that hold once it is asked for.
     fn default() -> Self {
         Self {
             consecutive_failures: None,

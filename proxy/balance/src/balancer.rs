@@ -7,15 +7,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use leno_types::traffic::{Ejection, SuccessRate};
+
 use crate::group::Group;
 use crate::load::Standing;
 use crate::rng::Rng;
-use crate::settings::{Algorithm, Candidate, Ejection, Locality, Nearness, Settings, SuccessRate};
+use crate::settings::{Algorithm, Candidate, Locality, Nearness, Settings};
 use crate::slot::{Pick, Slot};
 use crate::tables::Table;
 
 /// How often ejections are forgotten by one where success rates are not compared.
 const FORGET: Duration = Duration::from_secs(10);
+
+/// With fewer endpoints that were seen often enough nobody's success rate is compared: of two that differ
+/// nobody can say which one is odd.
+const MIN_COMPARED: u32 = 3;
 
 /// How far below the others' success rate an endpoint must lie at least: where all others are
 /// perfect, any deviation is many standard deviations.
@@ -241,7 +247,7 @@ impl<T: Eq + Hash> Balancer<T> {
     /// Whether endpoints are ejected for failed requests.
     fn compares(&self) -> bool {
         let Ejection { consecutive_failures, success_rate, .. } = self.settings.ejection;
-        consecutive_failures > 0 || success_rate.is_some()
+        consecutive_failures.is_some() || success_rate.is_some()
     }
 
     /// Ejects endpoints that succeed less often than the others, when it is time to compare.
@@ -269,7 +275,7 @@ impl<T: Eq + Hash> Balancer<T> {
         for (share, _) in self.slots.iter().filter_map(|slot| seen(slot)) {
             (n, sum, squares) = (n + 1, sum + share, squares + share * share);
         }
-        if n < rate.minimum_endpoints.max(2) {
+        if n < MIN_COMPARED {
             return;
         }
         for slot in &self.slots {

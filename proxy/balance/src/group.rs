@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use crate::settings::{Ejection, Nearness};
+use leno_types::traffic::Ejection;
+
+use crate::settings::Nearness;
 
 /// Shared by all slots, so that a pick can report without its balancer.
 #[derive(Debug, Default)]

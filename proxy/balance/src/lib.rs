@@ -31,8 +31,9 @@ mod tables;
 
 pub use balancer::{Balancer, NoPick, Wanted};
 pub use hash::{hash, mix};
+pub use leno_types::traffic::{Ejection, SuccessRate};
 pub use load::{DECAY, FIRST_EJECTION, LAST_RESORT, MAX_EJECTION, PENALTY, STALL_HOLD};
 pub use rng::Rng;
-pub use settings::{Algorithm, Candidate, Ejection, Locality, Nearness, Settings, SuccessRate};
+pub use settings::{Algorithm, Candidate, Locality, Nearness, Settings};
 pub use slot::Pick;
 pub use tables::{MAGLEV_ENTRIES, MAX_RING_POINTS, POINTS_PER_ENDPOINT};

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::settings::Ejection;
+use leno_types::traffic::Ejection;
 
 /// The time in which a latency estimate falls to 1/e when nothing confirms it: long enough to
 /// remember a slow endpoint over some requests, short enough to try it again soon.

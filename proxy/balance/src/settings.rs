@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use leno_types::traffic::Ejection;
+
 /// How an endpoint is chosen among those that may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
@@ -66,37 +68,6 @@ pub enum Nearness {
     Elsewhere,
 }
 
-/// When an endpoint that fails requests is left out, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ejection {
-    /// Failures in a row that eject it; 0 never does.
-    pub consecutive_failures: u32,
-    /// Whether one that succeeds less often than the others is.
-    pub success_rate: Option<SuccessRate>,
-    /// How long the first ejection lasts; doubled by each further one.
-    pub base: Duration,
-    /// The longest.
-    pub max: Duration,
-    /// Most endpoints left out at once, in percent; one may always be, the last one never.
-    pub max_percent: u8,
-    /// When fewer than so many percent are left, all are used again (panic): what fails then is
-    /// more likely the client, the network or what the service depends on.
-    pub panic_percent: u8,
-}
-
-/// Comparing endpoints by how often they succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SuccessRate {
-    /// How often they are compared, over what was seen since.
-    pub interval: Duration,
-    /// One with fewer requests is not judged.
-    pub minimum_requests: u32,
-    /// With fewer such endpoints nobody is.
-    pub minimum_endpoints: u32,
-    /// How far below the mean one must lie, in hundredths of the standard deviation.
-    pub deviations_percent: u32,
-}
-
 /// An endpoint with what the balancer needs to know of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<T> {
@@ -119,31 +90,6 @@ impl Default for Settings {
             locality: Locality::Any,
             ejection: Ejection::default(),
             endpoint_requests: u32::MAX,
-        }
-    }
-}
-
-impl Default for Ejection {
-    /// Never, with the times and shares that hold once it is asked for.
-    fn default() -> Self {
-        Self {
-            consecutive_failures: 0,
-            success_rate: None,
-            base: Duration::from_secs(1),
-            max: Duration::from_secs(60),
-            max_percent: 50,
-            panic_percent: 30,
-        }
-    }
-}
-
-impl Default for SuccessRate {
-    fn default() -> Self {
-        Self {
-            interval: Duration::from_secs(10),
-            minimum_requests: 50,
-            minimum_endpoints: 3,
-            deviations_percent: 190,
         }
     }
 }

@@ -103,7 +103,7 @@ impl<T> Slot<T> {
             return;
         }
         let failures = self.load.count_failure();
-        if ejection.consecutive_failures > 0 && failures >= ejection.consecutive_failures {
+        if ejection.consecutive_failures.is_some_and(|most| failures >= most) {
             self.eject(now);
         }
     }

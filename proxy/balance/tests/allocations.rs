@@ -88,7 +88,7 @@ fn no_algorithm_allocates() {
         let mut balancer = Balancer::new();
         let rate = Some(SuccessRate::default());
         let ejection =
-            Ejection { consecutive_failures: 3, success_rate: rate, ..Ejection::default() };
+            Ejection { consecutive_failures: Some(3), success_rate: rate, ..Ejection::default() };
         balancer.configure(Settings { algorithm, ejection, ..Settings::default() });
         let candidate = |endpoint: u32| Candidate {
             endpoint,

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::application::{Application, NoStream};
+use crate::limit::{self, Key, RATE_LIMITED};
 
 /// Said in `leno-error` when the application cannot be connected to; the client's proxy then tries
 /// another endpoint, because the request never reached an application.
@@ -31,14 +32,14 @@ const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 pub(crate) async fn serve_http1<S: Io>(
     shared: &Shared,
     application: &Application,
-    edge: &Edge,
+    (edge, key): (&Edge, Option<&Key>),
     client: S,
     first: &[u8],
 ) {
     let client = Conn::with_received(client, first);
     let forward = async |client: &mut Conn<S>, request: &RequestHead| {
         let _busy = shared.parts.activity.enter();
-        forward(shared, application, edge, (client, request)).await
+        forward(shared, application, (edge, key), (client, request)).await
     };
     let refused = |status, cause| {
         edge.error(cause);
@@ -48,11 +49,11 @@ pub(crate) async fn serve_http1<S: Io>(
 }
 
 /// A request of an HTTP/2 client, with what it is served by.
-pub(crate) type Job = (Rc<Shared>, Rc<Application>, Rc<Edge>, Call);
+pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Edge>, Option<Rc<Key>>), Call);
 
-async fn serve_call((shared, application, edge, call): Job) {
+async fn serve_call((shared, application, (edge, key), call): Job) {
     let _busy = shared.parts.activity.enter();
-    forward_call(&shared, &application, &edge, call).await;
+    forward_call(&shared, &application, (&edge, key.as_deref()), call).await;
 }
 
 /// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
@@ -60,13 +61,13 @@ async fn serve_call((shared, application, edge, call): Job) {
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Shared>,
     application: &Rc<Application>,
-    edge: &Rc<Edge>,
+    (edge, key): (&Rc<Edge>, Option<Rc<Key>>),
     (client, first): (S, &[u8]),
     is_mesh: bool,
 ) {
     let begin = |request| {
         let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
-        let job = (Rc::clone(shared), Rc::clone(application), Rc::clone(edge), call);
+        let job = (Rc::clone(shared), Rc::clone(application), (Rc::clone(edge), key.clone()), call);
         shared.tasks.run(job, serve_call);
     };
     let drained = shared.parts.activity.drained();
@@ -80,12 +81,17 @@ pub(crate) async fn serve_http2<S: Io>(
 async fn forward<S: Io>(
     shared: &Shared,
     application: &Application,
-    edge: &Edge,
+    (edge, key): (&Edge, Option<&Key>),
     (client, request): (&mut Conn<S>, &RequestHead),
 ) -> After {
     let registry = &shared.parts.registry;
     let head = request.view(client.received());
     let begun = registry.begin(head.version().as_str(), head.method(), head.target());
+    if let Err(wait) = shared.limits.check(registry, key, head) {
+        fail(shared, edge, &begun, (429, RATE_LIMITED, false));
+        let line = limit::retry_after(wait);
+        return client.answer(request, &limit::answer(line.as_ref())).await;
+    }
     loop {
         let (mut server, reused) = match connection(shared, application).await {
             Ok(connection) => connection,
@@ -113,10 +119,20 @@ async fn forward<S: Io>(
 }
 
 /// One request of an HTTP/2 client: as HTTP/1 if that is what it was.
-async fn forward_call(shared: &Shared, application: &Application, edge: &Edge, mut call: Call) {
+async fn forward_call(
+    shared: &Shared,
+    application: &Application,
+    (edge, key): (&Edge, Option<&Key>),
+    mut call: Call,
+) {
     let head = call.view();
     let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = call.is_grpc();
+    if let Err(wait) = shared.limits.check(&shared.parts.registry, key, head) {
+        fail(shared, edge, &begun, (429, RATE_LIMITED, is_grpc));
+        let line = limit::retry_after(wait);
+        return call.respond(&limit::answer(line.as_ref()));
+    }
     let sent = if call.was_http1() {
         to_http1(shared, application, edge, &mut call).await
     } else {
@@ -215,7 +231,9 @@ fn unreachable(edge: &Edge, error: &ConnectError) -> (u16, &'static str) {
 /// the request is sent again on another one, where that is safe.
 fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) -> bool {
     done.failure.as_ref().is_some_and(|failure| {
-        let again = failure.retryable && failure.place != Place::Client;
+        // What is no HTTP says nothing of a connection that was given up.
+        let is_stale = !matches!(failure.cause, Cause::Head(_));
+        let again = failure.retryable && failure.place != Place::Client && is_stale;
         let unseen = matches!(failure.cause, Cause::Stale);
         again && reused && (unseen || idempotent())
     })

@@ -19,6 +19,7 @@
 mod accept;
 mod application;
 mod http;
+mod limit;
 mod opaque;
 mod race;
 
@@ -34,12 +35,14 @@ use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
 use leno_tls::{Acceptor, MeshStream};
 use leno_transport::{Activity, Stream, original_destination};
 use leno_types::mesh::{ServerPolicy, declared};
+use leno_types::traffic::RateLimit;
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use accept::Accepted;
 use application::Application;
+use limit::{Key, RateLimits};
 use opaque::Tls;
 
 /// Most ports of the application whose pools are kept apart; applications have a handful.
@@ -64,6 +67,10 @@ pub struct Parts {
     pub limits: Limits,
     /// Where the application is, whatever the original destination.
     pub application: Option<SocketAddr>,
+    /// How many requests it takes.
+    pub rate_limits: Arc<[RateLimit]>,
+    /// How many workers share that.
+    pub workers: u16,
 }
 
 /// The inbound side of one worker.
@@ -79,6 +86,7 @@ pub(crate) struct Shared {
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// Those that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
+    pub(crate) limits: RateLimits,
 }
 
 /// Who is on a connection, and for what.
@@ -92,7 +100,9 @@ impl Inbound {
     /// The inbound side, ready to serve.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let shared = Rc::new(Shared { parts, h2_limits: Rc::default(), tasks: Tasks::new() });
+        let limits = RateLimits::new(&parts.rate_limits, parts.workers);
+        let (h2_limits, tasks) = (Rc::default(), Tasks::new());
+        let shared = Rc::new(Shared { parts, h2_limits, tasks, limits });
         Self { shared, applications: RefCell::default() }
     }
 
@@ -120,7 +130,9 @@ impl Inbound {
             }
             Some(Accepted::Http { stream, first, version }) => {
                 let edge = self.shared.edge(&client);
-                self.requests((&edge, false), &application, (stream, &first), version).await;
+                let key = self.shared.limits.key(&client, application.dialled().port());
+                let client = (stream, &first[..]);
+                self.requests((&edge, key, false), &application, client, version).await;
             }
             Some(Accepted::Opaque { stream, server, tls }) => {
                 let edge = self.shared.edge(&client);
@@ -145,6 +157,7 @@ impl Inbound {
     ) {
         let edge = self.shared.edge(client);
         let is_mesh = client.identity.is_some();
+        let key = self.shared.limits.key(client, application.dialled().port());
         let version = match (protocol, declared) {
             (Protocol::Http2, _) => Version::Http2,
             (Protocol::Http1, _) => Version::Http11,
@@ -157,7 +170,7 @@ impl Inbound {
                 match leno_http::opening(&mut stream, &mut first, version, limits).await {
                     Ok(Some(version)) => {
                         let client = (stream, &first[..]);
-                        self.requests((&edge, false), application, client, version).await;
+                        self.requests((&edge, key, false), application, client, version).await;
                     }
                     Ok(None) => {}
                     Err(error) => {
@@ -172,27 +185,30 @@ impl Inbound {
                 return opaque::serve(&self.shared, application, &edge, stream, server).await;
             }
         };
-        self.requests((&edge, is_mesh), application, (stream, &[]), version).await;
+        self.requests((&edge, key, is_mesh), application, (stream, &[]), version).await;
     }
 
     /// Serves the requests of a client, of which `first` was read already.
     async fn requests<S: Io>(
         &self,
-        (edge, is_mesh): (&Rc<Edge>, bool),
+        (edge, key, is_mesh): (&Rc<Edge>, Option<Key>, bool),
         application: &Rc<Application>,
         (stream, first): (S, &[u8]),
         version: Version,
     ) {
         if version == Version::Http2 {
-            http::serve_http2(&self.shared, application, edge, (stream, first), is_mesh).await;
+            let counted = (edge, key.map(Rc::new));
+            http::serve_http2(&self.shared, application, counted, (stream, first), is_mesh).await;
         } else {
-            http::serve_http1(&self.shared, application, edge, stream, first).await;
+            let counted = (&**edge, key.as_ref());
+            http::serve_http1(&self.shared, application, counted, stream, first).await;
         }
     }
 
     /// Closes idle connections that are too old. To be called every few seconds.
     pub fn sweep(&self) {
         self.shared.tasks.sweep();
+        self.shared.limits.sweep();
         let mut applications = self.applications.borrow_mut();
         applications.retain(|_, application| {
             application.pool.sweep();

@@ -63,6 +63,8 @@ impl Lab {
             activity: Rc::clone(&activity),
             limits: Limits::default(),
             application,
+            rate_limits: [].into(),
+            workers: 1,
         });
         // The workload's own address, on the port of the application.
         let own = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 77));

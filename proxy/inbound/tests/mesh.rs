@@ -57,6 +57,8 @@ async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc
         activity: Rc::default(),
         limits: Limits::default(),
         application: Some(address),
+        rate_limits: [].into(),
+        workers: 1,
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = listener.local_addr().unwrap();

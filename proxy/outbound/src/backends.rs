@@ -7,14 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use leno_balance::{Balancer, NoPick, Pick};
+use leno_balance::{Balancer, Candidate, Nearness, NoPick, Pick, Wanted, hash};
 use leno_http::ConnPool;
-use leno_telemetry::{Direction, Edge, EdgeLabels};
+use leno_policy::effective;
+use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
 use leno_tls::Channel;
-use leno_types::Protocol;
 use leno_types::mesh::{Endpoint, Service};
+use leno_types::{Protocol, ServiceName};
 
 use crate::Shared;
+use crate::policy::ClientPolicy;
 use crate::routes::Routes;
 use crate::server::Clients;
 
@@ -30,6 +32,9 @@ pub(crate) struct Backends {
     balancer: RefCell<Balancer<Remote>>,
     /// Where requests go instead of to these endpoints, where somebody has said so.
     routes: RefCell<Option<Rc<Routes>>>,
+    policy: Rc<ClientPolicy>,
+    /// Ejections that were counted.
+    ejections: Cell<u64>,
     /// Counts what failed before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
 }
@@ -83,15 +88,21 @@ impl ServiceLabels {
 }
 
 impl Backends {
-    pub(crate) fn new(shared: Rc<Shared>, labels: ServiceLabels, like: IpAddr) -> Self {
+    /// For `dialled`, or an address like it where everything goes to one service.
+    pub(crate) fn new(shared: Rc<Shared>, labels: ServiceLabels, dialled: SocketAddr) -> Self {
+        let policy = Rc::new(policy(&shared, &labels, dialled.port()));
+        let mut balancer = Balancer::new();
+        balancer.configure(policy.settings());
         Self {
             shared,
             labels,
-            like,
+            like: dialled.ip(),
             declared: Cell::new(Protocol::Detect),
             server_first: Cell::new(false),
-            balancer: RefCell::new(Balancer::new()),
+            balancer: RefCell::new(balancer),
             routes: RefCell::new(None),
+            policy,
+            ejections: Cell::new(0),
             nobody: OnceCell::new(),
         }
     }
@@ -101,9 +112,14 @@ impl Backends {
         self.declared.set(protocol);
         let remotes = endpoints.iter().filter_map(|endpoint| {
             let address = endpoint.address(self.like)?;
-            Some(self.remote(endpoint, address))
+            Some(Candidate {
+                endpoint: self.remote(endpoint, address),
+                key: hash(address.to_string().as_bytes()),
+                weight: 1,
+                nearness: Nearness::Elsewhere,
+            })
         });
-        self.balancer.borrow_mut().update(remotes);
+        self.balancer.borrow_mut().update_with(Instant::now(), remotes);
     }
 
     /// Takes the routes that discovery has for a port now. What they were stays with requests that
@@ -145,8 +161,37 @@ impl Backends {
 
     /// An endpoint that is none of `tried`; at once, or why there is none (failfast).
     pub(crate) fn pick(&self, tried: &[SocketAddr]) -> Result<Pick<Remote>, NoPick> {
+        self.pick_for(Wanted::default(), tried)
+    }
+
+    /// The same for a request that is to stay with others.
+    pub(crate) fn pick_for(
+        &self,
+        wanted: Wanted,
+        tried: &[SocketAddr],
+    ) -> Result<Pick<Remote>, NoPick> {
         let excluded = |remote: &Remote| tried.contains(&remote.address);
-        self.balancer.borrow_mut().pick(Instant::now(), excluded)
+        let picked = self.balancer.borrow_mut().pick_for(Instant::now(), wanted, excluded);
+        self.count_ejections();
+        picked
+    }
+
+    /// Whether there are endpoints that are none of `tried`.
+    pub(crate) fn has_others(&self, tried: &[SocketAddr]) -> bool {
+        let balancer = self.balancer.borrow();
+        balancer.endpoints().any(|(remote, _)| !tried.contains(&remote.address))
+    }
+
+    /// What policy says about requests to here.
+    pub(crate) fn policy(&self) -> &Rc<ClientPolicy> {
+        &self.policy
+    }
+
+    fn count_ejections(&self) {
+        let ejections = self.balancer.borrow().ejections();
+        for _ in self.ejections.replace(ejections)..ejections {
+            self.shared.registry.count(Counter::Ejections);
+        }
     }
 
     /// Whether there is nowhere to send anything to.
@@ -160,6 +205,7 @@ impl Backends {
     }
 
     pub(crate) fn sweep(&self) {
+        self.count_ejections();
         for (remote, _in_flight) in self.balancer.borrow().endpoints() {
             remote.pool.sweep();
             remote.clients.sweep();
@@ -207,6 +253,15 @@ impl Remote {
     }
 }
 
+/// What holds for requests to a service's port. A workload that was dialled by its address has none.
+fn policy(shared: &Shared, labels: &ServiceLabels, port: u16) -> ClientPolicy {
+    let ServiceLabels { service, namespace } = labels;
+    let name = ServiceName { namespace: Arc::clone(namespace), name: Arc::clone(service) };
+    let policies = shared.traffic.get(&name).map_or(&[][..], |policies| policies);
+    let source = format!("{}/{}", shared.client_namespace, shared.client);
+    ClientPolicy::new(effective(policies, port, None), &source, &shared.limits)
+}
+
 /// Why no endpoint could be picked, for `leno-error` and metrics.
 pub(crate) const fn cause(reason: NoPick) -> &'static str {
     match reason {
@@ -233,7 +288,8 @@ mod tests {
         let identity = Identity::new(domain, "shop", "web").unwrap();
         for (address, mtls) in [("127.0.0.1", false), ("192.0.2.1", true)] {
             let ip: IpAddr = address.parse().unwrap();
-            let backends = Backends::new(Rc::clone(&outbound.shared), ServiceLabels::none(), ip);
+            let (shared, dialled) = (Rc::clone(&outbound.shared), SocketAddr::new(ip, 80));
+            let backends = Backends::new(shared, ServiceLabels::none(), dialled);
             backends.update(
                 Protocol::Http1,
                 &[Endpoint {

@@ -239,7 +239,7 @@ impl Destination {
         }
         let backends = match before {
             Some(Route::Backends(backends)) if backends.labels() == &labels => backends,
-            _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original.ip())),
+            _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original)),
         };
         backends.update(protocol, &endpoints);
         if let (Resolution::Service(service), false) = (now, self.routed) {

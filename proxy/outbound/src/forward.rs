@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use leno_balance::Pick;
+use leno_balance::{NoPick, Pick, Wanted};
 use leno_http::{
-    Cause, Exchange, Failure, Judgement, Order, Place, ResponseView, grpc_status_of, is_idempotent,
+    Cause, Exchange, Failure, HeaderLine, Judgement, Order, Place, ResponseView, grpc_status_of,
+    is_idempotent,
 };
-use leno_telemetry::{Begun, Outcome};
+use leno_resilience::Permit;
+use leno_telemetry::{Begun, Counter, Outcome};
 use leno_tls::refused_by_server;
 use smallvec::SmallVec;
 
@@ -17,9 +19,10 @@ use crate::backends::{Backends, Remote, cause};
 use crate::connect::REFUSED_BY_SERVER;
 use crate::destination::{Destination, Route};
 use crate::mirror;
+use crate::policy::{ClientPolicy, Plan};
 use crate::request::Request;
 use crate::routes::{Applied, Decision, MeshAnswer, Routes};
-use crate::server::{self, Server};
+use crate::server::{self, GetError, Server};
 
 /// Most endpoints tried for one request, and most tries in all.
 const MAX_TRIES: usize = 3;
@@ -30,6 +33,12 @@ const APPLICATION_UNREACHABLE: &[u8] = b"application-unreachable";
 
 /// gRPC's UNAVAILABLE: what such an error is to a gRPC client.
 const GRPC_UNAVAILABLE: &[u8] = b"14";
+
+/// Said in `leno-error` when policy answers a request itself.
+const FAULT_ABORT: &str = "fault-abort";
+
+/// Said when as many requests are under way and wait as policy allows.
+const OVERLOADED: &str = "overloaded";
 
 /// gRPC's DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
@@ -50,10 +59,14 @@ pub(crate) enum Forwarded {
 struct Attempts<'a, R> {
     shared: &'a Shared,
     backends: &'a Backends,
+    policy: &'a ClientPolicy,
+    plan: Plan,
+    wanted: Wanted,
     request: &'a mut R,
     begun: Begun,
     is_grpc: bool,
     tried: Tried,
+    /// Tries that were not made by policy.
     tries: usize,
     /// What a route changes.
     applied: Option<Rc<Applied>>,
@@ -62,7 +75,13 @@ struct Attempts<'a, R> {
 /// Whether there is to be another try.
 enum Verdict {
     Done,
-    Again { same_endpoint: bool, cause: &'static str },
+    /// At once, because the request never reached an application.
+    Again {
+        same_endpoint: bool,
+        cause: &'static str,
+    },
+    /// Because policy says so.
+    Policy(Duration),
 }
 
 /// Sends a request to an endpoint; counts it.
@@ -77,7 +96,6 @@ pub(crate) async fn forward<R: Request>(
     let head = request.view();
     let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = request.is_grpc();
-    let tried = Tried::new();
     let (backends, applied) = match backends.routes() {
         None => (backends, None),
         // In a box: requests without routes hold no room for it.
@@ -86,8 +104,22 @@ pub(crate) async fn forward<R: Request>(
             Err(answer) => return answered(shared, &backends, (&begun, is_grpc), answer),
         },
     };
-    let backends = &backends;
-    Attempts { shared, backends, request, begun, is_grpc, tried, tries: 0, applied }.run().await
+    let head = request.view();
+    let policy = backends.policy();
+    let attempts = Attempts {
+        shared,
+        backends: &backends,
+        policy,
+        plan: policy.plan(is_idempotent(head.method())),
+        wanted: policy.wanted(head),
+        request,
+        begun,
+        is_grpc,
+        tried: Tried::new(),
+        tries: 0,
+        applied,
+    };
+    attempts.run().await
 }
 
 /// Where a request's route leads, and what it changes; or what it has the request answered with.
@@ -127,70 +159,193 @@ fn answered(
 
 impl<R: Request> Attempts<'_, R> {
     async fn run(mut self) -> Forwarded {
+        let fault = self.policy.fault();
+        if let Some(delay) = fault.delay {
+            self.shared.registry.count(Counter::FaultsDelayed);
+            tokio::time::sleep(delay).await;
+        }
+        if let Some(status) = fault.abort {
+            self.shared.registry.count(Counter::FaultsAborted);
+            return self.nowhere(status, FAULT_ABORT);
+        }
+        let _place = match self.enter().await {
+            Ok(place) => place,
+            Err((status, cause)) => return self.nowhere(status, cause),
+        };
         loop {
-            let pick = match self.backends.pick(&self.tried) {
+            let pick = match self.pick() {
                 Ok(pick) => pick,
-                Err(reason) => return self.nowhere(cause(reason)),
+                Err(reason) if self.waits_for_endpoints(reason).await => continue,
+                Err(reason) => return self.nowhere(503, cause(reason)),
             };
-            self.tries += 1;
-            let deadline = self.applied.as_ref().and_then(|applied| applied.deadline());
-            let connection =
-                server::get(self.shared, pick.endpoint(), self.request, deadline).await;
-            let mut server = match connection {
-                Ok(server) => server,
-                Err(error) => {
-                    tracing::debug!(%error, "endpoint left out");
-                    let (status, cause) = (error.status(), error.cause());
-                    let edge = pick.endpoint().edge(self.shared);
-                    edge.error(cause);
-                    if error.is_of_endpoint() {
-                        edge.connect_failure();
-                        pick.connect_failed(Instant::now());
-                        self.tried.push(pick.endpoint().address);
-                        if self.tried.len() < MAX_TRIES {
-                            edge.retry();
-                            continue;
-                        }
-                    }
-                    return self.failed(&pick, status, cause);
-                }
-            };
-            let mut order = Order::new(&self.shared.limits).judged_by(refuse_unreached);
-            order.close_client = self.shared.activity.is_draining();
-            order.mesh = server.is_mesh;
-            order.deadline = deadline;
-            let removed = self.applied.as_ref().map(|applied| applied.removed());
-            if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
-                order.request = applied.request(of_request);
-                order.response = applied.response(of_response);
-            }
-            let done = server.exchange(self.request, &mut order).await;
-            let Verdict::Again { same_endpoint, cause } = self.verdict(&pick, &done, &server)
-            else {
-                self.count(&pick, &done);
-                server.give_back(pick.endpoint(), &done);
-                return Forwarded::Done(done);
-            };
-            pick.endpoint().edge(self.shared).retry();
-            if !same_endpoint {
-                self.tried.push(pick.endpoint().address);
-            }
-            if self.tries >= MAX_TRIES {
-                return self.failed(&pick, 503, cause);
+            if let Some(forwarded) = self.attempt(pick).await {
+                return forwarded;
             }
         }
     }
 
+    /// A place among the requests under way, within the time that there is.
+    async fn enter(&self) -> Result<Option<Permit>, (u16, &'static str)> {
+        let entered = self.policy.enter();
+        let entered = match self.plan.request_by() {
+            None => entered.await,
+            Some(by) => match tokio::time::timeout_at(by.into(), entered).await {
+                Ok(entered) => entered,
+                Err(_) => return Err((504, "deadline")),
+            },
+        };
+        entered.map_err(|_| (503, OVERLOADED))
+    }
+
+    /// Whether policy has a request wait whose tries have found every endpoint dead; they are tried
+    /// again soon.
+    async fn waits_for_endpoints(&mut self, reason: NoPick) -> bool {
+        if reason != NoPick::Failfast || self.plan.made() == 0 {
+            return false;
+        }
+        let policy = (self.policy, &*self.shared.registry);
+        let Some(wait) = self.plan.after_connecting(policy) else { return false };
+        tokio::time::sleep(wait).await;
+        true
+    }
+
+    /// An endpoint that was not tried yet; where policy makes another try, any.
+    fn pick(&mut self) -> Result<Pick<Remote>, NoPick> {
+        let picked = self.backends.pick_for(self.wanted, &self.tried);
+        if matches!(picked, Err(NoPick::Excluded)) && self.plan.made() > 0 {
+            self.tried.clear();
+            return self.backends.pick_for(self.wanted, &self.tried);
+        }
+        picked
+    }
+
+    /// One try; none where there is to be another one.
+    async fn attempt(&mut self, pick: Pick<Remote>) -> Option<Forwarded> {
+        self.tries += 1;
+        let deadline = self.deadline();
+        let got = server::get(self.shared, pick.endpoint(), self.request, deadline).await;
+        let mut server = match got {
+            Ok(server) => server,
+            Err(error) => return self.not_connected(&pick, &error).await,
+        };
+        let done = self.exchange(&pick, &mut server, deadline).await;
+        let (same_endpoint, cause) = match self.verdict(&pick, &done, &server) {
+            Verdict::Done => {
+                self.count(&pick, &done);
+                server.give_back(pick.endpoint(), &done);
+                return Some(Forwarded::Done(done));
+            }
+            Verdict::Policy(wait) => {
+                pick.failed(Instant::now());
+                pick.penalise(Instant::now());
+                self.again(pick, wait).await;
+                return None;
+            }
+            Verdict::Again { same_endpoint, cause } => (same_endpoint, cause),
+        };
+        pick.endpoint().edge(self.shared).retry();
+        if !same_endpoint {
+            self.tried.push(pick.endpoint().address);
+        }
+        (self.tries >= MAX_TRIES).then(|| self.failed(&pick, 503, cause))
+    }
+
+    /// When a try that begins now must be over.
+    fn deadline(&self) -> Option<tokio::time::Instant> {
+        let of_route = self.applied.as_ref().and_then(|applied| applied.deadline());
+        [self.plan.request_by().map(Into::into), of_route].into_iter().flatten().min()
+    }
+
+    async fn exchange(
+        &mut self,
+        pick: &Pick<Remote>,
+        server: &mut Server,
+        deadline: Option<tokio::time::Instant>,
+    ) -> Exchange {
+        let line = self.policy.session_line(self.wanted, pick.key());
+        let policy = (self.policy, &*self.shared.registry);
+        let plan = &mut self.plan;
+        let response_by = plan.response_by(self.policy).map(Into::into);
+        let judge = |response: ResponseView<'_>, replayable: bool| {
+            let unreached = refuse_unreached(response, replayable);
+            if unreached == Judgement::Forward && plan.judge(policy, response, replayable) {
+                return Judgement::Refuse;
+            }
+            unreached
+        };
+        let mut order = Order::new(self.policy.limits(&self.shared.limits)).judged_by(judge);
+        order.close_client = self.shared.activity.is_draining();
+        order.mesh = server.is_mesh;
+        order.deadline = deadline;
+        order.response_by = response_by;
+        let removed = self.applied.as_ref().map(|applied| applied.removed());
+        if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
+            order.request = applied.request(of_request);
+            order.response = applied.response(of_response);
+        }
+        let added: Vec<HeaderLine>;
+        if let Some(line) = line {
+            added = order.response.add.iter().cloned().chain([line]).collect();
+            order.response.add = &added;
+        }
+        server.exchange(self.request, &mut order).await
+    }
+
+    /// Waits for another try by policy, which begins elsewhere.
+    async fn again(&mut self, pick: Pick<Remote>, wait: Duration) {
+        pick.endpoint().edge(self.shared).retry();
+        self.tried.push(pick.endpoint().address);
+        self.tries = 0;
+        // Its session was where it failed.
+        self.wanted.session = None;
+        drop(pick);
+        if wait > Duration::ZERO {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn not_connected(&mut self, pick: &Pick<Remote>, error: &GetError) -> Option<Forwarded> {
+        tracing::debug!(%error, "endpoint left out");
+        let (status, cause) = (error.status(), error.cause());
+        let edge = pick.endpoint().edge(self.shared);
+        edge.error(cause);
+        if error.is_of_endpoint() {
+            edge.connect_failure();
+            pick.connect_failed(Instant::now());
+            self.tried.push(pick.endpoint().address);
+            let others = !self.plan.decides() || self.backends.has_others(&self.tried);
+            if self.tried.len() < MAX_TRIES && others {
+                edge.retry();
+                return None;
+            }
+            let policy = (self.policy, &*self.shared.registry);
+            if let Some(wait) = self.plan.after_connecting(policy) {
+                edge.retry();
+                self.tries = 0;
+                tokio::time::sleep(wait).await;
+                return None;
+            }
+        }
+        Some(self.failed(pick, status, cause))
+    }
+
     /// Whether the request is to be sent again, and where.
-    fn verdict(&self, pick: &Pick<Remote>, done: &Exchange, server: &Server) -> Verdict {
+    fn verdict(&mut self, pick: &Pick<Remote>, done: &Exchange, server: &Server) -> Verdict {
+        let by_policy = self.plan.again();
         let Some(failure) = &done.failure else { return Verdict::Done };
+        if let (Some(wait), Cause::Refused) = (by_policy, &failure.cause) {
+            return Verdict::Policy(wait);
+        }
         let edge = pick.endpoint().edge(self.shared);
         edge.error(failure.cause.label());
         if matches!(failure.cause, Cause::Stalled) && failure.place == Place::Server {
             server.retire();
         }
+        let policy = (self.policy, &*self.shared.registry);
         let over = matches!(failure.cause, Cause::Deadline);
         if failure.place == Place::Client || !failure.retryable || over {
+            // Counts why not, where policy would have it tried again.
+            let _refused = self.plan.after(policy, failure);
             return Verdict::Done;
         }
         if matches!(failure.cause, Cause::Refused) {
@@ -206,20 +361,33 @@ impl<R: Request> Attempts<'_, R> {
         }
         // An idle connection was closed while the request was under way, or a stream was refused.
         let unseen = matches!(failure.cause, Cause::Stale) || failure.unprocessed;
-        let idempotent = || is_idempotent(self.request.view().method());
-        if unseen || server.reused && idempotent() {
+        // Where policy speaks of retries, it decides on all that may have been seen.
+        let implied = || {
+            let is_stale = !matches!(failure.cause, Cause::Late | Cause::Head(_));
+            server.reused && self.plan.is_idempotent() && !self.plan.decides() && is_stale
+        };
+        if unseen || implied() {
             let same_endpoint = self.tries < MAX_TRIES - 1;
             return Verdict::Again { same_endpoint, cause: failure.cause.label() };
         }
-        Verdict::Done
+        self.plan.after(policy, failure).map_or(Verdict::Done, Verdict::Policy)
     }
 
     /// Counts a request that was relayed.
     fn count(&self, pick: &Pick<Remote>, done: &Exchange) {
+        let server_failed =
+            done.failure.as_ref().is_some_and(|failure| failure.place == Place::Server);
+        let bad = ClientPolicy::is_bad(done.counted_status(), done.grpc_status);
+        match &done.failure {
+            Some(failure) if failure.place != Place::Server => {}
+            _ if server_failed || bad => pick.failed(Instant::now()),
+            _ => pick.succeeded(),
+        }
         if let Some(first_byte) = done.first_byte {
             let latency = first_byte.saturating_duration_since(done.started);
+            self.policy.answered(latency, done.counted_status() == 503);
             pick.observe(latency, Instant::now());
-        } else if done.failure.as_ref().is_some_and(|failure| failure.place == Place::Server) {
+        } else if server_failed {
             // Or one that fails at once would look like the fastest.
             pick.penalise(Instant::now());
         }
@@ -246,12 +414,12 @@ impl<R: Request> Attempts<'_, R> {
         Forwarded::Failed(status, cause)
     }
 
-    /// There is no endpoint to send it to.
-    fn nowhere(&self, cause: &'static str) -> Forwarded {
+    /// It goes to no endpoint.
+    fn nowhere(&self, status: u16, cause: &'static str) -> Forwarded {
         let edge = self.backends.nobody();
         edge.error(cause);
-        self.shared.registry.end(edge, &self.begun, &self.outcome(503, cause));
-        Forwarded::Failed(503, cause)
+        self.shared.registry.end(edge, &self.begun, &self.outcome(status, cause));
+        Forwarded::Failed(status, cause)
     }
 
     fn outcome(&self, status: u16, cause: &'static str) -> Outcome {
@@ -284,7 +452,7 @@ fn refused(failure: &Failure, server: &Server) -> bool {
 /// What a gRPC client is told of an error of ours.
 fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     match (status, cause) {
-        (504, Some("deadline")) => GRPC_DEADLINE_EXCEEDED,
+        (504, Some("deadline" | "response-timeout")) => GRPC_DEADLINE_EXCEEDED,
         _ => grpc_status_of(status),
     }
 }

@@ -22,12 +22,14 @@ mod greeting;
 mod http;
 mod mirror;
 mod opaque;
+mod policy;
 mod request;
 mod routes;
 mod server;
 mod targets;
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -39,7 +41,8 @@ use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
 use leno_types::mesh::Resolution;
-use leno_types::{InstanceName, OrigDst, Protocol, canonical};
+use leno_types::traffic::Traffic;
+use leno_types::{InstanceName, OrigDst, Protocol, ServiceName, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -63,7 +66,12 @@ pub struct Parts {
     pub limits: Limits,
     /// Where everything accepted goes, whatever its original destination.
     pub fixed: Option<Fixed>,
+    /// How services are to be treated, by their names.
+    pub traffic: Arc<TrafficTable>,
 }
+
+/// The policies of services.
+pub type TrafficTable = HashMap<ServiceName, Arc<[Arc<Traffic>]>>;
 
 /// A destination given by configuration.
 #[derive(Clone, Debug)]
@@ -107,6 +115,7 @@ pub(crate) struct Shared {
     random: Cell<u64>,
     /// Copies of requests under way.
     pub(crate) mirrors: Cell<usize>,
+    pub(crate) traffic: Arc<TrafficTable>,
 }
 
 impl Shared {
@@ -150,6 +159,7 @@ impl Outbound {
             targets: Targets::new(parts.directory.clone()),
             random: Cell::new(RandomState::new().hash_one(0)),
             mirrors: Cell::new(0),
+            traffic: parts.traffic,
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
             let original = SocketAddr::from(([0, 0, 0, 0], port));
@@ -233,6 +243,7 @@ pub(crate) mod tests {
             activity: Rc::default(),
             limits: Limits::default(),
             fixed: None,
+            traffic: Arc::default(),
         })
     }
 }

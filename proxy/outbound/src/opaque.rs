@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leno_balance::Pick;
 use leno_telemetry::Relay;
@@ -20,6 +20,9 @@ use crate::backends::{Backends, Remote, cause};
 use crate::connect::{REFUSED_BY_SERVER, open as open_channel, to_own_application};
 use crate::first::tls_of;
 use crate::greeting::{Greeting, greet};
+
+/// Counted where policy ends a connection.
+const STREAM_TIMEOUT: &str = "stream-timeout";
 
 /// Most endpoints tried for one connection.
 const MAX_TRIES: usize = 3;
@@ -47,6 +50,8 @@ pub(crate) struct Attempts<'a> {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pick: Pick<Remote>,
+    /// How long it may last.
+    within: Option<Duration>,
     pub(crate) channel: Channel,
 }
 
@@ -159,7 +164,8 @@ impl<'a> Attempts<'a> {
             match open_channel(self.shared, pick.endpoint(), &[Alpn::Opaque]).await {
                 Ok(channel) => {
                     pick.observe(started.elapsed(), Instant::now());
-                    return Some(Opened { pick, channel });
+                    let within = self.backends.policy().stream_timeout();
+                    return Some(Opened { pick, within, channel });
                 }
                 Err(error) => {
                     tracing::debug!(%error, "endpoint left out");
@@ -267,8 +273,17 @@ impl Opened {
         edge.tcp_opened();
         let server = Prefixed::new(from_server, self.channel);
         let moved = |side, n| edge.moved(side == Side::A, n as u64);
-        let relayed = leno_transport::relay(client, server, RELAY_IDLE, moved).await;
+        let relay = leno_transport::relay(client, server, RELAY_IDLE, moved);
+        let relayed = match self.within {
+            None => Ok(relay.await),
+            Some(within) => tokio::time::timeout(within, relay).await,
+        };
         edge.tcp_closed();
+        let Ok(relayed) = relayed else {
+            edge.error(STREAM_TIMEOUT);
+            tracing::debug!("opaque connection ended: policy gives it no more time");
+            return;
+        };
         // A client that leaves without a word, as a port check does, says nothing of the server.
         let asked = relayed.a_to_b > 0 || sent > 0;
         let broke = matches!(relayed.ended, Ended::Failed { side: Side::B, .. });

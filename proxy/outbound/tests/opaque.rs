@@ -48,6 +48,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
         registry: Rc::new(Registry::new()),
         activity: Rc::default(),
         limits: Limits::default(),
+        traffic: std::sync::Arc::default(),
         fixed: Some(Fixed { resolution, port: PORT }),
     })
 }

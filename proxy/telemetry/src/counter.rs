@@ -102,6 +102,26 @@ counters! {
     OutboundMirrorTooLarge = "leno_mirrored_requests" r#"direction="outbound",result="too_large""#,
     /// Copies of requests that routes asked for, by what became of them.
     OutboundMirrorTooMany = "leno_mirrored_requests" r#"direction="outbound",result="too_many""#,
+    /// Requests that policy would have tried again, by why they were not.
+    RetriesOverAttempts = "leno_retries_denied" r#"reason="attempts""#,
+    /// Requests that policy would have tried again, by why they were not.
+    RetriesOfMethod = "leno_retries_denied" r#"reason="method""#,
+    /// Requests that policy would have tried again, by why they were not.
+    RetriesWithoutBody = "leno_retries_denied" r#"reason="body""#,
+    /// Requests that policy would have tried again, by why they were not.
+    RetriesWithoutTime = "leno_retries_denied" r#"reason="time""#,
+    /// Requests that policy would have tried again, by why they were not.
+    RetriesOverBudget = "leno_retries_denied" r#"reason="budget""#,
+    /// Requests that policy made to fail on purpose, by how.
+    FaultsDelayed = "leno_faults" r#"kind="delay""#,
+    /// Requests that policy made to fail on purpose, by how.
+    FaultsAborted = "leno_faults" r#"kind="abort""#,
+    /// Endpoints left out because their requests failed.
+    Ejections = "leno_ejections" "",
+    /// Requests refused by a rate limit.
+    RateLimited = "leno_rate_limited" "",
+    /// Keys of a rate limit that were forgotten because its bound on keys was reached.
+    RateLimitKeysEvicted = "leno_rate_limit_keys_evicted" "",
     /// Edges counted as `other` because the bound on edges was reached.
     EdgesOverBudget = "leno_series_over_budget" "",
     /// Lines of the access log that were dropped because it could not be written fast enough.

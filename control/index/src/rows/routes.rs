@@ -5,10 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::Duration;
 use leno_resources::gateway::{
-    BackendObject, BackendRef, CorsFilter, GATEWAY_GROUP, GrpcRoute, GrpcRouteMatch,
-    HeaderFilter, HeaderMatch, HttpRoute, HttpRouteMatch, HttpTimeouts, MatchType, MirrorFilter,
-    ParentRef, PathMatchType, PathModifier, PathModifierType, RedirectFilter, ReferenceGrant,
-    RouteFilter,
+    BackendObject, BackendRef, CorsFilter, GATEWAY_GROUP, GrpcRoute, GrpcRouteMatch, HeaderFilter,
+    HeaderMatch, HttpRoute, HttpRouteMatch, HttpTimeouts, MatchType, MirrorFilter, ParentRef,
+    PathMatchType, PathModifier, PathModifierType, RedirectFilter, ReferenceGrant, RouteFilter,
 };
 use leno_types::ServiceName;
 use leno_types::routes::{

@@ -44,9 +44,13 @@ struct World {
 
 impl World {
     fn new(network: Network, proxies: usize) -> Self {
+        Self::seeded(17, network, proxies)
+    }
+
+    fn seeded(seed: u64, network: Network, proxies: usize) -> Self {
         Self {
             start: Instant::now(),
-            rng: Rng::seeded(17),
+            rng: Rng::seeded(seed),
             network,
             under_way: BinaryHeap::new(),
             number: 0,
@@ -141,9 +145,31 @@ fn the_limit_is_reached_and_not_passed() {
     let passed = world.passed.len();
     println!("{passed} of {} passed", 500 * 30);
     assert!((13_500..=15_100).contains(&passed), "{passed} of 15000");
-    let (least, most) =
-        (world.by_proxy.iter().min().unwrap(), world.by_proxy.iter().max().unwrap());
-    assert!(*least * 4 >= *most * 3, "{:?}", world.by_proxy);
+}
+
+/// What a proxy gets of an equal part differs between runs because of when its questions come between those
+/// of the others: by 5.1 % (standard deviation of 200 runs of these 30 s, about 240 grants to each).
+/// So no bound on one run below 25 % (five deviations, once in 1.7 million draws of which there are
+/// 1,000) would say anything of the allocator. The mean of 100 runs has a deviation of 0.5 %: five of
+/// those, and up to 2.2 % for the order in which the simulation lets proxies of the same instant ask.
+#[test]
+fn all_get_an_equal_part() {
+    const RUNS: u64 = 100;
+    const OF_ONE_RUN: f64 = 0.255;
+    const OF_THE_MEAN: f64 = 0.025 + 0.022;
+    let mut sums = [0.0; 10];
+    for seed in 0..RUNS {
+        let mut world = World::seeded(seed, GOOD, 10);
+        world.run((500, 100), Duration::from_secs(30), &|_, _| 100_000);
+        let equal = world.passed.len() as f64 / 10.0;
+        for (had, sum) in world.by_proxy.iter().zip(&mut sums) {
+            let share = f64::from(*had) / equal;
+            assert!((share - 1.0).abs() < OF_ONE_RUN, "{seed}: {:?}", world.by_proxy);
+            *sum += share;
+        }
+    }
+    let means = sums.map(|sum| sum / RUNS as f64);
+    assert!(means.iter().all(|mean| (mean - 1.0).abs() < OF_THE_MEAN), "{means:?}");
 }
 
 #[test]

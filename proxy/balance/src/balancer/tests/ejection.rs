@@ -11,7 +11,8 @@ fn balancer(n: usize, ejection: Ejection) -> Balancer<usize> {
     balancer
 }
 
-fn consecutive(consecutive_failures: u32) -> Ejection {
+fn consecutive(failures: u32) -> Ejection {
+    let consecutive_failures = (failures > 0).then_some(failures);
     Ejection { consecutive_failures, max_percent: 100, panic_percent: 0, ..Ejection::default() }
 }
 

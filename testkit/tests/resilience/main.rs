@@ -1,0 +1,285 @@
+//! Traffic policy and rate limits, kept by the real `leno-proxy`: what clients see, and what was
+//! counted at the servers.
+//!
+//! ```text
+//!   client ──► leno-proxy --static, with a policy ──► servers that fail, stall, cut and babble
+//! ```
+
+mod backend;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::time::Instant;
+
+use crate::backend::Act;
+use crate::world::World;
+
+const REQUESTS: u32 = 300;
+
+/// How often each id was seen.
+fn counted(seen: &[String]) -> BTreeMap<&str, u32> {
+    let mut counts = BTreeMap::new();
+    for id in seen {
+        *counts.entry(id.as_str()).or_default() += 1;
+    }
+    counts
+}
+
+fn fails_half(number: u32) -> Act {
+    if number.is_multiple_of(2) { Act::Status(503) } else { Act::Good }
+}
+
+/// An endpoint that fails half of its requests, one that stalls, one that closes and one that sends
+/// garbage, beside two good ones: with three retries every request is served.
+#[test]
+fn retries_keep_the_faults_of_endpoints_from_clients() {
+    let world = World::outbound(
+        "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    perTryTimeout: 250ms\n    \
+         backoff: 1ms\n    budget: {percent: 100, minPerSecond: 100}\n",
+        &[
+            fails_half,
+            |_| Act::Stall,
+            |_| Act::Close,
+            |_| Act::Garbage,
+            |_| Act::Good,
+            |_| Act::Good,
+        ],
+    );
+    let bad: Vec<_> = (0..REQUESTS)
+        .map(|number| world.get(&number.to_string()))
+        .filter(|answer| !answer.is_good())
+        .collect();
+    assert!(bad.is_empty(), "{} of {REQUESTS}, such as {:?}", bad.len(), bad.first());
+    let seen = world.seen();
+    let most = counted(&seen).values().copied().max();
+    assert!(most <= Some(5), "a request was tried {most:?} times");
+    assert!(seen.len() as u32 > REQUESTS, "nothing was tried again");
+    let retries = seen.len() as u32 - REQUESTS;
+    assert_eq!(world.metric(&["leno_retries_total"]), f64::from(retries));
+}
+
+/// What may change something is sent once, whatever becomes of it.
+#[test]
+fn no_request_is_sent_twice_that_policy_does_not_allow() {
+    let faulty: &[backend::Script] =
+        &[fails_half, |_| Act::Close, |_| Act::Stall, |_| Act::Garbage, |_| Act::CutBody];
+    let retries = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
+        perTryTimeout: 50ms\n    backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n";
+    let world = World::outbound(retries, faulty);
+    let mut failed = 0;
+    for number in 0..60 {
+        let answer = world.ask("POST", &number.to_string(), "", "do it");
+        failed += u32::from(!answer.is_good());
+    }
+    let seen = world.seen();
+    assert!(counted(&seen).values().all(|times| *times == 1), "{:?}", counted(&seen));
+    assert!(failed > 0);
+    assert!(world.metric(&["leno_retries_denied_total", "method"]) > 0.0);
+
+    // With a word of policy it is sent again.
+    let allowed = format!("{retries}    nonIdempotent: true\n");
+    let world = World::outbound(&allowed, &[fails_half, |_| Act::Good]);
+    for number in 0..60 {
+        assert!(world.ask("POST", &number.to_string(), "", "do it").is_good());
+    }
+    assert!(world.seen().len() > 60);
+}
+
+#[test]
+fn without_a_policy_nothing_that_was_answered_is_sent_again() {
+    let world = World::outbound("  timeouts: {request: 1m}\n", &[fails_half, |_| Act::Status(500)]);
+    for number in 0..100 {
+        world.get(&number.to_string());
+    }
+    assert_eq!(world.seen().len(), 100);
+}
+
+/// All servers fail: the servers see the requests and what the budget allows, no more.
+#[test]
+fn retries_stay_within_the_budget() {
+    let world = World::outbound(
+        "  retries:\n    attempts: 5\n    on: [503]\n    backoff: 1ms\n    \
+         budget: {percent: 10, minPerSecond: 2}\n",
+        &[|_| Act::Status(503), |_| Act::Status(503)],
+    );
+    let began = Instant::now();
+    for number in 0..REQUESTS {
+        assert_eq!(world.get(&number.to_string()).status, 503);
+    }
+    let seconds = began.elapsed().as_secs_f64() + 1.0;
+    let retries = world.seen().len() as f64 - f64::from(REQUESTS);
+    let most = f64::from(REQUESTS) * 0.1 + seconds * 2.0;
+    assert!(retries <= most, "{retries} retries, {most} allowed");
+    assert!(retries >= f64::from(REQUESTS) * 0.1 - 1.0, "{retries} retries");
+    assert!(world.metric(&["leno_retries_denied_total", "budget"]) > 0.0);
+}
+
+#[test]
+fn a_server_that_asks_for_time_gets_it_or_its_answer_goes_on() {
+    let retries = "  retries: {attempts: 1, on: [429], backoff: 1ms, maxRetryAfter: 2s}\n";
+    let first_later: backend::Script = |number| if number == 0 { Act::Later(1) } else { Act::Good };
+    let world = World::outbound(retries, &[first_later]);
+    let began = Instant::now();
+    assert!(world.get("1").is_good());
+    assert!(began.elapsed().as_millis() >= 1_000, "after {:?}", began.elapsed());
+    let world = World::outbound(retries, &[|_| Act::Later(60)]);
+    let answer = world.get("1");
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("60")));
+    assert_eq!(world.seen().len(), 1);
+}
+
+#[test]
+fn timeouts_end_what_stalls() {
+    let world = World::outbound("  timeouts: {response: 100ms}\n", &[|_| Act::Stall]);
+    let answer = world.get("1");
+    assert_eq!((answer.status, answer.header("leno-error")), (504, Some("response-timeout")));
+    let world = World::outbound("  timeouts: {request: 100ms}\n", &[|_| Act::Stall]);
+    let answer = world.get("1");
+    assert_eq!((answer.status, answer.header("leno-error")), (504, Some("deadline")));
+}
+
+/// One of three cuts every body, which no retry can mend: it is ejected.
+#[test]
+fn an_endpoint_that_fails_is_left_out() {
+    for bad in [(|_| Act::CutBody) as backend::Script, |_| Act::Status(500), |_| Act::Garbage] {
+        let world = World::outbound(
+            "  balancing: {algorithm: RoundRobin}\n  \
+             ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n",
+            &[bad, |_| Act::Good, |_| Act::Good],
+        );
+        let answers = (0..REQUESTS).map(|number| world.get(&number.to_string()));
+        let failed = answers.filter(|answer| !answer.is_good()).count();
+        assert_eq!((failed, world.backends[0].seen().len()), (3, 3));
+        assert_eq!(world.metric(&["leno_ejections_total"]), 1.0);
+    }
+}
+
+#[test]
+fn the_last_endpoints_are_never_left_out() {
+    let world = World::outbound(
+        "  ejection: {consecutiveFailures: 1, base: 1h, max: 1h, maxPercent: 100}\n",
+        &[|_| Act::Status(500), |_| Act::Status(500)],
+    );
+    for number in 0..50 {
+        assert_eq!(world.get(&number.to_string()).status, 500);
+    }
+    assert_eq!(world.seen().len(), 50);
+}
+
+#[test]
+fn a_hash_and_a_session_keep_requests_together() {
+    let good: &[backend::Script] = &[|_| Act::Good, |_| Act::Good, |_| Act::Good];
+    let world = World::outbound("  balancing: {algorithm: Maglev, hash: {header: X-User}}\n", good);
+    for number in 0..90 {
+        let user = number % 30;
+        let id = format!("{number}-{user}");
+        assert!(world.ask("GET", &id, &format!("X-User: {user}\r\n"), "").is_good());
+    }
+    let mut places: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    for (place, backend) in world.backends.iter().enumerate() {
+        for id in backend.seen() {
+            let user = id.split('-').next_back().unwrap_or_default().to_owned();
+            places.entry(user).or_default().insert(place);
+        }
+        assert!(!backend.seen().is_empty(), "server {place} has no user");
+    }
+    assert!(places.values().all(|of_user| of_user.len() == 1), "{places:?}");
+
+    let world = World::outbound("  balancing: {sessionCookie: stick}\n", good);
+    let first = world.get("first");
+    let cookie = first.header("set-cookie").expect("a session begins").to_owned();
+    let pair = cookie.split(';').next().unwrap_or_default();
+    for _ in 0..30 {
+        let again = world.ask("GET", "same", &format!("Cookie: a=b; {pair}\r\n"), "");
+        assert!(again.is_good() && again.header("set-cookie").is_none(), "{again:?}");
+    }
+    let with: Vec<_> = world.backends.iter().map(|backend| backend.seen().len()).collect();
+    assert_eq!(with.iter().filter(|n| **n > 0).count(), 1, "{with:?}");
+}
+
+#[test]
+fn turns_are_taken() {
+    let world = World::outbound(
+        "  balancing: {algorithm: RoundRobin}\n",
+        &[|_| Act::Good, |_| Act::Good, |_| Act::Good],
+    );
+    for number in 0..30 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    assert!(world.backends.iter().all(|backend| backend.seen().len() == 10));
+}
+
+#[test]
+fn faults_are_made() {
+    let world = World::outbound(
+        "  faults:\n    abort: {status: 418, percent: 100}\n    delay: {by: 1ms, percent: 100}\n",
+        &[|_| Act::Good],
+    );
+    for number in 0..20 {
+        let answer = world.get(&number.to_string());
+        assert_eq!((answer.status, answer.header("leno-error")), (418, Some("fault-abort")));
+    }
+    assert!(world.seen().is_empty());
+    assert_eq!(world.metric(&["leno_faults_total", "abort"]), 20.0);
+    assert_eq!(world.metric(&["leno_faults_total", "delay"]), 20.0);
+}
+
+#[test]
+fn what_is_over_a_limit_is_refused() {
+    let world =
+        World::outbound("  limits: {requests: 2, pending: 0}\n", &[|_| Act::Stall, |_| Act::Stall]);
+    let held: Vec<_> =
+        (0..2).map(|number| world.send("GET", &number.to_string(), "", "")).collect();
+    leno_testkit::wait::until("both to arrive", std::time::Duration::from_secs(20), || {
+        Ok((world.seen().len() == 2).then_some(()))
+    })
+    .expect("both arrive");
+    let answer = world.get("third");
+    assert_eq!((answer.status, answer.header("leno-error")), (503, Some("overloaded")));
+    assert_eq!(world.seen().len(), 2);
+    drop(held);
+}
+
+#[test]
+fn a_workload_takes_what_its_rate_limit_says() {
+    let world = World::inbound("  limits: [{requests: 5, per: 1h}]\n", |_| Act::Good);
+    for number in 0..5 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    let answer = world.get("sixth");
+    assert_eq!((answer.status, answer.header("leno-error")), (429, Some("rate-limited")));
+    let wait: u32 = answer.header("retry-after").and_then(|value| value.parse().ok()).unwrap_or(0);
+    assert!((1..=720).contains(&wait), "{answer:?}");
+    assert_eq!(world.seen().len(), 5);
+    assert_eq!(world.metric(&["leno_rate_limited_total"]), 1.0);
+
+    let by_header = "  limits: [{requests: 2, per: 1h, by: {header: X-User}}]\n";
+    let world = World::inbound(by_header, |_| Act::Good);
+    for user in ["a", "b"] {
+        for number in 0..3 {
+            let answer = world.ask("GET", "1", &format!("X-User: {user}\r\n"), "");
+            assert_eq!(answer.status, if number < 2 { 200 } else { 429 }, "{user} {number}");
+        }
+    }
+}
+
+/// A body that is larger than what is kept is sent once, and that is counted.
+#[test]
+fn a_body_that_is_not_kept_is_not_sent_again() {
+    let world = World::outbound(
+        "  retries: {attempts: 3, on: [503], nonIdempotent: true, backoff: 1ms}\n",
+        &[|_| Act::Status(503)],
+    );
+    let small = world.ask("POST", "small", "", &"x".repeat(1_000));
+    assert_eq!(small.status, 503);
+    let large = "x".repeat(4_000_000);
+    let mut stream = world.send("POST", "large", "", &large);
+    let mut answer = Vec::new();
+    // The server has closed while the body was under way, or not.
+    let _cut = stream.read_to_end(&mut answer);
+    let seen = world.seen();
+    let counts = counted(&seen);
+    assert_eq!((counts["small"], counts["large"]), (4, 1));
+    assert!(world.metric(&["leno_retries_denied_total", "body"]) >= 1.0);
+}
