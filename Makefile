@@ -5,10 +5,10 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http bench-mesh fuzz clean deps
+.PHONY: help demo test lint build release bench-http bench-mesh fuzz cluster-up cluster-down clean deps
 
 help: ## print the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: release ## a small shop, meshed, under load, for 20 s (needs root)
 	@scripts/as-root.sh $(TARGET)/release/leno demo
@@ -36,6 +36,12 @@ bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (nee
 
 fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
 	@scripts/fuzz.sh
+
+cluster-up: ## a real Kubernetes cluster in namespaces of this machine (needs root; NODES=1)
+	@scripts/cluster.sh up --nodes $(or $(NODES),1)
+
+cluster-down: ## end it, and leave nothing behind (needs root)
+	@scripts/cluster.sh down
 
 clean: ## remove everything that was built
 	$(CARGO) clean

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// cgroups is where the hierarchies are mounted: one (v2), or one for each controller (v1).
+const cgroups = "/sys/fs/cgroup"
+
+// killLimit is how long processes may take to be gone after they were killed.
+const killLimit = 20 * time.Second
+
+// hierarchies gives the roots of all hierarchies.
+func hierarchies() ([]string, error) {
+	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err == nil {
+		return []string{cgroups}, nil
+	}
+	entries, err := os.ReadDir(cgroups)
+	var roots []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			roots = append(roots, filepath.Join(cgroups, entry.Name()))
+		}
+	}
+	return roots, err
+}
+
+// tracking is the hierarchy by which processes of the cluster are found again.
+func tracking() string {
+	v1 := filepath.Join(cgroups, "pids")
+	if _, err := os.Stat(v1); err == nil {
+		return v1
+	}
+	return cgroups
+}
+
+// makeCgroups makes a node's tree in every hierarchy; the kubelet puts pods into it.
+func (n node) makeCgroups() error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, hierarchy := range all {
+		if err := os.MkdirAll(filepath.Join(hierarchy, name, n.name()), 0o755); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(n.daemons(), 0o755)
+}
+
+// daemons is the cgroup of a node's own processes.
+func (n node) daemons() string { return filepath.Join(tracking(), name, n.name(), "daemons") }
+
+// processes gives all processes of the cluster, pods included.
+func processes() ([]int, error) {
+	var found []int
+	root := filepath.Join(tracking(), name)
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // Gone meanwhile.
+		}
+		if err != nil || entry.Name() != "cgroup.procs" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, field := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			found = append(found, pid)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// killAll ends every process of the cluster, however often they start others.
+func killAll() error {
+	for deadline := time.Now().Add(killLimit); ; time.Sleep(lookPause) {
+		left, err := processes()
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v do not end", left)
+		}
+		for _, pid := range left {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+				return fmt.Errorf("process %d: %w", pid, err)
+			}
+		}
+	}
+}
+
+// removeCgroups removes the cluster's trees, leaves first.
+func removeCgroups() error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, hierarchy := range all {
+		var directories []string
+		err := filepath.WalkDir(filepath.Join(hierarchy, name), func(path string, entry fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil && entry.IsDir() {
+				directories = append(directories, path)
+			}
+			return err
+		})
+		failed = errors.Join(failed, err)
+		slices.Reverse(directories)
+		for _, directory := range directories {
+			if err := os.Remove(directory); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				failed = errors.Join(failed, err)
+			}
+		}
+	}
+	return failed
+}

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Builds a test cluster's binaries into cluster/ of the target directory, installs the Debian packages
+# that it needs, and hands on to one of them:
+#
+#   scripts/cluster.sh up --nodes 2     from nothing to nodes that are Ready
+#   scripts/cluster.sh kubectl get pods -A
+#   scripts/cluster.sh down
+#
+# The first build compiles Kubernetes: 10 minutes on two idle cores, seconds when nothing has changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kubernetes=$(awk '$1 == "k8s.io/kubernetes" {print $2}' e2e/cluster/kube/go.mod)
+target=$(mkdir -p "${CARGO_TARGET_DIR:-target}/cluster" && cd "${CARGO_TARGET_DIR:-target}/cluster" && pwd)
+PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
+
+[ "$(id -u)" = 0 ] || { echo "a cluster is made of namespaces, which need root: type sudo make cluster-up" >&2; exit 1; }
+command -v go >/dev/null || { echo "Go is missing: install 1.26 or newer as go.dev/doc/install says" >&2; exit 1; }
+
+missing=()
+for file in /usr/bin/containerd /usr/sbin/runc /usr/lib/cni/bridge /usr/sbin/conntrack /bin/busybox; do
+  [ -e "$file" ] || missing+=("$file")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "installing containerd, runc, CNI plugins" >&2
+  # The package would start containerd for the whole machine; every node runs its own.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' > "$policy"; chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+  fi
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    containerd runc containernetworking-plugins conntrack iptables busybox-static >/dev/null
+fi
+
+# What `kubectl version` and the conformance reports show.
+minor=${kubernetes#v1.} minor=${minor%%.*}
+flags=(-s -w)
+for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+  flags+=(-X "$package.gitVersion=$kubernetes" -X "$package.gitMajor=1" -X "$package.gitMinor=$minor"
+    -X "$package.gitTreeState=clean")
+done
+export CGO_ENABLED=0
+[ -e "$target/kube" ] || echo "building Kubernetes $kubernetes: once, 10 minutes or more" >&2
+(cd e2e/cluster/kube && go build -trimpath -ldflags "${flags[*]}" -o "$target/kube" .)
+(cd e2e/cluster && go build -trimpath -ldflags '-s -w' -o "$target/cluster" .)
+
+case ${1-} in
+  "") ;;
+  test) cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -v ./... ;;
+  *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;
+esac
