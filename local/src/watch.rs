@@ -12,7 +12,15 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// How often the files are looked at. Some editors replace a file, some write in place, and some
 /// file systems report neither, so looking is the one way that always works; it costs one system
 /// call a file.
-const POLL: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(100);
+
+/// How long a file that has changed must stay as it is: an editor that writes in place is done
+/// within a few milliseconds.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// Looks for such a rest: files that change all the time are taken in nonetheless, five times a
+/// second.
+const MAX_SETTLE_LOOKS: u32 = 5;
 
 /// Documents of a directory that are looked at: what changes beyond them is taken in with the next
 /// edit.
@@ -45,19 +53,27 @@ impl Files {
         Self { paths, seen, changed: false, looks }
     }
 
-    /// Comes back after a file has changed and stayed the same for one look. Cancel safe.
+    /// Comes back after a file has changed and come to rest, or does not come to rest. Cancel safe.
     pub async fn edited(&mut self) {
-        loop {
+        while !self.changed {
             self.looks.tick().await;
-            let now = look(&self.paths);
-            if now != self.seen {
-                self.seen = now;
-                self.changed = true;
-            } else if self.changed {
-                self.changed = false;
-                return;
+            self.changed = self.differs();
+        }
+        for _ in 0..MAX_SETTLE_LOOKS {
+            tokio::time::sleep(SETTLE).await;
+            if !self.differs() {
+                break;
             }
         }
+        self.changed = false;
+    }
+
+    /// Whether the files look other than before; keeps how they look now.
+    fn differs(&mut self) -> bool {
+        let now = look(&self.paths);
+        let differs = now != self.seen;
+        self.seen = now;
+        differs
     }
 }
 
@@ -106,9 +122,29 @@ mod tests {
         let mut files = Files::new(vec![path.clone()]);
         fs::write(&path, "ab").unwrap();
         // Long enough to see the change, too short to see that it stays.
-        let given_up = tokio::time::timeout(POLL / 2, files.edited()).await;
+        let given_up = tokio::time::timeout(SETTLE / 2, files.edited()).await;
         assert!(given_up.is_err());
         files.edited().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_never_rests_is_taken_in_nonetheless() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mesh.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut files = Files::new(vec![path.clone()]);
+        let restless = async {
+            let mut text = String::new();
+            loop {
+                text.push('a');
+                fs::write(&path, &text).unwrap();
+                tokio::time::sleep(SETTLE / 4).await;
+            }
+        };
+        tokio::select! {
+            () = files.edited() => {}
+            _ = tokio::time::timeout(POLL * 100, restless) => panic!("no edit was told"),
+        }
     }
 
     #[tokio::test(start_paused = true)]
