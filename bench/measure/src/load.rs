@@ -83,6 +83,9 @@ pub struct Plan {
     pub duration: Duration,
     /// Load before that, not measured.
     pub warm_up: Duration,
+    /// Paths that each connection asks for in turn in place of the URL's; HTTP/1.1 only.
+    #[serde(default)]
+    pub paths: Vec<String>,
     /// Method of the request.
     pub method: String,
     /// Bytes of request body; none when 0.
@@ -107,6 +110,7 @@ impl Plan {
             new_connection: false,
             duration,
             warm_up: Duration::ZERO,
+            paths: Vec::new(),
             method: "GET".into(),
             body_size: 0,
             headers: Vec::new(),
@@ -124,10 +128,17 @@ struct Target {
     url: String,
     method: String,
     headers: Vec<(String, String)>,
-    /// HTTP/1.1: the whole request. Else the body.
-    request: Bytes,
+    /// HTTP/1.1: the whole requests, in turn. Else the body.
+    requests: Vec<Bytes>,
     new_connection: bool,
     timeout: Duration,
+}
+
+impl Target {
+    /// What is sent by those that send the same every time.
+    fn request(&self) -> &Bytes {
+        &self.requests[0]
+    }
 }
 
 /// Runs `plan` to its end and reports. Blocks; the load has threads of its own.
@@ -179,6 +190,9 @@ fn check(plan: &Plan) -> Result<()> {
     if plan.protocol == Protocol::Tcp && plan.body_size == 0 {
         bail!("TCP needs a body size above 0");
     }
+    if !plan.paths.is_empty() && plan.protocol != Protocol::Http1 {
+        bail!("only HTTP/1.1 asks for several paths in turn");
+    }
     if let Pace::Rate(rate) = plan.pace
         && !(rate.is_finite() && rate > 0.0)
     {
@@ -200,10 +214,14 @@ fn target(plan: &Plan) -> Result<Target> {
     if addresses.is_empty() {
         bail!("{authority} has no address");
     }
-    let request = match plan.protocol {
-        Protocol::Http1 => http1_request(plan, authority, path),
-        Protocol::Grpc | Protocol::GrpcStream => h2::message(plan.body_size)?,
-        Protocol::Http2 | Protocol::Tcp => vec![b'x'; plan.body_size],
+    let requests = match plan.protocol {
+        Protocol::Http1 if plan.paths.is_empty() => vec![http1_request(plan, authority, path)],
+        Protocol::Http1 => {
+            let path = |path: &String| http1_request(plan, authority, path.trim_start_matches('/'));
+            plan.paths.iter().map(path).collect()
+        }
+        Protocol::Grpc | Protocol::GrpcStream => vec![h2::message(plan.body_size)?],
+        Protocol::Http2 | Protocol::Tcp => vec![vec![b'x'; plan.body_size]],
     };
     Ok(Target {
         addresses,
@@ -211,7 +229,7 @@ fn target(plan: &Plan) -> Result<Target> {
         url: plan.url.clone(),
         method: plan.method.clone(),
         headers: plan.headers.clone(),
-        request: request.into(),
+        requests: requests.into_iter().map(Bytes::from).collect(),
         new_connection: plan.new_connection,
         timeout: plan.timeout,
     })

@@ -20,6 +20,20 @@ fn every_request_of_the_schedule_is_sent_and_counted() {
 }
 
 #[test]
+fn paths_are_asked_for_in_turn() {
+    let server = Server::start(Backend::default()).unwrap();
+    let mut plan = Plan::new(server.url("/"), 100.0, Duration::from_millis(400));
+    plan.connections = 1;
+    plan.paths = vec!["/?size=1".into(), "/?size=10".into(), "/?size=100".into()];
+    let report = run(&plan).unwrap();
+    // 40 requests: 14 of the first, 13 of each of the others.
+    assert_eq!((report.requests, report.errors), (40, 0), "{report:?}");
+    assert_eq!(report.body_bytes, 14 + 130 + 1300);
+    plan.protocol = leno_measure::load::Protocol::Http2;
+    assert!(run(&plan).is_err(), "only HTTP/1.1 has paths");
+}
+
+#[test]
 fn warm_up_is_not_counted_and_threads_share_the_rate() {
     let server = Server::start(Backend::default()).unwrap();
     let mut plan = Plan::new(server.url("/"), 1000.0, Duration::from_millis(200));

@@ -100,6 +100,7 @@ fn plan(args: &Args) -> Result<Plan> {
         new_connection: args.new_connection,
         duration: args.duration,
         warm_up: args.warm_up,
+        paths: Vec::new(),
         method: args.method.clone(),
         body_size: args.body_size,
         headers,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{Method, Request, Response};
 use tokio::sync::Mutex;
@@ -48,9 +48,32 @@ struct Shared {
 /// Both directions of an open stream.
 struct Streaming {
     send: SendStream<Bytes>,
-    receive: RecvStream,
+    receive: Receive,
     /// What has come and belongs to no whole message yet.
     rest: BytesMut,
+}
+
+/// What comes back on a stream. A client sends its first message before the head of the response
+/// has come, as gRPC's own do: some servers hold the head back until there is a message.
+enum Receive {
+    Head(ResponseFuture),
+    Body(RecvStream),
+}
+
+impl Receive {
+    async fn body(&mut self) -> Result<&mut RecvStream, Failure> {
+        if let Self::Head(head) = self {
+            let response = head.await.map_err(|_| Failure::Reset)?;
+            if let Some(failure) = Failure::of_status(response.status().as_u16()) {
+                return Err(failure);
+            }
+            *self = Self::Body(response.into_body());
+        }
+        match self {
+            Self::Body(body) => Ok(body),
+            Self::Head(_) => Err(Failure::Malformed),
+        }
+    }
 }
 
 impl Slot {
@@ -109,15 +132,16 @@ impl Slot {
         let stream = self.stays.as_mut().ok_or(Failure::Connect)?;
         stream
             .send
-            .send_data(self.shared.target.request.clone(), false)
+            .send_data(self.shared.target.request().clone(), false)
             .map_err(|_| Failure::Send)?;
-        let wanted = self.shared.target.request.len();
+        let wanted = self.shared.target.request().len();
+        let body = stream.receive.body().await?;
         while stream.rest.len() < wanted {
-            match stream.receive.data().await {
+            match body.data().await {
                 Some(Ok(bytes)) => {
                     stream.rest.extend_from_slice(&bytes);
                     // The connection may be gone, which the next read says.
-                    let _ = stream.receive.flow_control().release_capacity(bytes.len());
+                    let _ = body.flow_control().release_capacity(bytes.len());
                 }
                 Some(Err(_)) => return Err(Failure::Reset),
                 None => return Err(Failure::Closed),
@@ -174,7 +198,7 @@ impl Shared {
     /// A request and its whole response.
     async fn call(&self, body_bytes: &mut u64) -> Result<(), Failure> {
         let mut sender = self.sender().await?;
-        let body = self.target.request.clone();
+        let body = self.target.request().clone();
         let (response, mut send) =
             sender.send_request(self.head()?, body.is_empty()).map_err(|_| Failure::Send)?;
         if !body.is_empty() {
@@ -202,11 +226,7 @@ impl Shared {
         let mut sender = self.sender().await?;
         let (response, send) =
             sender.send_request(self.head()?, false).map_err(|_| Failure::Send)?;
-        let response = response.await.map_err(|_| Failure::Reset)?;
-        match Failure::of_status(response.status().as_u16()) {
-            Some(failure) => Err(failure),
-            None => Ok(Streaming { send, receive: response.into_body(), rest: BytesMut::new() }),
-        }
+        Ok(Streaming { send, receive: Receive::Head(response), rest: BytesMut::new() })
     }
 }
 

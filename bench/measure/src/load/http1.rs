@@ -17,12 +17,20 @@ pub(super) struct Connection {
     stream: Option<TcpStream>,
     buffer: Vec<u8>,
     head_request: bool,
+    /// Requests sent so far, which tells whose turn is next.
+    sent: usize,
 }
 
 impl Connection {
     pub(super) fn new(dialler: Dialler) -> Self {
         let head_request = dialler.target.method.eq_ignore_ascii_case("HEAD");
-        Connection { dialler, stream: None, buffer: Vec::with_capacity(READ_SIZE), head_request }
+        Connection {
+            dialler,
+            stream: None,
+            buffer: Vec::with_capacity(READ_SIZE),
+            head_request,
+            sent: 0,
+        }
     }
 
     pub(super) async fn request(&mut self) -> Outcome {
@@ -54,7 +62,10 @@ impl Connection {
             Some(stream) => stream,
             none => none.insert(self.dialler.dial().await?),
         };
-        stream.write_all(&self.dialler.target.request).await.map_err(|_| Failure::Send)?;
+        let requests = &self.dialler.target.requests;
+        let request = &requests[self.sent % requests.len()];
+        self.sent = self.sent.wrapping_add(1);
+        stream.write_all(request).await.map_err(|_| Failure::Send)?;
         self.buffer.clear();
         let mut reader = ResponseReader::new(self.head_request, false);
         loop {

@@ -17,7 +17,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(dialler: Dialler) -> Self {
-        let size = READ_SIZE.min(dialler.target.request.len());
+        let size = READ_SIZE.min(dialler.target.request().len());
         Connection { dialler, stream: None, buffer: vec![0; size] }
     }
 
@@ -45,7 +45,7 @@ impl Connection {
             none => none.insert(self.dialler.dial().await?),
         };
         let (mut reader, mut writer) = stream.split();
-        let body = &self.dialler.target.request;
+        let body = self.dialler.target.request();
         // Both at once: a large message fills the buffers of both directions.
         let send = async { writer.write_all(body).await.map_err(|_| Failure::Send) };
         let receive = async {
