@@ -21,6 +21,7 @@ pub mod mounts;
 mod netns;
 mod object;
 mod pins;
+mod run_time;
 
 pub use error::Error;
 pub use instance::{Counters, Instance, Options, Target};
@@ -28,6 +29,7 @@ pub use leftover::{Leftover, list, prune};
 pub use leno_bpf_abi as abi;
 pub use object::probe;
 pub use pins::PinRoot;
+pub use run_time::{Counting, RunTime, run_time};
 
 /// The compiled kernel programs.
 pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
