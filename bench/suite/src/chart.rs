@@ -41,6 +41,14 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
+/// What the colours below become for those who read light on dark. Curves and bars keep theirs, which
+/// stand out on either.
+const DARK: &str = "<style>@media (prefers-color-scheme: dark) {\
+    svg[fill='#333'] { fill: #d3dae1 } svg rect[fill='#fff'] { fill: #14181d } \
+    svg text[fill='#111'] { fill: #f2f5f7 } svg line[stroke='#e6e6e6'] { stroke: #2c343c } \
+    svg line[stroke='#777'] { stroke: #8d97a1 } svg line[stroke='#222'] { stroke: #f2f5f7 } \
+    }</style>\n";
+
 /// The frame of a chart: size, background, title.
 fn open(title: &str, (width, height): (f64, f64)) -> String {
     let title = escape(title);
@@ -48,7 +56,7 @@ fn open(title: &str, (width, height): (f64, f64)) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
          width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" aria-label=\"{title}\" \
          font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" \
-         font-size=\"12\" fill=\"#333\">\n\
+         font-size=\"12\" fill=\"#333\">\n{DARK}\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
          <text x=\"{LEFT:.0}\" y=\"22\" font-size=\"15\" font-weight=\"600\" fill=\"#111\">{title}</text>\n"
     )
@@ -93,6 +101,28 @@ mod tests {
             assert!(svg.contains("a &lt; b") && svg.contains("one &amp; two"));
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert_eq!(svg.matches("<circle").count(), 2);
+        }
+    }
+
+    #[test]
+    fn a_legend_stays_inside_of_the_chart() {
+        let mut many = chart(Scale::Linear);
+        let one = many.series[0].clone();
+        many.series =
+            (0..9).map(|_| Series { name: "haproxy (invalid)".into(), ..one.clone() }).collect();
+        let svg = many.svg();
+        let places = svg.match_indices("width=\"14\"").map(|(at, _)| {
+            let before = &svg[..at];
+            let x = before.rsplit("x=\"").next().and_then(|rest| rest.split('"').next());
+            x.and_then(|x| x.parse::<f64>().ok()).unwrap()
+        });
+        assert!(places.max_by(f64::total_cmp).unwrap() < WIDTH - 100.0, "{svg}");
+    }
+
+    #[test]
+    fn every_colour_of_the_frame_has_one_for_the_dark() {
+        for colour in ["#333", "#fff", "#111", "#e6e6e6", "#777", "#222"] {
+            assert!(DARK.contains(&format!("='{colour}'")), "{colour}");
         }
     }
 

@@ -47,6 +47,10 @@ impl Frame<'_> {
     }
 }
 
+/// Where the legend begins, from above, and the height of its lines, of which two have room.
+const LEGEND: f64 = 32.0;
+const LEGEND_LINE: f64 = 14.0;
+
 impl Chart {
     /// The chart as SVG.
     #[must_use]
@@ -94,16 +98,20 @@ impl Chart {
 
     fn legend(&self) -> String {
         let mut svg = String::new();
-        let mut x = LEFT;
+        let (mut x, mut y) = (LEFT, LEGEND);
         for series in &self.series {
+            // About the width of a letter of this size.
+            let width = 40.0 + series.name.chars().count() as f64 * 6.8;
+            if x > LEFT && x + width > WIDTH {
+                (x, y) = (LEFT, y + LEGEND_LINE);
+            }
             let _ = writeln!(
                 svg,
-                "<rect x=\"{x:.0}\" y=\"34\" width=\"14\" height=\"4\" fill=\"{}\"/>",
+                "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"14\" height=\"4\" fill=\"{}\"/>",
                 series.colour
             );
-            svg += &text((x + 20.0, 40.0), "start", &series.name);
-            // About the width of a letter of this size.
-            x += 40.0 + series.name.chars().count() as f64 * 6.8;
+            svg += &text((x + 20.0, y + 6.0), "start", &series.name);
+            x += width;
         }
         svg
     }
