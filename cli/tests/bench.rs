@@ -89,6 +89,11 @@ fn a_run_measures_every_mesh_and_its_report_says_so() {
         leno.cpu_us_per_request() > 0.0 && leno.rss_kib.idle > 0 && leno.control_rss_kib.idle > 0
     );
     assert!(!leno.capture.is_empty() && leno.binary_bytes > Some(0));
+    assert!(none.crossing_connections >= 10 && leno.crossing_connections > 0, "one a service");
+    assert_eq!((none.kernel_programs.runs, none.kernel_programs.ms), (0, 0.0));
+    if leno.capture == "ebpf" {
+        assert!(leno.kernel_programs.runs > 0 && leno.kernel_programs.ms > 0.0, "{leno:?}");
+    }
     // The prober saw it go and come back.
     assert!(leno.start_up_ms.is_some_and(|ms| ms > 0.0 && ms < 20_000.0), "{:?}", leno.start_up_ms);
     report(&out);
@@ -140,6 +145,40 @@ fn resume(out: &Path) {
         fs::read(out.join("records/http-1k.none.r0.json")).expect("a file of the run"),
         before
     );
+}
+
+/// What a scenario gives to a mesh meanwhile comes to work, and costs no request.
+#[test]
+fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().display().to_string();
+    let mut words = vec!["run", "push", "churn", "neighbour", "--mesh", "none,leno"];
+    words.extend(["--duration", "2s", "--warm-up", "200ms", "--rounds", "1", "--scale", "0.1"]);
+    words.extend(["--out", &out]);
+    let output = leno(&words);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let records = record::read(directory.path()).unwrap();
+    let of = |scenario: &str, mesh: &str| {
+        let found = records.iter().find(|one| one.scenario == scenario && one.mesh == mesh);
+        found.unwrap_or_else(|| panic!("no {scenario} of {mesh}"))
+    };
+    for record in &records {
+        let what = format!("{} of {}", record.scenario, record.mesh);
+        assert_eq!(record.left_out, None, "{what}");
+        assert_eq!(record.errors, 0, "{what}: {:?}", record.errors_by_kind);
+    }
+    let (push, churn) = (of("push", "leno"), of("churn", "leno"));
+    assert!(push.revisions > 1 && churn.revisions > 1, "{push:?}");
+    // Those that follow each other closely become one.
+    let arrived = push.revisions_arrived.unwrap_or_default();
+    assert!((2..=push.revisions).contains(&arrived), "{arrived} of {}", push.revisions);
+    assert_eq!((of("push", "none").revisions, of("push", "none").revisions_arrived), (0, None));
+    let flooded = of("neighbour", "leno");
+    assert!(flooded.neighbour_requests_per_s > Some(0.0) && flooded.cpu_ms.neighbour > 0.0);
+    assert_eq!(flooded.proxies, 2, "the flood's are not the measured ones");
 }
 
 #[test]

@@ -3,8 +3,11 @@
 mod calls;
 
 use std::convert::Infallible;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,6 +25,10 @@ use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+/// The header that a pushed configuration sets to the number of its revision.
+pub(crate) const PUSHED: &str = "x-pushed";
+/// What an application prints, before its number, when a revision has arrived there.
+pub(crate) const ARRIVED: &str = "arrived: revision";
 /// Windows of HTTP/2, so wide that they never slow a message.
 const WINDOW: u32 = 4 * 1024 * 1024;
 /// Streams at once on a connection: more than any scenario opens through one proxy.
@@ -61,6 +68,7 @@ async fn accept(application: Application) -> Result<Infallible> {
     let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"))?;
     let answer = Bytes::from(vec![b'x'; application.response_bytes]);
     let calls = Calls::new(&application.calls);
+    let seen = Arc::new(AtomicU64::new(0));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_AGAIN).await;
@@ -72,7 +80,8 @@ async fn accept(application: Application) -> Result<Infallible> {
             // How a connection ends is the client's to judge.
             tokio::spawn(async move { drop(echo(stream).await) });
         } else {
-            tokio::spawn(http(stream, application.work, answer.clone(), calls.clone()));
+            let answer = (application.work, answer.clone());
+            tokio::spawn(http(stream, answer, calls.clone(), seen.clone()));
         }
     }
 }
@@ -87,15 +96,32 @@ async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-async fn http(stream: TcpStream, work: Duration, answer: Bytes, calls: Calls) {
+/// Says which revision of a pushed configuration has arrived here, once each.
+fn tell(request: &Request<Incoming>, seen: &AtomicU64) {
+    let pushed = request.headers().get(PUSHED).and_then(|value| value.to_str().ok()?.parse().ok());
+    let Some(revision) = pushed else { return };
+    if seen.fetch_max(revision, Ordering::Relaxed) < revision {
+        // Nobody who does not listen misses it.
+        let _ = writeln!(std::io::stdout(), "{ARRIVED} {revision}");
+    }
+}
+
+async fn http(
+    stream: TcpStream,
+    (work, answer): (Duration, Bytes),
+    calls: Calls,
+    seen: Arc<AtomicU64>,
+) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (answer, calls) = (answer.clone(), calls.clone());
+        let (answer, calls, seen) = (answer.clone(), calls.clone(), seen.clone());
         async move {
             if !work.is_zero() {
                 tokio::time::sleep(work).await;
             }
+            tell(&request, &seen);
+            let path = request.uri().clone();
             let mut response = respond(request, answer);
-            if calls.all().await.is_err() {
+            if calls.all(&path).await.is_err() {
                 *response.status_mut() = http::StatusCode::BAD_GATEWAY;
             }
             Ok::<_, Infallible>(response)
@@ -233,13 +259,16 @@ mod tests {
     #[test]
     fn an_application_answers_when_those_it_calls_have() {
         let behind = application(false, Vec::new()).to_string();
-        let calls = [false, true].map(|grpc| Callee { address: behind.clone(), grpc }).to_vec();
+        let calls = [false, true].map(|grpc| Callee::parse(&behind, grpc)).to_vec();
         let address = application(false, calls);
         let plan = Plan::new(format!("http://{address}/"), 200.0, Duration::from_millis(200));
         assert_eq!(run(&plan).unwrap().errors, 0);
-        let nobody = vec![Callee { address: "127.0.0.1:1".into(), grpc: true }];
+        let nobody = vec![Callee::parse("127.0.0.1:1=/cart,/product", true)];
         let address = application(false, nobody);
-        let plan = Plan::new(format!("http://{address}/"), 100.0, Duration::from_millis(50));
+        let mut plan = Plan::new(format!("http://{address}/"), 100.0, Duration::from_millis(50));
+        plan.paths = vec!["/shop/cart?id=1".into()];
         assert_eq!(run(&plan).unwrap().errors_by_kind.get("status_5xx"), Some(&5));
+        plan.paths = vec!["/shop/home?next=/cart".into()];
+        assert_eq!(run(&plan).unwrap().errors, 0, "nobody is asked for this page");
     }
 }

@@ -62,6 +62,9 @@ impl Generator {
     /// Why it cannot make this load; none when it can.
     #[must_use]
     pub fn unable(self, plan: &Plan) -> Option<&'static str> {
+        if self != Self::Leno && !plan.paths.is_empty() {
+            return Some("only leno's own generator asks for several paths in turn");
+        }
         let open = matches!(plan.pace, Pace::Rate(_));
         match (self, plan.protocol) {
             (Self::Leno, _) => None,
@@ -76,6 +79,13 @@ impl Generator {
             (Self::Wrk, Protocol::Http1) if plan.pace == Pace::Saturate => None,
             (Self::Wrk, _) => Some("wrk is driven for HTTP/1.1 in a closed loop only"),
         }
+    }
+
+    /// Whether it can make this load at a rate. One that cannot searches for no highest rate: what it
+    /// reaches in a closed loop is its answer.
+    #[must_use]
+    pub fn keeps_rates(self, plan: &Plan) -> bool {
+        self.unable(&Plan { pace: Pace::Rate(1.0), ..plan.clone() }).is_none()
     }
 
     /// Makes the load from the client of a lab, one plan a service.
@@ -113,6 +123,14 @@ impl FromStr for Generator {
 pub fn generate(plans: &str) -> Result<String> {
     let plans: Vec<Plan> = serde_json::from_str(plans).context("these are no plans of load")?;
     Ok(serde_json::to_string(&load::run_all(&plans)?)?)
+}
+
+/// Makes the load of the neighbour, to which nobody gives way.
+pub(crate) fn flood(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
+    let mut command = lab.as_workload(lab::NEIGHBOUR, &lab::leno()?)?;
+    command.args(["bench", "generate"]);
+    let said = lab::run(&mut command, &serde_json::to_string(&[plan])?, interrupt)?;
+    serde_json::from_slice(&said).context("the neighbour did not report")
 }
 
 fn own(lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
@@ -164,4 +182,24 @@ fn add(reports: Vec<Report>) -> Report {
 /// The number of whole seconds of a duration, for programs that take no parts; at least 1.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs_f64().round().max(1.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_generator_cannot_do_is_known_before_it_is_asked() {
+        let mut plan = Plan::new("http://127.0.0.1/", 100.0, Duration::from_secs(1));
+        let keep = |plan: &Plan| Generator::ALL.map(|one| one.keeps_rates(plan));
+        assert_eq!(keep(&plan), [true, true, false, false], "HTTP/1.1 at a rate");
+        plan.protocol = Protocol::Grpc;
+        assert_eq!(keep(&plan), [true, false, true, false]);
+        plan.protocol = Protocol::Http1;
+        plan.pace = Pace::Saturate;
+        assert_eq!(Generator::Wrk.unable(&plan), None);
+        plan.paths = vec!["/".into()];
+        assert!(Generator::Wrk.unable(&plan).is_some_and(|why| why.contains("in turn")));
+        assert_eq!(Generator::Leno.unable(&plan), None);
+    }
 }

@@ -20,13 +20,18 @@ use leno_local::status::{InstanceStatus, Status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::application::{ARRIVED, PUSHED};
 use crate::interrupt::Interrupt;
-use crate::scenario::Scenario;
+use crate::scenario::{Disturbance, Scenario};
 
 /// The namespace of all workloads.
 const NAMESPACE: &str = "bench";
 /// The workload that the load generator is run as.
 pub(crate) const CLIENT: &str = "client";
+/// The workload that floods a service which is not measured.
+pub(crate) const NEIGHBOUR: &str = "neighbour";
+/// The service whose endpoints come and go.
+const CHURNING: &str = "all";
 /// Where every application listens.
 pub(crate) const PORT: u16 = 8080;
 /// How long all of it may take to be ready, on a slow machine.
@@ -43,6 +48,7 @@ const LINES: usize = 20;
 pub(crate) struct Lab {
     name: String,
     layout: Layout,
+    application: Option<PathBuf>,
     up: Child,
     log: File,
     ended: bool,
@@ -54,15 +60,17 @@ impl Lab {
     /// says by what they are captured.
     pub(crate) fn start(
         name: &str,
-        scenario: &Scenario,
+        (scenario, application): (&Scenario, Option<&Path>),
         capture: Option<Choice>,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let leno = leno()?;
+        let application = application.map(Path::to_owned);
         let directory = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
         open_to_all(directory.path())?;
         let file = directory.path().join("mesh.yaml");
-        fs::write(&file, documents(&leno, scenario, capture.is_some()))?;
+        let programs = Programs { leno: &leno, application: application.as_deref() };
+        fs::write(&file, documents(programs, scenario, capture.is_some(), 0)?)?;
         let log = tempfile::tempfile()?;
         let up = Command::new(&leno)
             .args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
@@ -76,7 +84,8 @@ impl Lab {
             .spawn()
             .context("cannot start leno up")?;
         let layout = Layout::new(name)?;
-        let mut lab = Lab { name: name.to_owned(), layout, up, log, ended: false, directory };
+        let name = name.to_owned();
+        let mut lab = Lab { name, layout, application, up, log, ended: false, directory };
         lab.wait_ready(interrupt)?;
         Ok(lab)
     }
@@ -116,10 +125,24 @@ impl Lab {
         self.up.id()
     }
 
+    /// Gives Leno's own proxies another revision of the configuration, as its users do: by an edit
+    /// of the file.
+    pub(crate) fn edit(&self, scenario: &Scenario, revision: u64) -> Result<()> {
+        let leno = leno()?;
+        let programs = Programs { leno: &leno, application: self.application.as_deref() };
+        let text = documents(programs, scenario, true, revision)?;
+        replace(&self.directory.path().join("mesh.yaml"), &text)
+    }
+
     /// A command that is run as the client.
     pub(crate) fn as_client(&self, program: &Path) -> Result<Command> {
+        self.as_workload(CLIENT, program)
+    }
+
+    /// A command that is run as a workload.
+    pub(crate) fn as_workload(&self, workload: &str, program: &Path) -> Result<Command> {
         let mut command = Command::new(leno()?);
-        command.args(["exec", "--name", &self.name, "-n", NAMESPACE, CLIENT, "--"]).arg(program);
+        command.args(["exec", "--name", &self.name, "-n", NAMESPACE, workload, "--"]).arg(program);
         // Ctrl-C is for the bench.
         command.process_group(0);
         Ok(command)
@@ -127,8 +150,14 @@ impl Lab {
 
     /// What the client connects to for each service, in order: over IPv4 alone, so that every mesh
     /// and every generator takes the same way.
-    pub(crate) fn addresses(&self, services: u32) -> Result<Vec<SocketAddrV4>> {
-        (0..services).map(|nth| self.address(&service(nth))).collect()
+    pub(crate) fn addresses(&self, scenario: &Scenario) -> Result<Vec<SocketAddrV4>> {
+        (0..scenario.services).map(|nth| self.address(&scenario.service(nth))).collect()
+    }
+
+    /// What the client connects to for the service whose endpoints come and go, which is one of
+    /// Leno's own.
+    pub(crate) fn churning(&self) -> Result<SocketAddrV4> {
+        self.address(CHURNING)
     }
 
     fn address(&self, service: &str) -> Result<SocketAddrV4> {
@@ -155,13 +184,24 @@ impl Lab {
         Ok(())
     }
 
+    /// How many revisions of a pushed configuration the applications have told of.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.printed().lines().filter(|line| line.contains(ARRIVED)).count() as u64
+    }
+
+    /// Everything that `leno up` printed; empty where it cannot be read.
+    fn printed(&self) -> String {
+        use std::os::unix::fs::FileExt;
+        // At a place of its own: the place of the file is where `leno up` writes.
+        let end = self.log.metadata().map_or(0, |metadata| metadata.len());
+        let mut bytes = vec![0; end as usize];
+        let read = self.log.read_at(&mut bytes, 0).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..read]).into_owned()
+    }
+
     /// The last lines that `leno up` printed.
     pub(crate) fn log(&self) -> String {
-        let mut text = String::new();
-        // Where it cannot be read there is an error already, which this is to explain.
-        if let Ok(mut log) = self.log.try_clone() {
-            let _ = log.seek(SeekFrom::Start(0)).and_then(|_| log.read_to_string(&mut text));
-        }
+        let text = self.printed();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
@@ -178,14 +218,21 @@ impl Drop for Lab {
     }
 }
 
-/// The name of a service, which is that of its workload.
-pub(crate) fn service(nth: u32) -> String {
-    format!("s{nth}")
-}
-
 /// Whether an instance is the client.
 pub(crate) fn is_client(instance: &InstanceStatus) -> bool {
     instance.workload == CLIENT
+}
+
+/// Whether load is made as this instance, so that no application listens in it.
+pub(crate) fn makes_load(instance: &InstanceStatus) -> bool {
+    is_client(instance) || instance.workload == NEIGHBOUR
+}
+
+/// Replaces a file at once, so that nobody sees half of it.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, text)?;
+    Ok(fs::rename(&draft, path)?)
 }
 
 /// The cgroup of an instance's proxy; `leno up` makes it whether or not there is one.
@@ -205,7 +252,22 @@ pub(crate) fn open_to_all(directory: &Path) -> Result<()> {
     Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
 }
 
-fn documents(leno: &Path, scenario: &Scenario, meshed: bool) -> String {
+/// What runs in a lab.
+#[derive(Clone, Copy)]
+struct Programs<'a> {
+    /// This program.
+    leno: &'a Path,
+    /// The folder of the real application, in place of the suite's own.
+    application: Option<&'a Path>,
+}
+
+/// The documents of a lab in a revision, of which 0 is the first.
+fn documents(
+    programs: Programs<'_>,
+    scenario: &Scenario,
+    meshed: bool,
+    revision: u64,
+) -> Result<String> {
     let mut text = String::new();
     if !meshed {
         text += &format!(
@@ -213,7 +275,54 @@ fn documents(leno: &Path, scenario: &Scenario, meshed: bool) -> String {
              {{leno.dev/inject: disabled}}}}\n---\n"
         );
     }
-    text += &workload(CLIENT, "[sleep, infinity]", "");
+    text += &workload(CLIENT, "[sleep, infinity]", ("", false));
+    if scenario.neighbour.is_some() {
+        text += &format!("---\n{}", workload(NEIGHBOUR, "[sleep, infinity]", ("", false)));
+    }
+    let disturbance = scenario.disturbance.filter(|_| meshed);
+    let there = match disturbance {
+        Some(disturbance) => disturbance.endpoints(scenario.services, revision),
+        None => Vec::new(),
+    };
+    for nth in 0..scenario.services {
+        let protocol = scenario.app_protocol(nth);
+        let ports = format!("  ports: [{{name: x, port: {PORT}, appProtocol: {protocol}}}]\n");
+        let is_there = scenario.churns() && there.contains(&nth);
+        let command = match programs.application {
+            Some(folder) => real(folder, scenario, nth)?,
+            None => application(programs.leno, scenario, nth),
+        };
+        text += &format!("---\n{}", workload(&scenario.service(nth), &command, (&ports, is_there)));
+    }
+    match disturbance {
+        Some(Disturbance::Push { .. }) => text += &pushed(scenario, revision),
+        Some(Disturbance::Churn { .. }) => text += &churning(scenario),
+        _ => {}
+    }
+    Ok(text)
+}
+
+/// The command of a service of the real application, and its environment: a program or a jar of the
+/// service's name, which finds the others by theirs.
+fn real(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
+    let name = scenario.service(nth);
+    let (program, jar) = (folder.join(&name), folder.join(format!("{name}.jar")));
+    let command = match (program.is_file(), jar.is_file()) {
+        (true, _) => format!("[\"{}\"]", program.display()),
+        (false, true) => format!("[java, -jar, \"{}\"]", jar.display()),
+        _ => bail!("{} has no program {name} and no {name}.jar", folder.display()),
+    };
+    // What the TeaStore's own images are told by.
+    let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
+    for other in (0..scenario.services).map(|nth| scenario.service(nth)) {
+        let word = other.to_uppercase();
+        environment += &format!(", {word}_HOST: {other}, {word}_PORT: \"{PORT}\"");
+    }
+    Ok(format!("{command}\n  env: {{{environment}}}"))
+}
+
+/// The command of a service's application.
+fn application(leno: &Path, scenario: &Scenario, nth: u32) -> String {
     let mut command =
         format!("[\"{}\", bench, serve, --listen, \"0.0.0.0:{PORT}\"", leno.display());
     if !scenario.is_http() {
@@ -223,24 +332,42 @@ fn documents(leno: &Path, scenario: &Scenario, meshed: bool) -> String {
         ", --work-ms, \"{}\", --response-bytes, \"{}\"",
         scenario.work_ms, scenario.response_bytes
     );
-    for nth in 0..scenario.services {
-        let mut command = command.clone();
-        for call in scenario.calls.iter().filter(|_| nth == 0) {
-            let how = if call.grpc { "--call-grpc" } else { "--call-http" };
-            command += &format!(", {how}, \"{}:{PORT}\"", service(call.service));
-        }
-        let protocol = scenario.app_protocol(nth);
-        let ports = format!("  ports: [{{name: x, port: {PORT}, appProtocol: {protocol}}}]\n");
-        text += "---\n";
-        text += &workload(&service(nth), &(command + "]"), &ports);
+    for call in scenario.calls.iter().filter(|call| call.from == nth) {
+        let how = if call.grpc { "--call-grpc" } else { "--call-http" };
+        let on = if call.on.is_empty() { String::new() } else { format!("={}", call.on.join(",")) };
+        command += &format!(", {how}, \"{}:{PORT}{on}\"", scenario.service(call.service));
     }
-    text
+    command + "]"
 }
 
-fn workload(name: &str, command: &str, ports: &str) -> String {
+/// A route of the first service that is another in each revision.
+fn pushed(scenario: &Scenario, revision: u64) -> String {
+    let service = scenario.service(0);
+    format!(
+        "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+         metadata: {{name: pushed, namespace: {NAMESPACE}}}\nspec:\n  \
+         parentRefs: [{{group: \"\", kind: Service, name: {service}, port: {PORT}}}]\n  rules:\n  \
+         - backendRefs: [{{name: {service}, port: {PORT}}}]\n    filters:\n    \
+         - type: RequestHeaderModifier\n      \
+         requestHeaderModifier: {{set: [{{name: {PUSHED}, value: \"{revision}\"}}]}}\n"
+    )
+}
+
+/// A service of all workloads that have a label, which comes and goes.
+fn churning(scenario: &Scenario) -> String {
+    let protocol = scenario.app_protocol(0);
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {CHURNING}, namespace: {NAMESPACE}}}\n\
+         spec:\n  selector: {{there: \"yes\"}}\n  \
+         ports: [{{name: x, port: {PORT}, appProtocol: {protocol}}}]\n"
+    )
+}
+
+fn workload(name: &str, command: &str, (ports, is_there): (&str, bool)) -> String {
+    let there = if is_there { ", there: \"yes\"" } else { "" };
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
-         metadata: {{name: {name}, namespace: {NAMESPACE}, labels: {{app: {name}}}}}\n\
+         metadata: {{name: {name}, namespace: {NAMESPACE}, labels: {{app: {name}{there}}}}}\n\
          spec:\n  serviceAccount: {name}\n  command: {command}\n{ports}"
     )
 }
@@ -288,17 +415,59 @@ pub(crate) fn run(command: &mut Command, input: &str, interrupt: &Interrupt) -> 
 mod tests {
     use super::*;
 
+    fn of(name: &str, meshed: bool, revision: u64) -> String {
+        let programs = Programs { leno: Path::new("/x/leno"), application: None };
+        documents(programs, &crate::scenario::find(name).unwrap(), meshed, revision).unwrap()
+    }
+
+    #[test]
+    fn the_real_application_runs_in_place_of_ours_when_all_of_it_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let shop = crate::scenario::find("teastore").unwrap();
+        let leno = Path::new("/x/leno");
+        let programs = Programs { leno, application: Some(folder.path()) };
+        for name in ["webui.jar", "auth", "persistence.jar", "image.jar", "recommender.jar"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let missing = documents(programs, &shop, true, 0).unwrap_err().to_string();
+        assert!(missing.contains("registry.jar"), "{missing}");
+        for name in ["registry.jar", "db"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let text = documents(programs, &shop, true, 0).unwrap();
+        assert_eq!(
+            (text.matches("[java, -jar").count(), text.matches("bench, serve").count()),
+            (5, 0)
+        );
+        assert!(text.contains("REGISTRY_HOST: registry, REGISTRY_PORT: \"8080\""), "{text}");
+        for document in text.split("---\n") {
+            serde_saphyr::from_str::<serde_json::Value>(document).expect(document);
+        }
+    }
+
     #[test]
     fn every_service_has_a_workload_and_the_bare_lab_no_proxies() {
-        let scenario = crate::scenario::find("http-1k").unwrap();
-        let meshed = documents(Path::new("/x/leno"), &scenario, true);
-        assert_eq!(meshed.matches("kind: Workload").count(), 11);
-        assert!(!meshed.contains("inject: disabled"));
-        assert!(documents(Path::new("/x/leno"), &scenario, false).contains("inject: disabled"));
-        let tcp = crate::scenario::find("tcp-64k").unwrap();
-        assert!(documents(Path::new("/x/leno"), &tcp, true).contains("--tcp"));
-        let faces = documents(Path::new("/x/leno"), &crate::scenario::find("faces").unwrap(), true);
+        assert_eq!(of("http-1k", true, 0).matches("kind: Workload").count(), 11);
+        assert!(!of("http-1k", true, 0).contains("inject: disabled"));
+        assert!(of("http-1k", false, 0).contains("inject: disabled"));
+        assert!(of("tcp-64k", true, 0).contains("--tcp"));
+        let faces = of("faces", true, 0);
         assert_eq!(faces.matches("--call-grpc, \"s2:8080\"").count(), 1);
         assert_eq!(faces.matches("appProtocol: grpc").count(), 1);
+        assert_eq!(of("neighbour", true, 0).matches("kind: Workload").count(), 4);
+        let shop = of("teastore", true, 0);
+        assert!(shop.contains("--call-http, \"recommender:8080=/product,/cartAction\""), "{shop}");
+        assert_eq!(shop.matches("--call-http").count(), 6);
+    }
+
+    #[test]
+    fn every_revision_is_a_set_of_documents_of_its_own() {
+        let (one, two) = (of("push", true, 1), of("push", true, 2));
+        assert_ne!(one, two);
+        assert!(one.contains("value: \"1\"") && one.contains("kind: HTTPRoute"), "{one}");
+        assert!(!of("push", false, 1).contains("HTTPRoute"), "there is nobody to take it");
+        assert_eq!(of("churn", true, 0).matches(", there: ").count(), 10);
+        assert_eq!(of("churn", true, 2).matches(", there: ").count(), 2);
+        assert_eq!(of("churn", false, 2).matches("there: ").count(), 0);
     }
 }

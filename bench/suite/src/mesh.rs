@@ -8,16 +8,18 @@ mod leno;
 mod nginx;
 mod sidecar;
 pub(crate) mod tools;
+mod ztunnel;
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use leno_capture::Choice;
 use leno_measure::load::Protocol;
+use nix::sys::signal::Signal;
 
 use crate::error::Error;
-use crate::scenario::Scenario;
+use crate::scenario::{Disturbance, Scenario};
 
 pub(crate) use sidecar::Sidecars;
 
@@ -46,11 +48,26 @@ pub trait Mesh {
         None
     }
 
+    /// How traffic comes to the proxy beside a workload.
+    fn captured(&self, hop: &Hop<'_>) -> Captured {
+        let _ = hop;
+        Captured::Fully
+    }
+
     /// The configuration of the proxy beside one workload; none when it has none of its own.
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
         let _ = hop;
         None
     }
+}
+
+/// How traffic comes to the proxy beside a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Captured {
+    /// Everything that leaves, and everything that arrives.
+    Fully,
+    /// By itself: other proxies dial this port of its own, and the workload calls nobody.
+    Not(u16),
 }
 
 /// The programs of a mesh.
@@ -83,25 +100,59 @@ pub struct Hop<'a> {
     pub application: Option<SocketAddrV4>,
     /// The services that the workload calls; none beside one that only answers.
     pub services: &'a [SocketAddrV4],
+    /// The workload that it is beside, in the namespace `bench`, with a service account of its name.
+    pub workload: &'a str,
+    /// All workloads, with their addresses.
+    pub workloads: &'a [(String, Ipv4Addr)],
     /// Where the files are: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
     pub directory: &'a Path,
+    /// What changes while it runs.
+    pub disturbance: Option<Disturbance>,
+    /// Which revision this is; 0 is what it starts with.
+    pub revision: u64,
+    /// The endpoints of the service that is called, in this revision; only where they come and go.
+    pub endpoints: &'a [SocketAddrV4],
 }
 
 /// A proxy's configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configuration {
     /// The name of its file.
     pub file: &'static str,
     /// What is in it.
     pub text: String,
+    /// Other files, which come into their place by a move.
+    pub others: Vec<(&'static str, String)>,
     /// The arguments it is started with; `{}` is the file.
     pub arguments: Vec<String>,
+    /// What is added to its environment.
+    pub environment: Vec<(String, String)>,
+    /// By what it is told that files have changed; none when it watches them itself.
+    pub told_by: Option<Signal>,
 }
 
 impl Hop<'_> {
     /// Whether HTTP/2 passes.
     fn http2(&self) -> bool {
         matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
+    }
+
+    /// Whether this proxy is given other configurations while it runs: those that call are.
+    fn is_revised(&self) -> bool {
+        let revised = self.disturbance.is_some_and(|one| one.period().is_some());
+        revised && !self.services.is_empty()
+    }
+
+    /// The number of the pushed configuration, beside the caller where configurations are pushed.
+    fn pushed(&self) -> Option<u64> {
+        let pushes = matches!(self.disturbance, Some(Disturbance::Push { .. }));
+        (pushes && self.is_revised()).then_some(self.revision)
+    }
+
+    /// The endpoints in this revision, beside the caller where they come and go.
+    fn churning(&self) -> Option<&[SocketAddrV4]> {
+        let churns = matches!(self.disturbance, Some(Disturbance::Churn { .. }));
+        (churns && self.is_revised()).then_some(self.endpoints)
     }
 }
 
@@ -110,6 +161,8 @@ impl Hop<'_> {
 pub struct Choices {
     /// Envoy in place of the installed one.
     pub envoy: Option<PathBuf>,
+    /// ztunnel, which is nowhere installed.
+    pub ztunnel: Option<PathBuf>,
 }
 
 /// Everything that can be asked for, with a line about each.
@@ -122,6 +175,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("envoy", "Istio's proxy beside each workload, mTLS between them"),
     ("haproxy", "HAProxy beside each workload, mTLS between them"),
     ("nginx", "nginx beside each workload, mTLS between them"),
+    ("ztunnel", "Istio's proxy for layer 4 beside each workload, HBONE between them"),
 ];
 
 /// The mesh of this name.
@@ -134,6 +188,7 @@ pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
         "envoy" => Box::new(envoy::Envoy { given: choices.envoy.clone() }),
         "haproxy" => Box::new(haproxy::Haproxy),
         "nginx" => Box::new(nginx::Nginx),
+        "ztunnel" => Box::new(ztunnel::Ztunnel { given: choices.ztunnel.clone() }),
         _ => match leno::Leno::named(name) {
             Some(leno) => Box::new(leno),
             None => {
@@ -162,9 +217,60 @@ mod tests {
 
     #[test]
     fn a_named_binary_that_is_not_there_is_missing_by_its_path() {
-        let choices = Choices { envoy: Some("/nowhere/envoy".into()) };
+        let choices = Choices { envoy: Some("/nowhere/envoy".into()), ..Choices::default() };
         let missing = named("envoy", &choices).unwrap().find().unwrap_err();
         assert!(missing.to_string().contains("/nowhere/envoy"), "{missing}");
+    }
+
+    /// A proxy with nothing to do.
+    pub(super) fn hop() -> Hop<'static> {
+        Hop {
+            protocol: Protocol::Http1,
+            mixed: false,
+            application: None,
+            services: &[],
+            workload: "client",
+            workloads: &[],
+            directory: Path::new("/d"),
+            disturbance: None,
+            revision: 0,
+            endpoints: &[],
+        }
+    }
+
+    #[test]
+    fn every_mesh_is_given_what_is_pushed_and_who_is_there() {
+        let services = [3, 4, 5].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
+        let push = Hop {
+            services: &services,
+            disturbance: Some(Disturbance::Push { every_ms: 100 }),
+            ..hop()
+        };
+        let churn = Hop {
+            disturbance: Some(Disturbance::Churn { changes_per_s: 50 }),
+            endpoints: &services[1..],
+            ..push
+        };
+        for (name, told_by) in
+            [("envoy", None), ("haproxy", Some(Signal::SIGUSR2)), ("nginx", Some(Signal::SIGHUP))]
+        {
+            let mesh = named(name, &Choices::default()).unwrap();
+            let all = |hop: &Hop<'_>| {
+                let configuration = mesh.configure(hop).unwrap();
+                assert_eq!(configuration.told_by, told_by, "{name}");
+                let others = configuration.others.iter().map(|(_, text)| text.clone());
+                others.chain([configuration.text]).collect::<Vec<_>>().join("\n")
+            };
+            let (one, two) = (all(&push), all(&Hop { revision: 7, ..push }));
+            assert_ne!(one, two, "{name}");
+            assert!(two.contains(crate::application::PUSHED) && two.contains('7'), "{name}: {two}");
+            let some = all(&churn);
+            let is_there = |last: u8| some.contains(&format!("10.89.0.{last}"));
+            assert!(!is_there(3) && is_there(4) && is_there(5), "{name}: {some}");
+            let server = Hop { services: &[], application: Some(services[0]), ..push };
+            let later = Hop { revision: 7, ..server };
+            assert_eq!(mesh.configure(&server), mesh.configure(&later), "{name}: only callers");
+        }
     }
 
     #[test]
@@ -172,13 +278,7 @@ mod tests {
         let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
         let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
         for protocol in [Protocol::Http1, Protocol::Grpc, Protocol::Tcp] {
-            let client = Hop {
-                protocol,
-                mixed: false,
-                application: None,
-                services: &services,
-                directory: Path::new("/d"),
-            };
+            let client = Hop { protocol, services: &services, ..hop() };
             let server = Hop { application, services: &[], ..client };
             let words = [
                 ("haproxy", "verify required", "verify required"),
@@ -207,9 +307,7 @@ mod tests {
         for (application, services, count) in
             [(None, &services[..], 1), (application, &[][..], 1), (application, &services[..], 2)]
         {
-            let directory = Path::new("/d");
-            let hop =
-                Hop { protocol: Protocol::Http1, mixed: true, application, services, directory };
+            let hop = Hop { mixed: true, application, services, ..hop() };
             let text = envoy.configure(&hop).unwrap().text;
             let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
             let all = |what: &str| read["static_resources"][what].as_array().map_or(0, Vec::len);

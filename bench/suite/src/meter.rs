@@ -8,15 +8,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use leno_bpf::{PinRoot, RunTime};
 use leno_local::status::Status;
 use leno_measure::usage;
 
-use crate::lab::{Lab, is_client, proxy_cgroup};
+use crate::lab::{Lab, NEIGHBOUR, is_client, proxy_cgroup};
 use crate::record::{ContextSwitches, CpuMs, RssKib};
+use crate::scenario::Scenario;
 use crate::statistics::median;
 
 /// Time between two looks at memory: often enough for a peak of seconds, and below 0.1 % of a CPU.
 const PERIOD: Duration = Duration::from_millis(250);
+/// Looks at memory for each look at connections, which is dearer where there are many.
+const LOOKS_PER_COUNT: u32 = 2;
 /// The parent of every thread of the kernel's own.
 const KTHREADD: &str = "2";
 
@@ -26,8 +30,14 @@ pub(crate) struct Parts {
     proxies: Vec<PathBuf>,
     applications: Vec<PathBuf>,
     generator: Vec<PathBuf>,
+    /// Of who floods another service, of that service, and of the proxies of both.
+    neighbour: Vec<PathBuf>,
     agent: u32,
     control: Option<u32>,
+    /// Under what names the capture keeps its kernel programs.
+    captured: Vec<String>,
+    /// A process in the namespace that the load comes from.
+    client: Option<u32>,
 }
 
 /// The counters of all parts at one moment.
@@ -49,14 +59,24 @@ pub(crate) struct Used {
 }
 
 impl Parts {
-    pub(crate) fn of(lab: &Lab) -> Result<Self> {
+    pub(crate) fn of(lab: &Lab, scenario: &Scenario) -> Result<Self> {
         let status: Status = lab.status()?;
         let mut parts = Parts { agent: lab.agent(), ..Parts::default() };
         parts.control = status.controller.and_then(|pid| u32::try_from(pid).ok());
+        let flooded = scenario.neighbour.map(|neighbour| scenario.service(neighbour.service));
         for instance in &status.instances {
             let application = instance.surroundings.cgroup.clone();
+            if instance.workload == NEIGHBOUR || Some(&instance.workload) == flooded.as_ref() {
+                parts.neighbour.extend([application, proxy_cgroup(instance)?]);
+                continue;
+            }
+            parts.captured.push(instance.surroundings.netns.clone());
             match is_client(instance) {
-                true => parts.generator.push(application),
+                true => {
+                    let pids = usage::pids_of_cgroup(&application).unwrap_or_default();
+                    parts.client = pids.first().copied();
+                    parts.generator.push(application);
+                }
                 false => parts.applications.push(application),
             }
             parts.proxies.push(proxy_cgroup(instance)?);
@@ -78,6 +98,21 @@ impl Parts {
         (self.proxies.iter().map(of).sum(), control.map_or(0, |usage| usage.rss_kib))
     }
 
+    /// What the kernel programs of the capture have run so far; nothing where it has none.
+    pub(crate) fn kernel_programs(&self) -> RunTime {
+        let found = PinRoot::find().and_then(|root| leno_bpf::run_time(&root, &self.captured));
+        found.unwrap_or_default()
+    }
+
+    /// Connections that have left the client's namespace and are open.
+    fn connections(&self) -> u64 {
+        let table = |family: &str| {
+            let path = self.client.map(|pid| format!("/proc/{pid}/net/{family}"));
+            path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
+        };
+        crossing(&table("tcp")) + crossing(&table("tcp6"))
+    }
+
     pub(crate) fn read(&self) -> Result<Reading> {
         let sum = |groups: &[PathBuf]| -> Result<usage::Cpu> {
             let mut sum = usage::Cpu::default();
@@ -95,6 +130,7 @@ impl Parts {
                 proxies: ms(proxies),
                 application: ms(sum(&self.applications)?),
                 generator: ms(sum(&self.generator)?),
+                neighbour: ms(sum(&self.neighbour)?),
                 agent: process(self.agent),
                 control: self.control.map_or(0.0, process),
                 kernel_threads: kernel_threads(),
@@ -135,6 +171,7 @@ impl Reading {
                 proxies: less(new.proxies, old.proxies),
                 application: less(new.application, old.application),
                 generator: less(new.generator, old.generator),
+                neighbour: less(new.neighbour, old.neighbour),
                 agent: less(new.agent, old.agent),
                 control: less(new.control, old.control),
                 kernel_threads: less(new.kernel_threads, old.kernel_threads),
@@ -150,6 +187,25 @@ impl Reading {
             wall: now.at - self.at,
         })
     }
+}
+
+/// Established connections to others in a table of proc(5): the third field is the remote address,
+/// the fourth the state, 01 is established.
+fn crossing(table: &str) -> u64 {
+    let crosses = |line: &&str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (Some(remote), Some(&"01")) = (fields.get(2), fields.get(3)) else { return false };
+        // 127.0.0.0/8 and ::1 as the kernel prints them, and 127.0.0.0/8 within IPv6.
+        let address = remote.split(':').next().unwrap_or_default();
+        let own = |four: &str| four.ends_with("7F");
+        let (first, last) = address.split_at(address.len().saturating_sub(8));
+        match first {
+            "" => !own(last),
+            "0000000000000000FFFF0000" => !own(last),
+            _ => address != "00000000000000000000000001000000",
+        }
+    };
+    table.lines().skip(1).filter(crosses).count() as u64
 }
 
 /// CPU time of the whole machine since boot, the part of it that interrupts took, and what was
@@ -196,7 +252,18 @@ fn field(text: &str, name: &str) -> u64 {
 /// Looks at memory and CPU until it is told to stop, and writes each look into a file.
 pub(crate) struct Sampler {
     stop: mpsc::Sender<()>,
-    thread: JoinHandle<Result<(RssKib, RssKib)>>,
+    thread: JoinHandle<Result<Sampled>>,
+}
+
+/// What a sampler has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sampled {
+    /// Memory of the proxies under load; idle is not its to say.
+    pub(crate) proxies: RssKib,
+    /// Memory of the control plane under load.
+    pub(crate) control: RssKib,
+    /// The most connections between the client's side and the services.
+    pub(crate) connections: u64,
 }
 
 impl Sampler {
@@ -212,7 +279,12 @@ impl Sampler {
         let thread = std::thread::spawn(move || {
             let begun = Instant::now();
             let (mut proxies, mut control) = (Vec::new(), Vec::new());
-            loop {
+            let mut connections = 0;
+            for look in 0_u32.. {
+                // Not at the first: the load has not begun then.
+                if look % LOOKS_PER_COUNT == 1 {
+                    connections = parts.connections().max(connections);
+                }
                 let (proxy, plane) = parts.memory_kib();
                 let cpu = parts.read()?.cpu;
                 writeln!(
@@ -225,15 +297,16 @@ impl Sampler {
                 proxies.push(proxy as f64);
                 control.push(plane as f64);
                 if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
-                    return Ok((under_load(&proxies), under_load(&control)));
+                    break;
                 }
             }
+            let (proxies, control) = (under_load(&proxies), under_load(&control));
+            Ok(Sampled { proxies, control, connections })
         });
         Ok(Sampler { stop, thread })
     }
 
-    /// Memory of the proxies and of the control plane under load; idle is not its to say.
-    pub(crate) fn stop(self) -> Result<(RssKib, RssKib)> {
+    pub(crate) fn stop(self) -> Result<Sampled> {
         // A thread that has ended has a reason, which it gives.
         let _ = self.stop.send(());
         self.thread.join().map_err(|_| anyhow!("the sampler panicked"))?
@@ -243,4 +316,25 @@ impl Sampler {
 fn under_load(kib: &[f64]) -> RssKib {
     let peak = kib.iter().fold(0.0, |most, one| f64::max(most, *one));
     RssKib { idle: 0, load: median(kib) as u64, peak: peak as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_to_others_are_counted_and_those_to_itself_are_not() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
+             0: 0300590A:9C40 0400590A:1F90 01 00000000:00000000\n\
+             1: 0100007F:9C40 0100007F:3A99 01 00000000:00000000\n\
+             2: 0300590A:9C42 0400590A:1F90 06 00000000:00000000\n\
+             3: 00000000:3A99 00000000:0000 0A 00000000:00000000\n";
+        assert_eq!(crossing(table), 1);
+        let six = "  sl  local_address                         remote_address\n\
+             0: 00000000000000000000000001000000:1 00000000000000000000000001000000:2 01\n\
+             1: 0000000000000000FFFF00000100007F:1 0000000000000000FFFF00000100007F:2 01\n\
+             2: 0000000000000000FFFF00000300590A:1 0000000000000000FFFF00000400590A:2 01\n\
+             3: 000000FD000000000000000001000000:1 000000FD000000000000000002000000:2 01\n";
+        assert_eq!(crossing(six), 2);
+    }
 }

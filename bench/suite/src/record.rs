@@ -56,6 +56,9 @@ pub struct Record {
     pub connections: usize,
     /// Services behind them.
     pub services: u32,
+    /// The folder of the application, where it was not the suite's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application: Option<String>,
     /// Measured seconds, warm-up left out.
     pub duration_s: f64,
     /// Requests that ended, well or not.
@@ -68,6 +71,14 @@ pub struct Record {
     pub requests_per_s: f64,
     /// Bytes of payload a second, both ways, for scenarios that move bulk.
     pub bytes_per_s: f64,
+    /// Requests that the neighbour's flood was answered, a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neighbour_requests_per_s: Option<f64>,
+    /// Configurations that were given to the proxies meanwhile.
+    pub revisions: u64,
+    /// Pushed configurations that were seen at work by the application, at least one request each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revisions_arrived: Option<u64>,
     /// Connections opened by the load.
     pub connections_opened: u64,
     /// From the moment a request was due to its last byte; successes only.
@@ -81,6 +92,11 @@ pub struct Record {
     pub cpu_system_us_per_request: f64,
     /// CPU of everything, by whom.
     pub cpu_ms: CpuMs,
+    /// What the kernel programs of the capture took, which is part of the CPU time of whoever
+    /// connected.
+    pub kernel_programs: KernelPrograms,
+    /// The most connections that were open between the client's side and the services.
+    pub crossing_connections: u64,
     /// Context switches of the proxies.
     pub context_switches: ContextSwitches,
     /// Proxies that ran.
@@ -122,6 +138,8 @@ pub struct CpuMs {
     pub application: f64,
     /// Who made the load.
     pub generator: f64,
+    /// Who flooded another service, that service, and the proxies of both.
+    pub neighbour: f64,
     /// What supervises the workloads and captures their traffic.
     pub agent: f64,
     /// The control plane.
@@ -134,6 +152,16 @@ pub struct CpuMs {
     pub machine: f64,
     /// Taken by the hypervisor for others.
     pub steal: f64,
+}
+
+/// Runs of kernel programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KernelPrograms {
+    /// How often one ran.
+    pub runs: u64,
+    /// How long all of them took.
+    pub ms: f64,
 }
 
 /// Context switches.

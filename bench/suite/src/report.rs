@@ -1,5 +1,6 @@
 //! Reports, made from records alone: a table, CSV, Markdown, and one page of HTML with charts.
 
+mod beside;
 mod charts;
 mod html;
 mod text;
@@ -11,6 +12,7 @@ use crate::mesh::NONE;
 use crate::record::{Quantile, Record};
 use crate::statistics::{Interval, difference, median, ratio};
 
+pub use beside::{Beside, rows as rows_beside};
 pub use charts::{Figure, figures};
 pub use html::page;
 pub use text::{csv, markdown, rows};
@@ -46,6 +48,8 @@ pub struct Cell {
     pub rss_mb: [f64; 3],
     /// From the start of a proxy to the first request served.
     pub start_up_ms: Option<f64>,
+    /// What is told beside these.
+    pub beside: Beside,
     /// Marks of all rounds, each once.
     pub marks: Vec<&'static str>,
     /// Latency over quantiles, median of the rounds.
@@ -201,6 +205,7 @@ impl Cell {
                 of(&|record| each(record, record.rss_kib.peak)),
             ],
             start_up_ms: (!start_ups.is_empty()).then(|| median(&start_ups)),
+            beside: Beside::of(rounds),
             marks,
             spectrum: spectrum(rounds),
         }

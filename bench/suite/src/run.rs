@@ -38,6 +38,8 @@ pub struct Options {
     pub scale: f64,
     /// Who makes the load.
     pub generator: Generator,
+    /// The folder of the real application, in place of the suite's own.
+    pub application: Option<PathBuf>,
     /// Where records go.
     pub out: PathBuf,
     /// Leaves out what has a record already.
@@ -176,6 +178,7 @@ fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u32) -> Reco
         machine: Machine::this(),
         scale: options.scale,
         services: scenario.services,
+        application: options.application.as_ref().map(|folder| folder.display().to_string()),
         ..Record::default()
     }
 }
@@ -259,6 +262,7 @@ mod tests {
             warm_up: Duration::ZERO,
             scale: 0.1,
             generator: Generator::Leno,
+            application: None,
             out: out.to_owned(),
             resume: false,
         }

@@ -1,5 +1,7 @@
 //! The scenarios: small typed files, each with the source whose work it reproduces.
 
+use std::time::Duration;
+
 use leno_measure::load::Protocol;
 use serde::Deserialize;
 
@@ -18,6 +20,10 @@ const FILES: &[(&str, &str)] = &[
     ("throughput", include_str!("../scenarios/throughput.yaml")),
     ("saturation", include_str!("../scenarios/saturation.yaml")),
     ("faces", include_str!("../scenarios/faces.yaml")),
+    ("teastore", include_str!("../scenarios/teastore.yaml")),
+    ("neighbour", include_str!("../scenarios/neighbour.yaml")),
+    ("churn", include_str!("../scenarios/churn.yaml")),
+    ("push", include_str!("../scenarios/push.yaml")),
     ("restart", include_str!("../scenarios/restart.yaml")),
 ];
 
@@ -39,6 +45,9 @@ pub struct Scenario {
     /// Services that are called side by side, each with its own workload.
     #[serde(default = "one")]
     pub services: u32,
+    /// What they are called; `s0`, `s1`, ... without it.
+    #[serde(default)]
+    pub names: Vec<String>,
     /// How long an application works before it answers, in milliseconds.
     #[serde(default)]
     pub work_ms: u64,
@@ -58,31 +67,94 @@ pub struct Scenario {
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
-    /// What the first service calls before it answers; then it alone is under load.
+    /// Paths that each connection asks for in turn; `/` without any.
+    #[serde(default)]
+    pub paths: Vec<String>,
+    /// What services call before they answer; then the first alone is under load.
     #[serde(default)]
     pub calls: Vec<Call>,
+    /// Who floods a service that is not measured.
+    #[serde(default)]
+    pub neighbour: Option<Neighbour>,
     /// What happens in the middle of the measurement.
     #[serde(default)]
     pub disturbance: Option<Disturbance>,
 }
 
-/// A call of the first service to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// A call of one service to another.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
+    /// The number of the one that calls; the first without it.
+    #[serde(default)]
+    pub from: u32,
     /// The number of the other.
     pub service: u32,
+    /// How the paths end for which it is called, without their query; all without any.
+    #[serde(default)]
+    pub on: Vec<String>,
     /// Over gRPC instead of HTTP/1.1.
     #[serde(default)]
     pub grpc: bool,
 }
 
+/// A workload that sends as fast as it is answered while another is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Neighbour {
+    /// The number of the service that it floods.
+    pub service: u32,
+    /// Over so many connections.
+    pub connections: usize,
+}
+
 /// What happens in the middle of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Disturbance {
     /// Every proxy and the control plane are killed and started again.
     Restart,
+    /// The configuration of the measured route is changed again and again.
+    Push {
+        /// Time between two changes.
+        every_ms: u64,
+    },
+    /// All services are endpoints of one, and all but the first come and go.
+    Churn {
+        /// Endpoints that come or go in a second.
+        changes_per_s: u32,
+    },
+}
+
+/// Time between two lists of endpoints: the changes of a tenth of a second are told together, as
+/// every control plane gathers them.
+const CHURN_PERIOD: Duration = Duration::from_millis(100);
+
+impl Disturbance {
+    /// Time between two revisions of the configuration; none where there is no second one.
+    #[must_use]
+    pub fn period(self) -> Option<Duration> {
+        match self {
+            Self::Restart => None,
+            Self::Push { every_ms } => Some(Duration::from_millis(every_ms)),
+            Self::Churn { .. } => Some(CHURN_PERIOD),
+        }
+    }
+
+    /// Which of so many endpoints are there in a revision, of which 0 is the first and has all. The
+    /// first endpoint always is; the others go, and come back, in turn.
+    #[must_use]
+    pub fn endpoints(self, of: u32, revision: u64) -> Vec<u32> {
+        let Self::Churn { changes_per_s } = self else { return (0..of).collect() };
+        let others = u64::from(of.saturating_sub(1)).max(1);
+        let each = u64::from(changes_per_s) * CHURN_PERIOD.as_millis() as u64 / 1000;
+        let changes = revision * each.max(1);
+        // The nth of the others has changed as often as the round has reached it.
+        let is_there = |nth: &u32| {
+            *nth == 0 || ((changes + others - u64::from(*nth)) / others).is_multiple_of(2)
+        };
+        (0..of).filter(is_there).collect()
+    }
 }
 
 /// When requests are sent.
@@ -93,6 +165,13 @@ pub enum Pace {
     RatePerService(f64),
     /// So many a second, one measurement for each of them.
     Rates(Vec<f64>),
+    /// So many users, one measurement for each number; each has a connection of its own.
+    Users {
+        /// How many.
+        counts: Vec<usize>,
+        /// Requests a second of each.
+        requests_per_s: f64,
+    },
     /// In a closed loop with pauses up to this long, in milliseconds.
     ThinkMs(u64),
     /// In a closed loop without pauses.
@@ -157,14 +236,53 @@ impl Scenario {
     pub fn steps(&self) -> Vec<Option<f64>> {
         match &self.pace {
             Pace::Rates(rates) => rates.iter().map(|rate| Some(*rate)).collect(),
+            Pace::Users { counts, requests_per_s } => {
+                counts.iter().map(|users| Some(*users as f64 * requests_per_s)).collect()
+            }
             _ => vec![None],
         }
     }
 
-    /// Services that the load goes to.
+    /// Connections to each service at a step.
+    #[must_use]
+    pub fn connections_at(&self, step: Option<f64>) -> usize {
+        match (&self.pace, step) {
+            (Pace::Users { requests_per_s, .. }, Some(rate)) => (rate / requests_per_s) as usize,
+            _ => self.connections,
+        }
+    }
+
+    /// Services that the load goes to: the first of them.
     #[must_use]
     pub fn loaded(&self) -> u32 {
-        if self.calls.is_empty() { self.services } else { 1 }
+        match (&self.calls[..], self.neighbour) {
+            ([], None) if !self.churns() => self.services,
+            _ => 1,
+        }
+    }
+
+    /// Whether endpoints come and go.
+    #[must_use]
+    pub fn churns(&self) -> bool {
+        matches!(self.disturbance, Some(Disturbance::Churn { .. }))
+    }
+
+    /// The name of a service, which is that of its workload.
+    #[must_use]
+    pub fn service(&self, nth: u32) -> String {
+        self.names.get(nth as usize).cloned().unwrap_or_else(|| format!("s{nth}"))
+    }
+
+    /// Whether a workload calls others.
+    #[must_use]
+    pub fn has_calls(&self, workload: &str) -> bool {
+        self.calls.iter().any(|call| self.service(call.from) == workload)
+    }
+
+    /// Whether calls over HTTP/1.1 and gRPC pass side by side.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        self.calls.iter().any(|call| call.grpc)
     }
 
     /// Whether what passes is HTTP of some kind.
@@ -205,12 +323,40 @@ mod tests {
             assert_eq!(name, &scenario.name);
             assert!(scenario.connections > 0 && scenario.services > 0, "{name}");
             assert!(!scenario.source.is_empty(), "{name}");
-            assert!(
-                scenario.calls.iter().all(|call| (1..scenario.services).contains(&call.service))
-            );
+            let inner = 1..scenario.services;
+            assert!(scenario.calls.iter().all(|call| inner.contains(&call.service)), "{name}");
+            assert!(scenario.neighbour.is_none_or(|one| inner.contains(&one.service)), "{name}");
+            assert!(scenario.names.len() <= scenario.services as usize, "{name}");
         }
         assert_eq!(find("http-1k").unwrap().rate_per_service(0.1), Some(100.0));
         assert!(find("nothing").unwrap_err().to_string().contains("tcp-64k"));
+    }
+
+    #[test]
+    fn endpoints_go_and_come_back_in_turn_and_the_first_stays() {
+        let churn = find("churn").unwrap();
+        let disturbance = churn.disturbance.unwrap();
+        let there = |revision| disturbance.endpoints(churn.services, revision);
+        assert_eq!(there(0), (0..10).collect::<Vec<_>>());
+        assert_eq!(there(1), [0, 6, 7, 8, 9], "the first five of nine are gone");
+        assert_eq!(there(2), [0, 1], "four more are, and the first of them is back");
+        let mut changes = 0;
+        for revision in 1..=100 {
+            let (before, after) = (there(revision - 1), there(revision));
+            changes += (0..10).filter(|nth| before.contains(nth) != after.contains(nth)).count();
+            assert_eq!(after[0], 0);
+        }
+        assert_eq!(changes, 500, "50 a second over 10 seconds");
+        assert_eq!(Disturbance::Restart.endpoints(3, 7), [0, 1, 2]);
+    }
+
+    #[test]
+    fn users_are_connections_with_a_rate_each() {
+        let shop = find("teastore").unwrap();
+        assert_eq!(shop.steps(), [25.0, 50.0, 100.0, 200.0].map(Some));
+        assert_eq!(shop.connections_at(Some(200.0)), 40);
+        assert_eq!((shop.service(6).as_str(), shop.paths.len(), shop.loaded()), ("db", 8, 1));
+        assert!(shop.has_calls("persistence") && !shop.has_calls("image"));
     }
 
     #[test]

@@ -22,6 +22,22 @@ pub struct Callee {
     pub address: String,
     /// Over gRPC instead of HTTP/1.1.
     pub grpc: bool,
+    /// How the paths end for which it is asked, without their query; all without any.
+    pub on: Vec<String>,
+}
+
+impl Callee {
+    /// Reads `host:port` or `host:port=PATH,PATH`.
+    #[must_use]
+    pub fn parse(text: &str, grpc: bool) -> Self {
+        let (address, on) = text.split_once('=').unwrap_or((text, ""));
+        let on = on.split(',').filter(|path| !path.is_empty()).map(str::to_owned).collect();
+        Self { address: address.to_owned(), grpc, on }
+    }
+
+    fn is_asked(&self, path: &str) -> bool {
+        self.on.is_empty() || self.on.iter().any(|end| path.ends_with(end))
+    }
 }
 
 /// All callees with their connections; clones share them.
@@ -45,10 +61,11 @@ impl Calls {
         Self(Arc::new(callees.iter().map(pool).collect()))
     }
 
-    /// Asks all of them at once.
-    pub(super) async fn all(&self) -> Result<()> {
-        let calls = self.0.iter().map(|pool| async move {
-            if pool.callee.grpc { pool.grpc().await } else { pool.http().await }
+    /// Asks all of those at once whom this page is for, over HTTP for the same page.
+    pub(super) async fn all(&self, page: &Uri) -> Result<()> {
+        let asked = self.0.iter().filter(|pool| pool.callee.is_asked(page.path()));
+        let calls = asked.map(|pool| async move {
+            if pool.callee.grpc { pool.grpc().await } else { pool.http(page).await }
         });
         futures_util::future::try_join_all(calls).await.map(drop)
     }
@@ -68,7 +85,7 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn http(&self) -> Result<()> {
+    async fn http(&self, page: &Uri) -> Result<()> {
         let kept = self.idle().pop().filter(http1::SendRequest::is_ready);
         let mut sender = match kept {
             Some(sender) => sender,
@@ -79,7 +96,8 @@ impl Pool {
                 sender
             }
         };
-        let request = Request::get("/").header("host", &self.callee.address);
+        let path = page.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let request = Request::get(path).header("host", &self.callee.address);
         let response = sender.send_request(request.body(Full::default())?).await?;
         ensure!(response.status().is_success(), "{}", response.status());
         response.into_body().collect().await?;

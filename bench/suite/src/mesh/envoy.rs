@@ -1,16 +1,23 @@
 //! Envoy as Istio has it beside a workload: the original destination decides, mTLS between two.
 
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use leno_types::ports::{INBOUND, OUTBOUND};
 
 use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+use crate::application::PUSHED;
 
 /// Where `scripts/tools.sh envoy` puts the binary of the Python package.
 const INSTALLED: &str = "envoy/envoy/_bin/envoy";
 /// Bounds that no scenario reaches.
 const UNBOUNDED: &str = "{thresholds: [{max_connections: 65536, max_pending_requests: 65536, \
                          max_requests: 65536, max_retries: 65536}]}";
+
+/// The file of the endpoints that come and go.
+const ENDPOINTS: &str = "endpoints.yaml";
+/// The file of the routes that are pushed.
+const ROUTES: &str = "routes.yaml";
 
 /// Envoy.
 #[derive(Debug)]
@@ -54,17 +61,30 @@ impl Mesh for Envoy {
             listeners += &listener;
             clusters += &cluster;
         }
-        let text = format!("static_resources:\n  listeners:\n{listeners}  clusters:\n{clusters}");
+        // What reads files by itself has to be named.
+        let node = if hop.is_revised() { "node: {id: bench, cluster: bench}\n" } else { "" };
+        let text =
+            format!("{node}static_resources:\n  listeners:\n{listeners}  clusters:\n{clusters}");
+        let mut others = Vec::new();
+        others.extend(hop.churning().map(|all| (ENDPOINTS, endpoints(all, hop.revision))));
+        others.extend(hop.pushed().map(|nth| (ROUTES, routes(nth))));
         let arguments = ["-c", "{}", "--concurrency", "1", "--disable-hot-restart", "-l", "error"];
         let arguments = arguments.map(str::to_owned).to_vec();
-        Some(Configuration { file: "envoy.yaml", text, arguments })
+        let file = "envoy.yaml";
+        Some(Configuration { file, text, others, arguments, ..Configuration::default() })
     }
 }
 
 /// Where the client meant to go, over mTLS.
 fn outbound(hop: &Hop<'_>) -> (String, String) {
+    let kind = match hop.churning() {
+        Some(_) => {
+            format!("type: EDS\n    eds_cluster_config: {{eds_config: {}}}", file(hop, ENDPOINTS))
+        }
+        None => "type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED".to_owned(),
+    };
     let cluster = format!(
-        "  - name: out\n    type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED\n    \
+        "  - name: out\n    {kind}\n    \
          connect_timeout: 5s\n    circuit_breakers: {UNBOUNDED}\n{}    transport_socket:\n      \
          name: envoy.transport_sockets.tls\n      typed_config:\n        \
          \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext\n        \
@@ -110,14 +130,22 @@ fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), (to, socket): (&str, &str)) 
              typed_config:\n          \
              \"@type\": {types}.network.http_connection_manager.v3.HttpConnectionManager\n          \
              stat_prefix: {to}\n          codec_type: {}\n          \
-             route_config: {{virtual_hosts: [{{name: b, domains: [\"*\"], \
-             routes: [{{match: {{prefix: /}}, route: {{cluster: {to}, timeout: 0s}}}}]}}]}}\n          \
+             {}\n          \
              http_filters:\n          - name: envoy.filters.http.router\n            \
              typed_config: {{\"@type\": {types}.http.router.v3.Router}}\n",
             match (hop.mixed, hop.http2()) {
                 (true, _) => "AUTO",
                 (_, true) => "HTTP2",
                 (_, false) => "HTTP1",
+            },
+            match hop.pushed() {
+                Some(_) => {
+                    format!(
+                        "rds: {{route_config_name: {to}, config_source: {}}}",
+                        file(hop, ROUTES)
+                    )
+                }
+                None => format!("route_config: {{virtual_hosts: [{}]}}", virtual_host(to)),
             },
         )
     };
@@ -126,6 +154,47 @@ fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), (to, socket): (&str, &str)) 
          listener_filters:\n    - name: envoy.filters.listener.original_dst\n      \
          typed_config: {{\"@type\": {types}.listener.original_dst.v3.OriginalDst}}\n    \
          filter_chains:\n    - filters:\n{filter}{socket}"
+    )
+}
+
+/// Every path, to one cluster.
+fn virtual_host(to: &str) -> String {
+    format!(
+        "{{name: b, domains: [\"*\"], \
+         routes: [{{match: {{prefix: /}}, route: {{cluster: {to}, timeout: 0s}}}}]}}"
+    )
+}
+
+/// Where Envoy finds what changes; it reads a file again when another is moved into its place.
+fn file(hop: &Hop<'_>, name: &str) -> String {
+    let at = hop.directory.display();
+    format!("{{resource_api_version: V3, path_config_source: {{path: \"{at}/{name}\"}}}}")
+}
+
+/// The routes with the header of a revision, as route discovery has them.
+fn routes(revision: u64) -> String {
+    let host = virtual_host("out");
+    format!(
+        "version_info: \"{revision}\"\nresources:\n- \"@type\": \
+         type.googleapis.com/envoy.config.route.v3.RouteConfiguration\n  name: out\n  \
+         virtual_hosts: [{host}]\n  \
+         request_headers_to_add: [{{header: {{key: {PUSHED}, value: \"{revision}\"}}}}]\n"
+    )
+}
+
+/// The endpoints of a revision, as endpoint discovery has them.
+fn endpoints(all: &[SocketAddrV4], revision: u64) -> String {
+    let one = |endpoint: &SocketAddrV4| {
+        let (ip, port) = (endpoint.ip(), endpoint.port());
+        format!(
+            "{{endpoint: {{address: {{socket_address: {{address: {ip}, port_value: {port}}}}}}}}}"
+        )
+    };
+    let all = all.iter().map(one).collect::<Vec<_>>().join(", ");
+    format!(
+        "version_info: \"{revision}\"\nresources:\n- \"@type\": \
+         type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment\n  \
+         cluster_name: out\n  endpoints: [{{lb_endpoints: [{all}]}}]\n"
     )
 }
 

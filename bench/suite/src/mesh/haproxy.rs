@@ -1,9 +1,13 @@
 //! HAProxy beside a workload: it asks the kernel for the original destination, mTLS between two.
 
+use std::fmt::Display;
+
 use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND};
+use nix::sys::signal::Signal;
 
 use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+use crate::application::PUSHED;
 use crate::scenario::Scenario;
 
 /// HAProxy.
@@ -29,8 +33,15 @@ impl Mesh for Haproxy {
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
-        let arguments = ["-db", "-f", "{}"].map(str::to_owned).to_vec();
-        Some(Configuration { file: "haproxy.cfg", text: text(hop), arguments })
+        // A process above the worker reads the file again when it is told to.
+        let (how, told_by) = match hop.is_revised() {
+            true => ("-W", Some(Signal::SIGUSR2)),
+            false => ("-db", None),
+        };
+        let arguments = [how, "-f", "{}"].map(str::to_owned).to_vec();
+        let file = "haproxy.cfg";
+        let text = text(hop);
+        Some(Configuration { file, text, arguments, told_by, ..Configuration::default() })
     }
 }
 
@@ -42,21 +53,30 @@ fn text(hop: &Hop<'_>) -> String {
         _ => ("mode http\n  http-reuse always", "", "http/1.1"),
     };
     let tls = format!("ca-file {at}/roots.pem crt {at}/both.pem verify required alpn {alpn}");
-    let (bind, server) = match hop.application {
+    let outward = |to: &dyn Display| format!("{to} ssl {tls} pool-max-conn 1024");
+    let (bind, servers) = match (hop.application, hop.churning()) {
         // A server without an address is where the client meant to go.
-        None => (
-            format!("127.0.0.1:{OUTBOUND}{proto}"),
-            format!("0.0.0.0:0 ssl {tls} pool-max-conn 1024"),
-        ),
-        Some(application) => (
+        (None, None) => (format!("127.0.0.1:{OUTBOUND}{proto}"), vec![outward(&"0.0.0.0:0")]),
+        (None, Some(endpoints)) => {
+            let servers = endpoints.iter().map(|endpoint| outward(endpoint));
+            (format!("127.0.0.1:{OUTBOUND}{proto}"), servers.collect())
+        }
+        (Some(application), _) => (
             format!("0.0.0.0:{INBOUND} ssl {tls}"),
-            format!("{application}{proto} pool-max-conn 1024"),
+            vec![format!("{application}{proto} pool-max-conn 1024")],
         ),
     };
+    let pushed = hop
+        .pushed()
+        .map_or_else(String::new, |nth| format!("  http-request set-header {PUSHED} {nth}\n"));
+    let servers: String = (0..)
+        .zip(servers)
+        .map(|(nth, server): (usize, String)| format!("  server s{nth} {server}\n"))
+        .collect();
     format!(
         "global\n  nbthread 1\n  maxconn 8192\n  ssl-default-bind-options ssl-min-ver TLSv1.3\n\
          defaults\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  {mode}\n\
-         frontend f\n  bind {bind}\n  default_backend b\n\
-         backend b\n  server s {server}\n"
+         frontend f\n  bind {bind}\n{pushed}  default_backend b\n\
+         backend b\n{servers}"
     )
 }

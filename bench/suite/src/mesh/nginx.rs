@@ -6,8 +6,10 @@ use std::path::Path;
 
 use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND};
+use nix::sys::signal::Signal;
 
 use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+use crate::application::PUSHED;
 use crate::scenario::Scenario;
 
 /// Debian builds nginx's relay for TCP as a module of its own.
@@ -46,14 +48,19 @@ impl Mesh for Nginx {
         let at = hop.directory.display();
         let arguments = ["-c", "{}", "-e", "stderr", "-p"].map(str::to_owned);
         let arguments = arguments.into_iter().chain([at.to_string()]).collect();
-        Some(Configuration { file: "nginx.conf", text: text(hop), arguments })
+        let file = "nginx.conf";
+        let told_by = hop.is_revised().then_some(Signal::SIGHUP);
+        let text = text(hop);
+        Some(Configuration { file, text, arguments, told_by, ..Configuration::default() })
     }
 }
 
 fn text(hop: &Hop<'_>) -> String {
     let at = hop.directory.display();
+    // A process above the worker reads the file again when it is told to.
+    let master = if hop.is_revised() { "on" } else { "off" };
     let mut text = format!(
-        "daemon off; master_process off; worker_processes 1; pid {at}/pid;\n\
+        "daemon off; master_process {master}; worker_processes 1; pid {at}/pid;\n\
          error_log stderr crit;\nevents {{ worker_connections 8192; }}\n"
     );
     let files = |role: &str| {
@@ -77,7 +84,10 @@ fn text(hop: &Hop<'_>) -> String {
         };
         return text + &format!("stream {{\n{upstreams}  server {{ {server} }}\n}}\n");
     }
-    let (http2, scheme) = if hop.http2() { (" http2", "grpc") } else { ("", "http") };
+    let (http2, scheme, scheme_header) = match hop.http2() {
+        true => (" http2", "grpc", "grpc_set_header"),
+        false => ("", "http", "proxy_set_header"),
+    };
     let pass = |tls: &str, to: &str| match hop.http2() {
         true => format!("grpc_pass {scheme}{tls}://{to};"),
         false => format!(
@@ -86,9 +96,11 @@ fn text(hop: &Hop<'_>) -> String {
         ),
     };
     let calls = if hop.http2() { calls.replace("proxy_", "grpc_") } else { calls };
+    let pushed =
+        hop.pushed().map_or_else(String::new, |nth| format!("{scheme_header} {PUSHED} {nth};"));
     let server = match hop.application {
         None => format!(
-            "listen 127.0.0.1:{OUTBOUND}{http2}; location / {{ {calls} {} }}",
+            "listen 127.0.0.1:{OUTBOUND}{http2}; location / {{ {calls} {pushed} {} }}",
             pass("s", "$to")
         ),
         Some(_) => format!(
@@ -113,6 +125,11 @@ fn upstreams(hop: &Hop<'_>) -> String {
         _ => " keepalive 1024; keepalive_requests 100000000;",
     };
     let mut text = String::new();
+    if let Some(endpoints) = hop.churning() {
+        let servers: String = endpoints.iter().map(|one| format!(" server {one};")).collect();
+        let _ = writeln!(text, "  upstream u0 {{{servers}{keep} }}");
+        return text;
+    }
     for (nth, server) in servers.enumerate() {
         let _ = writeln!(text, "  upstream u{nth} {{ server {server};{keep} }}");
     }
@@ -122,7 +139,8 @@ fn upstreams(hop: &Hop<'_>) -> String {
 /// Which of them, by the host that is asked for.
 fn upstream_map(hop: &Hop<'_>) -> String {
     let mut text = "  map $http_host $to { default u0;".to_owned();
-    for (nth, server) in hop.services.iter().enumerate() {
+    let one = hop.churning().is_some();
+    for (nth, server) in hop.services.iter().enumerate().filter(|_| !one) {
         let _ = write!(text, " \"{server}\" u{nth};");
     }
     text + " }\n"

@@ -7,11 +7,12 @@
 #![expect(unsafe_code, reason = "a process enters its namespace between fork and exec")]
 
 use std::fs::{self, File};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -21,11 +22,13 @@ use leno_local::enclosure::{Credentials, Enclosure, Tether};
 use leno_local::netns::Netns;
 use leno_local::status::InstanceStatus;
 use leno_types::ports::{INBOUND, OUTBOUND, PROXY_UID};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 
 use super::certificates::Authority;
-use super::{Hop, Mesh};
+use super::{Configuration, Hop, Mesh};
 use crate::interrupt::Interrupt;
-use crate::lab::{self, Lab, is_client, open_to_all, proxy_cgroup};
+use crate::lab::{self, Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
 use crate::scenario::Scenario;
 
 /// How long a proxy may take to listen.
@@ -43,12 +46,60 @@ pub(crate) struct Sidecars {
 
 struct Sidecar {
     instance: InstanceStatus,
-    captured: Captured,
+    /// None where traffic comes to the proxy by itself.
+    captured: Option<Captured>,
     arguments: Vec<String>,
-    directory: PathBuf,
+    environment: Vec<(String, String)>,
+    task: Task,
     /// What has to listen before traffic can pass.
     port: u16,
     process: Option<(Child, File)>,
+}
+
+/// What a proxy has to do, as [`Hop`] has it.
+struct Task {
+    workload: String,
+    workloads: Arc<[(String, Ipv4Addr)]>,
+    application: Option<SocketAddrV4>,
+    services: Vec<SocketAddrV4>,
+    directory: PathBuf,
+}
+
+impl Task {
+    /// Its configuration, and how traffic comes to it.
+    fn configure(
+        &self,
+        mesh: &dyn Mesh,
+        (scenario, revision): (&Scenario, u64),
+    ) -> Result<(Configuration, super::Captured)> {
+        let disturbance = scenario.disturbance;
+        let there = disturbance.map(|one| one.endpoints(scenario.services, revision));
+        let there = there.unwrap_or_default();
+        let endpoints: Vec<SocketAddrV4> =
+            there.iter().filter_map(|nth| self.services.get(*nth as usize).copied()).collect();
+        let hop = Hop {
+            protocol: scenario.protocol,
+            mixed: scenario.is_mixed(),
+            application: self.application,
+            services: &self.services,
+            workload: &self.workload,
+            workloads: &self.workloads,
+            directory: &self.directory,
+            disturbance,
+            revision,
+            endpoints: &endpoints,
+        };
+        let configuration = mesh.configure(&hop).context("a mesh of others has proxies")?;
+        Ok((configuration, mesh.captured(&hop)))
+    }
+
+    fn write(&self, configuration: &Configuration) -> Result<()> {
+        replace(&self.directory.join(configuration.file), &configuration.text)?;
+        for (name, text) in &configuration.others {
+            replace(&self.directory.join(name), text)?;
+        }
+        Ok(())
+    }
 }
 
 impl Sidecars {
@@ -64,27 +115,28 @@ impl Sidecars {
         let machine = Report::probe();
         let backend = machine.choose(Choice::Auto)?;
         let mut sidecars = Sidecars { all: Vec::new(), program: program.to_owned() };
-        for instance in lab.status()?.instances {
+        let instances = lab.status()?.instances;
+        let workloads: Arc<[_]> = instances.iter().filter_map(named).collect();
+        for instance in instances {
             let directory = lab.directory().join(&instance.name);
             fs::create_dir(&directory)?;
             open_to_all(&directory)?;
             // Where a proxy wants to write, it can.
             chown(&directory, Some(PROXY_UID), Some(PROXY_UID))?;
             authority.write(&directory, &instance.workload)?;
-            let client = is_client(&instance);
+            let client = makes_load(&instance);
             let application = SocketAddrV4::new([127, 0, 0, 1].into(), lab::PORT);
-            let calls =
-                client || (!scenario.calls.is_empty() && instance.workload == lab::service(0));
-            let hop = Hop {
-                protocol: scenario.protocol,
-                mixed: !scenario.calls.is_empty(),
+            let calls = client || scenario.has_calls(&instance.workload);
+            let task = Task {
+                workload: instance.workload.clone(),
+                workloads: workloads.clone(),
                 application: (!client).then_some(application),
-                services: if calls { services } else { &[] },
-                directory: &directory,
+                services: if calls { services.to_vec() } else { Vec::new() },
+                directory,
             };
-            let configuration = mesh.configure(&hop).context("a mesh of others has proxies")?;
-            let file = directory.join(configuration.file);
-            fs::write(&file, &configuration.text)?;
+            let (configuration, captured) = task.configure(mesh, (scenario, 0))?;
+            task.write(&configuration)?;
+            let file = task.directory.join(configuration.file);
             let fill = |argument: &String| argument.replace("{}", &file.display().to_string());
             let workload = Workload {
                 name: instance.surroundings.netns.clone(),
@@ -95,13 +147,20 @@ impl Sidecars {
                 excluded: leno_local::proxy::never_captured(),
                 proxy_uid: PROXY_UID,
             };
-            let captured = leno_capture::capture(backend, &workload)?;
+            let (captured, port) = match captured {
+                super::Captured::Fully => {
+                    let port = if client { OUTBOUND } else { INBOUND };
+                    (Some(leno_capture::capture(backend, &workload)?), port)
+                }
+                super::Captured::Not(port) => (None, port),
+            };
             sidecars.all.push(Sidecar {
                 instance,
                 captured,
                 arguments: configuration.arguments.iter().map(fill).collect(),
-                directory,
-                port: if client { OUTBOUND } else { INBOUND },
+                environment: configuration.environment,
+                task,
+                port,
                 process: None,
             });
             let program = sidecars.program.clone();
@@ -117,7 +176,8 @@ impl Sidecars {
 
     /// By what traffic is captured.
     pub(crate) fn capture(&self) -> String {
-        self.all.first().map_or_else(String::new, |one| one.captured.backend().to_string())
+        let captured = self.all.iter().find_map(|one| one.captured.as_ref());
+        captured.map_or_else(String::new, |captured| captured.backend().to_string())
     }
 
     /// Ends every proxy and starts it again.
@@ -126,6 +186,22 @@ impl Sidecars {
         for sidecar in &mut self.all {
             sidecar.end();
             sidecar.start(&program)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the proxies another revision of their configuration, in the way of the mesh.
+    pub(crate) fn revise(
+        &self,
+        mesh: &dyn Mesh,
+        (scenario, revision): (&Scenario, u64),
+    ) -> Result<()> {
+        for sidecar in self.all.iter().filter(|one| !one.task.services.is_empty()) {
+            let (configuration, _) = sidecar.task.configure(mesh, (scenario, revision))?;
+            sidecar.task.write(&configuration)?;
+            if let (Some(signal), Some((child, _))) = (configuration.told_by, &sidecar.process) {
+                kill(Pid::from_raw(i32::try_from(child.id())?), signal)?;
+            }
         }
         Ok(())
     }
@@ -148,7 +224,7 @@ impl Drop for Sidecars {
             sidecar.end();
             // The namespace goes with the lab, and the programs on its cgroup with that; what is
             // left by name, the next run removes.
-            let _ = sidecar.captured.release();
+            let _ = sidecar.captured.as_mut().map(Captured::release);
         }
     }
 }
@@ -158,7 +234,7 @@ impl Sidecar {
         let surroundings = &self.instance.surroundings;
         let netns = Netns::open(&surroundings.netns)?;
         // The binary may lie where the proxy's user may not look: it is laid over an empty file.
-        let laid = self.directory.join("program");
+        let laid = self.task.directory.join("program");
         if !laid.exists() {
             File::create(&laid)?;
         }
@@ -172,7 +248,8 @@ impl Sidecar {
         let mut command = Command::new(&laid);
         command
             .args(&self.arguments)
-            .current_dir(&self.directory)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .current_dir(&self.task.directory)
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -199,7 +276,10 @@ impl Sidecar {
             interrupt.check()?;
             let Some((child, log)) = &mut self.process else { bail!("it was not started") };
             if listens(child.id(), self.port) {
-                return Ok(self.captured.set_listening(true)?);
+                if let Some(captured) = &mut self.captured {
+                    captured.set_listening(true)?;
+                }
+                return Ok(());
             }
             if let Some(status) = child.try_wait()? {
                 bail!("the proxy of {} ended with {status}: {}", self.instance.name, said(log));
@@ -222,6 +302,15 @@ impl Sidecar {
             let _gone = Cgroup::at(group).kill();
         }
     }
+}
+
+/// An instance's workload and its IPv4 address.
+fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
+    let address = instance.addresses.iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    })?;
+    Some((instance.workload.clone(), address))
 }
 
 /// Whether something in the network namespace of a process listens on a port (proc(5): the second

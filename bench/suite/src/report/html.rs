@@ -2,12 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::{Cell, Figure, Summary, rows};
+use super::{Cell, Figure, Summary, rows, rows_beside};
 use crate::chart::escape;
 use crate::mesh::NONE;
 
 /// The page's style.
 const STYLE: &str = include_str!("page.css");
+
+/// Caveats that are shown without being asked for; more of them would push the figures off the
+/// screen.
+const MAX_CAVEATS: usize = 6;
 
 /// The report as a page.
 #[must_use]
@@ -23,7 +27,8 @@ pub fn page(summary: &Summary, figures: &[Figure]) -> String {
     text += &caveats(summary);
     for (title, cells) in summary.scenarios() {
         let _ = writeln!(text, "<h2>{}</h2>", escape(&title));
-        text += &table(&cells);
+        text += &table(&cells, &rows(&cells));
+        text += &table(&cells, &rows_beside(&cells));
         let name = |figure: &&Figure| figure.caption.starts_with("From the moment");
         let wanted = format!("{}: latency by percentile", escape(&title));
         let own = figures.iter().filter(name).find(|figure| figure.svg.contains(&wanted));
@@ -70,21 +75,33 @@ fn caveats(summary: &Summary) -> String {
     }
     let items: String =
         summary.caveats.iter().map(|caveat| format!("<li>{}</li>\n", escape(caveat))).collect();
-    format!("<div class=\"caveats\"><b>Before any figure</b>\n<ul>\n{items}</ul></div>\n")
+    let count = summary.caveats.len();
+    if count <= MAX_CAVEATS {
+        return format!(
+            "<div class=\"caveats\"><b>Before any figure</b>\n<ul>\n{items}</ul></div>\n"
+        );
+    }
+    format!(
+        "<details class=\"caveats\"><summary>Before any figure: {count} things to know</summary>\n\
+         <ul>\n{items}</ul></details>\n"
+    )
 }
 
-fn table(cells: &[&Cell]) -> String {
+fn table(cells: &[&Cell], rows: &[Vec<String>]) -> String {
     let mut text = "<div class=\"table\"><table>\n".to_owned();
-    for (nth, row) in rows(cells).iter().enumerate() {
+    for (nth, row) in rows.iter().enumerate() {
         let class = match nth.checked_sub(1).map(|nth| cells[nth]) {
             Some(cell) if !cell.valid => " class=\"invalid\"",
             Some(cell) if cell.mesh == NONE => " class=\"baseline\"",
             _ => "",
         };
         let tag = if nth == 0 { "th" } else { "td" };
-        let cells: String =
-            row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
-        let _ = writeln!(text, "<tr{class}>{cells}</tr>");
+        let mut line = String::new();
+        for (heading, cell) in rows[0].iter().zip(row) {
+            let words = if heading == "MARKS" { " class=\"words\"" } else { "" };
+            let _ = write!(line, "<{tag}{words}>{}</{tag}>", escape(cell));
+        }
+        let _ = writeln!(text, "<tr{class}>{line}</tr>");
     }
     text + "</table></div>\n"
 }
@@ -137,5 +154,15 @@ mod tests {
         }
         assert_eq!(html.matches("<figure>").count(), 5);
         assert!(html.contains("+1.50 ms") && html.contains("&lt;b&gt;1"), "{html}");
+        assert!(html.contains("prefers-color-scheme: dark"), "for those who read light on dark");
+    }
+
+    #[test]
+    fn many_caveats_do_not_hide_the_figures() {
+        let mut summary = Summary::of(&[record("none", 0, 1000)]);
+        summary.caveats = vec!["one".into(); MAX_CAVEATS];
+        assert!(!page(&summary, &[]).contains("<details"));
+        summary.caveats.push("another".into());
+        assert!(page(&summary, &[]).contains("7 things to know"));
     }
 }

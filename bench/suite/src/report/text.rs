@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Cell, Summary};
+use super::{Cell, Summary, rows_beside};
 use crate::error::{Error, Result};
 use crate::record::Record;
 
@@ -80,11 +80,14 @@ pub fn markdown(summary: &Summary) -> String {
         }
     }
     for (title, cells) in summary.scenarios() {
-        let _ = write!(text, "\n## {title}\n\n");
-        for (nth, row) in rows(&cells).iter().enumerate() {
-            let _ = writeln!(text, "| {} |", row.join(" | "));
-            if nth == 0 {
-                let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
+        let _ = writeln!(text, "\n## {title}");
+        for table in [rows(&cells), rows_beside(&cells)] {
+            text.push('\n');
+            for (nth, row) in table.iter().enumerate() {
+                let _ = writeln!(text, "| {} |", row.join(" | "));
+                if nth == 0 {
+                    let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
+                }
             }
         }
     }
@@ -116,10 +119,14 @@ pub fn csv(records: &[Record]) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+fn known(figure: Option<impl std::fmt::Display>) -> String {
+    figure.map_or_else(String::new, |figure| figure.to_string())
+}
+
 /// A column's name, and its value in a record.
 type Column = (&'static str, fn(&Record) -> String);
 
-const COLUMNS: [Column; 30] = [
+const COLUMNS: [Column; 36] = [
     ("scenario", |r| r.scenario.clone()),
     ("step", |r| r.step.map_or_else(String::new, |step| step.to_string())),
     ("mesh", |r| r.mesh.clone()),
@@ -149,6 +156,12 @@ const COLUMNS: [Column; 30] = [
     ("rss_kib.idle", |r| r.rss_kib.idle.to_string()),
     ("rss_kib.load", |r| r.rss_kib.load.to_string()),
     ("rss_kib.peak", |r| r.rss_kib.peak.to_string()),
+    ("kernel_programs.runs", |r| r.kernel_programs.runs.to_string()),
+    ("kernel_programs.ms", |r| format!("{:.3}", r.kernel_programs.ms)),
+    ("crossing_connections", |r| r.crossing_connections.to_string()),
+    ("neighbour_requests_per_s", |r| known(r.neighbour_requests_per_s)),
+    ("revisions", |r| r.revisions.to_string()),
+    ("revisions_arrived", |r| known(r.revisions_arrived)),
     ("start_up_ms", |r| r.start_up_ms.map_or_else(String::new, |ms| format!("{ms:.1}"))),
 ];
 

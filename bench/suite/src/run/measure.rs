@@ -3,18 +3,20 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddrV4;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use leno_bpf::Counting;
 use leno_measure::load::{Bucket, Pace, Plan, Report};
 
 use super::{Case, Options, prober};
 use crate::distribution;
+use crate::generator;
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::mesh::Sidecars;
 use crate::meter::{Parts, Sampler, Used};
-use crate::record::{Mark, MarkKind, RAW, Record, RssKib};
+use crate::record::{KernelPrograms, Mark, MarkKind, RAW, Record, RssKib};
 use crate::scenario::{self, Disturbance, Scenario};
 
 /// The share of requests that may fail before a run is marked.
@@ -28,6 +30,8 @@ const MAX_STEAL: f64 = 0.02;
 const MAX_LAG: f64 = 0.1;
 /// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
 const MAX_BUSY: f64 = 0.95;
+/// How long a neighbour floods before the measurement begins, and after it has ended.
+const FLOOD_LEAD: Duration = Duration::from_millis(300);
 /// Steps of the search for the highest rate: each halves what is not known, to 3 % of the most.
 const SEARCH_STEPS: u32 = 5;
 
@@ -45,7 +49,7 @@ pub(super) fn measure(
     mut record: Record,
     interrupt: &Interrupt,
 ) -> Result<Record> {
-    let mut stage = Stage::set(case, interrupt)?;
+    let mut stage = Stage::set(options, case, interrupt)?;
     record.capture = stage.capture()?;
     record.proxies = stage.parts.proxies();
     let program = case.found.program.as_deref();
@@ -58,10 +62,10 @@ pub(super) fn measure(
     if record.proxies > 0 {
         record.start_up_ms =
             prober::start_up(&stage.lab, stage.sidecars.as_mut(), &plans[0], interrupt)?;
-        stage.parts = Parts::of(&stage.lab)?;
+        stage.parts = Parts::of(&stage.lab, case.scenario)?;
     }
     let plans = match &case.scenario.pace {
-        scenario::Pace::SearchP99Ms(bound) => {
+        scenario::Pace::SearchP99Ms(bound) if options.generator.keeps_rates(&plans[0]) => {
             let rate = stage.search(case, options, Duration::from_millis(*bound), interrupt)?;
             stage.plans(case.scenario, options, Some(rate))?
         }
@@ -73,14 +77,28 @@ pub(super) fn measure(
         options.generator.run(&stage.lab, &warm, interrupt)?;
     }
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
+    // Where the kernel cannot time its programs, they ran for no time.
+    let counting = Counting::start().ok();
+    let programs = stage.parts.kernel_programs();
     let before = stage.parts.read()?;
     let sampler = Sampler::start(&stage.parts, &usage)?;
     let report = stage.load(options, (case, &plans), interrupt);
     let used = before.since(&stage.parts)?;
-    let (proxies, control) = sampler.stop()?;
-    let report = report?;
-    record.rss_kib = RssKib { idle, ..proxies };
-    record.control_rss_kib = RssKib { idle: control_idle, ..control };
+    let programs_after = stage.parts.kernel_programs();
+    drop(counting);
+    let sampled = sampler.stop()?;
+    let (report, beside) = report?;
+    record.neighbour_requests_per_s = beside.neighbour_requests_per_s;
+    record.revisions = beside.revisions;
+    let pushes = matches!(case.scenario.disturbance, Some(Disturbance::Push { .. }));
+    record.revisions_arrived = (pushes && beside.revisions > 0).then(|| stage.lab.arrived());
+    record.rss_kib = RssKib { idle, ..sampled.proxies };
+    record.control_rss_kib = RssKib { idle: control_idle, ..sampled.control };
+    record.crossing_connections = sampled.connections;
+    record.kernel_programs = KernelPrograms {
+        runs: programs_after.runs.saturating_sub(programs.runs),
+        ms: programs_after.took.saturating_sub(programs.took).as_secs_f64() * 1000.0,
+    };
     if record.proxies == 0 {
         record.control_rss_kib = RssKib::default();
     }
@@ -94,10 +112,14 @@ pub(super) fn measure(
 }
 
 impl Stage {
-    fn set(case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
+    fn set(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
         let name = format!("bench-{}", std::process::id());
-        let lab = Lab::start(&name, case.scenario, case.mesh.own(), interrupt)?;
-        let addresses = lab.addresses(case.scenario.services)?;
+        let what = (case.scenario, options.application.as_deref());
+        let lab = Lab::start(&name, what, case.mesh.own(), interrupt)?;
+        let addresses = match case.scenario.churns() && case.mesh.own().is_some() {
+            true => vec![lab.churning()?],
+            false => lab.addresses(case.scenario)?,
+        };
         let sidecars = match (&case.found.program, case.mesh.own()) {
             (Some(program), None) => {
                 let place = (&lab, case.scenario);
@@ -105,7 +127,7 @@ impl Stage {
             }
             _ => None,
         };
-        let parts = Parts::of(&lab)?;
+        let parts = Parts::of(&lab, case.scenario)?;
         Ok(Stage { sidecars, lab, addresses, parts })
     }
 
@@ -132,40 +154,76 @@ impl Stage {
         if self.addresses.is_empty() {
             bail!("there is no service");
         }
+        let published = rate.map(|rate| rate / options.scale);
         let plan = |address: &SocketAddrV4| Plan {
             protocol: scenario.protocol,
             streams: scenario.streams,
             pace,
-            connections: scenario.connections,
+            connections: scenario.connections_at(published),
             new_connection: scenario.new_connection,
             body_size: scenario.request_bytes,
+            paths: scenario.paths.clone(),
             ..Plan::new(format!("http://{address}/"), 1.0, options.duration)
         };
         Ok(self.addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
     }
 
-    /// The measured load, with what happens in the middle of it.
+    /// The measured load, with what happens beside it.
     fn load(
         &mut self,
         options: &Options,
         (case, plans): (&Case<'_>, &[Plan]),
         interrupt: &Interrupt,
-    ) -> Result<Report> {
-        let (lab, sidecars, generator) = (&self.lab, &mut self.sidecars, options.generator);
-        let Some(Disturbance::Restart) = case.scenario.disturbance else {
-            return generator.run(lab, plans, interrupt);
+    ) -> Result<(Report, Beside)> {
+        let flood = self.flood(case.scenario, options)?;
+        let (stage, generator) = (&*self, options.generator);
+        let load = |lab: &Lab| -> Result<(Report, Option<f64>)> {
+            let Some(flood) = &flood else {
+                return Ok((generator.run(lab, plans, interrupt)?, None));
+            };
+            std::thread::scope(|scope| {
+                let flooding = scope.spawn(|| generator::flood(lab, flood, interrupt));
+                std::thread::sleep(FLOOD_LEAD);
+                let report = generator.run(lab, plans, interrupt);
+                let flooded = flooding.join().unwrap_or_else(|_| bail!("the flood panicked"));
+                Ok((report?, Some(flooded?.requests_per_s)))
+            })
         };
+        let Some(disturbance) = case.scenario.disturbance else {
+            let (report, neighbour_requests_per_s) = load(&stage.lab)?;
+            return Ok((report, Beside { neighbour_requests_per_s, revisions: 0 }));
+        };
+        // What is started ends with the thread that started it, so that it is this one which does.
+        let (lab, sidecars) = (&self.lab, &mut self.sidecars);
         std::thread::scope(|scope| {
-            let running = scope.spawn(|| generator.run(lab, plans, interrupt));
-            // What is started ends with the thread that started it: that is this one.
-            std::thread::sleep(options.duration / 2);
-            let restarted = match sidecars {
-                Some(sidecars) => sidecars.restart_all(),
-                None => prober::end_all_own(lab),
+            let running = scope.spawn(|| load(lab));
+            let disturbed = match disturbance.period() {
+                None => {
+                    std::thread::sleep(options.duration / 2);
+                    restart(lab, sidecars.as_mut()).map(|()| 0)
+                }
+                Some(period) => {
+                    let ended = || running.is_finished();
+                    revise((lab, sidecars.as_ref()), case, period, ended)
+                }
             };
             let report = running.join().unwrap_or_else(|_| bail!("the load panicked"));
-            restarted.and(report)
+            let revisions = disturbed?;
+            let (report, neighbour_requests_per_s) = report?;
+            Ok((report, Beside { neighbour_requests_per_s, revisions }))
         })
+    }
+
+    /// What the neighbour sends, from before the measurement to after it.
+    fn flood(&self, scenario: &Scenario, options: &Options) -> Result<Option<Plan>> {
+        let Some(neighbour) = scenario.neighbour else { return Ok(None) };
+        let address = self.addresses.get(neighbour.service as usize).context("no such service")?;
+        Ok(Some(Plan {
+            protocol: scenario.protocol,
+            pace: Pace::Saturate,
+            connections: neighbour.connections,
+            ..Plan::new(format!("http://{address}/"), 1.0, options.duration + 2 * FLOOD_LEAD)
+        }))
     }
 
     /// The highest rate that keeps the 99th percentile under a bound: between none and what a closed
@@ -204,6 +262,46 @@ impl Stage {
         drop(self.sidecars);
         self.lab.stop()
     }
+}
+
+/// What was seen beside the measured load.
+#[derive(Clone, Copy, Debug, Default)]
+struct Beside {
+    neighbour_requests_per_s: Option<f64>,
+    revisions: u64,
+}
+
+/// Ends every proxy, which is started again.
+fn restart(lab: &Lab, sidecars: Option<&mut Sidecars>) -> Result<()> {
+    match sidecars {
+        Some(sidecars) => sidecars.restart_all(),
+        None => prober::end_all_own(lab),
+    }
+}
+
+/// Gives a mesh one revision of its configuration after the other until `ended`; how many. Without
+/// a mesh there is nothing to give.
+fn revise(
+    (lab, sidecars): (&Lab, Option<&Sidecars>),
+    case: &Case<'_>,
+    period: Duration,
+    ended: impl Fn() -> bool,
+) -> Result<u64> {
+    let begun = Instant::now();
+    for revision in 1.. {
+        let due = begun + period * revision;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        if ended() {
+            return Ok(u64::from(revision) - 1);
+        }
+        let what = (case.scenario, u64::from(revision));
+        match sidecars {
+            Some(sidecars) => sidecars.revise(case.mesh, what)?,
+            None if case.mesh.own().is_some() => lab.edit(what.0, what.1)?,
+            None => return Ok(0),
+        }
+    }
+    Ok(0)
 }
 
 fn failing(report: &Report) -> bool {
@@ -261,6 +359,7 @@ fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> {
     let ours = cpu.proxies
         + cpu.application
         + cpu.generator
+        + cpu.neighbour
         + cpu.agent
         + cpu.control
         + cpu.kernel_threads

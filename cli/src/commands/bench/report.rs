@@ -73,6 +73,7 @@ fn tables(summary: &Summary) -> String {
     }
     for (title, cells) in summary.scenarios() {
         text += &format!("\n{title}\n{}", columns(&report::rows(&cells)));
+        text += &format!("\n{}", columns(&report::rows_beside(&cells)));
     }
     for (scenario, mesh, why) in &summary.left_out {
         text += &format!("\nnot measured: {scenario}, {mesh}: {why}");

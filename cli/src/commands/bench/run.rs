@@ -61,6 +61,15 @@ pub(super) struct Run {
     #[arg(long, value_name = "PATH")]
     envoy: Option<PathBuf>,
 
+    /// The binary of ztunnel, built with its feature `testing`
+    #[arg(long, value_name = "PATH")]
+    ztunnel: Option<PathBuf>,
+
+    /// A folder with a program or a jar for each service of the scenario, such as webui.jar, that
+    /// runs in place of the suite's own
+    #[arg(long, value_name = "DIR")]
+    application: Option<PathBuf>,
+
     /// The directory of the records
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -83,7 +92,7 @@ fn factor(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Run) -> Result<bool> {
     let scenarios = args.scenarios.iter().map(|name| scenario::find(name));
-    let choices = Choices { envoy: args.envoy.clone() };
+    let choices = Choices { envoy: args.envoy.clone(), ztunnel: args.ztunnel.clone() };
     let mut options = Options {
         scenarios: scenarios.collect::<Result<_, _>>()?,
         meshes: args
@@ -96,6 +105,7 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         warm_up: args.warm_up,
         scale: args.scale.unwrap_or_else(|| scenario::usual_scale(Machine::this().cpus)),
         generator: args.generator,
+        application: args.application.as_deref().map(std::path::absolute).transpose()?,
         out: args.out.clone(),
         resume: args.resume,
     };
@@ -148,18 +158,18 @@ pub(super) struct Serve {
     #[arg(long, default_value_t = 0)]
     response_bytes: usize,
 
-    /// Asks another over HTTP/1.1 before each answer
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Asks another over HTTP/1.1 before each answer, or before those to paths that end so
+    #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
     call_http: Vec<String>,
 
-    /// Asks another over gRPC before each answer
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Asks another over gRPC, in the same way
+    #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
     call_grpc: Vec<String>,
 }
 
 pub(super) fn serve(args: &Serve) -> Result<Infallible> {
     let callees = |all: &[String], grpc: bool| -> Vec<Callee> {
-        all.iter().map(|address| Callee { address: address.clone(), grpc }).collect()
+        all.iter().map(|callee| Callee::parse(callee, grpc)).collect()
     };
     let calls = [callees(&args.call_http, false), callees(&args.call_grpc, true)].concat();
     application::serve(Application {

@@ -1,0 +1,128 @@
+//! What is told beside latency and CPU: connections, kernel programs, start-up, the control plane,
+//! and what went on meanwhile.
+
+use super::Cell;
+use crate::record::Record;
+use crate::statistics::median;
+
+/// Those figures of one scenario under one mesh.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Beside {
+    /// The most connections between the client's side and the services.
+    pub connections: f64,
+    /// What kernel programs took for a request, in microseconds.
+    pub programs_us: f64,
+    /// Context switches of the proxies for a request.
+    pub switches: f64,
+    /// Peak memory of the control plane in MB.
+    pub control_mb: f64,
+    /// Requests a second that a neighbour was answered.
+    pub neighbour_requests_per_s: Option<f64>,
+    /// Configurations that were given, in a round.
+    pub revisions: f64,
+    /// Those of them that were seen at work.
+    pub arrived: Option<f64>,
+}
+
+impl Beside {
+    /// Medians over the rounds, of which there is one at least.
+    pub(super) fn of(rounds: &[&Record]) -> Self {
+        let one = rounds[0];
+        let of = |figure: &dyn Fn(&Record) -> f64| {
+            median(&rounds.iter().map(|record| figure(record)).collect::<Vec<_>>())
+        };
+        let each = |record: &Record, sum: f64| sum / record.requests.max(1) as f64;
+        Self {
+            connections: of(&|record| record.crossing_connections as f64),
+            programs_us: of(&|record| each(record, record.kernel_programs.ms * 1000.0)),
+            switches: of(&|record| {
+                let switches = record.context_switches;
+                each(record, (switches.voluntary + switches.involuntary) as f64)
+            }),
+            control_mb: of(&|record| record.control_rss_kib.peak as f64 * 1024.0 / 1e6),
+            neighbour_requests_per_s: one
+                .neighbour_requests_per_s
+                .map(|_| of(&|record| record.neighbour_requests_per_s.unwrap_or_default())),
+            revisions: of(&|record| record.revisions as f64),
+            arrived: one
+                .revisions_arrived
+                .map(|_| of(&|record| record.revisions_arrived.unwrap_or_default() as f64)),
+        }
+    }
+}
+
+/// The table of one scenario, heading first; columns that nothing is known for are left out.
+#[must_use]
+pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
+    let known = |figure: f64, text: String| if figure > 0.0 { text } else { "-".to_owned() };
+    let columns: [(&str, Column); 8] = [
+        ("CONNECTIONS", &|cell| {
+            known(cell.beside.connections, format!("{:.0}", cell.beside.connections))
+        }),
+        ("PROGRAMS US/REQ", &|cell| {
+            known(cell.beside.programs_us, format!("{:.2}", cell.beside.programs_us))
+        }),
+        ("SWITCHES/REQ", &|cell| {
+            known(cell.beside.switches, format!("{:.2}", cell.beside.switches))
+        }),
+        ("START-UP MS", &|cell| {
+            cell.start_up_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.0}"))
+        }),
+        ("CONTROL MB", &|cell| {
+            known(cell.beside.control_mb, format!("{:.1}", cell.beside.control_mb))
+        }),
+        ("NEIGHBOUR REQ/S", &|cell| {
+            cell.beside
+                .neighbour_requests_per_s
+                .map_or_else(|| "-".into(), |rate| format!("{rate:.0}"))
+        }),
+        ("REVISIONS", &|cell| {
+            known(cell.beside.revisions, format!("{:.0}", cell.beside.revisions))
+        }),
+        ("ARRIVED", &|cell| {
+            cell.beside.arrived.map_or_else(|| "-".into(), |count| format!("{count:.0}"))
+        }),
+    ];
+    let mut rows = vec![vec!["MESH".to_owned()]];
+    rows.extend(cells.iter().map(|cell| vec![cell.mesh.clone()]));
+    for (heading, value) in columns {
+        let values: Vec<String> = cells.iter().map(|cell| value(cell)).collect();
+        if values.iter().any(|value| value != "-") {
+            let column = std::iter::once(heading.to_owned()).chain(values);
+            rows.iter_mut().zip(column).for_each(|(row, value)| row.push(value));
+        }
+    }
+    rows
+}
+
+/// What a column shows of a cell.
+type Column<'a> = &'a dyn Fn(&Cell) -> String;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::record;
+    use super::super::{Summary, rows_beside};
+    use super::*;
+    use crate::record::KernelPrograms;
+
+    #[test]
+    fn only_columns_with_a_figure_are_there() {
+        let mut leno = record("leno", 0, 2500);
+        leno.requests = 100;
+        leno.crossing_connections = 2;
+        leno.kernel_programs = KernelPrograms { runs: 400, ms: 0.5 };
+        (leno.revisions, leno.revisions_arrived) = (40, Some(38));
+        let mut none = record("none", 0, 1000);
+        none.crossing_connections = 16;
+        for record in [&mut none, &mut leno] {
+            record.start_up_ms = None;
+        }
+        let summary = Summary::of(&[none, leno]);
+        let (_, cells) = summary.scenarios().remove(0);
+        let rows = rows_beside(&cells);
+        assert_eq!(rows[0], ["MESH", "CONNECTIONS", "PROGRAMS US/REQ", "REVISIONS", "ARRIVED"]);
+        assert_eq!(rows[1], ["none", "16", "-", "-", "-"]);
+        assert_eq!(rows[2], ["leno", "2", "5.00", "40", "38"]);
+        assert_eq!(Beside::default().arrived, None);
+    }
+}
