@@ -1,5 +1,6 @@
 //! What everything of a lab uses: CPU by whom, memory over time, context switches.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -110,7 +111,7 @@ impl Parts {
             let path = self.client.map(|pid| format!("/proc/{pid}/net/{family}"));
             path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
         };
-        crossing(&table("tcp")) + crossing(&table("tcp6"))
+        crossing(&[table("tcp"), table("tcp6")])
     }
 
     pub(crate) fn read(&self) -> Result<Reading> {
@@ -189,23 +190,33 @@ impl Reading {
     }
 }
 
-/// Established connections to others in a table of proc(5): the third field is the remote address,
-/// the fourth the state, 01 is established.
-fn crossing(table: &str) -> u64 {
-    let crosses = |line: &&str| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (Some(remote), Some(&"01")) = (fields.get(2), fields.get(3)) else { return false };
-        // 127.0.0.0/8 and ::1 as the kernel prints them, and 127.0.0.0/8 within IPv6.
+/// Established connections to others in the tables of proc(5): the second and third field are the
+/// addresses, the fourth is the state, 01 is established.
+///
+/// One end of a connection within the namespace has the other end beside it; where packets are
+/// redirected, at one of its addresses alone.
+fn crossing(tables: &[String]) -> u64 {
+    // IPv4 within IPv6 is the same address.
+    let plain = |end: &str| end.strip_prefix("0000000000000000FFFF0000").unwrap_or(end).to_owned();
+    let ends: Vec<(String, String)> = tables
+        .iter()
+        .flat_map(|table| table.lines().skip(1))
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let (local, remote) = (fields.get(1)?, fields.get(2)?);
+            (fields.get(3) == Some(&"01")).then(|| (plain(local), plain(remote)))
+        })
+        .collect();
+    let locals: HashSet<&str> = ends.iter().map(|(local, _)| local.as_str()).collect();
+    let remotes: HashSet<&str> = ends.iter().map(|(_, remote)| remote.as_str()).collect();
+    let crosses = |(local, remote): &&(String, String)| {
         let address = remote.split(':').next().unwrap_or_default();
-        let own = |four: &str| four.ends_with("7F");
-        let (first, last) = address.split_at(address.len().saturating_sub(8));
-        match first {
-            "" => !own(last),
-            "0000000000000000FFFF0000" => !own(last),
-            _ => address != "00000000000000000000000001000000",
-        }
+        // 127.0.0.0/8 and ::1, as the kernel prints them.
+        let loopback = (address.len() == 8 && address.ends_with("7F"))
+            || address == "00000000000000000000000001000000";
+        !loopback && !locals.contains(remote.as_str()) && !remotes.contains(local.as_str())
     };
-    table.lines().skip(1).filter(crosses).count() as u64
+    ends.iter().filter(crosses).count() as u64
 }
 
 /// CPU time of the whole machine since boot, the part of it that interrupts took, and what was
@@ -322,19 +333,42 @@ fn under_load(kib: &[f64]) -> RssKib {
 mod tests {
     use super::*;
 
+    fn counted(lines: &[(&str, &str, &str)]) -> u64 {
+        let mut table = "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned();
+        for (nth, (local, remote, state)) in lines.iter().enumerate() {
+            table += &format!("{nth:4}: {local} {remote} {state} 00000000:00000000\n");
+        }
+        crossing(&[table])
+    }
+
     #[test]
     fn connections_to_others_are_counted_and_those_to_itself_are_not() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
-             0: 0300590A:9C40 0400590A:1F90 01 00000000:00000000\n\
-             1: 0100007F:9C40 0100007F:3A99 01 00000000:00000000\n\
-             2: 0300590A:9C42 0400590A:1F90 06 00000000:00000000\n\
-             3: 00000000:3A99 00000000:0000 0A 00000000:00000000\n";
-        assert_eq!(crossing(table), 1);
-        let six = "  sl  local_address                         remote_address\n\
-             0: 00000000000000000000000001000000:1 00000000000000000000000001000000:2 01\n\
-             1: 0000000000000000FFFF00000100007F:1 0000000000000000FFFF00000100007F:2 01\n\
-             2: 0000000000000000FFFF00000300590A:1 0000000000000000FFFF00000400590A:2 01\n\
-             3: 000000FD000000000000000001000000:1 000000FD000000000000000002000000:2 01\n";
-        assert_eq!(crossing(six), 2);
+        let lines = [
+            ("0300590A:9C40", "0400590A:1F90", "01"),
+            ("0100007F:9C40", "0100007F:3A99", "01"),
+            ("0300590A:9C42", "0400590A:1F90", "06"),
+            ("00000000:3A99", "00000000:0000", "0A"),
+        ];
+        assert_eq!(counted(&lines), 1);
+        let (mapped, six) = ("0000000000000000FFFF0000", "000000FD0000000000000000");
+        let lines = [
+            ("00000000000000000000000001000000:1", "00000000000000000000000001000000:2", "01"),
+            (&format!("{mapped}0100007F:1"), &format!("{mapped}0100007F:2"), "01"),
+            (&format!("{mapped}0300590A:1"), &format!("{mapped}0400590A:2"), "01"),
+            (&format!("{six}01000000:1"), &format!("{six}02000000:2"), "01"),
+        ];
+        assert_eq!(counted(&lines), 2);
+    }
+
+    #[test]
+    fn a_connection_that_is_redirected_to_the_proxy_stays_within() {
+        let lines = [
+            // The application thinks it has reached the service; the proxy knows it by its address.
+            ("0300590A:9C40", "0100600A:1F90", "01"),
+            ("0100007F:3A99", "0300590A:9C40", "01"),
+            // The proxy's own connection.
+            ("0300590A:9C50", "0400590A:1F90", "01"),
+        ];
+        assert_eq!(counted(&lines), 1);
     }
 }
