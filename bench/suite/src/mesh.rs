@@ -5,6 +5,7 @@ mod certificates;
 mod envoy;
 mod haproxy;
 mod leno;
+mod linkerd;
 mod nginx;
 mod sidecar;
 pub(crate) mod tools;
@@ -12,6 +13,7 @@ mod ztunnel;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use leno_capture::Choice;
@@ -21,6 +23,8 @@ use nix::sys::signal::Signal;
 use crate::error::Error;
 use crate::scenario::{Disturbance, Scenario};
 
+use certificates::Authority;
+use linkerd::Control;
 pub(crate) use sidecar::Sidecars;
 
 /// The baseline of every round.
@@ -52,6 +56,12 @@ pub trait Mesh {
     fn captured(&self, hop: &Hop<'_>) -> Captured {
         let _ = hop;
         Captured::Fully
+    }
+
+    /// What answers on loopback of a workload, at this port, in place of the mesh's control plane.
+    fn control(&self, hop: &Hop<'_>, authority: &Arc<Authority>) -> Option<Control> {
+        let _ = (hop, authority);
+        None
     }
 
     /// The configuration of the proxy beside one workload; none when it has none of its own.
@@ -163,6 +173,8 @@ pub struct Choices {
     pub envoy: Option<PathBuf>,
     /// ztunnel, which is nowhere installed.
     pub ztunnel: Option<PathBuf>,
+    /// linkerd2-proxy, which is nowhere installed either.
+    pub linkerd2_proxy: Option<PathBuf>,
 }
 
 /// Everything that can be asked for, with a line about each.
@@ -175,6 +187,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("envoy", "Istio's proxy beside each workload, mTLS between them"),
     ("haproxy", "HAProxy beside each workload, mTLS between them"),
     ("nginx", "nginx beside each workload, mTLS between them"),
+    ("linkerd2-proxy", "Linkerd's proxy beside each workload, a stand-in for its control plane"),
     ("ztunnel", "Istio's proxy for layer 4 beside each workload, HBONE between them"),
 ];
 
@@ -188,6 +201,7 @@ pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
         "envoy" => Box::new(envoy::Envoy { given: choices.envoy.clone() }),
         "haproxy" => Box::new(haproxy::Haproxy),
         "nginx" => Box::new(nginx::Nginx),
+        "linkerd2-proxy" => Box::new(linkerd::Linkerd { given: choices.linkerd2_proxy.clone() }),
         "ztunnel" => Box::new(ztunnel::Ztunnel { given: choices.ztunnel.clone() }),
         _ => match leno::Leno::named(name) {
             Some(leno) => Box::new(leno),

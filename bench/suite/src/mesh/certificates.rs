@@ -1,23 +1,42 @@
 //! Identities for the proxies of others: one authority a lab, a SPIFFE certificate a workload.
 
-use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
+use std::{fmt, fs};
 
 use anyhow::{Context, Result};
 use leno_types::ports::PROXY_UID;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
 /// The trust domain, as `leno up` has it.
 const TRUST_DOMAIN: &str = "cluster.local";
 
+/// How long a certificate is said to be good: longer than any run.
+const LIFE: Duration = Duration::from_hours(24);
+
+/// A certificate that was asked for.
+pub(super) struct Signed {
+    /// It, in DER.
+    pub(super) certificate: Vec<u8>,
+    /// When another is to be asked for.
+    pub(super) until: SystemTime,
+}
+
 /// A certificate authority that lives as long as the lab.
-pub(super) struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     roots: String,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Its key is nobody's business.
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
 }
 
 impl Authority {
@@ -31,6 +50,35 @@ impl Authority {
         let key = KeyPair::generate().context("cannot make a key")?;
         let roots = params.self_signed(&key)?.pem();
         Ok(Self { issuer: Issuer::new(params, key), roots })
+    }
+
+    /// Signs a request (DER) for a workload that asks for its certificate itself, by its name in DNS.
+    pub(super) fn certify(&self, request: &[u8], name: &str) -> Result<Signed> {
+        let mut request = CertificateSigningRequestParams::from_der(&request.into())
+            .context("this is no certificate request")?;
+        request.params.distinguished_name = DistinguishedName::new();
+        request.params.subject_alt_names = vec![SanType::DnsName(name.try_into()?)];
+        request.params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = request.signed_by(&self.issuer)?;
+        Ok(Signed { certificate: certificate.der().to_vec(), until: SystemTime::now() + LIFE })
+    }
+
+    /// Writes a key and a request for a workload that asks for its certificate itself: `key.p8` and
+    /// `csr.der`, readable by the user that proxies run as.
+    pub(super) fn write_request(directory: &Path, name: &str) -> Result<()> {
+        let key = KeyPair::generate().context("cannot make a key")?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = vec![SanType::DnsName(name.try_into()?)];
+        let request = params.serialize_request(&key)?;
+        for (file, bytes) in [("key.p8", &key.serialize_der()[..]), ("csr.der", &request.der()[..])]
+        {
+            let path = directory.join(file);
+            fs::write(&path, bytes)?;
+            chown(&path, Some(PROXY_UID), Some(PROXY_UID))?;
+        }
+        Ok(())
     }
 
     /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload, readable by the

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "a process enters its namespace between fork and exec")]
 
 use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 use super::certificates::Authority;
-use super::{Configuration, Hop, Mesh};
+use super::{Configuration, Hop, Mesh, linkerd};
 use crate::interrupt::Interrupt;
 use crate::lab::{self, Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
 use crate::scenario::Scenario;
@@ -42,6 +42,8 @@ const MAX_LOG: usize = 4096;
 pub(crate) struct Sidecars {
     all: Vec<Sidecar>,
     program: PathBuf,
+    /// What answers in place of a control plane, ended with this.
+    controls: Vec<linkerd::Running>,
 }
 
 struct Sidecar {
@@ -66,18 +68,18 @@ struct Task {
 }
 
 impl Task {
-    /// Its configuration, and how traffic comes to it.
-    fn configure(
+    /// Works on what the proxy has to do in a revision.
+    fn with_hop<T>(
         &self,
-        mesh: &dyn Mesh,
         (scenario, revision): (&Scenario, u64),
-    ) -> Result<(Configuration, super::Captured)> {
+        work: impl FnOnce(&Hop<'_>) -> T,
+    ) -> T {
         let disturbance = scenario.disturbance;
         let there = disturbance.map(|one| one.endpoints(scenario.services, revision));
         let there = there.unwrap_or_default();
         let endpoints: Vec<SocketAddrV4> =
             there.iter().filter_map(|nth| self.services.get(*nth as usize).copied()).collect();
-        let hop = Hop {
+        work(&Hop {
             protocol: scenario.protocol,
             mixed: scenario.is_mixed(),
             application: self.application,
@@ -88,9 +90,12 @@ impl Task {
             disturbance,
             revision,
             endpoints: &endpoints,
-        };
-        let configuration = mesh.configure(&hop).context("a mesh of others has proxies")?;
-        Ok((configuration, mesh.captured(&hop)))
+        })
+    }
+
+    fn configure(&self, mesh: &dyn Mesh, revision: (&Scenario, u64)) -> Result<Configuration> {
+        let configuration = self.with_hop(revision, |hop| mesh.configure(hop));
+        configuration.context("a mesh of others has proxies")
     }
 
     fn write(&self, configuration: &Configuration) -> Result<()> {
@@ -111,10 +116,11 @@ impl Sidecars {
         services: &[SocketAddrV4],
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let authority = Authority::new()?;
+        let authority = Arc::new(Authority::new()?);
         let machine = Report::probe();
         let backend = machine.choose(Choice::Auto)?;
-        let mut sidecars = Sidecars { all: Vec::new(), program: program.to_owned() };
+        let mut sidecars =
+            Sidecars { all: Vec::new(), program: program.to_owned(), controls: Vec::new() };
         let instances = lab.status()?.instances;
         let workloads: Arc<[_]> = instances.iter().filter_map(named).collect();
         for instance in instances {
@@ -134,13 +140,21 @@ impl Sidecars {
                 services: if calls { services.to_vec() } else { Vec::new() },
                 directory,
             };
-            let (configuration, captured) = task.configure(mesh, (scenario, 0))?;
+            let configuration = task.configure(mesh, (scenario, 0))?;
+            let captured = task.with_hop((scenario, 0), |hop| mesh.captured(hop));
+            let control = task.with_hop((scenario, 0), |hop| mesh.control(hop, &authority));
             task.write(&configuration)?;
             let file = task.directory.join(configuration.file);
             let fill = |argument: &String| argument.replace("{}", &file.display().to_string());
+            let netns = Netns::open(&instance.surroundings.netns)?;
+            if let Some(control) = control {
+                Authority::write_request(&task.directory, &linkerd::identity(&task.workload))?;
+                let listener = netns.within(|| Ok(TcpListener::bind(control.address())))??;
+                sidecars.controls.push(control.serve(listener)?);
+            }
             let workload = Workload {
                 name: instance.surroundings.netns.clone(),
-                netns: Netns::open(&instance.surroundings.netns)?.path(),
+                netns: netns.path(),
                 cgroup: instance.surroundings.cgroup.parent().context("no group")?.to_owned(),
                 proxy_cgroup: proxy_cgroup(&instance)?,
                 fail_closed: true,
@@ -197,7 +211,7 @@ impl Sidecars {
         (scenario, revision): (&Scenario, u64),
     ) -> Result<()> {
         for sidecar in self.all.iter().filter(|one| !one.task.services.is_empty()) {
-            let (configuration, _) = sidecar.task.configure(mesh, (scenario, revision))?;
+            let configuration = sidecar.task.configure(mesh, (scenario, revision))?;
             sidecar.task.write(&configuration)?;
             if let (Some(signal), Some((child, _))) = (configuration.told_by, &sidecar.process) {
                 kill(Pid::from_raw(i32::try_from(child.id())?), signal)?;

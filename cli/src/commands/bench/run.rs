@@ -65,6 +65,10 @@ pub(super) struct Run {
     #[arg(long, value_name = "PATH")]
     ztunnel: Option<PathBuf>,
 
+    /// The binary of linkerd2-proxy
+    #[arg(long, value_name = "PATH")]
+    linkerd2_proxy: Option<PathBuf>,
+
     /// A folder with a program or a jar for each service of the scenario, such as webui.jar, that
     /// runs in place of the suite's own
     #[arg(long, value_name = "DIR")]
@@ -92,7 +96,11 @@ fn factor(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Run) -> Result<bool> {
     let scenarios = args.scenarios.iter().map(|name| scenario::find(name));
-    let choices = Choices { envoy: args.envoy.clone(), ztunnel: args.ztunnel.clone() };
+    let choices = Choices {
+        envoy: args.envoy.clone(),
+        ztunnel: args.ztunnel.clone(),
+        linkerd2_proxy: args.linkerd2_proxy.clone(),
+    };
     let mut options = Options {
         scenarios: scenarios.collect::<Result<_, _>>()?,
         meshes: args
