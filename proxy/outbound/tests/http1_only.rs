@@ -139,6 +139,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
         registry: Rc::new(Registry::new()),
         activity: Rc::default(),
         limits: Limits::default(),
+        traffic: std::sync::Arc::default(),
         fixed: Some(Fixed { resolution, port: PORT }),
     }))
 }
