@@ -40,9 +40,9 @@ pub(crate) struct Precedence {
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     pub(crate) path: Path,
-    method: Option<Box<str>>,
-    headers: Box<[Value]>,
-    query: Box<[Value]>,
+    pub(crate) method: Option<Box<str>>,
+    pub(crate) headers: Box<[Value]>,
+    pub(crate) query: Box<[Value]>,
     /// The rule, by its place in the table.
     pub(crate) rule: usize,
     pub(crate) precedence: Precedence,
@@ -67,11 +67,11 @@ pub(crate) enum Text {
 }
 
 #[derive(Clone, Debug)]
-struct Value {
+pub(crate) struct Value {
     /// Its place in the match as given.
     place: usize,
-    name: Box<str>,
-    text: Text,
+    pub(crate) name: Box<str>,
+    pub(crate) text: Text,
 }
 
 /// What a match is of.
@@ -180,6 +180,19 @@ impl Path {
             Self::Exact(path) => Some(path.clone()),
             Self::Grpc { service: Some(Text::Exact(of)), method: Some(Text::Exact(call)) } => {
                 Some([b"/", &**of, b"/", &**call].concat().into())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Path {
+    /// What it begins with, where that is all that is known of it: of gRPC, the service.
+    pub(crate) fn prefix(&self) -> Option<Box<[u8]>> {
+        match self {
+            Self::Prefix(prefix) => Some(prefix.clone()),
+            Self::Grpc { service: Some(Text::Exact(service)), .. } => {
+                Some([b"/", &**service].concat().into())
             }
             _ => None,
         }

@@ -15,6 +15,8 @@ pub struct Explanation<'t> {
     pub found: Option<Found<'t>>,
     /// Every match that was considered, in the order of precedence, up to the one that held.
     pub considered: Vec<Considered<'t>>,
+    /// The matches after that one, which a proxy does not come to: what they lack, if anything.
+    pub outranked: Vec<Considered<'t>>,
 }
 
 /// One match of a rule, and how a request stands to it.
@@ -32,13 +34,18 @@ impl RouteTable {
     /// Explains what becomes of a request.
     #[must_use]
     pub fn explain(&self, request: &impl Request) -> Explanation<'_> {
-        let mut explanation = Explanation { found: None, considered: Vec::new() };
+        let mut explanation =
+            Explanation { found: None, considered: Vec::new(), outranked: Vec::new() };
         for condition in &self.conditions {
             let mismatch = condition.check(request).err();
-            explanation.considered.push(self.considered(condition, mismatch));
+            let considered = self.considered(condition, mismatch);
+            if explanation.found.is_some() {
+                explanation.outranked.push(considered);
+                continue;
+            }
+            explanation.considered.push(considered);
             if mismatch.is_none() {
                 explanation.found = Some(self.found(condition));
-                break;
             }
         }
         explanation
@@ -50,15 +57,30 @@ impl RouteTable {
     }
 }
 
-impl fmt::Display for Considered<'_> {
+impl Considered<'_> {
+    /// What the request lacks, or that it lacks nothing.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        Reason(self).to_string()
+    }
+}
+
+struct Reason<'a>(&'a Considered<'a>);
+
+impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} match {}: ", self.rule, self.place)?;
-        let wanted = self.rule.rule().matches.get(self.place);
-        match (self.mismatch, wanted) {
+        let Self(one) = self;
+        match (one.mismatch, one.rule.rule().matches.get(one.place)) {
             (None, _) => f.write_str("holds"),
             (Some(mismatch), Some(wanted)) => describe(f, mismatch, wanted),
             (Some(_), None) => f.write_str("the path is not one of gRPC"),
         }
+    }
+}
+
+impl fmt::Display for Considered<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} match {}: {}", self.rule, self.place, Reason(self))
     }
 }
 

@@ -2,39 +2,44 @@
 //! randomness of its own.
 //!
 //! [`RouteTable`] is compiled from the [routes](leno_types::routes) that hold for one port of a
-//! service. [`RouteTable::find`] is what a proxy runs for every request, and allocates nothing;
-//! [`RouteTable::explain`] walks the same conditions and says of each why it did not hold.
-//! What follows from a rule stands beside it: [`Choice`] (the backend, by weight), [`HeaderChanges`]
-//! laid together, [`rewrite`] (targets and redirections), [`cors`]. [`effective`] says which parts of
-//! several [traffic policies](leno_types::traffic) hold.
+//! service. [`RouteTable::decide`] is what a proxy runs for every request, and allocates nothing;
+//! [`RouteTable::explain`] walks the same conditions and says of each why it did not hold, and
+//! [`RouteTable::shadowed`] which of them no request can reach.
+//! What follows from a rule stands beside it: [`Choice`] (the backend, by weight), [`Changes`] (its
+//! filters laid together), [`rewrite`] (targets and redirections), [`cors`]. [`effective`] says which
+//! parts of several [traffic policies](leno_types::traffic) hold.
 //!
 //! It does not know where routes come from, what connections are, or how heads are held: a request
 //! is whatever implements [`Request`].
 //!
 //! ```text
-//! routes ─ compile ─► RouteTable ─ find(request) ─► Found ─ rule ─► filters, Choice
+//! routes ─ compile ─► RouteTable ─ decide(request) ─► Decision ─ rule, backend ─► Changes
 //!                          └─ explain(request) ─► every match, in the order of precedence
 //! ```
-//!
-//! [`HeaderChanges`]: leno_types::routes::HeaderChanges
 
 pub mod cors;
 pub mod rewrite;
 
+mod changes;
 mod choice;
 mod condition;
+mod decide;
 mod effective;
 mod explain;
 mod headers;
 mod pattern;
 mod request;
+mod shadow;
 mod table;
 
+pub use changes::Changes;
 pub use choice::{Choice, Weights, sampled};
 pub use condition::Mismatch;
+pub use decide::{Decision, Refusal};
 pub use effective::effective;
 pub use explain::{Considered, Explanation};
 pub use headers::{combined, is_field_name};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
 pub use request::Request;
+pub use shadow::Shadowed;
 pub use table::{Found, Ignored, RouteTable, TableRule};

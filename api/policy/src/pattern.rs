@@ -7,6 +7,10 @@ use regex::bytes::{Regex, RegexBuilder};
 pub const MAX_PATTERN_BYTES: usize = 64 << 10;
 /// Deepest nesting of groups.
 const MAX_NESTING: u32 = 32;
+/// What anchors an expression at the beginning of the text.
+const BEFORE: &str = "^(?:";
+/// What anchors it at the end.
+const AFTER: &str = ")$";
 
 /// A regular expression of RE2's dialect, over bytes; classes as `\d` and `\w` are ASCII's.
 #[derive(Clone, Debug)]
@@ -36,9 +40,23 @@ impl Pattern {
                 .build()
         };
         build(pattern)
-            .and_then(|_| build(&format!("^(?:{pattern})$")))
+            .and_then(|_| build(&format!("{BEFORE}{pattern}{AFTER}")))
             .map(Self)
             .map_err(|cause| error(last_line(&cause.to_string())))
+    }
+
+    /// The expression as given.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        let anchored = self.0.as_str();
+        anchored.strip_prefix(BEFORE).and_then(|rest| rest.strip_suffix(AFTER)).unwrap_or(anchored)
+    }
+
+    /// What all that it matches begins with, where it matches everything that begins so: `/a.*`.
+    pub(crate) fn literal_prefix(&self) -> Option<&str> {
+        let literal = self.text().strip_suffix(".*")?;
+        let plain = |c: char| !r"\.+*?()|[]{}^$".contains(c);
+        literal.chars().all(plain).then_some(literal)
     }
 
     /// Whether it matches the whole text.

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule};
+use leno_types::routes::{Cors, Filter, Match, PathMatch, Redirect, Route, RouteKind, Rule};
 
 use crate::choice::Weights;
-use crate::condition::{Condition, Origin, Path, Text};
+use crate::condition::{Condition, Origin, Path};
 use crate::pattern::PatternError;
 use crate::request::Request;
 
@@ -37,6 +37,10 @@ pub struct TableRule {
     route: Arc<Route>,
     index: usize,
     weights: Weights,
+    /// By its place among the rule's filters.
+    redirect: Option<usize>,
+    /// By its place among the rule's filters.
+    cors: Option<usize>,
 }
 
 /// The rule for a request.
@@ -82,6 +86,24 @@ impl TableRule {
     #[must_use]
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// Where it redirects to, if it does.
+    #[must_use]
+    pub fn redirect(&self) -> Option<&Redirect> {
+        match &self.rule().filters[self.redirect?] {
+            Filter::Redirect(redirect) => Some(redirect),
+            _ => None,
+        }
+    }
+
+    /// What requests of other origins may do, where it says so.
+    #[must_use]
+    pub fn cors(&self) -> Option<&Cors> {
+        match &self.rule().filters[self.cors?] {
+            Filter::Cors(cors) => Some(cors),
+            _ => None,
+        }
     }
 }
 
@@ -155,6 +177,24 @@ impl RouteTable {
         found.map(|condition| self.found(condition))
     }
 
+    /// The matches with the same exact path, prefix or service as this one, in order; those whose
+    /// paths are tried one by one for one of them.
+    pub(crate) fn same_path(&self, condition: &Condition) -> &[u32] {
+        let list = match (&condition.path, condition.path.exact()) {
+            (_, Some(path)) => self.exact.get(&path),
+            (path, None) => match path.prefix() {
+                Some(prefix) => self.prefixes.get(&prefix),
+                None => Some(&self.listed),
+            },
+        };
+        list.map_or(&[], Vec::as_slice)
+    }
+
+    /// The matches whose paths are tried one by one, in order.
+    pub(crate) fn listed(&self) -> &[u32] {
+        &self.listed
+    }
+
     pub(crate) fn found(&self, condition: &Condition) -> Found<'_> {
         let prefix = match &condition.path {
             Path::Prefix(prefix) => Some(prefix.len()),
@@ -167,7 +207,14 @@ impl RouteTable {
         for (index, rule) in route.rules.iter().enumerate() {
             let place = self.rules.len();
             let weights = Weights::new(rule.backends.iter().map(|backend| backend.weight));
-            self.rules.push(TableRule { route: Arc::clone(route), index, weights });
+            let filter = |is: fn(&Filter) -> bool| rule.filters.iter().position(is);
+            self.rules.push(TableRule {
+                route: Arc::clone(route),
+                index,
+                weights,
+                redirect: filter(|filter| matches!(filter, Filter::Redirect(_))),
+                cors: filter(|filter| matches!(filter, Filter::Cors(_))),
+            });
             let everything = [self.everything()];
             let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
             for (of_rule, wanted) in matches.iter().enumerate() {
@@ -199,15 +246,9 @@ impl RouteTable {
                 self.exact.entry(path).or_default().push(place);
                 continue;
             }
-            let prefix: Box<[u8]> = match &condition.path {
-                Path::Prefix(prefix) => prefix.clone(),
-                Path::Grpc { service: Some(Text::Exact(service)), .. } => {
-                    [b"/", &**service].concat().into()
-                }
-                _ => {
-                    self.listed.push(place);
-                    continue;
-                }
+            let Some(prefix) = condition.path.prefix() else {
+                self.listed.push(place);
+                continue;
             };
             let slashes = prefix.iter().filter(|byte| **byte == b'/').count();
             self.depth = self.depth.max(slashes);

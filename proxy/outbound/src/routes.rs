@@ -17,9 +17,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_http::RequestView;
-use leno_policy::{Choice, Found, RouteTable, cors, rewrite};
+use leno_policy::{Found, RouteTable, cors, rewrite};
 use leno_types::mesh::Service;
-use leno_types::routes::{Redirect, Route, RouteKind};
+use leno_types::routes::{Redirect, Route};
 
 use crate::Shared;
 use crate::destination::Destination;
@@ -56,7 +56,7 @@ impl Routes {
         for ignored in table.ignored() {
             tracing::debug!(service = %service.name, ?ignored, "a route counts for nothing");
         }
-        let rules = table.rules().iter().map(|rule| Prepared::new(shared, rule.rule())).collect();
+        let rules = table.rules().iter().map(|rule| Prepared::new(shared, rule)).collect();
         Some(Rc::new(Self { source: Arc::clone(&service.routes), port, table, rules }))
     }
 
@@ -75,40 +75,26 @@ impl Routes {
     /// Decides on a request.
     pub(crate) fn decide(self: &Rc<Self>, shared: &Shared, view: RequestView<'_>) -> Decision {
         let request = Head(view);
-        let Some(found) = self.table.find(&request) else {
-            return Decision::Answer(MeshAnswer::error(404, "no-route-matches"));
-        };
-        let prepared = &self.rules[found.place];
-        if let Some(cors) = &prepared.cors
-            && cors::is_preflight(&request)
-        {
-            return Decision::Answer(MeshAnswer::with(204, cors::preflight(cors, &request)));
-        }
-        if let Some(redirect) = &prepared.redirect {
-            return Decision::Answer(self.redirected(redirect, view, &found));
-        }
-        match found.rule.choose(shared.random()) {
-            Choice::Backend(place) => {
-                let target = prepared.backends[place].target.as_ref();
+        match self.table.decide(&request, || shared.random()) {
+            leno_policy::Decision::NoRule => {
+                Decision::Answer(MeshAnswer::refused(&self.table.no_rule()))
+            }
+            leno_policy::Decision::Preflight(_, cors) => {
+                Decision::Answer(MeshAnswer::with(204, cors::preflight(cors, &request)))
+            }
+            leno_policy::Decision::Redirect(found, redirect) => {
+                Decision::Answer(self.redirected(redirect, view, &found))
+            }
+            leno_policy::Decision::Backend(found, place) => {
+                let target = self.rules[found.place].backends[place].target.as_ref();
                 let target = target.expect("a backend that is chosen has a service");
                 let applied = Applied::new(self, found.place, place, view, found.prefix);
                 Decision::Forward(Rc::clone(target), Rc::new(applied))
             }
-            Choice::Invalid(_, reason) => {
-                Decision::Answer(self.nowhere("backend-invalid", Some(reason.as_str()), &found))
+            leno_policy::Decision::Nowhere(found, why) => {
+                Decision::Answer(MeshAnswer::refused(&self.table.nowhere(found.rule, why)))
             }
-            Choice::NoBackend => Decision::Answer(self.nowhere("no-backend", None, &found)),
         }
-    }
-
-    /// The rule has nowhere to send the request to: 500, and UNAVAILABLE of gRPC, as the specification
-    /// has it.
-    fn nowhere(&self, cause: &'static str, reason: Option<&str>, found: &Found<'_>) -> MeshAnswer {
-        let status = match self.table.kind() {
-            RouteKind::Http => 500,
-            RouteKind::Grpc => 503,
-        };
-        MeshAnswer::of_rule(status, cause, reason, found.rule)
     }
 
     fn redirected(

@@ -132,6 +132,20 @@ proptest! {
     }
 
     #[test]
+    fn what_is_shadowed_takes_no_request(routes in routes(), request in request()) {
+        let routes: Vec<_> = routes.into_iter().map(Arc::new).collect();
+        let table = RouteTable::compile(&routes, 80).expect("routes");
+        let explanation = table.explain(&request);
+        let Some(held) = explanation.considered.last().filter(|one| one.mismatch.is_none()) else {
+            return Ok(());
+        };
+        for one in table.shadowed() {
+            let same = std::ptr::eq(one.rule, held.rule) && one.place == held.place;
+            prop_assert!(!same, "{held} is shadowed by {} match {}", one.by, one.by_place);
+        }
+    }
+
+    #[test]
     fn no_request_panics(target in "[/a*?&=%]{0,40}", method in "[A-Z]{0,7}") {
         let request = Sent { method, target, headers: Vec::new() };
         let rules = WORDS.map(|word| rule(&[word], "v1"));

@@ -125,3 +125,62 @@ fn what_leads_nowhere_is_chosen_by_its_weight_and_fails() {
     let none = choices(vec![invalid(0), backend("v2", 1)]);
     assert_eq!(none, [Choice::Backend(1); 3]);
 }
+
+#[test]
+fn matches_that_are_outranked_are_told_too() {
+    let table = table(vec![route("why", vec![rule(&["/a"], "v1"), rule(&["/", "/b"], "v2")])]);
+    let explanation = table.explain(&sent("GET /a"));
+    let lines = |list: &[leno_policy::Considered<'_>]| -> Vec<String> {
+        list.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(lines(&explanation.considered), ["HTTPRoute shop/why rule 0 match 0: holds"]);
+    assert_eq!(
+        lines(&explanation.outranked),
+        [
+            "HTTPRoute shop/why rule 1 match 1: the path does not begin with /b",
+            "HTTPRoute shop/why rule 1 match 0: holds",
+        ]
+    );
+}
+
+/// What `shadowed` names no request reaches; the others are reached by some.
+#[test]
+fn matches_that_no_request_reaches_are_named() {
+    let shadowed = |first: &[&str], second: &[&str]| -> Vec<String> {
+        let routes =
+            vec![route("a", vec![rule(first, "v1")]), route("b", vec![rule(second, "v2")])];
+        let table = table(routes);
+        let one = |one: &leno_policy::Shadowed<'_>| {
+            let (route, by) = (&one.rule.route().name, &one.by.route().name);
+            format!("{route}{} by {by}{}", one.place, one.by_place)
+        };
+        table.shadowed().iter().map(one).collect()
+    };
+    for (first, second, expected) in [
+        ("/a", "/a", "b0 by a0"),
+        ("=/a", "=/a", "b0 by a0"),
+        ("/a", "/a/", "b0 by a0"),
+        ("/a x=1", "/a X=1", "b0 by a0"),
+        ("/a x~.*", "/a x=1", "b0 by a0"),
+        ("~/a.*", "/a/b", "b0 by a0"),
+        ("~.*", "/", "b0 by a0"),
+        ("~/.*", "/", "b0 by a0"),
+        ("/", "~.*", "a0 by b0"),
+        // Reached by some request.
+        ("/a", "/a/b", ""),
+        ("/", "/ method:GET", ""),
+        ("/ method:GET", "/ method:PUT", ""),
+        ("/ x=1", "/ x=2", ""),
+        ("/ x=1", "/ y=1", ""),
+        ("/ x=1", "/", ""),
+        ("/ ?q=1", "/ ?Q=1", ""),
+        ("~/a+.*", "/a", ""),
+        ("~/b.*", "/a", ""),
+        ("~a.*", "/", ""),
+        ("=/a", "/a", ""),
+        ("/ x=1", "/ x~.*", ""),
+    ] {
+        assert_eq!(shadowed(&[first], &[second]).join(""), expected, "{first} and {second}");
+    }
+    assert_eq!(shadowed(&["/", "/"], &[]), ["a1 by a0", "b0 by a0"]);
+}

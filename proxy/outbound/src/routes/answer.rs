@@ -1,7 +1,7 @@
 //! Answers that the mesh makes itself, for routes.
 
 use leno_http::{Answer, HeaderLine};
-use leno_policy::TableRule;
+use leno_policy::Refusal;
 
 /// An answer in place of a backend's.
 #[derive(Debug)]
@@ -15,23 +15,19 @@ pub(crate) struct MeshAnswer {
 }
 
 impl MeshAnswer {
-    /// An error that belongs to no rule.
+    /// An error that no rule makes.
     pub(crate) fn error(status: u16, cause: &'static str) -> Self {
         Self { status, error: Some(cause), shown: Some(cause.to_owned()), headers: Vec::new() }
     }
 
-    /// An error of a rule.
-    pub(super) fn of_rule(
-        status: u16,
-        cause: &'static str,
-        reason: Option<&str>,
-        rule: &TableRule,
-    ) -> Self {
-        let shown = match reason {
-            Some(reason) => format!("{cause}; reason={reason}; by=\"{rule}\""),
-            None => format!("{cause}; by=\"{rule}\""),
-        };
-        Self { status, error: Some(cause), shown: Some(shown), headers: Vec::new() }
+    /// An error that routes make.
+    pub(super) fn refused(refusal: &Refusal<'_>) -> Self {
+        Self {
+            status: refusal.status,
+            error: Some(refusal.cause),
+            shown: Some(refusal.to_string()),
+            headers: Vec::new(),
+        }
     }
 
     /// What a route wants to be answered. A header that cannot be sent is left out: routes were

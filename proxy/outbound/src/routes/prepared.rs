@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_http::HeaderLine;
-use leno_policy::combined;
-use leno_types::routes::{
-    Backend, Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Rule, Target,
-};
+use leno_policy::{Changes, TableRule};
+use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule, Target};
 
 use crate::Shared;
 use crate::destination::Destination;
@@ -16,7 +14,6 @@ use crate::destination::Destination;
 /// A rule, ready to be applied.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) redirect: Option<Redirect>,
     pub(super) cors: Option<Cors>,
     pub(super) backends: Vec<PreparedBackend>,
     pub(super) request_timeout: Option<Duration>,
@@ -45,19 +42,11 @@ pub(super) struct Lines {
 }
 
 impl Prepared {
-    pub(super) fn new(shared: &Rc<Shared>, rule: &Rule) -> Self {
-        let redirect = |filter: &Filter| match filter {
-            Filter::Redirect(redirect) => Some(redirect.clone()),
-            _ => None,
-        };
-        let cors = |filter: &Filter| match filter {
-            Filter::Cors(cors) => Some(cors.clone()),
-            _ => None,
-        };
+    pub(super) fn new(shared: &Rc<Shared>, of_table: &TableRule) -> Self {
+        let rule = of_table.rule();
         let backend = |backend| PreparedBackend::new(shared, rule, backend);
         Self {
-            redirect: rule.filters.iter().find_map(redirect),
-            cors: rule.filters.iter().find_map(cors),
+            cors: of_table.cors().cloned(),
             backends: rule.backends.iter().map(backend).collect(),
             request_timeout: rule.timeouts.request,
             backend_timeout: rule.timeouts.backend_request,
@@ -75,23 +64,12 @@ impl Prepared {
 
 impl PreparedBackend {
     fn new(shared: &Rc<Shared>, rule: &Rule, backend: &Backend) -> Self {
-        let (mut request, mut response) = (HeaderChanges::default(), HeaderChanges::default());
-        let (mut rewrite, mut mirrors) = (Rewrite::default(), Vec::new());
-        for filter in rule.filters.iter().chain(&backend.filters) {
-            match filter {
-                Filter::RequestHeaders(changes) => request = combined(&request, changes),
-                Filter::ResponseHeaders(changes) => response = combined(&response, changes),
-                Filter::Rewrite(Rewrite { hostname, path }) => {
-                    rewrite.hostname = hostname.clone().or(rewrite.hostname);
-                    rewrite.path = path.clone().or(rewrite.path);
-                }
-                Filter::Mirror(mirror) => {
-                    let target = target(shared, &mirror.target);
-                    mirrors.extend(target.map(|target| (mirror.clone(), target)));
-                }
-                Filter::Redirect(_) | Filter::Cors(_) => {}
-            }
-        }
+        let Changes { mut request, response, rewrite, mirrors } = Changes::new(rule, backend);
+        let mirrors = mirrors.into_iter().filter_map(|mirror| {
+            let target = target(shared, &mirror.target)?;
+            Some((mirror, target))
+        });
+        let mirrors = mirrors.collect();
         let sets_host = rewrite.hostname.is_some();
         if let Some(hostname) = rewrite.hostname {
             request.set.push(("Host".into(), hostname));

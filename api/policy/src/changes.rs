@@ -1,0 +1,44 @@
+//! What a rule and one of its backends change together.
+
+use leno_types::routes::{Backend, Filter, HeaderChanges, Mirror, Rewrite, Rule};
+
+use crate::headers::combined;
+
+/// The filters of a rule, and then those of a backend, laid together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Of the request's headers.
+    pub request: HeaderChanges,
+    /// Of the response's headers.
+    pub response: HeaderChanges,
+    /// Of host and path; the backend's goes before the rule's.
+    pub rewrite: Rewrite,
+    /// Where copies go.
+    pub mirrors: Vec<Mirror>,
+}
+
+impl Changes {
+    /// Lays them together.
+    #[must_use]
+    pub fn new(rule: &Rule, backend: &Backend) -> Self {
+        let mut changes = Self::default();
+        for filter in rule.filters.iter().chain(&backend.filters) {
+            match filter {
+                Filter::RequestHeaders(headers) => {
+                    changes.request = combined(&changes.request, headers);
+                }
+                Filter::ResponseHeaders(headers) => {
+                    changes.response = combined(&changes.response, headers);
+                }
+                Filter::Rewrite(Rewrite { hostname, path }) => {
+                    let rewrite = &mut changes.rewrite;
+                    rewrite.hostname = hostname.clone().or_else(|| rewrite.hostname.take());
+                    rewrite.path = path.clone().or_else(|| rewrite.path.take());
+                }
+                Filter::Mirror(mirror) => changes.mirrors.push(mirror.clone()),
+                Filter::Redirect(_) | Filter::Cors(_) => {}
+            }
+        }
+        changes
+    }
+}
