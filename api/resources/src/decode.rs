@@ -22,6 +22,8 @@ pub(crate) struct Failure {
 pub(crate) struct UnknownField {
     pub(crate) place: Place,
     pub(crate) path: String,
+    /// The field that may have been meant.
+    pub(crate) meant: Option<&'static str>,
 }
 
 /// Decodes a document. The second value lists the fields that `T` does not know.
@@ -30,7 +32,7 @@ pub(crate) fn decode<'de, T: de::Deserialize<'de>>(
 ) -> (Result<T, Failure>, Vec<UnknownField>) {
     let unknown = RefCell::new(Vec::new());
     let result =
-        T::deserialize(NodeDeserializer { node, key: None, path: Path::Root, unknown: &unknown });
+        T::deserialize(NodeDeserializer { node, field: None, path: Path::Root, unknown: &unknown });
     (result, unknown.into_inner())
 }
 
@@ -44,10 +46,17 @@ enum Path<'a> {
 
 struct NodeDeserializer<'de, 'a> {
     node: &'de Node,
-    /// The key this is the value of: an unknown field is reported there.
-    key: Option<&'de Key>,
+    /// The field this is the value of: an unknown one is reported there.
+    field: Option<Field<'de>>,
     path: Path<'a>,
     unknown: &'a RefCell<Vec<UnknownField>>,
+}
+
+/// A key, and the fields of the type that is asked for it.
+#[derive(Clone, Copy)]
+struct Field<'de> {
+    key: &'de Key,
+    known: &'static [&'static str],
 }
 
 impl fmt::Display for Path<'_> {
@@ -126,10 +135,12 @@ impl<'de> NodeDeserializer<'de, '_> {
     fn map<V: Visitor<'de>>(
         self,
         entries: &'de [(Key, Node)],
+        known: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
         let result = visitor.visit_map(EntryAccess {
             entries: entries.iter(),
+            known,
             value: None,
             path: &self.path,
             unknown: self.unknown,
@@ -164,7 +175,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
             Value::Float(value) => visitor.visit_f64(*value),
             Value::Text(value) => visitor.visit_borrowed_str(value),
             Value::List(items) => return self.list(items, visitor),
-            Value::Map(entries) => return self.map(entries, visitor),
+            Value::Map(entries) => return self.map(entries, &[], visitor),
         };
         self.placed(result)
     }
@@ -212,7 +223,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
         match &self.node.value {
-            Value::Map(entries) => self.map(entries, visitor),
+            Value::Map(entries) => self.map(entries, &[], visitor),
             _ => self.mismatch("a map"),
         }
     }
@@ -220,10 +231,13 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
-        _fields: &'static [&'static str],
+        fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
-        self.deserialize_map(visitor)
+        match &self.node.value {
+            Value::Map(entries) => self.map(entries, fields, visitor),
+            _ => self.mismatch("a map"),
+        }
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -243,9 +257,11 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
 
     /// Types ask for this where they meet a field they do not have.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        let known = self.field.map_or(&[][..], |field| field.known).iter().copied();
         self.unknown.borrow_mut().push(UnknownField {
-            place: self.key.map_or(self.node.place, |key| key.place),
+            place: self.field.map_or(self.node.place, |field| field.key.place),
             path: self.path.to_string(),
+            meant: self.field.and_then(|field| leno_types::nearest(&field.key.text, known)),
         });
         visitor.visit_unit()
     }
@@ -273,7 +289,7 @@ impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
         };
         let deserializer = NodeDeserializer {
             node,
-            key: None,
+            field: None,
             path: Path::Index(self.path, index),
             unknown: self.unknown,
         };
@@ -287,6 +303,8 @@ impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
 
 struct EntryAccess<'de, 'a> {
     entries: std::slice::Iter<'de, (Key, Node)>,
+    /// The fields of the type that asks.
+    known: &'static [&'static str],
     value: Option<&'de (Key, Node)>,
     path: &'a Path<'a>,
     unknown: &'a RefCell<Vec<UnknownField>>,
@@ -314,7 +332,7 @@ impl<'de> de::MapAccess<'de> for EntryAccess<'de, '_> {
         let (key, node) = self.value.take().expect("a key was asked for before its value");
         let deserializer = NodeDeserializer {
             node,
-            key: Some(key),
+            field: Some(Field { key, known: self.known }),
             path: Path::Key(self.path, &key.text),
             unknown: self.unknown,
         };

@@ -40,7 +40,7 @@ pub use metadata::{
     Metadata, SERVICE_NAME_LABEL, mtls_mode,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
-pub use parse::{Documents, Ignored, parse};
+pub use parse::{Documents, Ignored, Outline, parse};
 pub use problem::{Located, Place, Problem};
 pub use proxy::{
     InboundSpec, OutboundSpec, Proxy, ProxyIdentity, ProxySpec, ServiceReference,

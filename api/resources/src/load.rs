@@ -26,6 +26,7 @@ pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
                 Ok(Ok(found)) => {
                     documents.objects.extend(found.objects);
                     documents.ignored.extend(found.ignored);
+                    documents.outlines.extend(found.outlines);
                 }
                 Ok(Err(found)) => problems.extend(found),
                 Err(error) => problems.push(unreadable(&file, &error)),

@@ -51,6 +51,31 @@ pub struct Documents {
     pub objects: Vec<Located<Object>>,
     /// Documents that are none of Leno's.
     pub ignored: Vec<Located<Ignored>>,
+    /// Where the parts of each of [`objects`](Self::objects) are written, in the same order.
+    pub outlines: Vec<Outline>,
+}
+
+/// Where the parts of one document are written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outline(Node);
+
+impl Outline {
+    /// The place of a field such as `spec.rules[0].backendRefs[1].name`; where it is not given, that
+    /// of the innermost part that is.
+    #[must_use]
+    pub fn place(&self, path: &str) -> Place {
+        let steps = path.split(['.', '[']).filter(|step| !step.is_empty());
+        let mut node = &self.0;
+        for step in steps {
+            let next = match step.strip_suffix(']') {
+                Some(index) => index.parse().ok().and_then(|index| node.at(index)),
+                None => node.get(step),
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        node.place
+    }
 }
 
 /// A document of an API group or kind that Leno does not read; a warning for the user.
@@ -71,8 +96,12 @@ pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
     let file: Arc<str> = file.into();
     let mut documents = Documents::default();
     let mut problems = Vec::new();
-    for node in &nodes {
-        document(&file, node, &mut documents, &mut problems);
+    for node in nodes {
+        let before = documents.objects.len();
+        document(&file, &node, &mut documents, &mut problems);
+        if documents.objects.len() > before {
+            documents.outlines.push(Outline(node));
+        }
     }
     duplicates(&documents.objects, &mut problems);
     if problems.is_empty() { Ok(documents) } else { Err(problems) }
@@ -175,6 +204,10 @@ fn recognise(api_version: &str, kind: &str) -> Recognised {
         return Recognised::Foreign;
     }
     let known: Vec<_> = Kind::ALL.into_iter().filter(same_group).map(Kind::as_str).collect();
+    if let Some(meant) = leno_types::nearest(kind, known.iter().copied()) {
+        let reason = format!("{kind} is not a kind of {api_version}: did you mean {meant}?");
+        return Recognised::Wrong("kind", reason);
+    }
     let reason = format!("{kind} is not a kind of {api_version}: use {}", known.join(", "));
     Recognised::Wrong("kind", reason)
 }
@@ -241,7 +274,11 @@ impl Reader<'_> {
         let (result, unknown) = decode::<T>(self.node);
         let clean = unknown.is_empty();
         for field in unknown {
-            self.push(field.place, field.path, "unknown field".to_owned());
+            let reason = match field.meant {
+                Some(meant) => format!("unknown field: did you mean {meant}?"),
+                None => "unknown field".to_owned(),
+            };
+            self.push(field.place, field.path, reason);
         }
         match result {
             Ok(value) => clean.then_some(value),

@@ -20,13 +20,13 @@ const MAX_EVENTS: usize = 2 * MAX_NODES + 2 * MAX_DOCUMENTS;
 const MAX_ALIASED_EVENTS: usize = 100_000;
 
 /// One value of a document.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) value: Value,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Null,
     Bool(bool),
@@ -38,7 +38,7 @@ pub(crate) enum Value {
     Map(Vec<(Key, Node)>),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Key {
     pub(crate) place: Place,
     pub(crate) text: String,

@@ -92,14 +92,31 @@ fn unknown_fields_are_named_with_their_place() {
     assert_eq!(
         problems(text),
         [
-            "mesh.yaml:5:3: spec.prots: unknown field",
-            "mesh.yaml:8:5: spec.ports[0].prot: unknown field"
+            "mesh.yaml:5:3: spec.prots: unknown field: did you mean ports?",
+            "mesh.yaml:8:5: spec.ports[0].prot: unknown field: did you mean port?"
         ]
     );
     assert_eq!(
         problems(&workload("  comand: [a]\n  command: [a]\n")),
-        ["mesh.yaml:5:3: spec.comand: unknown field"]
+        ["mesh.yaml:5:3: spec.comand: unknown field: did you mean command?"]
     );
+    assert_eq!(
+        problems(&workload("  shell: a\n  command: [a]\n")),
+        ["mesh.yaml:5:3: spec.shell: unknown field"]
+    );
+}
+
+#[test]
+fn the_place_of_every_field_is_known() {
+    let text = "kind: Service\napiVersion: v1\nmetadata: {name: web}\nspec:\n  ports:\n  - name: a\n    port: 80\n  - name: b\n    port: 81\n";
+    let documents = parse("mesh.yaml", &format!("# nothing\n---\n{text}")).unwrap();
+    let outline = &documents.outlines[0];
+    let place = |path| outline.place(path).to_string();
+    assert_eq!(place("spec.ports[1].port"), "11:11");
+    assert_eq!(place("spec.ports[0]"), "8:5");
+    // As near as there is anything.
+    assert_eq!(place("spec.ports[2].port"), place("spec.ports"));
+    assert_eq!(place("status.nothing"), place(""));
 }
 
 #[test]
@@ -142,7 +159,7 @@ fn wrong_kinds_and_versions_are_told_apart() {
     for (head, expected) in [
         (
             "apiVersion: v1\nkind: Servce",
-            "mesh.yaml:2:7: kind: Servce is not a kind of v1: use Namespace, Service, ServiceAccount",
+            "mesh.yaml:2:7: kind: Servce is not a kind of v1: did you mean Service?",
         ),
         (
             "apiVersion: leno.dev/v1\nkind: Workload",

@@ -10,6 +10,7 @@ mod address;
 mod identity;
 mod mtls;
 mod name;
+mod nearest;
 mod protocol;
 
 pub mod mesh;
@@ -21,4 +22,5 @@ pub use address::{OrigDst, canonical};
 pub use identity::{Identity, IdentityError, TrustDomain};
 pub use mtls::{MtlsMode, UnknownMtlsMode};
 pub use name::{InstanceName, NameError, ServiceName, check_label, check_subdomain};
+pub use nearest::nearest;
 pub use protocol::Protocol;

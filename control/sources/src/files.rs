@@ -44,7 +44,7 @@ pub struct FilesSource {
 /// # Errors
 /// Every problem of every file; then nothing may be used.
 pub fn read_once<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Object>, Vec<Problem>> {
-    let Documents { objects, ignored } = load(paths)?;
+    let Documents { objects, ignored, .. } = load(paths)?;
     warn(&ignored);
     Ok(values(objects))
 }
@@ -91,7 +91,7 @@ impl FilesSource {
     }
 
     fn read(&mut self) -> Option<Update> {
-        let loaded = load(&self.paths).map(|Documents { objects, ignored }| {
+        let loaded = load(&self.paths).map(|Documents { objects, ignored, .. }| {
             if self.ignored != ignored {
                 warn(&ignored);
                 self.ignored = ignored;
