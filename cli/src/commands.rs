@@ -1,11 +1,13 @@
 //! The commands, and what several of them share.
 
+pub(crate) mod analyze;
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod cleanup;
 pub(crate) mod completion;
 pub(crate) mod demo;
 pub(crate) mod exec;
+pub(crate) mod explain;
 pub(crate) mod stat;
 pub(crate) mod table;
 pub(crate) mod up;

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{bench, check, cleanup, completion, demo, exec, stat, up};
+use commands::{analyze, bench, check, cleanup, completion, demo, exec, explain, stat, up};
 
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
@@ -33,6 +33,8 @@ enum Command {
     Exec(exec::Exec),
     Stat(stat::Stat),
     Check(check::Check),
+    Explain(explain::Explain),
+    Analyze(analyze::Analyze),
     Demo(demo::Demo),
     Bench(bench::Bench),
     Cleanup(cleanup::Cleanup),
@@ -51,6 +53,8 @@ fn main() -> ExitCode {
         Command::Exec(exec) => Err(exec::run(&exec)),
         Command::Stat(stat) => stat::run(&stat),
         Command::Check(check) => check::run(&check),
+        Command::Explain(explain) => explain::run(&explain),
+        Command::Analyze(analyze) => analyze::run(&analyze),
         Command::Demo(demo) => demo::run(&demo),
         Command::Bench(bench) => bench::run(&bench),
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),

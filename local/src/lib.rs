@@ -20,6 +20,7 @@ mod error;
 
 pub mod addresses;
 pub mod admin;
+pub mod analysis;
 pub mod backoff;
 pub mod cgroup;
 pub mod check;

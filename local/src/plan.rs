@@ -30,8 +30,6 @@ use services::Service;
 pub struct Plan {
     /// The instances.
     pub instances: BTreeMap<InstanceName, Instance>,
-    /// What is odd but can be run.
-    pub warnings: Vec<String>,
     services: BTreeMap<ServiceName, Service>,
     workloads: Vec<Workload>,
     /// Slices that were given, for services without a selector.

@@ -30,6 +30,8 @@ pub struct Status {
     pub switch_netns: String,
     /// Why the last edit of the files was refused, none when it was taken.
     pub refused_edit: Option<String>,
+    /// The files that it follows, absolute; `-` is standard input.
+    pub files: Vec<PathBuf>,
     /// The instances, by namespace and name.
     pub instances: Vec<InstanceStatus>,
 }
@@ -213,6 +215,7 @@ mod tests {
             gateway: IpAddr::from([10, 89, 0, 1]),
             switch_netns: "leno-default".into(),
             refused_edit: None,
+            files: Vec::new(),
             instances: vec![
                 instance("bank", "web", 0),
                 instance("shop", "api", 0),

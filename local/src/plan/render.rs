@@ -19,6 +19,15 @@ impl Plan {
     /// The documents as YAML; `ready` are the instances that take traffic.
     #[must_use]
     pub fn render(&self, ready: &BTreeSet<InstanceName>) -> String {
+        let objects = self.objects(ready);
+        let documents: Vec<String> =
+            objects.iter().map(|object| to_yaml(object).trim_end().to_owned() + "\n").collect();
+        documents.join("---\n")
+    }
+
+    /// The same as objects.
+    #[must_use]
+    pub fn objects(&self, ready: &BTreeSet<InstanceName>) -> Vec<Object> {
         let mut objects: Vec<Object> = self.others.clone();
         objects.extend(self.services.values().map(|s| Object::Service(Box::new(s.object.clone()))));
         objects.extend(self.slices.iter().map(|s| Object::EndpointSlice(Box::new(s.clone()))));
@@ -47,9 +56,7 @@ impl Plan {
             workload.status = Some(WorkloadStatus { instances });
             objects.push(Object::Workload(Box::new(workload)));
         }
-        let documents: Vec<String> =
-            objects.iter().map(|object| to_yaml(object).trim_end().to_owned() + "\n").collect();
-        documents.join("---\n")
+        objects
     }
 
     /// The slices of a service's own endpoints: one for each family and each set of port numbers,

@@ -221,11 +221,6 @@ impl Draft<'_> {
             })
             .cloned()
             .collect();
-        if selected.is_empty() && !selector.is_empty() {
-            let place = format!("{}:{}", located.file, located.place);
-            let warning = format!("{place}: the selector of {key} matches no workload");
-            self.plan.warnings.push(warning);
-        }
         let mut ports = spec.ports.take().unwrap_or_default();
         for (index, port) in ports.iter_mut().enumerate() {
             let targets: Vec<_> = selected.iter().filter_map(|w| target(port, w)).collect();

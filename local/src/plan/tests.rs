@@ -261,13 +261,6 @@ fn what_the_control_plane_reads_is_taken_with_the_longest_names() {
     assert!(read.is_ok(), "{:?}\n{rendered}", read.unwrap_err());
 }
 
-#[test]
-fn a_selector_that_matches_nothing_is_a_warning() {
-    let text = SHOP.replace("selector: {app: web}", "selector: {app: none}");
-    let plan = plan(&text);
-    assert!(plan.warnings[0].contains("Service shop/front matches no workload"));
-}
-
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }

@@ -26,6 +26,7 @@ fn status() -> Status {
         gateway: IpAddr::from([10, 89, 0, 1]),
         switch_netns: "leno-default".into(),
         refused_edit: None,
+        files: Vec::new(),
         instances: vec![instance("cart", 0), instance("cart", 1), instance("web", 0)],
     }
 }

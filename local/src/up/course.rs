@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use super::documents;
 use super::life::{Life, raise};
 use super::rolling::{self, Member};
 use super::signals::Signals;
+use crate::analysis;
 use crate::controller::{self, Controller};
 use crate::dns::Zone;
 use crate::error::{Error, Result};
@@ -99,7 +101,7 @@ impl<'a> Up<'a> {
             self.say(&line);
         }
         self.greet(&plan);
-        self.adopt(plan).await?;
+        self.adopt(plan, documents).await?;
         loop {
             tokio::select! {
                 () = signals.asked() => return Ok(()),
@@ -118,9 +120,9 @@ impl<'a> Up<'a> {
 
     /// Makes `plan` the one that runs: ends what it does not want, starts what is new, and what is
     /// wanted in another way is started again, one after the other.
-    async fn adopt(&mut self, plan: Plan) -> Result<()> {
-        for warning in &plan.warnings {
-            self.say(warning);
+    async fn adopt(&mut self, plan: Plan, documents: &Documents) -> Result<()> {
+        for finding in analysis::findings_of(documents, &plan) {
+            self.say(&finding.to_string());
         }
         self.plan = plan;
         if self.plan.meshed() && self.controller.is_none() {
@@ -267,23 +269,26 @@ impl<'a> Up<'a> {
             gateway: IpAddr::V4(subnet().gateway().v4),
             switch_netns: self.mesh.layout.switch_netns(),
             refused_edit: self.refused_edit.clone(),
+            files: self.options.files.iter().map(absolute).collect(),
             instances: instances.collect(),
         }
     }
 
     /// Takes an edit of the files, or says why not and leaves everything as it is.
     async fn edited(&mut self) {
-        let plan = documents::load(&self.options.files)
-            .and_then(|new| documents::plan(&new, self.defaults, &self.plan));
-        match plan {
-            Ok(plan) => {
+        let read = documents::load(&self.options.files).and_then(|new| {
+            let plan = documents::plan(&new, self.defaults, &self.plan)?;
+            Ok((new, plan))
+        });
+        match read {
+            Ok((documents, plan)) => {
                 let mut lives = self.lives.values();
                 let ended = lives.by_ref().filter(|life| !plan.wants(&life.instance)).count();
                 let kept = self.lives.len() - ended;
                 let started = plan.instances.len() - kept;
                 self.refused_edit = None;
                 self.say(&format!("edit taken: {ended} of the instances end, {started} start"));
-                if let Err(error) = self.adopt(plan).await {
+                if let Err(error) = self.adopt(plan, &documents).await {
                     self.say(&format!("{}: edit again to try again", error.chain()));
                 }
             }
@@ -380,6 +385,14 @@ impl<'a> Up<'a> {
     fn reach(&mut self, level: Stop) {
         self.stop = self.stop.max(level);
         self.lives.values().for_each(|life| raise(&life.stop(), level));
+    }
+}
+
+/// Where a file is, whoever asks from wherever; `-` stays what it is.
+fn absolute(file: &PathBuf) -> PathBuf {
+    match file.as_os_str() == leno_resources::STDIN {
+        true => file.clone(),
+        false => std::path::absolute(file).unwrap_or_else(|_| file.clone()),
     }
 }
 

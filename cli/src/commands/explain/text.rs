@@ -1,0 +1,140 @@
+//! An explanation for people.
+
+use leno_analysis::{BackendAnswer, Explanation, HeaderEdits, Outcome};
+
+/// Endpoints shown of one backend: what matters is who they are, not all of them.
+const MAX_ENDPOINTS: usize = 8;
+
+/// The explanation, a line for each thing that happens to the request, and then the matches.
+pub(super) fn text(explanation: &Explanation) -> String {
+    let mut lines = Lines::default();
+    let client = &explanation.client;
+    let meshed = if client.meshed { "" } else { " (no proxy)" };
+    lines.add("client", &format!("{}/{}{meshed}", client.namespace, client.workload));
+    let (method, target) = (&explanation.method, &explanation.target);
+    lines.add("request", &format!("{method} {target} to {}", explanation.authority));
+    lines.add("destination", &destination(explanation));
+    if let Some(rule) = &explanation.rule {
+        let of = format!("{} {}/{}", rule.kind, rule.namespace, rule.route);
+        let name = match &rule.name {
+            Some(name) => format!("{of} rule {} ({name})", rule.index),
+            None => format!("{of} rule {}", rule.index),
+        };
+        lines.add("rule", &name);
+    }
+    lines.add("outcome", &outcome(&explanation.outcome));
+    for (name, value) in &explanation.outcome.headers {
+        lines.add("", &format!("{name}: {value}"));
+    }
+    let timeouts = &explanation.timeouts;
+    for (what, ms) in [("in all", timeouts.request_ms), ("each try", timeouts.backend_request_ms)] {
+        if let Some(ms) = ms {
+            lines.add("timeout", &format!("{ms} ms {what}, then 504 with leno-error: deadline"));
+        }
+    }
+    for one in &explanation.backends {
+        backend(&mut lines, one);
+    }
+    for one in &explanation.considered {
+        let mark = match (one.holds, one.reached) {
+            (true, true) => "=>",
+            (_, true) => "no",
+            (_, false) => "--",
+        };
+        lines.add("match", &format!("{mark} {} match {}: {}", one.rule, one.index, one.reason));
+    }
+    for one in &explanation.ignored {
+        lines.add("ignored", one);
+    }
+    for one in &explanation.notes {
+        lines.add("note", one);
+    }
+    lines.text
+}
+
+fn destination(explanation: &Explanation) -> String {
+    let destination = &explanation.destination;
+    if destination.name.is_empty() {
+        return format!("port {}, not of the mesh", destination.port);
+    }
+    let protocol = match destination.protocol {
+        "detect" => "protocol found out by its first bytes",
+        protocol => protocol,
+    };
+    let addresses = destination.addresses.join(", ");
+    let (kind, name, port) = (destination.kind, &destination.name, destination.port);
+    format!("{kind} {name} port {port} ({protocol}) {addresses}").trim_end().to_owned()
+}
+
+fn outcome(outcome: &Outcome) -> String {
+    let status = outcome.status.map(|status| format!("{status}: ")).unwrap_or_default();
+    let error = outcome.leno_error.as_deref();
+    let error = error.map(|error| format!("\nleno-error: {error}")).unwrap_or_default();
+    format!("{status}{}{error}", outcome.text)
+}
+
+fn backend(lines: &mut Lines, one: &BackendAnswer) {
+    let share = format!("{:.1} %", one.share * 100.0);
+    if let Some(error) = &one.leno_error {
+        return lines.add("backend", &format!("{share} fail: leno-error: {error}"));
+    }
+    lines.add("backend", &format!("{share} {} port {}", one.service, one.port));
+    if let Some(host) = &one.host {
+        lines.add("", &format!("  called as {host}"));
+    }
+    if let Some(target) = &one.target {
+        lines.add("", &format!("  for {target}"));
+    }
+    edits(lines, "request", &one.request_headers);
+    edits(lines, "response", &one.response_headers);
+    for mirror in &one.mirrors {
+        let (to, of) = (&mirror.to, format!("{} of {}", mirror.numerator, mirror.denominator));
+        lines.add("", &format!("  {of} copied to {to}"));
+    }
+    if one.endpoints.is_empty() {
+        lines.add("", "  no endpoint takes traffic");
+    }
+    for endpoint in one.endpoints.iter().take(MAX_ENDPOINTS) {
+        let who = endpoint.workload.as_deref().unwrap_or("outside of the mesh");
+        let how = match &endpoint.identity {
+            Some(identity) => format!("mTLS, {identity}"),
+            None => "plaintext".to_owned(),
+        };
+        lines.add("", &format!("  {who} {} ({how})", endpoint.address));
+    }
+    if one.endpoints.len() > MAX_ENDPOINTS {
+        lines.add("", &format!("  and {} more", one.endpoints.len() - MAX_ENDPOINTS));
+    }
+}
+
+fn edits(lines: &mut Lines, of: &str, edits: &HeaderEdits) {
+    for (verb, list) in [("set", &edits.set), ("add", &edits.add)] {
+        for (name, value) in list {
+            lines.add("", &format!("  {of} header {verb} {name}: {value}"));
+        }
+    }
+    for name in &edits.remove {
+        lines.add("", &format!("  {of} header remove {name}"));
+    }
+}
+
+/// Lines behind labels that stand in a column; a label that repeats the one before is left out.
+#[derive(Default)]
+struct Lines {
+    text: String,
+    last: String,
+}
+
+impl Lines {
+    fn add(&mut self, label: &str, text: &str) {
+        let shown = if label == self.last { "" } else { label };
+        for (index, line) in text.lines().enumerate() {
+            let label = if index == 0 { shown } else { "" };
+            self.text.push_str(format!("{label:<12} {line}").trim_end());
+            self.text.push('\n');
+        }
+        if !label.is_empty() {
+            label.clone_into(&mut self.last);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `leno explain` and `leno analyze` of files, from the command line.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const SHOP: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [run]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: shop}
+spec: {command: [run], ports: [{name: http, port: 80, appProtocol: http}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: cart, namespace: shop}
+spec:
+  parentRefs: [{group: '', kind: Service, name: cart}]
+  rules:
+    - matches: [{path: {type: Exact, value: /items}}]
+      backendRefs: [{name: cart, port: 80}]
+";
+
+fn leno(arguments: &[&str], text: &str) -> Output {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file: PathBuf = directory.path().join("shop.yaml");
+    fs::write(&file, text).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
+    command.args(arguments).current_dir(directory.path()).output().expect("leno can be run")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_request_is_explained_from_a_file() {
+    let ask = |request: &[&str]| {
+        let explain = ["explain", "-f", "shop.yaml", "-n", "shop", "deploy/web", "--"];
+        leno(&[&explain[..], request].concat(), SHOP)
+    };
+    let said = ask(&["GET", "http://cart/items"]);
+    assert!(said.status.success(), "{said:?}");
+    let text = out(&said);
+    for line in [
+        "client       shop/web\n",
+        "request      GET /items to cart\n",
+        "rule         HTTPRoute shop/cart rule 0\n",
+        "outcome      goes to one endpoint of the backend\n",
+        "backend      100.0 % shop/cart port 80\n",
+        "match        => HTTPRoute shop/cart rule 0 match 0: holds\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    let text = out(&ask(&["GET", "http://cart/other"]));
+    assert!(text.contains("outcome      404: no rule"), "{text}");
+    assert!(text.contains("leno-error: no-route-matches"), "{text}");
+    assert!(text.contains("match        no HTTPRoute shop/cart rule 0"), "{text}");
+    let wrong = ask(&["GET", "ftp://cart/"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("use http, https, grpc"), "{wrong:?}");
+}
+
+#[test]
+fn mistakes_decide_the_exit_code() {
+    let analyze =
+        |more: &[&str], text: &str| leno(&[&["analyze", "shop.yaml"][..], more].concat(), text);
+    let good = analyze(&["--strict"], SHOP);
+    assert_eq!((good.status.code(), &*out(&good)), (Some(0), "no mistakes found\n"));
+
+    let warned = SHOP.replace("spec:\n  parentRefs", "spec:\n  hostnames: [a.b]\n  parentRefs");
+    assert_eq!(analyze(&[], &warned).status.code(), Some(0));
+    assert_eq!(analyze(&["--strict"], &warned).status.code(), Some(1));
+
+    let bad = analyze(&[], &SHOP.replace("{name: cart, port: 80}]", "{name: crat, port: 80}]"));
+    assert_eq!(bad.status.code(), Some(1));
+    let place = "shop.yaml:19:21: spec.rules[0].backendRefs[0]: error[backend-not-found]: ";
+    assert!(out(&bad).starts_with(place), "{}", out(&bad));
+    assert!(out(&bad).ends_with("; did you mean cart?\n1 error, 0 warnings\n"), "{}", out(&bad));
+
+    // What does not parse is a finding, too.
+    let misspelt = analyze(&["-o", "json"], &SHOP.replace("backendRefs", "backendRef"));
+    assert_eq!(misspelt.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&misspelt.stdout).expect("JSON");
+    assert_eq!(report["errors"], 1);
+    let finding = &report["findings"][0];
+    assert_eq!(finding["code"], "invalid-document");
+    assert_eq!(finding["line"], 19);
+    assert_eq!(finding["reason"], "unknown field: did you mean backendRefs?");
+}

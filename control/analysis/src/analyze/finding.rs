@@ -1,0 +1,156 @@
+//! One mistake, and the list of those that were found.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use leno_resources::{Documents, Object, ObjectKey, Place, Problem};
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// It does something that hardly anybody wants.
+    Warning,
+    /// It cannot work.
+    Error,
+}
+
+/// One mistake. Displays as one line: `file:line:column: path: severity[code]: reason; remedy`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What sort of mistake, a stable name.
+    pub code: &'static str,
+    /// The file, as given by the user.
+    #[serde(serialize_with = "text")]
+    pub file: Arc<str>,
+    /// The line, from 1; 0 means the file as a whole.
+    pub line: u64,
+    /// The column, from 1.
+    pub column: u64,
+    /// The object, `HTTPRoute shop/cart`; empty where the document is none.
+    pub object: String,
+    /// The field, for example `spec.rules[0].backendRefs[1]`; empty for a document as a whole.
+    pub path: String,
+    /// What is wrong.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// What is wrong with a part of a document.
+pub(super) struct Wrong {
+    pub(super) severity: Severity,
+    pub(super) code: &'static str,
+    pub(super) reason: String,
+    pub(super) remedy: String,
+}
+
+impl Wrong {
+    pub(super) fn error(code: &'static str, reason: String, remedy: String) -> Self {
+        Self { severity: Severity::Error, code, reason, remedy }
+    }
+
+    pub(super) fn warning(code: &'static str, reason: String, remedy: String) -> Self {
+        Self { severity: Severity::Warning, code, reason, remedy }
+    }
+}
+
+/// The findings in some documents.
+pub(super) struct Findings<'d> {
+    pub(super) documents: &'d Documents,
+    positions: HashMap<ObjectKey, usize>,
+    /// With the place of their document among all.
+    found: Vec<(usize, Finding)>,
+}
+
+impl From<&Problem> for Finding {
+    /// Why a text was refused. Its remedy is part of the reason.
+    fn from(problem: &Problem) -> Self {
+        Self {
+            severity: Severity::Error,
+            code: "invalid-document",
+            file: Arc::clone(&problem.file),
+            line: problem.place.line,
+            column: problem.place.column,
+            object: String::new(),
+            path: problem.path.clone(),
+            reason: problem.reason.clone(),
+            remedy: String::new(),
+        }
+    }
+}
+
+impl<'d> Findings<'d> {
+    pub(super) fn new(documents: &'d Documents) -> Self {
+        let objects = documents.objects.iter().enumerate();
+        let positions = objects.map(|(at, located)| (located.value.key(), at)).collect();
+        Self { documents, positions, found: Vec::new() }
+    }
+
+    /// The objects as written, with their places among all.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (usize, &'d Object)> + use<'d> {
+        self.documents.objects.iter().map(|located| &located.value).enumerate()
+    }
+
+    /// The place of an object among all; none for one that is implied.
+    pub(super) fn position(&self, key: &ObjectKey) -> Option<usize> {
+        self.positions.get(key).copied()
+    }
+
+    /// Where a part of an object is written.
+    pub(super) fn place(&self, at: usize, path: &str) -> (Arc<str>, Place) {
+        let located = &self.documents.objects[at];
+        let place = self.documents.outlines.get(at).map(|outline| outline.place(path));
+        (Arc::clone(&located.file), place.unwrap_or(located.place))
+    }
+
+    pub(super) fn push(&mut self, at: usize, path: &str, wrong: Wrong) {
+        let (file, place) = self.place(at, path);
+        let Wrong { severity, code, reason, remedy } = wrong;
+        let object = self.documents.objects[at].value.key().to_string();
+        let (line, column, path) = (place.line, place.column, path.to_owned());
+        let finding = Finding { severity, code, file, line, column, object, path, reason, remedy };
+        self.found.push((at, finding));
+    }
+
+    pub(super) fn sorted(mut self) -> Vec<Finding> {
+        self.found.sort_by(|(a, x), (b, y)| {
+            (a, x.line, x.column, x.code).cmp(&(b, y.line, y.column, y.code))
+        });
+        self.found.into_iter().map(|(_, finding)| finding).collect()
+    }
+}
+
+fn text<S: serde::Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}[{}]: {}", self.severity, self.code, self.reason)?;
+        match self.remedy.as_str() {
+            "" => Ok(()),
+            remedy => write!(f, "; {remedy}"),
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Mistakes in routes: where they attach, what they refer to, which of their matches are reached.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leno_policy::{Ignored, RouteTable, Shadowed, TableRule};
+use leno_resources::gateway::{BackendObject, BackendRef, ParentRef, RouteFilter};
+use leno_resources::{Kind, Object, ObjectKey};
+use leno_types::mesh::{Resolution, Service, Subject};
+use leno_types::routes::{Filter, InvalidTarget, Route, RouteKind, Rule, Target};
+use leno_types::{Protocol, ServiceName, nearest};
+
+use super::finding::{Findings, Wrong};
+use crate::mesh::Mesh;
+
+/// What `HTTPRoute` and `GRPCRoute` have in common.
+struct Written<'d> {
+    /// Its document among all.
+    at: usize,
+    key: ObjectKey,
+    kind: RouteKind,
+    parents: &'d [ParentRef],
+    hostnames: bool,
+    rules: Vec<WrittenRule<'d>>,
+}
+
+struct WrittenRule<'d> {
+    filters: &'d [RouteFilter],
+    backends: &'d [BackendRef],
+}
+
+impl<'d> Written<'d> {
+    fn new(at: usize, object: &'d Object) -> Option<Self> {
+        let key = object.key();
+        let rule = |filters: &'d Option<Vec<RouteFilter>>,
+                    backends: &'d Option<Vec<BackendRef>>| {
+            WrittenRule {
+                filters: filters.as_deref().unwrap_or_default(),
+                backends: backends.as_deref().unwrap_or_default(),
+            }
+        };
+        let (kind, parents, hostnames, rules) = match object {
+            Object::HttpRoute(route) => {
+                let rules = route.spec.rules.iter().flatten();
+                let rules = rules.map(|one| rule(&one.filters, &one.backend_refs)).collect();
+                (RouteKind::Http, &route.spec.parent_refs, &route.spec.hostnames, rules)
+            }
+            Object::GrpcRoute(route) => {
+                let rules = route.spec.rules.iter().flatten();
+                let rules = rules.map(|one| rule(&one.filters, &one.backend_refs)).collect();
+                (RouteKind::Grpc, &route.spec.parent_refs, &route.spec.hostnames, rules)
+            }
+            _ => return None,
+        };
+        let hostnames = hostnames.as_ref().is_some_and(|names| !names.is_empty());
+        Some(Self {
+            at,
+            key,
+            kind,
+            parents: parents.as_deref().unwrap_or_default(),
+            hostnames,
+            rules,
+        })
+    }
+
+    fn parent_name(&self, parent: &ParentRef) -> Option<ServiceName> {
+        let namespace = parent.namespace.as_deref().unwrap_or(&self.key.namespace);
+        ServiceName::new(namespace, &parent.name).ok()
+    }
+}
+
+/// Where routes attach, and what they refer to.
+pub(super) fn references(mesh: &Mesh, findings: &mut Findings<'_>) {
+    let written = findings.objects().filter_map(|(at, object)| Written::new(at, object));
+    for route in written.collect::<Vec<_>>() {
+        attachment(mesh, findings, &route);
+        for (index, rule) in route.rules.iter().enumerate() {
+            targets_given(findings, &route, index, rule);
+        }
+        let mut told = BTreeSet::new();
+        for parent in route.parents.iter().filter(|parent| parent.is_service()) {
+            let Some(resolved) = resolved(mesh, &route, parent) else { continue };
+            for (index, rule) in resolved.rules.iter().enumerate() {
+                for (path, reason, object) in invalid(&route, index, rule) {
+                    if told.insert(path.clone()) {
+                        let wrong = dangling(mesh, &route, object, reason);
+                        findings.push(route.at, &path, wrong);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The route as it is attached to a parent, references resolved.
+fn resolved(mesh: &Mesh, route: &Written<'_>, parent: &ParentRef) -> Option<Arc<Route>> {
+    let service = service_for(mesh, &route.parent_name(parent)?, &route.key.namespace)?;
+    let same = |other: &&Arc<Route>| {
+        other.kind == route.kind
+            && *other.namespace == *route.key.namespace
+            && *other.name == *route.key.name
+    };
+    service.routes.iter().find(same).cloned()
+}
+
+fn service_for(mesh: &Mesh, name: &ServiceName, client: &str) -> Option<Arc<Service>> {
+    match mesh.index.resolve(&Subject::Service(name.clone()), client) {
+        Resolution::Service(service) => Some(service),
+        _ => None,
+    }
+}
+
+fn attachment(mesh: &Mesh, findings: &mut Findings<'_>, route: &Written<'_>) {
+    if !route.parents.iter().any(ParentRef::is_service) {
+        let reason = "attaches to no Service, so that nothing in a mesh follows it".to_owned();
+        let remedy = "name one: parentRefs: [{group: \"\", kind: Service, name: ...}]".to_owned();
+        let wrong = Wrong::warning("route-of-nothing", reason, remedy);
+        return findings.push(route.at, "spec.parentRefs", wrong);
+    }
+    if route.hostnames {
+        let reason = "hostnames mean nothing to a route of a Service".to_owned();
+        let remedy = "match the header Host instead".to_owned();
+        let wrong = Wrong::warning("hostnames-unused", reason, remedy);
+        findings.push(route.at, "spec.hostnames", wrong);
+    }
+    for (index, parent) in route.parents.iter().enumerate() {
+        if parent.is_service() {
+            let path = format!("spec.parentRefs[{index}]");
+            self::parent(mesh, findings, route, (&path, parent));
+        }
+    }
+}
+
+fn parent(
+    mesh: &Mesh,
+    findings: &mut Findings<'_>,
+    route: &Written<'_>,
+    (path, parent): (&str, &ParentRef),
+) {
+    let Some(name) = route.parent_name(parent) else { return };
+    let Some(service) = mesh.index.service(&name) else {
+        let reason = format!("there is no Service {name}, so that the route holds for nothing");
+        let wrong = Wrong::error("parent-not-found", reason, instead(mesh, &name));
+        return findings.push(route.at, &format!("{path}.name"), wrong);
+    };
+    let number = parent.port.and_then(|port| u16::try_from(port).ok());
+    let section = parent.section_name.as_deref();
+    let named = service.ports.iter().filter(|port| {
+        number.is_none_or(|number| number == port.port)
+            && section.is_none_or(|section| section == &*port.name)
+    });
+    let named: Vec<_> = named.collect();
+    if named.is_empty() {
+        let field = if section.is_some() { "sectionName" } else { "port" };
+        let reason = format!("{name} has no such port, so that the route holds for nothing");
+        let remedy = format!("it has {}", ports(&service));
+        let wrong = Wrong::error("parent-port-not-found", reason, remedy);
+        return findings.push(route.at, &format!("{path}.{field}"), wrong);
+    }
+    if is_headless(mesh, &name) {
+        let reason =
+            format!("{name} is headless: its instances are called one by one, without routes");
+        let remedy = "give the Service an address: leave out clusterIP: None".to_owned();
+        findings.push(route.at, path, Wrong::warning("parent-headless", reason, remedy));
+    }
+    if named.iter().all(|port| port.protocol == Protocol::Opaque) {
+        let reason = format!("the port of {name} is relayed as bytes, so that no request is seen");
+        let remedy = "set its appProtocol to http, http2 or grpc".to_owned();
+        findings.push(route.at, path, Wrong::warning("parent-opaque", reason, remedy));
+    } else if route.kind == RouteKind::Grpc
+        && named.iter().all(|port| port.protocol == Protocol::Http1)
+    {
+        let reason = format!("the port of {name} is HTTP/1.1, which carries no gRPC");
+        let remedy = "set its appProtocol to grpc".to_owned();
+        findings.push(route.at, path, Wrong::warning("grpc-over-http1", reason, remedy));
+    }
+}
+
+fn is_headless(mesh: &Mesh, name: &ServiceName) -> bool {
+    mesh.objects.iter().any(|object| match object {
+        Object::Service(service) => {
+            let key = object.key();
+            let ip = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
+            key.namespace == *name.namespace && key.name == *name.name && ip == Some("None")
+        }
+        _ => false,
+    })
+}
+
+/// A rule must lead somewhere.
+fn targets_given(
+    findings: &mut Findings<'_>,
+    route: &Written<'_>,
+    index: usize,
+    rule: &WrittenRule<'_>,
+) {
+    let path = format!("spec.rules[{index}]");
+    let redirects = rule.filters.iter().any(|filter| filter.request_redirect.is_some());
+    if rule.backends.is_empty() && !redirects {
+        let reason = "the rule names no backend: what it matches is answered 500".to_owned();
+        let remedy = "add backendRefs, or a RequestRedirect".to_owned();
+        findings.push(route.at, &path, Wrong::error("no-backend", reason, remedy));
+    }
+    let zero = |backend: &BackendRef| backend.weight == Some(0);
+    if !rule.backends.is_empty() && rule.backends.iter().all(zero) {
+        let reason = "all weights are zero: what the rule matches is answered 500".to_owned();
+        let remedy = "give one of them a weight, or leave weights out".to_owned();
+        let path = format!("{path}.backendRefs");
+        findings.push(route.at, &path, Wrong::error("weights-zero", reason, remedy));
+    }
+}
+
+/// The references of a resolved rule that lead nowhere, with their paths and what is written there.
+fn invalid<'d>(
+    route: &Written<'d>,
+    index: usize,
+    rule: &Rule,
+) -> Vec<(String, InvalidTarget, BackendObject)> {
+    let Some(written) = route.rules.get(index) else { return Vec::new() };
+    let mut found = Vec::new();
+    let at = format!("spec.rules[{index}]");
+    mirrors(&mut found, &format!("{at}.filters"), &rule.filters, written.filters);
+    for (place, (backend, given)) in rule.backends.iter().zip(written.backends).enumerate() {
+        let at = format!("{at}.backendRefs[{place}]");
+        if let Target::Invalid(reason) = backend.target {
+            found.push((at.clone(), reason, given.object()));
+        }
+        let filters = given.filters.as_deref().unwrap_or_default();
+        mirrors(&mut found, &format!("{at}.filters"), &backend.filters, filters);
+    }
+    found
+}
+
+fn mirrors(
+    found: &mut Vec<(String, InvalidTarget, BackendObject)>,
+    at: &str,
+    filters: &[Filter],
+    written: &[RouteFilter],
+) {
+    for (place, (filter, given)) in filters.iter().zip(written).enumerate() {
+        if let Filter::Mirror(mirror) = filter
+            && let Target::Invalid(reason) = mirror.target
+            && let Some(given) = &given.request_mirror
+        {
+            let path = format!("{at}[{place}].requestMirror.backendRef");
+            found.push((path, reason, given.backend_ref.clone()));
+        }
+    }
+}
+
+/// A reference that leads nowhere, and where it could lead.
+fn dangling(mesh: &Mesh, route: &Written<'_>, to: BackendObject, reason: InvalidTarget) -> Wrong {
+    let namespace = to.namespace.as_deref().unwrap_or(&route.key.namespace);
+    let name = format!("{namespace}/{}", to.name);
+    let service = ServiceName::new(namespace, &to.name).ok();
+    match reason {
+        InvalidTarget::Kind => Wrong::error(
+            "backend-kind",
+            format!("a {} takes no requests here", to.kind.as_deref().unwrap_or("Service")),
+            "refer to a Service of the core group".to_owned(),
+        ),
+        InvalidTarget::NotFound => Wrong::error(
+            "backend-not-found",
+            format!("there is no Service {name}: its part of the requests is answered 500"),
+            service.map(|name| instead(mesh, &name)).unwrap_or_default(),
+        ),
+        InvalidTarget::NoSuchPort => {
+            let known = service.and_then(|name| mesh.index.service(&name));
+            let reason = match to.port {
+                Some(port) => format!("{name} has no port {port}: its part is answered 500"),
+                None => format!("says no port of {name}: its part is answered 500"),
+            };
+            let remedy = known.map(|service| format!("it has {}", ports(&service)));
+            Wrong::error("port-not-found", reason, remedy.unwrap_or_default())
+        }
+        InvalidTarget::NotGranted => Wrong::error(
+            "reference-not-granted",
+            format!("{namespace} does not let routes of {} refer to it", route.key.namespace),
+            format!(
+                "add a ReferenceGrant in {namespace}: from {} in {}, to Service {}",
+                route.key.kind.as_str(),
+                route.key.namespace,
+                to.name
+            ),
+        ),
+    }
+}
+
+fn ports(service: &Service) -> String {
+    let port = |port: &leno_types::mesh::ServicePort| match &*port.name {
+        "" => port.port.to_string(),
+        name => format!("{} ({name})", port.port),
+    };
+    let ports: Vec<String> = service.ports.iter().map(port).collect();
+    match ports.is_empty() {
+        true => "no port".to_owned(),
+        false => format!("port {}", ports.join(", ")),
+    }
+}
+
+/// A service that may have been meant.
+pub(super) fn instead(mesh: &Mesh, wanted: &ServiceName) -> String {
+    let keys = mesh.objects.iter().map(Object::key).filter(|key| key.kind == Kind::Service);
+    let keys: Vec<ObjectKey> = keys.collect();
+    let near = keys.iter().filter(|key| *key.namespace == *wanted.namespace);
+    let near = nearest(&wanted.name, near.map(|key| key.name.as_str())).map(str::to_owned);
+    let elsewhere = || {
+        let same = keys.iter().find(|key| *key.name == *wanted.name)?;
+        Some(format!("{} in the namespace {}", same.name, same.namespace))
+    };
+    match near.or_else(elsewhere) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "add the Service, or name one that there is".to_owned(),
+    }
+}
+
+/// Matches that are never reached, and routes that another kind displaces.
+pub(super) fn tables(mesh: &Mesh, findings: &mut Findings<'_>) {
+    let mut told = BTreeSet::new();
+    let namespaces: BTreeSet<String> =
+        mesh.objects.iter().map(|object| object.key().namespace).collect();
+    let services: Vec<ObjectKey> =
+        mesh.objects.iter().map(Object::key).filter(|key| key.kind == Kind::Service).collect();
+    for key in services {
+        let Ok(name) = ServiceName::new(&key.namespace, &key.name) else { continue };
+        let mut seen: Vec<Arc<Service>> = Vec::new();
+        for client in &namespaces {
+            let Some(service) = service_for(mesh, &name, client) else { continue };
+            // Most namespaces are told the same value.
+            if seen.iter().any(|seen| Arc::ptr_eq(seen, &service)) {
+                continue;
+            }
+            for port in &service.ports {
+                if let Some(table) = RouteTable::compile(&service.routes, port.port) {
+                    self::table(findings, &mut told, &table, (&name, port.port));
+                }
+            }
+            seen.push(service);
+        }
+    }
+}
+
+fn table(
+    findings: &mut Findings<'_>,
+    told: &mut BTreeSet<(usize, String)>,
+    table: &RouteTable,
+    (service, port): (&ServiceName, u16),
+) {
+    for shadowed in table.shadowed() {
+        let Some(at) = findings.position(&key_of(shadowed.rule.route())) else { continue };
+        let path = format!("spec.rules[{}]", shadowed.rule.index());
+        let path = match shadowed.rule.rule().matches.is_empty() {
+            true => path,
+            false => format!("{path}.matches[{}]", shadowed.place),
+        };
+        if told.insert((at, path.clone())) {
+            let wrong = unreached(findings, &shadowed, (service, port));
+            findings.push(at, &path, wrong);
+        }
+    }
+    for ignored in table.ignored() {
+        let Ignored::Kind(route) = ignored else { continue };
+        let Some(at) = findings.position(&key_of(route)) else { continue };
+        if told.insert((at, "spec".to_owned())) {
+            let reason =
+                format!("a GRPCRoute holds port {port} of {service}, so this counts for nothing");
+            let remedy = "attach the two kinds to different ports".to_owned();
+            findings.push(at, "spec", Wrong::warning("kind-displaced", reason, remedy));
+        }
+    }
+}
+
+fn key_of(route: &Route) -> ObjectKey {
+    let kind = match route.kind {
+        RouteKind::Http => Kind::HttpRoute,
+        RouteKind::Grpc => Kind::GrpcRoute,
+    };
+    ObjectKey { kind, namespace: route.namespace.to_string(), name: route.name.to_string() }
+}
+
+fn unreached(
+    findings: &Findings<'_>,
+    shadowed: &Shadowed<'_>,
+    (service, port): (&ServiceName, u16),
+) -> Wrong {
+    let Shadowed { rule, by, by_place, .. } = shadowed;
+    let where_by = match findings.position(&key_of(by.route())) {
+        Some(at) => {
+            let path = format!("spec.rules[{}].matches[{by_place}]", by.index());
+            let (file, place) = findings.place(at, &path);
+            format!(" at {file}:{place}")
+        }
+        None => String::new(),
+    };
+    let reason = format!(
+        "no request to port {port} of {service} reaches this: {by} match {by_place}{where_by} takes \
+         them all"
+    );
+    let same_route = |rule: &TableRule, by: &TableRule| key_of(rule.route()) == key_of(by.route());
+    if same_route(rule, by) {
+        let remedy = "remove it, or have it ask for more".to_owned();
+        return Wrong::warning("match-shadowed", reason, remedy);
+    }
+    let remedy = "the older route holds, then the first by name: remove one of both".to_owned();
+    Wrong::warning("routes-conflict", reason, remedy)
+}

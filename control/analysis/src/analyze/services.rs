@@ -1,0 +1,54 @@
+//! Mistakes in services: selectors that select nothing, endpoints of nobody.
+
+use leno_resources::{EndpointSlice, Object, SERVICE_NAME_LABEL};
+use leno_types::ServiceName;
+
+use super::finding::{Findings, Wrong};
+use super::routes::instead;
+use crate::mesh::Mesh;
+
+pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
+    // Documents without any workload are for a cluster, which knows its own.
+    let runs_here = mesh.workloads().next().is_some();
+    for (at, object) in findings.objects() {
+        match object {
+            Object::Service(service) if runs_here => {
+                let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                let Some(selector) = selector.filter(|selector| !selector.is_empty()) else {
+                    continue;
+                };
+                let namespace = object.key().namespace;
+                let selected = mesh.workloads().any(|workload| {
+                    let labels = &workload.metadata.labels;
+                    workload.metadata.namespace == namespace
+                        && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+                });
+                if !selected {
+                    let reason = "the selector matches no workload of the namespace".to_owned();
+                    let remedy = "give the workload these labels, or select others".to_owned();
+                    let wrong = Wrong::warning("selects-nothing", reason, remedy);
+                    findings.push(at, "spec.selector", wrong);
+                }
+            }
+            Object::EndpointSlice(slice) => of_nobody(mesh, findings, (at, slice)),
+            _ => {}
+        }
+    }
+}
+
+fn of_nobody(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
+    let labels = slice.metadata.labels.as_ref();
+    let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) else {
+        let reason = "belongs to no Service".to_owned();
+        let remedy = format!("label it {SERVICE_NAME_LABEL}: NAME");
+        let wrong = Wrong::warning("endpoints-of-nobody", reason, remedy);
+        return findings.push(at, "metadata", wrong);
+    };
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    let Ok(name) = ServiceName::new(namespace, name) else { return };
+    if mesh.index.service(&name).is_none() {
+        let reason = format!("there is no Service {name}");
+        let wrong = Wrong::warning("endpoints-of-nobody", reason, instead(mesh, &name));
+        findings.push(at, "metadata.labels", wrong);
+    }
+}

@@ -1,0 +1,150 @@
+//! What becomes of one request.
+
+mod answer;
+mod host;
+mod question;
+mod routed;
+
+pub use answer::{
+    BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
+    MirrorAnswer, Outcome, RuleAnswer, TimeoutsAnswer,
+};
+pub use question::{Question, QuestionError};
+
+use leno_policy::RouteTable;
+use leno_resources::Object;
+use leno_types::Protocol;
+use leno_types::mesh::{Service, Workload, declared};
+
+use crate::mesh::{Mesh, Sender, Unanswerable};
+use host::Host;
+use question::Wanted;
+
+impl Mesh {
+    /// Says what becomes of a request.
+    ///
+    /// # Errors
+    /// [`Unanswerable`] where nobody knows who sends it.
+    pub fn explain(&self, question: &Question) -> Result<Explanation, Unanswerable> {
+        let sender = self.sender(question.namespace.as_deref(), &question.client)?;
+        let mut answer = Explanation::new(&sender, question);
+        if !sender.meshed {
+            answer.outcome = Outcome::unmeshed();
+            return Ok(answer);
+        }
+        match self.host(&question.host, &sender.namespace) {
+            Host::Service(service) => self.at_service(&mut answer, &sender, &service, question),
+            Host::Workload(workload) => at_workload(&mut answer, &sender, &workload, question),
+            Host::Unknown { meant } => {
+                answer.outcome = Outcome::outside();
+                let known = meant.map(|meant| format!("did you mean {meant}?"));
+                let note = format!("nothing in the mesh is called {}", question.host);
+                answer.notes.push(known.map_or(note.clone(), |known| format!("{note}: {known}")));
+            }
+        }
+        Ok(answer)
+    }
+
+    fn at_service(
+        &self,
+        answer: &mut Explanation,
+        sender: &Sender,
+        service: &Service,
+        question: &Question,
+    ) {
+        answer.destination = Destination::service(service, question.port);
+        if service.vips.is_empty() {
+            answer.notes.push(
+                "the Service is headless: its name stands for its instances, which are called one by \
+                 one, without routes"
+                    .to_owned(),
+            );
+        }
+        let Some(port) = service.port(question.port) else {
+            answer.outcome = Outcome::no_such_port();
+            let ports = service.ports.iter().map(|port| port.port.to_string());
+            let ports = ports.collect::<Vec<_>>().join(", ");
+            answer.notes.push(format!("{} has the ports {ports}", service.name));
+            return;
+        };
+        self.note_displaced(answer, sender, service);
+        if port.protocol == Protocol::Opaque || question.wanted == Wanted::Bytes {
+            answer.outcome = Outcome::relayed(question.wanted == Wanted::Bytes);
+            answer.backends = vec![BackendAnswer::of_port(service, port, 1.0)];
+            return;
+        }
+        let table = match service.vips.is_empty() {
+            true => None,
+            false => RouteTable::compile(&service.routes, port.port),
+        };
+        let Some(table) = table else {
+            let backend = BackendAnswer::of_port(service, port, 1.0);
+            answer.outcome = Outcome::forwarded(std::slice::from_ref(&backend));
+            answer.backends = vec![backend];
+            return;
+        };
+        self.by_routes(answer, sender, &table, question);
+    }
+
+    /// Routes that name the service and do not hold for this client.
+    fn note_displaced(&self, answer: &mut Explanation, sender: &Sender, service: &Service) {
+        for object in &self.objects {
+            let key = object.key();
+            let parents = match object {
+                Object::HttpRoute(route) => route.spec.parent_refs.as_deref(),
+                Object::GrpcRoute(route) => route.spec.parent_refs.as_deref(),
+                _ => None,
+            };
+            let names = parents.unwrap_or_default().iter().any(|parent| {
+                let namespace = parent.namespace.as_deref().unwrap_or(&key.namespace);
+                parent.is_service()
+                    && *parent.name == *service.name.name
+                    && *namespace == *service.name.namespace
+            });
+            let holds = service.routes.iter().any(|route| {
+                route.kind.as_str() == key.kind.as_str()
+                    && *route.namespace == *key.namespace
+                    && *route.name == *key.name
+            });
+            if !names || holds {
+                continue;
+            }
+            let reason = if *key.namespace == *service.name.namespace {
+                match service.routes.is_empty() {
+                    true => "attaches to no port that the Service has".to_owned(),
+                    false => format!(
+                        "is displaced by the routes that the namespace {} has for its own clients",
+                        sender.namespace
+                    ),
+                }
+            } else if key.namespace == sender.namespace {
+                "attaches to no port that the Service has".to_owned()
+            } else {
+                format!("is for the clients in {} alone", key.namespace)
+            };
+            answer.ignored.push(format!("{key} {reason}"));
+        }
+    }
+}
+
+fn at_workload(
+    answer: &mut Explanation,
+    sender: &Sender,
+    workload: &Workload,
+    question: &Question,
+) {
+    let protocol = declared(&workload.ports, question.port);
+    answer.destination = Destination::workload(workload, question.port, protocol);
+    if sender.instance.as_ref() == Some(&workload.name) {
+        answer.notes.push("the workload calls itself, past its proxy's policies".to_owned());
+    }
+    answer
+        .notes
+        .push("an instance is called by its own address: routes are of Services".to_owned());
+    let backend = BackendAnswer::of_workload(workload, question.port);
+    answer.outcome = match protocol == Protocol::Opaque || question.wanted == Wanted::Bytes {
+        true => Outcome::relayed(question.wanted == Wanted::Bytes),
+        false => Outcome::forwarded(std::slice::from_ref(&backend)),
+    };
+    answer.backends = vec![backend];
+}

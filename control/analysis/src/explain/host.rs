@@ -1,0 +1,92 @@
+//! What the name of a host stands for, as DNS of the mesh says.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_types::mesh::{Resolution, Service, Subject, Workload};
+use leno_types::{InstanceName, ServiceName, nearest};
+
+use crate::mesh::Mesh;
+
+/// Below which all names of the mesh are.
+const DOMAIN: &str = "svc.cluster.local";
+
+/// What a host is.
+pub(super) enum Host {
+    Service(Arc<Service>),
+    Workload(Arc<Workload>),
+    Unknown {
+        /// The name of a service that is much like it.
+        meant: Option<String>,
+    },
+}
+
+impl Mesh {
+    /// What `host` is to a client in the namespace `client`: an address, or a name, which is tried
+    /// below the domains that its resolver searches.
+    pub(super) fn host(&self, host: &str, client: &str) -> Host {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return match self.index.resolve(&Subject::Address(ip.to_canonical()), client) {
+                Resolution::Service(service) => Host::Service(service),
+                Resolution::Workload(workload) => Host::Workload(workload),
+                Resolution::Pending | Resolution::Unknown => Host::Unknown { meant: None },
+            };
+        }
+        let host = host.trim_end_matches('.');
+        let searched = [
+            format!("{host}.{client}.{DOMAIN}"),
+            format!("{host}.{DOMAIN}"),
+            format!("{host}.cluster.local"),
+            host.to_owned(),
+        ];
+        let found = searched.iter().find_map(|name| self.full_name(name, client));
+        found.unwrap_or_else(|| Host::Unknown { meant: self.like(host, client) })
+    }
+
+    fn full_name(&self, name: &str, client: &str) -> Option<Host> {
+        let labels: Vec<&str> =
+            name.strip_suffix(DOMAIN)?.trim_end_matches('.').split('.').collect();
+        match labels[..] {
+            [service, namespace] => {
+                let name = ServiceName::new(namespace, service).ok()?;
+                match self.index.resolve(&Subject::Service(name), client) {
+                    Resolution::Service(service) => Some(Host::Service(service)),
+                    _ => None,
+                }
+            }
+            [instance, service, namespace] => {
+                let service = ServiceName::new(namespace, service).ok()?;
+                let instance = InstanceName::new(namespace, instance).ok()?;
+                let service = self.index.service(&service)?;
+                let mut endpoints = service.ports.iter().flat_map(|port| port.endpoints.iter());
+                let behind = endpoints.any(|one| one.workload.as_ref() == Some(&instance));
+                let workload = behind.then(|| self.index.workload(&instance)).flatten()?;
+                Some(Host::Workload(workload))
+            }
+            _ => None,
+        }
+    }
+
+    /// A name of the client's namespace, or of another one in full, that is like `host`.
+    fn like(&self, host: &str, client: &str) -> Option<String> {
+        let known: Vec<String> = self
+            .services()
+            .flat_map(|name| {
+                let near = (*name.namespace == *client).then(|| name.name.to_string());
+                let full = format!("{}.{}", name.name, name.namespace);
+                near.into_iter().chain([full])
+            })
+            .collect();
+        nearest(host, known.iter().map(String::as_str)).map(str::to_owned)
+    }
+
+    fn services(&self) -> impl Iterator<Item = ServiceName> {
+        self.objects.iter().filter_map(|object| match object {
+            leno_resources::Object::Service(service) => {
+                let metadata = &service.metadata;
+                ServiceName::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?).ok()
+            }
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! What routes make of a request, asked of the same table that proxies ask.
+
+use std::sync::Arc;
+
+use leno_policy::{
+    Changes, Considered, Decision, Found, Ignored, Request as _, RouteTable, TableRule, cors,
+    rewrite,
+};
+use leno_types::mesh::{Resolution, Service, Subject};
+use leno_types::routes::{Mirror, Redirect, Target};
+
+use super::answer::{
+    BackendAnswer, ConsideredMatch, Explanation, MirrorAnswer, Outcome, RuleAnswer, TimeoutsAnswer,
+};
+use super::question::Question;
+use crate::mesh::{Mesh, Sender};
+
+impl Mesh {
+    pub(super) fn by_routes(
+        &self,
+        answer: &mut Explanation,
+        sender: &Sender,
+        table: &RouteTable,
+        question: &Question,
+    ) {
+        answer.considered = considered(table, question);
+        answer.ignored.extend(table.ignored().iter().map(ignored));
+        let decision = table.decide(question, || 0);
+        let found = match decision {
+            Decision::NoRule => {
+                let refusal = table.no_rule();
+                let text = "no rule of the routes here is for it";
+                answer.outcome = Outcome::refused(refusal.status, refusal.to_string(), text);
+                return;
+            }
+            Decision::Preflight(found, _)
+            | Decision::Redirect(found, _)
+            | Decision::Backend(found, _)
+            | Decision::Nowhere(found, _) => found,
+        };
+        answer.rule = Some(rule(found.rule));
+        let timeouts = &found.rule.rule().timeouts;
+        let ms = |time: Option<std::time::Duration>| {
+            time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+        };
+        answer.timeouts = TimeoutsAnswer {
+            request_ms: ms(timeouts.request),
+            backend_request_ms: ms(timeouts.backend_request),
+        };
+        answer.outcome = match decision {
+            Decision::Preflight(_, cors) => {
+                let lines = lines(cors::preflight(cors, question));
+                let text = match lines.is_empty() {
+                    true => "the proxy answers the preflight: the origin may do nothing",
+                    false => "the proxy answers the preflight: the origin may",
+                };
+                Outcome::answered(204, lines, text)
+            }
+            Decision::Redirect(_, redirect) => redirected(redirect, question, &found),
+            _ => {
+                answer.backends = self.backends(sender, table, question, &found);
+                match answer.backends.iter().all(|one| one.share <= 0.0 || one.invalid.is_some()) {
+                    true => nowhere(table, &found, &answer.backends),
+                    false => Outcome::forwarded(&answer.backends),
+                }
+            }
+        };
+    }
+
+    fn backends(
+        &self,
+        sender: &Sender,
+        table: &RouteTable,
+        question: &Question,
+        found: &Found<'_>,
+    ) -> Vec<BackendAnswer> {
+        let rule = found.rule.rule();
+        let total = found.rule.weights().total();
+        let all = rule.backends.iter().map(|backend| {
+            let share = match total {
+                0 => 0.0,
+                total => f64::from(backend.weight) / total as f64,
+            };
+            let mut shown = match &backend.target {
+                Target::Service { name, port } => match self.service(sender, name) {
+                    Some(service) => match service.port(*port) {
+                        Some(port) => BackendAnswer::of_port(&service, port, share),
+                        None => BackendAnswer::empty(name.to_string(), *port, share),
+                    },
+                    None => BackendAnswer::empty(name.to_string(), *port, share),
+                },
+                Target::Invalid(reason) => BackendAnswer {
+                    invalid: Some(reason.as_str()),
+                    leno_error: Some(table.nowhere(found.rule, Some(*reason)).to_string()),
+                    ..BackendAnswer::empty(String::new(), 0, share)
+                },
+            };
+            let mut changes = Changes::new(rule, backend);
+            if let Some(cors) = found.rule.cors() {
+                // As the proxy sets them on the response of this request.
+                let set = cors::actual(cors, question)
+                    .into_iter()
+                    .map(|(name, value)| (name.into(), String::from_utf8_lossy(&value).into()));
+                changes.response.set.extend(set);
+            }
+            shown.host = changes.rewrite.hostname.as_deref().map(str::to_owned);
+            shown.target = changes.rewrite.path.as_ref().map(|path| {
+                let target = rewrite::target(path, question.path(), question.query(), found.prefix);
+                String::from_utf8_lossy(&target).into_owned()
+            });
+            shown.request_headers = (&changes.request).into();
+            shown.response_headers = (&changes.response).into();
+            shown.mirrors = changes.mirrors.iter().map(mirror).collect();
+            shown
+        });
+        all.collect()
+    }
+
+    fn service(&self, sender: &Sender, name: &leno_types::ServiceName) -> Option<Arc<Service>> {
+        match self.index.resolve(&Subject::Service(name.clone()), &sender.namespace) {
+            Resolution::Service(service) => Some(service),
+            _ => None,
+        }
+    }
+}
+
+fn rule(rule: &TableRule) -> RuleAnswer {
+    let route = rule.route();
+    RuleAnswer {
+        kind: route.kind.as_str(),
+        namespace: route.namespace.to_string(),
+        route: route.name.to_string(),
+        index: rule.index(),
+        name: rule.rule().name.as_deref().map(str::to_owned),
+    }
+}
+
+fn considered(table: &RouteTable, question: &Question) -> Vec<ConsideredMatch> {
+    let explanation = table.explain(question);
+    let shown = |one: &Considered<'_>, reached: bool| {
+        let holds = one.mismatch.is_none();
+        let reason = match (holds, reached) {
+            (true, false) => "would hold, but another match goes before it".to_owned(),
+            _ => one.reason(),
+        };
+        ConsideredMatch { rule: one.rule.to_string(), index: one.place, holds, reached, reason }
+    };
+    let reached = explanation.considered.iter().map(|one| shown(one, true));
+    let outranked = explanation.outranked.iter().map(|one| shown(one, false));
+    reached.chain(outranked).collect()
+}
+
+fn ignored(ignored: &Ignored) -> String {
+    match ignored {
+        Ignored::Kind(route) => format!(
+            "{} {}/{} counts for nothing on a port that has a GRPCRoute",
+            route.kind.as_str(),
+            route.namespace,
+            route.name
+        ),
+        Ignored::Pattern(route, error) => {
+            format!(
+                "a match of {} {}/{}: {error}",
+                route.kind.as_str(),
+                route.namespace,
+                route.name
+            )
+        }
+    }
+}
+
+/// Every part of the requests fails.
+fn nowhere(table: &RouteTable, found: &Found<'_>, backends: &[BackendAnswer]) -> Outcome {
+    let targets = found.rule.rule().backends.iter().zip(backends);
+    let mut chosen = targets.filter(|(_, shown)| shown.share > 0.0);
+    let reason = chosen.find_map(|(backend, _)| match backend.target {
+        Target::Invalid(reason) => Some(reason),
+        Target::Service { .. } => None,
+    });
+    let refusal = table.nowhere(found.rule, reason);
+    let text = match (reason, backends.is_empty()) {
+        (Some(_), _) => "the rule's backend takes no requests",
+        (None, true) => "the rule names no backend",
+        (None, false) => "the weights of all backends are zero",
+    };
+    Outcome::refused(refusal.status, refusal.to_string(), text)
+}
+
+fn redirected(redirect: &Redirect, question: &Question, found: &Found<'_>) -> Outcome {
+    let place = rewrite::Place {
+        scheme: "http",
+        authority: question.authority(),
+        port: question.port,
+        path: question.path(),
+        query: question.query(),
+    };
+    let location = rewrite::location(redirect, &place, found.prefix);
+    let location = String::from_utf8_lossy(&location).into_owned();
+    let headers = vec![("Location".to_owned(), location)];
+    Outcome::answered(redirect.status, headers, "the proxy answers with another place")
+}
+
+fn mirror(mirror: &Mirror) -> MirrorAnswer {
+    let to = match &mirror.target {
+        Target::Service { name, port } => format!("{name}:{port}"),
+        Target::Invalid(reason) => reason.as_str().to_owned(),
+    };
+    MirrorAnswer { to, numerator: mirror.numerator, denominator: mirror.denominator }
+}
+
+fn lines(lines: Vec<cors::Line>) -> Vec<(String, String)> {
+    let line = |(name, value): (&str, Vec<u8>)| {
+        (name.to_owned(), String::from_utf8_lossy(&value).into_owned())
+    };
+    lines.into_iter().map(line).collect()
+}

@@ -1,0 +1,257 @@
+//! Every sort of mistake, with its place and its remedy; and that good documents have none.
+
+use leno_analysis::{Finding, Severity, analyze};
+use leno_resources::parse;
+
+/// Two services with a workload each, and one in another namespace.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: shop, labels: {app: cart}}
+spec: {command: [run], ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop}
+spec: {clusterIP: 10.96.0.1, selector: {app: cart}, ports: [{name: http, port: 80, appProtocol: http}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: bytes, namespace: shop}
+spec: {clusterIP: 10.96.0.2, ports: [{port: 90, appProtocol: tcp}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: single, namespace: shop}
+spec: {clusterIP: None, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: stock, namespace: store}
+spec: {clusterIP: 10.96.0.3, ports: [{port: 80}]}
+---
+";
+const PARENT: &str = "{group: '', kind: Service, name: cart}";
+
+fn findings(text: &str) -> Vec<Finding> {
+    let documents = parse("shop.yaml", &format!("{MESH}{text}")).unwrap_or_else(|problems| {
+        panic!("{problems:?}\n{text}");
+    });
+    let objects = documents.objects.iter().map(|located| located.value.clone()).collect();
+    analyze(&documents, objects)
+}
+
+/// Severity and code, path, then what the reason and the remedy hold.
+fn shown(text: &str) -> Vec<String> {
+    let shown = |one: &Finding| {
+        format!("{}[{}] {}: {}; {}", one.severity, one.code, one.path, one.reason, one.remedy)
+    };
+    findings(text).iter().map(shown).collect()
+}
+
+fn route(parent: &str, rules: &str) -> String {
+    kind_of_route("HTTPRoute", "r", parent, rules)
+}
+
+fn kind_of_route(kind: &str, name: &str, parent: &str, rules: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\n\
+         metadata: {{name: {name}, namespace: shop}}\nspec:\n  \
+         parentRefs: [{parent}]\n  rules:\n{rules}---\n"
+    )
+}
+
+#[test]
+fn good_documents_have_no_finding() {
+    let rules = "
+  - matches: [{path: {type: Exact, value: /a}}, {path: {value: /b}}]
+    backendRefs: [{name: cart, port: 80, weight: 0}, {name: cart, port: 80}]
+  - matches: [{path: {value: /moved}}]
+    filters: [{type: RequestRedirect, requestRedirect: {port: 81}}]
+  - filters: [{type: RequestMirror, requestMirror: {backendRef: {name: bytes, port: 90}}}]
+    backendRefs: [{name: stock, namespace: store, port: 80}]
+";
+    let grant = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: g, namespace: store}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}]
+  to: [{group: '', kind: Service, name: stock}]
+";
+    assert_eq!(shown(&(route(PARENT, rules) + grant)), [""; 0]);
+}
+
+#[test]
+fn every_mistake_in_a_rule_is_found() {
+    let to_cart = "  - backendRefs: [{name: cart, port: 80}]\n";
+    let backend = |backend: &str| route(PARENT, &format!("  - backendRefs: [{backend}]\n"));
+    for (text, expected) in [
+        (
+            backend("{name: cartt, port: 80}"),
+            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/cartt: its part of the requests is answered 500; did you mean cart?",
+        ),
+        (
+            backend("{name: stock, port: 80}"),
+            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/stock: its part of the requests is answered 500; did you mean stock in the namespace store?",
+        ),
+        (
+            backend("{name: nobody, port: 80}"),
+            "error[backend-not-found] spec.rules[0].backendRefs[0]: there is no Service shop/nobody: its part of the requests is answered 500; add the Service, or name one that there is",
+        ),
+        (
+            backend("{name: cart, port: 80}, {name: cart, port: 8080}"),
+            "error[port-not-found] spec.rules[0].backendRefs[1]: shop/cart has no port 8080: its part is answered 500; it has port 80 (http)",
+        ),
+        (
+            backend("{name: stock, namespace: store, port: 80}"),
+            "error[reference-not-granted] spec.rules[0].backendRefs[0]: store does not let routes of shop refer to it; add a ReferenceGrant in store: from HTTPRoute in shop, to Service stock",
+        ),
+        (
+            backend("{group: example.org, kind: Bucket, name: b}"),
+            "error[backend-kind] spec.rules[0].backendRefs[0]: a Bucket takes no requests here; refer to a Service of the core group",
+        ),
+        (
+            backend("{name: cart, port: 80, weight: 0}"),
+            "error[weights-zero] spec.rules[0].backendRefs: all weights are zero: what the rule matches is answered 500; give one of them a weight, or leave weights out",
+        ),
+        (
+            route(PARENT, "  - name: empty\n"),
+            "error[no-backend] spec.rules[0]: the rule names no backend: what it matches is answered 500; add backendRefs, or a RequestRedirect",
+        ),
+        (
+            route(
+                PARENT,
+                &format!(
+                    "{to_cart}    filters: [{{type: RequestMirror, requestMirror: {{backendRef: {{name: crat, port: 80}}}}}}]\n"
+                ),
+            ),
+            "error[backend-not-found] spec.rules[0].filters[0].requestMirror.backendRef: there is no Service shop/crat: its part of the requests is answered 500; did you mean cart?",
+        ),
+    ] {
+        assert_eq!(shown(&text), [expected], "{text}");
+    }
+}
+
+#[test]
+fn every_mistake_in_an_attachment_is_found() {
+    let to_cart = "  - backendRefs: [{name: cart, port: 80}]\n";
+    let parent = |parent: &str| route(parent, to_cart);
+    for (text, expected) in [
+        (
+            parent("{group: '', kind: Service, name: catr}"),
+            "error[parent-not-found] spec.parentRefs[0].name: there is no Service shop/catr, so that the route holds for nothing; did you mean cart?",
+        ),
+        (
+            parent("{group: '', kind: Service, name: cart, port: 81}"),
+            "error[parent-port-not-found] spec.parentRefs[0].port: shop/cart has no such port, so that the route holds for nothing; it has port 80 (http)",
+        ),
+        (
+            parent("{group: '', kind: Service, name: cart, sectionName: web}"),
+            "error[parent-port-not-found] spec.parentRefs[0].sectionName: shop/cart has no such port, so that the route holds for nothing; it has port 80 (http)",
+        ),
+        (
+            parent("{group: '', kind: Service, name: bytes}"),
+            "warning[parent-opaque] spec.parentRefs[0]: the port of shop/bytes is relayed as bytes, so that no request is seen; set its appProtocol to http, http2 or grpc",
+        ),
+        (
+            parent("{group: '', kind: Service, name: single}"),
+            "warning[parent-headless] spec.parentRefs[0]: shop/single is headless: its instances are called one by one, without routes; give the Service an address: leave out clusterIP: None",
+        ),
+        (
+            parent("{name: gateway}"),
+            "warning[route-of-nothing] spec.parentRefs: attaches to no Service, so that nothing in a mesh follows it; name one: parentRefs: [{group: \"\", kind: Service, name: ...}]",
+        ),
+        (
+            parent(PARENT).replace("  rules:", "  hostnames: [cart.example]\n  rules:"),
+            "warning[hostnames-unused] spec.hostnames: hostnames mean nothing to a route of a Service; match the header Host instead",
+        ),
+        (
+            kind_of_route("GRPCRoute", "g", PARENT, to_cart),
+            "warning[grpc-over-http1] spec.parentRefs[0]: the port of shop/cart is HTTP/1.1, which carries no gRPC; set its appProtocol to grpc",
+        ),
+    ] {
+        assert_eq!(shown(&text), [expected], "{text}");
+    }
+}
+
+#[test]
+fn what_no_request_reaches_is_found() {
+    let two = "  - matches: [{path: {value: /a}}, {path: {value: /a/}}]
+    backendRefs: [{name: cart, port: 80}]
+  - name: last
+    matches: [{path: {type: RegularExpression, value: '/b.*'}}, {path: {value: /b/c}}]
+    backendRefs: [{name: cart, port: 80}]
+";
+    let found = shown(&route(PARENT, two));
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("warning[match-shadowed] spec.rules[0].matches[1]: no request to port 80 of shop/cart reaches this: HTTPRoute shop/r rule 0 match 0 at shop.yaml:"), "{found:?}");
+    assert!(
+        found[1].contains("spec.rules[1].matches[1]: ")
+            && found[1].contains("rule last match 0 at shop.yaml:"),
+        "{found:?}"
+    );
+
+    let one = "  - backendRefs: [{name: cart, port: 80}]\n";
+    let both = kind_of_route("HTTPRoute", "a", PARENT, one)
+        + &kind_of_route("HTTPRoute", "b", PARENT, one);
+    let found = shown(&both);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("warning[routes-conflict] spec.rules[0]: no request to port 80 of shop/cart reaches this: HTTPRoute shop/a rule 0 match 0"), "{found:?}");
+
+    let kinds = route(PARENT, one) + &kind_of_route("GRPCRoute", "g", PARENT, one);
+    let found = shown(&kinds);
+    assert!(
+        found.iter().any(|one| one
+            .starts_with("warning[kind-displaced] spec: a GRPCRoute holds port 80 of shop/cart")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn what_concerns_nobody_is_found() {
+    let grant = |namespace: &str, kind: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\n\
+             metadata: {{name: g, namespace: store}}\nspec:\n  \
+             from: [{{group: gateway.networking.k8s.io, kind: {kind}, namespace: {namespace}}}]\n  \
+             to: [{{group: '', kind: Service}}]\n---\n"
+        )
+    };
+    let user = route(PARENT, "  - backendRefs: [{name: stock, namespace: store, port: 80}]\n");
+    assert_eq!(shown(&(user.clone() + &grant("shop", "HTTPRoute"))), [""; 0]);
+    for (namespace, kind) in [("shopp", "HTTPRoute"), ("shop", "GRPCRoute")] {
+        let found = shown(&(user.clone() + &grant(namespace, kind)));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("error[reference-not-granted]"), "{found:?}");
+        assert!(found[1].starts_with("warning[grant-unused] spec: no route refers"), "{found:?}");
+    }
+    let slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: shop, labels: {kubernetes.io/service-name: crat}}\naddressType: IPv4\nendpoints: [{addresses: [10.0.0.1]}]\nports: [{port: 80}]\n";
+    assert_eq!(
+        shown(slice),
+        [
+            "warning[endpoints-of-nobody] metadata.labels: there is no Service shop/crat; did you mean cart?"
+        ]
+    );
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: shop}\nspec: {clusterIP: 10.96.0.9, selector: {app: crat}, ports: [{port: 80}]}\n";
+    let found = shown(service);
+    assert!(
+        found.len() == 1 && found[0].starts_with("warning[selects-nothing] spec.selector: "),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_finding_is_one_line_with_its_place() {
+    let text = route(
+        PARENT,
+        "  - backendRefs:\n      - {name: cart, port: 80}\n      - {name: cartt, port: 80}\n",
+    );
+    let line =
+        MESH.lines().count() + 1 + text.lines().position(|line| line.contains("cartt")).unwrap();
+    let [finding] = &findings(&text)[..] else { panic!("one finding") };
+    assert_eq!((finding.line, finding.severity), (line as u64, Severity::Error));
+    let start =
+        format!("shop.yaml:{line}:9: spec.rules[0].backendRefs[1]: error[backend-not-found]: ");
+    assert!(finding.to_string().starts_with(&start), "{finding}");
+}

@@ -1,0 +1,243 @@
+//! Requests and what is said of them.
+
+use leno_analysis::{Explanation, Mesh, Question, QuestionError};
+use leno_resources::parse;
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [run]}
+status: {instances: [{name: web-0, addresses: [10.89.0.2], meshed: true, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: guest}
+spec: {command: [run]}
+status: {instances: [{name: web-0, addresses: [10.89.0.3], meshed: true, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: shop}
+spec: {command: [run]}
+status: {instances: [{name: plain-0, addresses: [10.89.0.4], meshed: false, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: shop, labels: {app: cart}}
+spec: {command: [run], serviceAccount: cart, ports: [{port: 8080}]}
+status: {instances: [{name: cart-0, addresses: [10.89.0.5], meshed: true, ready: true}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop}
+spec:
+  clusterIP: 10.96.0.1
+  ports: [{name: http, port: 80, appProtocol: http}, {name: raw, port: 90, appProtocol: tcp}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cart-1, namespace: shop, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+endpoints: [{addresses: [10.89.0.5], targetRef: {kind: Workload, name: cart-0, namespace: shop}}]
+ports: [{name: http, port: 8080}, {name: raw, port: 9090}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: next, namespace: shop}
+spec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}
+---
+";
+const ROUTES: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: cart, namespace: shop}
+spec:
+  parentRefs: [{group: '', kind: Service, name: cart, port: 80}]
+  rules:
+    - matches: [{path: {type: Exact, value: /old}}]
+      filters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplaceFullPath, replaceFullPath: /new}, statusCode: 301}}]
+    - name: items
+      matches: [{path: {value: /items}, headers: [{name: x, value: y}]}]
+      filters:
+        - type: URLRewrite
+          urlRewrite: {hostname: inner, path: {type: ReplacePrefixMatch, replacePrefixMatch: /v2}}
+        - type: RequestHeaderModifier
+          requestHeaderModifier: {set: [{name: a, value: b}], remove: [z]}
+        - type: RequestMirror
+          requestMirror: {backendRef: {name: next, port: 80}, percent: 5}
+      timeouts: {request: 3s, backendRequest: 500ms}
+      backendRefs: [{name: cart, port: 80, weight: 3}, {name: gone, port: 80}]
+    - matches: [{path: {value: /empty}}]
+      backendRefs: [{name: next, port: 80}]
+    - matches: [{path: {value: /bad}}]
+      backendRefs: [{name: gone, port: 80}]
+    - matches: [{path: {value: /cors}}]
+      filters: [{type: CORS, cors: {allowOrigins: ['http://a.example'], allowMethods: [PUT]}}]
+      backendRefs: [{name: cart, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: mine, namespace: guest}
+spec:
+  parentRefs: [{group: '', kind: Service, name: cart, namespace: shop, port: 80}]
+  rules: [{backendRefs: [{name: next, namespace: shop, port: 80}]}]
+";
+
+fn mesh() -> Mesh {
+    let documents = parse("shop.yaml", &format!("{MESH}{ROUTES}")).expect("good documents");
+    Mesh::new(documents.objects.into_iter().map(|located| located.value).collect())
+}
+
+fn question(namespace: Option<&str>, client: &str, request: &str) -> Question {
+    let words: Vec<String> = request.split('|').map(str::to_owned).collect();
+    Question::parse(namespace, client, &words).expect("a request")
+}
+
+fn ask(namespace: &str, client: &str, request: &str) -> Explanation {
+    mesh().explain(&question(Some(namespace), client, request)).expect("an answer")
+}
+
+#[test]
+fn a_rule_is_told_with_all_that_it_does() {
+    let said = ask("shop", "deploy/web", "GET|http://cart/items/1?q=2|-H|x: y");
+    let rule = said.rule.as_ref().expect("a rule");
+    assert_eq!((rule.kind, &*rule.route, rule.index), ("HTTPRoute", "cart", 1));
+    assert_eq!(rule.name.as_deref(), Some("items"));
+    assert_eq!(said.outcome.kind, "forwarded");
+    assert_eq!(
+        (said.timeouts.request_ms, said.timeouts.backend_request_ms),
+        (Some(3000), Some(500))
+    );
+    let [cart, gone] = &said.backends[..] else { panic!("{said:?}") };
+    assert_eq!((&*cart.service, cart.port, cart.share), ("shop/cart", 80, 0.75));
+    assert_eq!(cart.host.as_deref(), Some("inner"));
+    assert_eq!(cart.target.as_deref(), Some("/v2/1?q=2"));
+    assert_eq!(cart.request_headers.set, [("a".to_owned(), "b".to_owned())]);
+    assert_eq!(cart.request_headers.remove, ["z"]);
+    assert_eq!((&*cart.mirrors[0].to, cart.mirrors[0].numerator), ("shop/next:80", 5));
+    let endpoint = &cart.endpoints[0];
+    assert_eq!(endpoint.address, "10.89.0.5:8080");
+    assert_eq!(endpoint.identity.as_deref(), Some("spiffe://cluster.local/ns/shop/sa/cart"));
+    let error = "backend-invalid; reason=BackendNotFound; by=\"HTTPRoute shop/cart rule items\"";
+    assert_eq!((gone.share, gone.leno_error.as_deref()), (0.25, Some(error)));
+    let considered: Vec<(bool, bool, String)> = said
+        .considered
+        .iter()
+        .map(|one| (one.holds, one.reached, format!("{}: {}", one.rule, one.reason)))
+        .collect();
+    let of = |rest: &str| format!("HTTPRoute shop/cart rule {rest}");
+    assert_eq!(considered[0], (false, true, of("0: the path is not /old")));
+    assert!(considered.contains(&(true, true, of("items: holds"))), "{considered:?}");
+    assert!(!considered.last().expect("some").1, "{considered:?}");
+}
+
+#[test]
+fn every_outcome_is_told() {
+    for (client, request, kind, status, error) in [
+        ("web", "http://cart/old", "answered", Some(301), None),
+        ("web", "http://cart/else", "failed", Some(404), Some("no-route-matches")),
+        ("web", "http://cart/items", "failed", Some(404), Some("no-route-matches")),
+        ("web", "http://cart/empty", "failed", Some(503), Some("no-endpoints")),
+        (
+            "web",
+            "http://cart.shop/bad",
+            "failed",
+            Some(500),
+            Some("backend-invalid; reason=BackendNotFound; by=\"HTTPRoute shop/cart rule 3\""),
+        ),
+        (
+            "web",
+            "OPTIONS|http://cart/cors|-H|Origin: http://a.example|-H|Access-Control-Request-Method: PUT",
+            "answered",
+            Some(204),
+            None,
+        ),
+        ("web", "http://cart/cors", "forwarded", None, None),
+        ("web", "http://cart:90/", "relayed", None, None),
+        ("web", "tcp://cart:80", "relayed", None, None),
+        ("web", "http://cart:81/", "failed", None, None),
+        ("web", "http://10.96.0.1/old", "answered", Some(301), None),
+        ("web", "http://10.89.0.5:8080/", "forwarded", None, None),
+        ("web", "http://cart-0.cart:8080/", "forwarded", None, None),
+        ("web", "http://cart.shop.svc.cluster.local/old", "answered", Some(301), None),
+        ("web", "http://example.com/", "outside", None, None),
+        ("plain", "http://cart/", "unmeshed", None, None),
+    ] {
+        let said = ask("shop", client, request);
+        let outcome = &said.outcome;
+        let told = (outcome.kind, outcome.status, outcome.leno_error.as_deref());
+        assert_eq!(told, (kind, status, error), "{request}: {said:?}");
+    }
+    let said = ask("shop", "web", "http://cart/old?a=b");
+    assert_eq!(said.outcome.headers, [("Location".into(), "http://cart/new?a=b".into())]);
+}
+
+#[test]
+fn a_consumer_route_holds_for_its_namespace_and_the_others_are_told() {
+    let said = ask("guest", "web", "http://cart.shop/old");
+    assert_eq!(said.rule.as_ref().map(|rule| &*rule.route), Some("mine"));
+    let displaced = "HTTPRoute shop/cart is displaced by the routes that the namespace guest has";
+    assert!(said.ignored[0].starts_with(displaced), "{:?}", said.ignored);
+    let said = ask("shop", "web", "http://cart/old");
+    assert_eq!(said.ignored, ["HTTPRoute guest/mine is for the clients in guest alone"]);
+}
+
+#[test]
+fn clients_are_found_by_every_name_and_others_are_refused() {
+    let mesh = mesh();
+    let client = |namespace: Option<&str>, client: &str| {
+        let answer = mesh.explain(&question(namespace, client, "http://cart.shop/"));
+        answer.map(|said| format!("{}/{}", said.client.namespace, said.client.workload))
+    };
+    for (namespace, name, expected) in [
+        (None, "cart", "shop/cart"),
+        (None, "cart-0", "shop/cart"),
+        (None, "shop/web", "shop/web"),
+        (None, "guest/web-0", "guest/web"),
+        (Some("guest"), "deploy/web", "guest/web"),
+        (Some("shop"), "pod/web-0", "shop/web"),
+    ] {
+        assert_eq!(client(namespace, name).as_deref(), Ok(expected), "{name}");
+    }
+    for (namespace, name, expected) in [
+        (None, "web", "\"web\" is in the namespaces guest, shop: say which with -n"),
+        (Some("shop"), "crat", "there is no workload \"shop/crat\": did you mean shop/cart?"),
+        (Some("guest"), "cart", "there is no workload \"guest/cart\": did you mean shop/cart?"),
+        (
+            None,
+            "database",
+            "there is no workload \"database\"; there are: guest/web, shop/cart, shop/plain, shop/web",
+        ),
+    ] {
+        let error = client(namespace, name).expect_err(name);
+        assert_eq!(error.to_string(), expected);
+    }
+    let said = ask("shop", "web", "http://catr/");
+    assert!(said.notes[0].ends_with("did you mean cart?"), "{:?}", said.notes);
+}
+
+#[test]
+fn requests_are_read_as_people_write_them() {
+    let read = |request: &str| question(None, "web", request);
+    let plain = read("cart/items?a=b#c");
+    assert_eq!((&*plain.method, &*plain.host, plain.port), ("GET", "cart", 80));
+    assert_eq!(plain.target, "/items?a=b");
+    assert_eq!(read("-X|PUT|http://cart:81").port, 81);
+    assert_eq!(read("-X|PUT|http://cart:81").method, "PUT");
+    assert_eq!(read("http://[fd00::1]:81/").host, "fd00::1");
+    let call = read("grpc://cart:90/shop.Cart/Add");
+    assert_eq!((&*call.method, &*call.target), ("POST", "/shop.Cart/Add"));
+    assert_eq!(read("http://cart|-H|Host: other").authority(), "other");
+    let error = |request: &str| {
+        let words: Vec<String> = request.split('|').map(str::to_owned).collect();
+        Question::parse(None, "web", &words).expect_err(request)
+    };
+    assert_eq!(error("GET"), QuestionError::Missing);
+    assert_eq!(error("ftp://cart"), QuestionError::Scheme("ftp".into()));
+    assert_eq!(error("http://cart:0"), QuestionError::Port("0".into()));
+    assert_eq!(error("tcp://cart"), QuestionError::NoPort("tcp".into()));
+    assert_eq!(error("http://cart|-H|nothing"), QuestionError::Header("nothing".into()));
+    assert_eq!(error("http://cart|more"), QuestionError::Word("more".into()));
+    assert_eq!(error("http:///x"), QuestionError::Url("http:///x".into()));
+}

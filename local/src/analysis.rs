@@ -1,0 +1,91 @@
+//! Files, or a mesh that runs, as `leno explain` and `leno analyze` take them.
+
+use std::path::{Path, PathBuf};
+
+use leno_analysis::{Finding, Mesh, analyze};
+use leno_capture::Choice;
+use leno_resources::{Documents, Object, Problem};
+use leno_types::MtlsMode;
+
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::network;
+use crate::plan::{Defaults, Plan};
+use crate::status::Status;
+
+/// The mesh that runs, by what its control plane was told last.
+///
+/// # Errors
+/// [`Error::NotRunning`], and where its state cannot be read.
+pub fn running(mesh: &str) -> Result<Mesh> {
+    let layout = Layout::new(mesh)?;
+    Status::read(&layout)?;
+    let state = layout.state().join("state.yaml");
+    if !state.exists() {
+        let reason =
+            format!("nothing of mesh {mesh:?} has a proxy, so there is nothing to explain");
+        return Err(Error::Refused(reason));
+    }
+    let documents = leno_resources::load(&[state]).map_err(|problems| refused(&problems))?;
+    Ok(Mesh::new(documents.objects.into_iter().map(|located| located.value).collect()))
+}
+
+/// The mesh that files would make, every instance of it ready.
+///
+/// # Errors
+/// Every reason why `leno up` would refuse the files.
+pub fn of_files(files: &[PathBuf]) -> Result<Mesh> {
+    let documents = leno_resources::load(files).map_err(|problems| refused(&problems))?;
+    let plan = plan(&documents).map_err(|problems| refused(&problems))?;
+    Ok(Mesh::new(objects(&plan)))
+}
+
+/// The files that a mesh follows.
+///
+/// # Errors
+/// [`Error::NotRunning`], and where it reads standard input.
+pub fn files_of(mesh: &str) -> Result<Vec<PathBuf>> {
+    let status = Status::read(&Layout::new(mesh)?)?;
+    if status.files.iter().any(|file| file == Path::new(leno_resources::STDIN)) {
+        let reason = format!("mesh {mesh:?} has read standard input: name the files");
+        return Err(Error::Refused(reason));
+    }
+    Ok(status.files)
+}
+
+/// The mistakes in files, and why they cannot be read where they cannot.
+#[must_use]
+pub fn findings(files: &[PathBuf]) -> Vec<Finding> {
+    let documents = match leno_resources::load(files) {
+        Ok(documents) => documents,
+        Err(problems) => return problems.iter().map(Finding::from).collect(),
+    };
+    match plan(&documents) {
+        Ok(plan) => findings_of(&documents, &plan),
+        Err(problems) => problems.iter().map(Finding::from).collect(),
+    }
+}
+
+/// The mistakes in documents that can be run.
+pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
+    analyze(documents, objects(plan))
+}
+
+/// As `leno up` plans them. Documents of static proxies, which it refuses, are left out: what they
+/// stand beside means the same to them.
+fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
+    let defaults =
+        Defaults { mtls: MtlsMode::default(), capture: Choice::Auto, ipv6: network::has_ipv6() };
+    let mut documents = Documents { outlines: Vec::new(), ..documents.clone() };
+    documents.objects.retain(|located| !matches!(located.value, Object::Proxy(_)));
+    Plan::make(&documents, defaults, &Plan::default())
+}
+
+fn objects(plan: &Plan) -> Vec<Object> {
+    plan.objects(&plan.instances.keys().cloned().collect())
+}
+
+fn refused(problems: &[Problem]) -> Error {
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    Error::Documents(lines.join("\n"))
+}
