@@ -1,8 +1,10 @@
 //! A gRPC server and client of tonic, whose messages are bytes.
 //!
 //! ```text
-//! tonic-peer serve PORT        serves until it is killed
-//! tonic-peer call HOST PORT    plays every case, prints what it saw of each as one line
+//! tonic-peer serve PORT [NAME]  serves until it is killed; NAME is sent as x-served-by
+//! tonic-peer call HOST PORT     plays every case, prints what it saw of each as one line
+//! tonic-peer one HOST PORT /SERVICE/METHOD [NAME=VALUE]...
+//!                               makes one call with metadata, prints its status and who served it
 //! ```
 
 use std::convert::Infallible;
@@ -37,12 +39,16 @@ const LARGE: usize = 3_000_000;
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", port] => {
+        ["serve", port, name @ ..] => {
             let address = ([0, 0, 0, 0], port.parse::<u16>()?).into();
-            Ok(Server::builder().serve(address, Echo).await?)
+            Ok(Server::builder().serve(address, Echo(name.concat())).await?)
         }
         ["call", host, port] => call(format!("http://{host}:{port}")).await,
-        _ => bail!("use: tonic-peer serve PORT, or tonic-peer call HOST PORT"),
+        ["one", host, port, path, metadata @ ..] => {
+            println!("{}", single(format!("http://{host}:{port}"), path, metadata).await?);
+            Ok(())
+        }
+        _ => bail!("use: tonic-peer serve PORT [NAME], call HOST PORT, one HOST PORT PATH ..."),
     }
 }
 
@@ -86,9 +92,9 @@ impl Decoder for Raw {
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The server: what it does with a call is in the path.
+/// The server, with its name: what it does with a call is in the path.
 #[derive(Clone)]
-struct Echo;
+struct Echo(String);
 
 impl Service<http::Request<Body>> for Echo {
     type Response = http::Response<Body>;
@@ -100,9 +106,14 @@ impl Service<http::Request<Body>> for Echo {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let name = self.0.clone();
         Box::pin(async move {
             let path = request.uri().path().to_owned();
-            Ok(tonic::server::Grpc::new(Raw).streaming(Play(path), request).await)
+            let mut response = tonic::server::Grpc::new(Raw).streaming(Play(path), request).await;
+            if let Ok(name) = name.parse() {
+                response.headers_mut().insert("x-served-by", name);
+            }
+            Ok(response)
         })
     }
 }
@@ -131,8 +142,10 @@ impl StreamingService<Bytes> for Play {
             let (send, messages) = mpsc::channel(WAITING);
             let mut response = Response::new(ReceiverStream::new(messages));
             for name in ["x-text", "x-more"] {
-                if let Some(value) = request.metadata().get(name) {
-                    response.metadata_mut().insert(name, value.clone());
+                let values = request.metadata().get_all(name).iter();
+                let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
+                if let (false, Ok(joined)) = (values.is_empty(), values.join("|").parse()) {
+                    response.metadata_mut().insert(name, joined);
                 }
             }
             if let Some(value) = request.metadata().get_bin("x-octets-bin") {
@@ -153,7 +166,9 @@ async fn play(
     while let Some(Ok(message)) = said.next().await {
         total += message.len();
         let sent = match path.as_str() {
-            "/t.Peer/Echo" => answer.send(Ok(message)).await,
+            path if path == "/t.Peer/Echo" || !path.starts_with("/t.Peer/") => {
+                answer.send(Ok(message)).await
+            }
             "/t.Peer/Count" => {
                 for number in 0..message.len() {
                     // The client may have left.
@@ -185,6 +200,32 @@ async fn call(server: String) -> Result<()> {
         println!("{case}: {said}");
     }
     Ok(())
+}
+
+/// One unary call: its status, and the `x-served-by` and `leno-error` of its answer.
+async fn single(server: String, path: &str, metadata: &[&str]) -> Result<String> {
+    let channel = Endpoint::new(server)?.connect_timeout(LIMIT).connect().await?;
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await?;
+    let mut request = Request::new(message(3));
+    for pair in metadata {
+        let Some((name, value)) = pair.split_once('=') else { bail!("{pair:?} is no NAME=VALUE") };
+        let name: tonic::metadata::AsciiMetadataKey = name.parse()?;
+        request.metadata_mut().insert(name, value.parse()?);
+    }
+    let path = PathAndQuery::try_from(path)?;
+    let (code, answered) = match grpc.unary(request, path, Raw).await {
+        Ok(response) => (Code::Ok, response.metadata().clone()),
+        Err(status) => (status.code(), status.metadata().clone()),
+    };
+    let value = |name| answered.get(name).and_then(|value| value.to_str().ok()).unwrap_or("-");
+    let mut said = format!("{code:?} {} {}", value("x-served-by"), value("leno-error"));
+    for name in ["x-text", "x-more"] {
+        if answered.contains_key(name) {
+            said += &format!(" {name}={}", value(name));
+        }
+    }
+    Ok(said)
 }
 
 fn message(length: usize) -> Bytes {

@@ -1,4 +1,4 @@
-//! `leno-load`: constant-rate HTTP/1.1 load with latencies from the moment each request was due.
+//! `leno-load`: constant-rate load of HTTP or gRPC with latencies from the moment each request was due.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use leno_testkit::load::{self, Pace, Plan, Report};
 
-/// Send HTTP/1.1 requests at a constant rate and report latency without coordinated omission.
+/// Send requests at a constant rate and report latency without coordinated omission.
 ///
 /// Exits 1 when a request failed, 2 when the load could not be made.
 #[derive(Parser)]
@@ -30,6 +30,12 @@ struct Args {
     /// How long one request may take
     #[arg(long, default_value = "10s", value_parser = duration)]
     timeout: Duration,
+    /// What is spoken
+    #[arg(long, value_enum, default_value_t = Spoken::Http1)]
+    protocol: Spoken,
+    /// Requests under way at once on each connection, where the protocol can
+    #[arg(long, default_value_t = 1)]
+    streams: usize,
     /// Method of the request
     #[arg(long, default_value = "GET")]
     method: String,
@@ -48,6 +54,29 @@ struct Args {
     /// How to print the report
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Spoken {
+    /// HTTP/1.1
+    Http1,
+    /// HTTP/2 with prior knowledge
+    Http2,
+    /// Unary gRPC calls
+    Grpc,
+    /// Messages on gRPC streams that stay open
+    GrpcStream,
+}
+
+impl From<Spoken> for load::Protocol {
+    fn from(spoken: Spoken) -> Self {
+        match spoken {
+            Spoken::Http1 => Self::Http1,
+            Spoken::Http2 => Self::Http2,
+            Spoken::Grpc => Self::Grpc,
+            Spoken::GrpcStream => Self::GrpcStream,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -93,8 +122,8 @@ fn plan(args: &Args) -> Result<Plan> {
         .collect::<Result<_>>()?;
     Ok(Plan {
         url: args.url.clone(),
-        protocol: load::Protocol::Http1,
-        streams: 1,
+        protocol: args.protocol.into(),
+        streams: args.streams,
         pace,
         connections: args.connections,
         new_connection: args.new_connection,

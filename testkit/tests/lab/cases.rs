@@ -4,8 +4,11 @@ use anyhow::Result;
 use leno_testkit::lab::{Capture, Lab};
 
 mod addressing;
+mod calls;
+mod conformance;
 mod disturbance;
 mod encryption;
+mod explain;
 mod http;
 mod http2;
 mod life;
@@ -45,13 +48,15 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 9] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 11] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
         ("http", http::cases()),
         ("http2", http2::cases()),
-        ("routes", routes::cases()),
+        ("routes", [routes::cases(), calls::cases()].into_iter().flatten().collect()),
+        ("conformance", conformance::cases()),
+        ("explain", explain::cases()),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),

@@ -9,11 +9,11 @@ use leno_testkit::wait;
 use super::{Case, alone};
 
 /// How long a change may take to arrive.
-const HEAR_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const HEAR_LIMIT: Duration = Duration::from_secs(20);
 /// Changes of the route while there is load.
 const CHANGES: usize = 20;
 
-const MESH: &str = "
+pub(super) const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: client, namespace: lab}
@@ -48,7 +48,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(mesh_traffic_split), alone!(a_route_that_changes_loses_no_request)]
 }
 
-fn route(name: &str, namespace: &str, rules: &str) -> String {
+pub(super) fn route(name: &str, namespace: &str, rules: &str) -> String {
     format!(
         "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
          metadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  \
@@ -63,7 +63,7 @@ fn answered(lab: &Lab, who: &str, more: &[&str]) -> Result<String> {
     Ok(lab.text(who, &[&curl[..], more].concat())?.trim().to_owned())
 }
 
-fn until_answered(lab: &Lab, who: &str, more: &[&str], expected: &str) -> Result<()> {
+pub(super) fn until_answered(lab: &Lab, who: &str, more: &[&str], expected: &str) -> Result<()> {
     let mut last = String::new();
     let heard = wait::until("the answer", HEAR_LIMIT, || {
         last = answered(lab, who, more)?;
