@@ -160,6 +160,8 @@ impl Draft<'_> {
                 | Object::ServiceAccount(_)
                 | Object::HttpRoute(_)
                 | Object::GrpcRoute(_)
+                | Object::TlsRoute(_)
+                | Object::TcpRoute(_)
                 | Object::ReferenceGrant(_) => {
                     self.plan.others.push(located.value.clone());
                 }

@@ -66,6 +66,7 @@ fn route(number: usize) -> Route {
         name: format!("route-{number}").into(),
         created: 0,
         ports: Vec::new(),
+        hostnames: Vec::new(),
         rules: vec![rule(exact), rule(prefix)],
     }
 }

@@ -69,8 +69,8 @@ impl RouteTable {
     #[must_use]
     pub fn nowhere<'t>(&self, rule: &'t TableRule, why: Option<InvalidTarget>) -> Refusal<'t> {
         let status = match self.kind() {
-            RouteKind::Http => 500,
             RouteKind::Grpc => 503,
+            _ => 500,
         };
         let cause = if why.is_some() { "backend-invalid" } else { "no-backend" };
         Refusal { status, cause, reason: why.map(InvalidTarget::as_str), rule: Some(rule) }

@@ -5,6 +5,7 @@
 //! service. [`RouteTable::decide`] is what a proxy runs for every request, and allocates nothing;
 //! [`RouteTable::explain`] walks the same conditions and says of each why it did not hold, and
 //! [`RouteTable::shadowed`] which of them no request can reach.
+//! [`StreamTable`] is the same for connections that are relayed as bytes.
 //! What follows from a rule stands beside it: [`Choice`] (the backend, by weight), [`Changes`] (its
 //! filters laid together), [`rewrite`] (targets and redirections), [`cors`]. [`effective`] says which
 //! parts of several [traffic policies](leno_types::traffic) hold.
@@ -30,6 +31,7 @@ mod headers;
 mod pattern;
 mod request;
 mod shadow;
+mod streams;
 mod table;
 
 pub use changes::Changes;
@@ -42,4 +44,5 @@ pub use headers::{combined, is_field_name};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
 pub use request::Request;
 pub use shadow::Shadowed;
+pub use streams::{StreamDecision, StreamShadowed, StreamTable};
 pub use table::{Found, Ignored, RouteTable, TableRule};

@@ -64,6 +64,19 @@ pub enum Ignored {
 }
 
 impl TableRule {
+    /// A rule of a route.
+    pub(crate) fn new(route: &Arc<Route>, index: usize) -> Self {
+        let rule = &route.rules[index];
+        let filter = |is: fn(&Filter) -> bool| rule.filters.iter().position(is);
+        Self {
+            route: Arc::clone(route),
+            index,
+            weights: Weights::new(rule.backends.iter().map(|backend| backend.weight)),
+            redirect: filter(|filter| matches!(filter, Filter::Redirect(_))),
+            cors: filter(|filter| matches!(filter, Filter::Cors(_))),
+        }
+    }
+
     /// Its route.
     #[must_use]
     pub fn route(&self) -> &Arc<Route> {
@@ -112,7 +125,9 @@ impl RouteTable {
     /// service's own endpoints.
     #[must_use]
     pub fn compile(routes: &[Arc<Route>], port: u16) -> Option<Self> {
-        let here = |route: &&Arc<Route>| route.ports.is_empty() || route.ports.contains(&port);
+        let here = |route: &&Arc<Route>| {
+            route.kind.is_of_requests() && (route.ports.is_empty() || route.ports.contains(&port))
+        };
         let kind = routes.iter().filter(here).map(|route| route.kind).max()?;
         let mut table = Self {
             kind,
@@ -170,9 +185,9 @@ impl RouteTable {
         };
         let prefixed = || self.prefixes_of(path).find_map(first);
         let found = match self.kind {
-            RouteKind::Http => exact().or_else(listed).or_else(prefixed),
             // There, to be listed is to name no service exactly.
             RouteKind::Grpc => exact().or_else(|| self.of_service(request)).or_else(listed),
+            _ => exact().or_else(listed).or_else(prefixed),
         };
         found.map(|condition| self.found(condition))
     }
@@ -206,15 +221,7 @@ impl RouteTable {
     fn add(&mut self, route: &Arc<Route>) {
         for (index, rule) in route.rules.iter().enumerate() {
             let place = self.rules.len();
-            let weights = Weights::new(rule.backends.iter().map(|backend| backend.weight));
-            let filter = |is: fn(&Filter) -> bool| rule.filters.iter().position(is);
-            self.rules.push(TableRule {
-                route: Arc::clone(route),
-                index,
-                weights,
-                redirect: filter(|filter| matches!(filter, Filter::Redirect(_))),
-                cors: filter(|filter| matches!(filter, Filter::Cors(_))),
-            });
+            self.rules.push(TableRule::new(route, index));
             let everything = [self.everything()];
             let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
             for (of_rule, wanted) in matches.iter().enumerate() {
@@ -232,8 +239,8 @@ impl RouteTable {
     /// The match of a rule that gives none.
     fn everything(&self) -> Match {
         let path = match self.kind {
-            RouteKind::Http => PathMatch::default(),
             RouteKind::Grpc => PathMatch::Grpc { service: None, method: None },
+            _ => PathMatch::default(),
         };
         Match { path, ..Match::default() }
     }

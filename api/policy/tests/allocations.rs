@@ -73,6 +73,7 @@ fn a_lookup_allocates_nothing() {
         name: "web".into(),
         created: 0,
         ports: Vec::new(),
+        hostnames: Vec::new(),
         rules: matches.into_iter().map(rule).collect(),
     };
     let table = RouteTable::compile(&[Arc::new(route)], 80).expect("a route");

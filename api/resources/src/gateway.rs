@@ -4,6 +4,7 @@ mod filter;
 mod grpc;
 mod http;
 mod reference;
+mod stream;
 
 pub use filter::{
     CorsFilter, FilterType, Fraction, Header, HeaderFilter, MirrorFilter, PathModifier,
@@ -18,3 +19,4 @@ pub use reference::{
     BackendObject, BackendRef, GATEWAY_GROUP, GrantFrom, GrantTo, ParentRef, ReferenceGrant,
     ReferenceGrantSpec, RouteParentStatus, RouteStatus,
 };
+pub use stream::{StreamRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};

@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use crate::gateway::{GrpcRoute, HttpRoute, ReferenceGrant};
+use crate::gateway::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
 use crate::metadata::Metadata;
 use crate::proxy::{Proxy, ProxySpec};
 use crate::ratelimit::{RateLimitPolicy, RateLimitPolicySpec};
@@ -29,6 +29,10 @@ pub enum Object {
     HttpRoute(Box<HttpRoute>),
     /// Where gRPC calls to a service go.
     GrpcRoute(Box<GrpcRoute>),
+    /// Where TLS connections to a service go.
+    TlsRoute(Box<TlsRoute>),
+    /// Where connections to a service go.
+    TcpRoute(Box<TcpRoute>),
     /// Who may refer to objects of a namespace.
     ReferenceGrant(Box<ReferenceGrant>),
     /// How clients treat a service.
@@ -56,6 +60,10 @@ pub enum Kind {
     HttpRoute,
     /// `gateway.networking.k8s.io/v1` `GRPCRoute`.
     GrpcRoute,
+    /// `gateway.networking.k8s.io/v1` `TLSRoute`.
+    TlsRoute,
+    /// `gateway.networking.k8s.io/v1` `TCPRoute`.
+    TcpRoute,
     /// `gateway.networking.k8s.io/v1` `ReferenceGrant`.
     ReferenceGrant,
     /// `leno.dev/v1alpha1` `TrafficPolicy`.
@@ -81,13 +89,15 @@ pub struct ObjectKey {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Namespace,
         Self::Service,
         Self::ServiceAccount,
         Self::EndpointSlice,
         Self::HttpRoute,
         Self::GrpcRoute,
+        Self::TlsRoute,
+        Self::TcpRoute,
         Self::ReferenceGrant,
         Self::TrafficPolicy,
         Self::RateLimitPolicy,
@@ -105,6 +115,8 @@ impl Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
+            Self::TlsRoute => "TLSRoute",
+            Self::TcpRoute => "TCPRoute",
             Self::ReferenceGrant => "ReferenceGrant",
             Self::TrafficPolicy => "TrafficPolicy",
             Self::RateLimitPolicy => "RateLimitPolicy",
@@ -126,6 +138,14 @@ impl Kind {
             Self::Namespace | Self::Service | Self::ServiceAccount => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::GrpcRoute => &["gateway.networking.k8s.io/v1"],
+            Self::TlsRoute => &[
+                "gateway.networking.k8s.io/v1",
+                "gateway.networking.k8s.io/v1alpha3",
+                "gateway.networking.k8s.io/v1alpha2",
+            ],
+            Self::TcpRoute => {
+                &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2"]
+            }
             Self::HttpRoute | Self::ReferenceGrant => {
                 &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"]
             }
@@ -167,6 +187,8 @@ impl Object {
             Self::EndpointSlice(object) => of_meta(Kind::EndpointSlice, &object.metadata),
             Self::HttpRoute(object) => of_meta(Kind::HttpRoute, &object.metadata),
             Self::GrpcRoute(object) => of_meta(Kind::GrpcRoute, &object.metadata),
+            Self::TlsRoute(object) => of_meta(Kind::TlsRoute, &object.metadata),
+            Self::TcpRoute(object) => of_meta(Kind::TcpRoute, &object.metadata),
             Self::ReferenceGrant(object) => of_meta(Kind::ReferenceGrant, &object.metadata),
             Self::TrafficPolicy(object) => of_own(Kind::TrafficPolicy, &object.metadata),
             Self::RateLimitPolicy(object) => of_own(Kind::RateLimitPolicy, &object.metadata),
@@ -186,6 +208,8 @@ pub fn to_yaml(object: &Object) -> String {
         Object::EndpointSlice(object) => serde_saphyr::to_string(object),
         Object::HttpRoute(object) => serde_saphyr::to_string(object),
         Object::GrpcRoute(object) => serde_saphyr::to_string(object),
+        Object::TlsRoute(object) => serde_saphyr::to_string(object),
+        Object::TcpRoute(object) => serde_saphyr::to_string(object),
         Object::ReferenceGrant(object) => serde_saphyr::to_string(object),
         Object::TrafficPolicy(object) => own(Kind::TrafficPolicy, &object.metadata, &object.spec),
         Object::RateLimitPolicy(object) => {

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::check;
 use crate::decode::decode;
-use crate::gateway::{GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant};
+use crate::gateway::{GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
 use crate::metadata::DEFAULT_NAMESPACE;
 use crate::object::{Kind, Object, ObjectKey, OwnDocument, WorkloadDocument};
 use crate::problem::{Located, Place, Problem};
@@ -33,16 +33,8 @@ const CORE_KINDS: [&str; 9] = [
 
 /// Kinds of the Gateway API that are for gateways, or not read yet: a file written for a cluster may
 /// hold them, and they are listed as ignored.
-const GATEWAY_KINDS: [&str; 8] = [
-    "BackendTLSPolicy",
-    "Gateway",
-    "GatewayClass",
-    "ListenerSet",
-    "TCPRoute",
-    "TLSRoute",
-    "UDPRoute",
-    "XListenerSet",
-];
+const GATEWAY_KINDS: [&str; 6] =
+    ["BackendTLSPolicy", "Gateway", "GatewayClass", "ListenerSet", "UDPRoute", "XListenerSet"];
 
 /// What a text, or several files, hold.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -241,6 +233,16 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             let mut object: GrpcRoute = reader.decode()?;
             default_namespace(&mut object.metadata);
             Object::GrpcRoute(Box::new(object))
+        }
+        Kind::TlsRoute => {
+            let mut object: TlsRoute = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::TlsRoute(Box::new(object))
+        }
+        Kind::TcpRoute => {
+            let mut object: TcpRoute = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::TcpRoute(Box::new(object))
         }
         Kind::ReferenceGrant => {
             let mut object: ReferenceGrant = reader.decode()?;

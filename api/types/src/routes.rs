@@ -22,6 +22,9 @@ pub struct Route {
     pub created: u64,
     /// The ports of the service that it attaches to; none means all.
     pub ports: Vec<u16>,
+    /// Of [`RouteKind::Tls`]: the names of servers, in lower case, that clients ask for; one that
+    /// begins with `*.` means all below.
+    pub hostnames: Vec<Arc<str>>,
     /// Its rules, in the order given.
     pub rules: Vec<Rule>,
 }
@@ -29,6 +32,10 @@ pub struct Route {
 /// What a route matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RouteKind {
+    /// Connections that are relayed as bytes: `TCPRoute`.
+    Tcp,
+    /// Those in which the client speaks TLS of its own: `TLSRoute`.
+    Tls,
     /// HTTP requests: `HTTPRoute`.
     Http,
     /// gRPC calls: `GRPCRoute`. Where both kinds attach to one port, this one holds (GEP-1294).
@@ -243,10 +250,18 @@ impl Default for PathMatch {
 }
 
 impl RouteKind {
+    /// Whether it matches requests, and not connections.
+    #[must_use]
+    pub const fn is_of_requests(self) -> bool {
+        matches!(self, Self::Http | Self::Grpc)
+    }
+
     /// `kind` in YAML.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Tcp => "TCPRoute",
+            Self::Tls => "TLSRoute",
             Self::Http => "HTTPRoute",
             Self::Grpc => "GRPCRoute",
         }

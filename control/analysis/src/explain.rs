@@ -4,6 +4,7 @@ mod answer;
 mod host;
 mod question;
 mod routed;
+mod streams;
 
 pub use answer::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
@@ -11,7 +12,7 @@ pub use answer::{
 };
 pub use question::{Question, QuestionError};
 
-use leno_policy::RouteTable;
+use leno_policy::{RouteTable, StreamTable};
 use leno_resources::Object;
 use leno_types::Protocol;
 use leno_types::mesh::{Service, Workload, declared};
@@ -68,15 +69,20 @@ impl Mesh {
             return;
         };
         self.note_displaced(answer, sender, service);
-        if port.protocol == Protocol::Opaque || question.wanted == Wanted::Bytes {
+        let routed = !service.vips.is_empty();
+        let table = routed.then(|| RouteTable::compile(&service.routes, port.port)).flatten();
+        let streams = routed.then(|| StreamTable::compile(&service.routes, port.port)).flatten();
+        let bytes = port.protocol == Protocol::Opaque || question.wanted == Wanted::Bytes;
+        if let Some(streams) = &streams
+            && (bytes || table.is_none())
+        {
+            return self.by_streams(answer, sender, streams, question);
+        }
+        if bytes {
             answer.outcome = Outcome::relayed(question.wanted == Wanted::Bytes);
             answer.backends = vec![BackendAnswer::of_port(service, port, 1.0)];
             return;
         }
-        let table = match service.vips.is_empty() {
-            true => None,
-            false => RouteTable::compile(&service.routes, port.port),
-        };
         let Some(table) = table else {
             let backend = BackendAnswer::of_port(service, port, 1.0);
             answer.outcome = Outcome::forwarded(std::slice::from_ref(&backend));
@@ -93,6 +99,8 @@ impl Mesh {
             let parents = match object {
                 Object::HttpRoute(route) => route.spec.parent_refs.as_deref(),
                 Object::GrpcRoute(route) => route.spec.parent_refs.as_deref(),
+                Object::TlsRoute(route) => route.spec.parent_refs.as_deref(),
+                Object::TcpRoute(route) => route.spec.parent_refs.as_deref(),
                 _ => None,
             };
             let names = parents.unwrap_or_default().iter().any(|parent| {

@@ -209,6 +209,36 @@ fn what_no_request_reaches_is_found() {
 }
 
 #[test]
+fn routes_of_connections_are_checked_too() {
+    let bytes = "{group: '', kind: Service, name: bytes}";
+    let tcp = |name: &str, to: &str| {
+        kind_of_route("TCPRoute", name, bytes, &format!("  - backendRefs: [{to}]\n"))
+    };
+    assert_eq!(shown(&tcp("a", "{name: bytes, port: 90}")), [""; 0]);
+    for (to, code) in [
+        ("{name: nobody, port: 90}", "error[backend-not-found] spec.rules[0].backendRefs[0]: "),
+        ("{name: bytes, port: 91}", "error[port-not-found] "),
+        ("{name: stock, namespace: store, port: 80}", "error[reference-not-granted] "),
+        ("{name: bytes, port: 90, weight: 0}", "error[weights-zero] "),
+    ] {
+        let found = shown(&tcp("a", to));
+        assert!(found.len() == 1 && found[0].starts_with(code), "{to}: {found:?}");
+    }
+    let to = "{name: bytes, port: 90}";
+    let conflict = "warning[routes-conflict] spec: no connection to port 90 of shop/bytes follows this: TCPRoute shop/a has it; the older route holds, then the first by name: remove one of both";
+    assert_eq!(shown(&(tcp("a", to) + &tcp("b", to))), [conflict]);
+    let tls = |name: &str, hosts: &str| {
+        kind_of_route("TLSRoute", name, bytes, &format!("  - backendRefs: [{to}]\n"))
+            .replace("  rules:", &format!("  hostnames: [{hosts}]\n  rules:"))
+    };
+    let found = shown(&(tls("a", "a.b, '*.c'") + &tls("b", "d.e, '*.c'")));
+    assert!(
+        found.len() == 1 && found[0].starts_with("warning[routes-conflict] spec.hostnames[1]: "),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn what_concerns_nobody_is_found() {
     let grant = |namespace: &str, kind: &str| {
         format!(

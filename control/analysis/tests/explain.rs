@@ -84,6 +84,43 @@ spec:
   rules: [{backendRefs: [{name: next, namespace: shop, port: 80}]}]
 ";
 
+const STREAMS: &str = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: inner, namespace: shop}
+spec:
+  parentRefs: [{group: '', kind: Service, name: cart, port: 90}]
+  hostnames: [cart.shop]
+  rules: [{backendRefs: [{name: cart, port: 90}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: rest, namespace: shop}
+spec:
+  parentRefs: [{group: '', kind: Service, name: cart, port: 90}]
+  rules: [{backendRefs: [{name: next, port: 80, weight: 1}, {name: cart, port: 90, weight: 3}]}]
+";
+
+#[test]
+fn connections_are_told_of_by_the_name_that_they_ask_for() {
+    let documents = parse("shop.yaml", &format!("{MESH}{ROUTES}{STREAMS}")).expect("good");
+    let mesh = Mesh::new(documents.objects.into_iter().map(|one| one.value).collect());
+    for (request, route, backends) in [
+        ("tls://cart.shop:90", "inner", 1),
+        ("tls://cart:90", "rest", 2),
+        ("tcp://cart.shop:90", "rest", 2),
+        ("https://10.96.0.1:90", "rest", 2),
+    ] {
+        let said = mesh.explain(&question(Some("shop"), "web", request)).expect("an answer");
+        assert_eq!(said.outcome.kind, "relayed", "{said:?}");
+        assert_eq!(said.rule.as_ref().map(|rule| &*rule.route), Some(route), "{request}");
+        assert_eq!(said.backends.len(), backends, "{request}");
+        let held: Vec<_> = said.considered.iter().filter(|one| one.holds).collect();
+        assert!(held.len() == 1 && held[0].rule.contains(route), "{:?}", said.considered);
+    }
+}
+
 fn mesh() -> Mesh {
     let documents = parse("shop.yaml", &format!("{MESH}{ROUTES}")).expect("good documents");
     Mesh::new(documents.objects.into_iter().map(|located| located.value).collect())

@@ -92,6 +92,14 @@ impl Facts {
                 let row = rows::routes::grpc(route);
                 row.map(|row| self.routes.put(&key, row, touched)).is_some()
             }
+            Object::TlsRoute(route) => {
+                let row = rows::routes::tls(route);
+                row.map(|row| self.routes.put(&key, row, touched)).is_some()
+            }
+            Object::TcpRoute(route) => {
+                let row = rows::routes::tcp(route);
+                row.map(|row| self.routes.put(&key, row, touched)).is_some()
+            }
             Object::ReferenceGrant(grant) => {
                 let row = rows::routes::grant(grant);
                 row.map(|row| self.routes.put_grant(&key, row, touched)).is_some()
@@ -134,7 +142,9 @@ impl Facts {
                     touched.instances.insert(name);
                 }
             }
-            Kind::HttpRoute | Kind::GrpcRoute => self.routes.remove(key, touched),
+            Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute => {
+                self.routes.remove(key, touched);
+            }
             Kind::ReferenceGrant => self.routes.remove_grant(key, touched),
             Kind::ServiceAccount | Kind::Proxy | Kind::TrafficPolicy | Kind::RateLimitPolicy => {}
         }

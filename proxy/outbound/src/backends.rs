@@ -19,6 +19,7 @@ use crate::Shared;
 use crate::policy::ClientPolicy;
 use crate::routes::Routes;
 use crate::server::Clients;
+use crate::streams::Streams;
 
 /// What the endpoints of a destination have in common.
 #[derive(Debug)]
@@ -35,6 +36,10 @@ pub(crate) struct Backends {
     policy: Rc<ClientPolicy>,
     /// Ejections that were counted.
     ejections: Cell<u64>,
+    /// Where connections go that are relayed as bytes, where somebody has said so.
+    streams: RefCell<Option<Rc<Streams>>>,
+    /// What both were made of.
+    routed: RefCell<Option<Arc<[Arc<leno_types::routes::Route>]>>>,
     /// Counts what failed before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
 }
@@ -103,6 +108,8 @@ impl Backends {
             routes: RefCell::new(None),
             policy,
             ejections: Cell::new(0),
+            streams: RefCell::new(None),
+            routed: RefCell::new(None),
             nobody: OnceCell::new(),
         }
     }
@@ -125,20 +132,28 @@ impl Backends {
     /// Takes the routes that discovery has for a port now. What they were stays with requests that
     /// are under way.
     pub(crate) fn update_routes(&self, service: &Service, port: u16) {
-        let same = match &*self.routes.borrow() {
-            Some(routes) => routes.is_of(&service.routes),
+        let same = match &*self.routed.borrow() {
+            Some(routed) => Arc::ptr_eq(routed, &service.routes) || *routed == service.routes,
             None => service.routes.is_empty(),
         };
         if !same {
             // The new ones first: targets that stay keep their pools.
             let routes = Routes::new(&self.shared, service, port);
+            let streams = Streams::new(&self.shared, service, port);
             drop(self.routes.replace(routes));
+            drop(self.streams.replace(streams));
+            self.routed.replace(Some(Arc::clone(&service.routes)));
         }
     }
 
     /// The routes that requests follow. None costs nothing more.
     pub(crate) fn routes(&self) -> Option<Rc<Routes>> {
         self.routes.borrow().clone()
+    }
+
+    /// The routes that connections follow whose requests nobody sees.
+    pub(crate) fn streams(&self) -> Option<Rc<Streams>> {
+        self.streams.borrow().clone()
     }
 
     pub(crate) fn labels(&self) -> &ServiceLabels {
@@ -196,7 +211,8 @@ impl Backends {
 
     /// Whether there is nowhere to send anything to.
     pub(crate) fn is_empty(&self) -> bool {
-        self.routes.borrow().is_none() && self.balancer.borrow().is_empty()
+        let routed = self.routes.borrow().is_some() || self.streams.borrow().is_some();
+        !routed && self.balancer.borrow().is_empty()
     }
 
     /// Counts what belongs to no endpoint.
@@ -212,6 +228,9 @@ impl Backends {
         }
         if let Some(routes) = &*self.routes.borrow() {
             routes.sweep();
+        }
+        if let Some(streams) = &*self.streams.borrow() {
+            streams.sweep();
         }
     }
 

@@ -20,10 +20,14 @@ use crate::backends::Backends;
 use crate::destination::Destination;
 use crate::http;
 use crate::opaque::{Attempts, Opened, Tls};
+use crate::streams;
 
 /// How long a client may stay silent before the endpoint is asked too. A client that speaks first
 /// mostly sends with or right after the handshake.
 const GRACE: Duration = Duration::from_millis(5);
+/// How long it may where routes of requests and of connections meet on one port, so that nothing can
+/// be opened before it speaks: as long as a handshake may take.
+const SPEAK_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn serve(
     shared: &Rc<Shared>,
@@ -36,6 +40,15 @@ pub(crate) async fn serve(
     match timeout(grace, read_first(&mut client, &mut first)).await {
         Ok(Ok(_)) => by_first_bytes(shared, destination, backends, (first, client), None).await,
         Ok(Err(_)) => client.abort(),
+        // Where a connection goes depends on whether it is of HTTP: only the client can tell.
+        Err(_silent) if backends.streams().is_some() => {
+            match timeout(SPEAK_TIMEOUT, read_first(&mut client, &mut first)).await {
+                Ok(Ok(_)) => {
+                    by_first_bytes(shared, destination, backends, (first, client), None).await;
+                }
+                _ => client.abort(),
+            }
+        }
         Err(_silent) => race(shared, destination, backends, client).await,
     }
 }
@@ -99,6 +112,11 @@ async fn by_first_bytes(
             opened.channel.abort();
         }
         return client.abort();
+    }
+    if let Some(streams) = backends.streams() {
+        drop(opened);
+        let (original, said) = (destination.original(), (first, client));
+        return streams::relay(shared, (&streams, backends), original, said, tls).await;
     }
     let (attempts, opened) = match opened {
         Some((attempts, opened)) => (attempts, Some(opened)),

@@ -7,7 +7,7 @@
 //! ```text
 //! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed as it is
 //!                                                  └─ Backends ─┬─ HTTP ─► routes ─► a pick a request
-//!                                                               └─ opaque ─► a pick a connection
+//!                                                               └─ opaque ─► routes ─► a pick a connection
 //! ```
 //!
 //! Read first: [`Outbound`], then `destination` (what an address means) and `backends` (the
@@ -26,6 +26,7 @@ mod policy;
 mod request;
 mod routes;
 mod server;
+mod streams;
 mod targets;
 
 use std::cell::Cell;
@@ -186,6 +187,16 @@ impl Outbound {
         match destination.route().await {
             Route::Direct => opaque::direct(&self.shared, destination.original(), stream).await,
             Route::Own => opaque::own(&self.shared, destination.original(), stream).await,
+            // Without routes of requests, those of connections hold whatever the port carries.
+            Route::Backends(backends)
+                if backends.streams().is_some()
+                    && (backends.protocol() == Protocol::Opaque || backends.routes().is_none()) =>
+            {
+                if let Some(streams) = backends.streams() {
+                    let original = destination.original();
+                    streams::serve(&self.shared, (&streams, &backends), original, stream).await;
+                }
+            }
             Route::Backends(backends) => match backends.protocol() {
                 Protocol::Http1 => {
                     first::serve_http(&self.shared, &destination, Version::Http11, stream).await;

@@ -14,12 +14,11 @@ mod applied;
 mod prepared;
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use leno_http::RequestView;
 use leno_policy::{Found, RouteTable, cors, rewrite};
 use leno_types::mesh::Service;
-use leno_types::routes::{Redirect, Route};
+use leno_types::routes::Redirect;
 
 use crate::Shared;
 use crate::destination::Destination;
@@ -31,8 +30,6 @@ use prepared::Prepared;
 /// What requests to one port of a service follow.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    /// What it was made of.
-    source: Arc<[Arc<Route>]>,
     /// The port that clients dial.
     port: u16,
     table: RouteTable,
@@ -57,12 +54,7 @@ impl Routes {
             tracing::debug!(service = %service.name, ?ignored, "a route counts for nothing");
         }
         let rules = table.rules().iter().map(|rule| Prepared::new(shared, rule)).collect();
-        Some(Rc::new(Self { source: Arc::clone(&service.routes), port, table, rules }))
-    }
-
-    /// Whether it was made of these.
-    pub(crate) fn is_of(&self, routes: &Arc<[Arc<Route>]>) -> bool {
-        Arc::ptr_eq(&self.source, routes) || self.source == *routes
+        Some(Rc::new(Self { port, table, rules }))
     }
 
     /// Closes what is too old at its targets.

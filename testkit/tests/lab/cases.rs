@@ -15,6 +15,7 @@ mod life;
 mod programs;
 mod routes;
 mod soak;
+mod streams;
 
 /// One thing that must hold.
 pub(crate) struct Case {
@@ -54,7 +55,10 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 11] {
         ("addressing", addressing::cases()),
         ("http", http::cases()),
         ("http2", http2::cases()),
-        ("routes", [routes::cases(), calls::cases()].into_iter().flatten().collect()),
+        (
+            "routes",
+            [routes::cases(), calls::cases(), streams::cases()].into_iter().flatten().collect(),
+        ),
         ("conformance", conformance::cases()),
         ("explain", explain::cases()),
         ("encryption", encryption::cases()),

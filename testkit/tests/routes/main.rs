@@ -8,4 +8,5 @@
 mod bed;
 mod cases;
 mod client;
+mod conformance;
 mod echo;

@@ -4,5 +4,6 @@ mod conformance;
 mod cors;
 mod grpc;
 mod properties;
+mod streams;
 mod support;
 mod tables;

@@ -98,6 +98,7 @@ pub(crate) fn route(name: &str, rules: Vec<Rule>) -> Route {
         name: name.into(),
         created: 0,
         ports: Vec::new(),
+        hostnames: Vec::new(),
         rules,
     }
 }

@@ -1,10 +1,13 @@
 //! Checks of the Gateway API's kinds, as its custom resource definitions make them.
 
 mod filter;
+mod stream;
 
 use std::collections::BTreeSet;
 
 use leno_types::{check_label, check_subdomain};
+
+pub(super) use stream::{tcp_route, tls_route};
 
 use super::kubernetes::metadata;
 use super::{Check, Cursor, Name};

@@ -33,6 +33,8 @@ fn route(message: proto::Route) -> Result<Route, DecodeError> {
     let kind = match proto::RouteKind::try_from(message.kind) {
         Ok(proto::RouteKind::Http) => RouteKind::Http,
         Ok(proto::RouteKind::Grpc) => RouteKind::Grpc,
+        Ok(proto::RouteKind::Tls) => RouteKind::Tls,
+        Ok(proto::RouteKind::Tcp) => RouteKind::Tcp,
         Err(_) => {
             return Err(DecodeError::Number {
                 field: "kind of route",
@@ -46,6 +48,7 @@ fn route(message: proto::Route) -> Result<Route, DecodeError> {
         name: message.name.into(),
         created: message.created,
         ports: list("ports of a route", message.ports, port)?,
+        hostnames: list("host names", message.hostnames, |name| Ok(name.into()))?,
         rules: list("rules", message.rules, rule)?,
     })
 }

@@ -14,6 +14,8 @@ pub(super) fn route(route: &Arc<Route>) -> proto::Route {
     let kind = match route.kind {
         RouteKind::Http => proto::RouteKind::Http,
         RouteKind::Grpc => proto::RouteKind::Grpc,
+        RouteKind::Tls => proto::RouteKind::Tls,
+        RouteKind::Tcp => proto::RouteKind::Tcp,
     };
     proto::Route {
         kind: kind.into(),
@@ -22,6 +24,7 @@ pub(super) fn route(route: &Arc<Route>) -> proto::Route {
         created: route.created,
         ports: route.ports.iter().map(|port| u32::from(*port)).collect(),
         rules: route.rules.iter().map(rule).collect(),
+        hostnames: texts(&route.hostnames),
     }
 }
 

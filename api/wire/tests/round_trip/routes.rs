@@ -136,14 +136,15 @@ prop_compose! {
 
 prop_compose! {
     fn route()(
-        kind in select(vec![RouteKind::Http, RouteKind::Grpc]),
+        kind in select(vec![RouteKind::Http, RouteKind::Grpc, RouteKind::Tls, RouteKind::Tcp]),
         namespace in text(),
         name in text(),
         created: u64,
         ports in vec(1_u16.., 0..3),
+        hostnames in vec(text(), 0..3),
         rules in vec(rule(), 0..3),
     ) -> Arc<Route> {
-        Arc::new(Route { kind, namespace, name, created, ports, rules })
+        Arc::new(Route { kind, namespace, name, created, ports, hostnames, rules })
     }
 }
 

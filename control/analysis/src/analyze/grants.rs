@@ -59,6 +59,16 @@ fn of_route(object: &Object) -> Vec<Reference> {
                 rule(one.filters.as_deref(), one.backend_refs.as_deref());
             }
         }
+        Object::TlsRoute(route) => {
+            for one in &route.spec.rules {
+                rule(None, Some(&one.backend_refs));
+            }
+        }
+        Object::TcpRoute(route) => {
+            for one in &route.spec.rules {
+                rule(None, Some(&one.backend_refs));
+            }
+        }
         _ => {}
     }
     let reference = |target: BackendObject| {

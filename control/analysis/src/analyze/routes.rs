@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use leno_policy::{Ignored, RouteTable, Shadowed, TableRule};
-use leno_resources::gateway::{BackendObject, BackendRef, ParentRef, RouteFilter};
+use leno_policy::{Ignored, RouteTable, Shadowed, StreamShadowed, StreamTable, TableRule};
+use leno_resources::gateway::{BackendObject, BackendRef, ParentRef, RouteFilter, StreamRule};
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_types::mesh::{Resolution, Service, Subject};
 use leno_types::routes::{Filter, InvalidTarget, Route, RouteKind, Rule, Target};
@@ -13,7 +13,7 @@ use leno_types::{Protocol, ServiceName, nearest};
 use super::finding::{Findings, Wrong};
 use crate::mesh::Mesh;
 
-/// What `HTTPRoute` and `GRPCRoute` have in common.
+/// What all kinds of routes have in common.
 struct Written<'d> {
     /// Its document among all.
     at: usize,
@@ -39,6 +39,8 @@ impl<'d> Written<'d> {
                 backends: backends.as_deref().unwrap_or_default(),
             }
         };
+        let stream_rule =
+            |rule: &'d StreamRule| WrittenRule { filters: &[], backends: &rule.backend_refs };
         let (kind, parents, hostnames, rules) = match object {
             Object::HttpRoute(route) => {
                 let rules = route.spec.rules.iter().flatten();
@@ -49,6 +51,14 @@ impl<'d> Written<'d> {
                 let rules = route.spec.rules.iter().flatten();
                 let rules = rules.map(|one| rule(&one.filters, &one.backend_refs)).collect();
                 (RouteKind::Grpc, &route.spec.parent_refs, &route.spec.hostnames, rules)
+            }
+            Object::TlsRoute(route) => {
+                let rules = route.spec.rules.iter().map(&stream_rule).collect();
+                (RouteKind::Tls, &route.spec.parent_refs, &None, rules)
+            }
+            Object::TcpRoute(route) => {
+                let rules = route.spec.rules.iter().map(&stream_rule).collect();
+                (RouteKind::Tcp, &route.spec.parent_refs, &None, rules)
             }
             _ => return None,
         };
@@ -163,7 +173,7 @@ fn parent(
         let remedy = "give the Service an address: leave out clusterIP: None".to_owned();
         findings.push(route.at, path, Wrong::warning("parent-headless", reason, remedy));
     }
-    if named.iter().all(|port| port.protocol == Protocol::Opaque) {
+    if route.kind.is_of_requests() && named.iter().all(|port| port.protocol == Protocol::Opaque) {
         let reason = format!("the port of {name} is relayed as bytes, so that no request is seen");
         let remedy = "set its appProtocol to http, http2 or grpc".to_owned();
         findings.push(route.at, path, Wrong::warning("parent-opaque", reason, remedy));
@@ -334,6 +344,10 @@ pub(super) fn tables(mesh: &Mesh, findings: &mut Findings<'_>) {
                 if let Some(table) = RouteTable::compile(&service.routes, port.port) {
                     self::table(findings, &mut told, &table, (&name, port.port));
                 }
+                let streams = StreamTable::compile(&service.routes, port.port);
+                for shadowed in streams.iter().flat_map(StreamTable::shadowed) {
+                    stream(findings, &mut told, shadowed, (&name, port.port));
+                }
             }
             seen.push(service);
         }
@@ -370,8 +384,30 @@ fn table(
     }
 }
 
+/// A route of connections, or a host name of one, that another route has already.
+fn stream(
+    findings: &mut Findings<'_>,
+    told: &mut BTreeSet<(usize, String)>,
+    shadowed: &StreamShadowed,
+    (service, port): (&ServiceName, u16),
+) {
+    let Some(at) = findings.position(&key_of(&shadowed.route)) else { return };
+    let path = match shadowed.hostname {
+        Some(index) => format!("spec.hostnames[{index}]"),
+        None => "spec".to_owned(),
+    };
+    if told.insert((at, path.clone())) {
+        let by = key_of(&shadowed.by);
+        let reason = format!("no connection to port {port} of {service} follows this: {by} has it");
+        let remedy = "the older route holds, then the first by name: remove one of both".to_owned();
+        findings.push(at, &path, Wrong::warning("routes-conflict", reason, remedy));
+    }
+}
+
 fn key_of(route: &Route) -> ObjectKey {
     let kind = match route.kind {
+        RouteKind::Tcp => Kind::TcpRoute,
+        RouteKind::Tls => Kind::TlsRoute,
         RouteKind::Http => Kind::HttpRoute,
         RouteKind::Grpc => Kind::GrpcRoute,
     };

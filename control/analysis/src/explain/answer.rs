@@ -246,6 +246,11 @@ impl Outcome {
         )
     }
 
+    /// Of a connection that a route refuses.
+    pub(super) fn closed(text: &str) -> Self {
+        Self::new("failed", text)
+    }
+
     pub(super) fn no_such_port() -> Self {
         Self::new("failed", "the connection is refused: the Service has no such port")
     }

@@ -20,6 +20,8 @@ pub struct Question {
     /// Headers, in the order given.
     pub headers: Vec<(String, String)>,
     pub(crate) wanted: Wanted,
+    /// Whether the client speaks TLS of its own.
+    tls: bool,
     /// `host`, with the port where it is not the usual one.
     authority: String,
 }
@@ -111,7 +113,14 @@ impl Question {
             target: url.target,
             headers,
             wanted,
+            tls: matches!(url.scheme.as_str(), "https" | "tls"),
         })
+    }
+
+    /// The server that a client of TLS asks for; addresses are no names (RFC 6066 section 3).
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        let name = self.host.trim_end_matches('.');
+        (self.tls && name.parse::<std::net::IpAddr>().is_err()).then_some(name)
     }
 
     /// What the client says whom it calls.

@@ -1,12 +1,11 @@
 //! What routes make of a request, asked of the same table that proxies ask.
 
-use std::sync::Arc;
-
 use leno_policy::{
     Changes, Considered, Decision, Found, Ignored, Request as _, RouteTable, TableRule, cors,
     rewrite,
 };
-use leno_types::mesh::{Resolution, Service, Subject};
+use leno_types::ServiceName;
+use leno_types::mesh::{Resolution, Subject};
 use leno_types::routes::{Mirror, Redirect, Target};
 
 use super::answer::{
@@ -77,18 +76,9 @@ impl Mesh {
         let rule = found.rule.rule();
         let total = found.rule.weights().total();
         let all = rule.backends.iter().map(|backend| {
-            let share = match total {
-                0 => 0.0,
-                total => f64::from(backend.weight) / total as f64,
-            };
+            let share = share(backend.weight, total);
             let mut shown = match &backend.target {
-                Target::Service { name, port } => match self.service(sender, name) {
-                    Some(service) => match service.port(*port) {
-                        Some(port) => BackendAnswer::of_port(&service, port, share),
-                        None => BackendAnswer::empty(name.to_string(), *port, share),
-                    },
-                    None => BackendAnswer::empty(name.to_string(), *port, share),
-                },
+                Target::Service { name, port } => self.of_target(sender, name, *port, share),
                 Target::Invalid(reason) => BackendAnswer {
                     invalid: Some(reason.as_str()),
                     leno_error: Some(table.nowhere(found.rule, Some(*reason)).to_string()),
@@ -116,15 +106,35 @@ impl Mesh {
         all.collect()
     }
 
-    fn service(&self, sender: &Sender, name: &leno_types::ServiceName) -> Option<Arc<Service>> {
-        match self.index.resolve(&Subject::Service(name.clone()), &sender.namespace) {
-            Resolution::Service(service) => Some(service),
+    /// A port of a service, with those who serve it.
+    pub(super) fn of_target(
+        &self,
+        sender: &Sender,
+        name: &ServiceName,
+        port: u16,
+        share: f64,
+    ) -> BackendAnswer {
+        let resolved = self.index.resolve(&Subject::Service(name.clone()), &sender.namespace);
+        let known = match &resolved {
+            Resolution::Service(service) => service.port(port).map(|port| (service, port)),
             _ => None,
+        };
+        match known {
+            Some((service, port)) => BackendAnswer::of_port(service, port, share),
+            None => BackendAnswer::empty(name.to_string(), port, share),
         }
     }
 }
 
-fn rule(rule: &TableRule) -> RuleAnswer {
+/// A weight's part of all.
+pub(super) fn share(weight: u32, total: u64) -> f64 {
+    match total {
+        0 => 0.0,
+        total => f64::from(weight) / total as f64,
+    }
+}
+
+pub(super) fn rule(rule: &TableRule) -> RuleAnswer {
     let route = rule.route();
     RuleAnswer {
         kind: route.kind.as_str(),

@@ -8,6 +8,7 @@ use leno_resources::gateway::{
     BackendObject, BackendRef, CorsFilter, GATEWAY_GROUP, GrpcRoute, GrpcRouteMatch, HeaderFilter,
     HeaderMatch, HttpRoute, HttpRouteMatch, HttpTimeouts, MatchType, MirrorFilter, ParentRef,
     PathMatchType, PathModifier, PathModifierType, RedirectFilter, ReferenceGrant, RouteFilter,
+    StreamRule, TcpRoute, TlsRoute,
 };
 use leno_types::ServiceName;
 use leno_types::routes::{
@@ -116,12 +117,41 @@ pub(crate) fn grpc(object: &GrpcRoute) -> Option<RouteRow> {
     row(RouteKind::Grpc, &object.metadata, object.spec.parent_refs.as_deref(), rules)
 }
 
+/// The row of a `TLSRoute`; none where it attaches to no service.
+pub(crate) fn tls(object: &TlsRoute) -> Option<RouteRow> {
+    let namespace = object.metadata.namespace.as_deref()?;
+    let rules = stream_rules(&object.spec.rules, namespace);
+    let parents = object.spec.parent_refs.as_deref();
+    let mut row = row(RouteKind::Tls, &object.metadata, parents, rules)?;
+    let names = object.spec.hostnames.iter();
+    row.route.hostnames = names.map(|name| name.to_ascii_lowercase().into()).collect();
+    Some(row)
+}
+
+/// The row of a `TCPRoute`; none where it attaches to no service.
+pub(crate) fn tcp(object: &TcpRoute) -> Option<RouteRow> {
+    let namespace = object.metadata.namespace.as_deref()?;
+    let rules = stream_rules(&object.spec.rules, namespace);
+    row(RouteKind::Tcp, &object.metadata, object.spec.parent_refs.as_deref(), rules)
+}
+
+fn stream_rules(rules: &[StreamRule], namespace: &str) -> Vec<Rule> {
+    let rule = |rule: &StreamRule| Rule {
+        name: rule.name.as_deref().map(Into::into),
+        backends: backends(Some(&rule.backend_refs), namespace),
+        ..Rule::default()
+    };
+    rules.iter().map(rule).collect()
+}
+
 /// The row of a grant, and the namespace that it opens; none where it is not about services.
 pub(crate) fn grant(object: &ReferenceGrant) -> Option<(String, GrantRow)> {
     let from = object.spec.from.iter().filter(|from| from.group == GATEWAY_GROUP);
     let from = from.filter_map(|from| match from.kind.as_str() {
         "HTTPRoute" => Some((RouteKind::Http, from.namespace.clone())),
         "GRPCRoute" => Some((RouteKind::Grpc, from.namespace.clone())),
+        "TLSRoute" => Some((RouteKind::Tls, from.namespace.clone())),
+        "TCPRoute" => Some((RouteKind::Tcp, from.namespace.clone())),
         _ => None,
     });
     let services = |to: &&leno_resources::gateway::GrantTo| {
@@ -161,6 +191,7 @@ fn row(
         name: metadata.name.as_deref()?.into(),
         created: u64::try_from(created).unwrap_or(0),
         ports: Vec::new(),
+        hostnames: Vec::new(),
         rules,
     };
     (!parents.is_empty()).then_some(RouteRow { parents, route })

@@ -1,0 +1,205 @@
+//! Routes of connections: TLS by the server that the client asks for, anything else by weight.
+//!
+//! ```text
+//!   client ──► secure:443 ──► v1, v2   openssl s_server, each with its own certificate
+//!          ──► bytes:9000 ──► v1, v2   leno-peer, which speaks first and says its name
+//! ```
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::{binaries, command, wait};
+
+use super::{Case, alone};
+
+/// How long a change may take to arrive.
+const HEAR_LIMIT: Duration = Duration::from_secs(20);
+/// How long a program that makes a certificate may take.
+const LIMIT: Duration = Duration::from_secs(20);
+/// What nobody answers.
+const REFUSED: &str = "";
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: v1, namespace: lab, labels: {app: v1}}
+spec:
+  command: [openssl, s_server, -www, -accept, \"8443\", -cert, \"@DIR@/v1.crt\", -key, \"@DIR@/v1.key\"]
+  ports: [{name: tls, port: 8443, appProtocol: tcp}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: v2, namespace: lab, labels: {app: v2}}
+spec:
+  command: [openssl, s_server, -www, -accept, \"8443\", -cert, \"@DIR@/v2.crt\", -key, \"@DIR@/v2.key\"]
+  ports: [{name: tls, port: 8443}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: b1, namespace: lab, labels: {app: b1}}
+spec:
+  command: [\"@BIN@/leno-peer\", banner, --listen, \"[::]:9000\", --greeting, b1]
+  ports: [{name: tcp, port: 9000, appProtocol: tcp}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: b2, namespace: lab, labels: {app: b2}}
+spec:
+  command: [\"@BIN@/leno-peer\", banner, --listen, \"[::]:9000\", --greeting, b2]
+  ports: [{name: tcp, port: 9000}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: secure, namespace: lab}
+spec: {selector: {app: v1}, ports: [{name: tls, port: 443, targetPort: 8443}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: bytes, namespace: lab}
+spec: {selector: {app: b1}, ports: [{name: tcp, port: 9000, appProtocol: tcp}]}
+";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(tls_connections_follow_the_name_that_they_ask_for),
+        alone!(tcp_connections_follow_weights),
+    ]
+}
+
+fn route(kind: &str, name: &str, (service, more): (&str, &str), backends: &str) -> String {
+    format!(
+        "---\napiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\n\
+         metadata: {{name: {name}, namespace: lab}}\nspec:\n  \
+         parentRefs: [{{group: \"\", kind: Service, name: {service}}}]\n{more}  \
+         rules: [{{backendRefs: [{backends}]}}]\n"
+    )
+}
+
+fn prepare(directory: &Path) -> Result<()> {
+    let openssl = binaries::require("openssl", "openssl")?;
+    for name in ["v1", "v2"] {
+        let mut make = Command::new(&openssl);
+        make.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ]);
+        make.args(["-days", "2", "-subj", &format!("/CN={name}")]);
+        make.arg("-keyout").arg(directory.join(format!("{name}.key")));
+        make.arg("-out").arg(directory.join(format!("{name}.crt")));
+        command::text(&mut make, LIMIT)?;
+    }
+    Ok(())
+}
+
+/// Whose certificate comes, if one does.
+fn tls(lab: &Lab, name: &str) -> Result<String> {
+    let asked =
+        if name.is_empty() { "-noservername".to_owned() } else { format!("-servername {name}") };
+    let script = format!(
+        "timeout 10 openssl s_client -connect secure:443 {asked} </dev/null 2>/dev/null \
+         | openssl x509 -noout -subject 2>/dev/null || true"
+    );
+    let subject = lab.text("client", &["sh", "-c", &script])?;
+    Ok(subject.rsplit(['=', ' ']).next().unwrap_or_default().trim().to_owned())
+}
+
+/// What the server says to a client that says nothing, if anything comes.
+fn banner(lab: &Lab, service: &str) -> Result<String> {
+    let script = format!("timeout 10 head -c 2 </dev/tcp/{service} 2>/dev/null || true");
+    Ok(lab.text("client", &["bash", "-c", &script])?.trim().to_owned())
+}
+
+fn until(expected: &str, mut look: impl FnMut() -> Result<String>) -> Result<()> {
+    let mut last = String::new();
+    let heard = wait::until("the answer", HEAR_LIMIT, || {
+        last = look()?;
+        Ok((last == expected).then_some(()))
+    });
+    heard.with_context(|| format!("{last:?} where {expected:?} is expected"))
+}
+
+/// TLSRouteSimpleSameNamespace, TLSRouteInvalidBackendRefNonexistent, and a TCPRoute for the rest.
+fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result<()> {
+    let named = |names: &str| ("secure", format!("  hostnames: [{names}]\n"));
+    let tls_route = |name: &str, names: &str, to: &str| {
+        let (service, more) = named(names);
+        route("TLSRoute", name, (service, &more), to)
+    };
+    let one = tls_route("one", "a.example.com, gone.example.com", "{name: v1, port: 8443}");
+    let below = tls_route("below", "'*.example.com'", "{name: v2, port: 8443}");
+    let lost = tls_route("lost", "lost.example.com", "{name: nobody, port: 8443}");
+    let routes = format!("{one}{below}{lost}");
+    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{routes}"), prepare)?;
+    let cases = || -> Result<()> {
+        until("v1", || tls(&lab, "a.example.com"))?;
+        for (name, expected) in [
+            ("a.example.com", "v1"),
+            ("A.EXAMPLE.com", "v1"),
+            ("b.example.com", "v2"),
+            ("c.b.example.com", "v2"),
+            ("lost.example.com", REFUSED),
+            ("example.com", REFUSED),
+            ("other.org", REFUSED),
+            ("", REFUSED),
+        ] {
+            let said = tls(&lab, name)?;
+            ensure!(said == expected, "{name:?}: {said:?} where {expected:?} is expected");
+        }
+        // What no name takes follows a TCPRoute, and without routes the service's own endpoints.
+        let rest = route("TCPRoute", "rest", ("secure", ""), "{name: v2, port: 8443}");
+        lab.edit(&format!("{MESH}{routes}{rest}"))?;
+        until("v2", || tls(&lab, "other.org"))?;
+        until("v2", || tls(&lab, ""))?;
+        until("v1", || tls(&lab, "a.example.com"))?;
+        until(REFUSED, || tls(&lab, "lost.example.com"))?;
+        lab.edit(MESH)?;
+        until("v1", || tls(&lab, "b.example.com"))
+    };
+    lab.explain(cases())
+}
+
+/// TCPRouteWeightedRouting, TCPRouteInvalidBackendRefNonexistent: the server speaks first, so that
+/// nothing of the client's may be waited for.
+fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
+    let to =
+        |backends: &str| format!("{MESH}{}", route("TCPRoute", "split", ("bytes", ""), backends));
+    let lab = Lab::start(&Options::new(capture), &to("{name: b2, port: 9000}"), prepare)?;
+    let cases = || -> Result<()> {
+        until("b2", || banner(&lab, "bytes/9000"))?;
+        // The route is of the service alone.
+        until("b1", || banner(&lab, "b1/9000"))?;
+        lab.edit(&to(
+            "{name: b1, port: 9000}, {name: b2, port: 9000}, {name: nobody, port: 9000}",
+        ))?;
+        let mut seen = BTreeSet::new();
+        let all = wait::until("every part", HEAR_LIMIT, || {
+            seen.insert(banner(&lab, "bytes/9000")?);
+            Ok((seen.len() == 3).then_some(()))
+        });
+        all.with_context(|| format!("{seen:?}"))?;
+        ensure!(seen == BTreeSet::from([REFUSED.into(), "b1".into(), "b2".into()]), "{seen:?}");
+        lab.edit(&to("{name: b1, port: 9000, weight: 0}, {name: b2, port: 9000, weight: 1}"))?;
+        until("b2", || banner(&lab, "bytes/9000"))?;
+        lab.edit(&to("{name: nobody, port: 9000}"))?;
+        until(REFUSED, || banner(&lab, "bytes/9000"))?;
+        let metrics = lab.text("client", &["curl", "-sS", "http://127.0.0.1:15020/metrics"])?;
+        ensure!(metrics.contains("cause=\"backend-invalid\""), "{metrics}");
+        lab.edit(MESH)?;
+        until("b1", || banner(&lab, "bytes/9000"))
+    };
+    lab.explain(cases())
+}
