@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use leno_analysis::{Finding, Mesh, analyze};
 use leno_capture::Choice;
-use leno_resources::{Documents, Object, Problem};
+use leno_resources::{Documents, Kind, Object, Problem};
 use leno_types::MtlsMode;
 
 use crate::error::{Error, Result};
@@ -71,13 +71,16 @@ pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
     analyze(documents, objects(plan))
 }
 
-/// As `leno up` plans them. Documents of static proxies, which it refuses, are left out: what they
-/// stand beside means the same to them.
+/// As `leno up` plans them, less what it does not: static proxies, and policies, which change nothing
+/// of who there is and where requests go.
 fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
     let defaults =
         Defaults { mtls: MtlsMode::default(), capture: Choice::Auto, ipv6: network::has_ipv6() };
     let mut documents = Documents { outlines: Vec::new(), ..documents.clone() };
-    documents.objects.retain(|located| !matches!(located.value, Object::Proxy(_)));
+    documents.objects.retain(|located| {
+        let apart = [Kind::Proxy, Kind::TrafficPolicy, Kind::RateLimitPolicy];
+        !apart.contains(&located.value.key().kind)
+    });
     Plan::make(&documents, defaults, &Plan::default())
 }
 

@@ -2,6 +2,7 @@
 
 mod finding;
 mod grants;
+mod policies;
 mod routes;
 mod services;
 
@@ -24,5 +25,6 @@ pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
     routes::tables(&mesh, &mut findings);
     services::services(&mesh, &mut findings);
     grants::grants(&mesh, &mut findings);
+    policies::policies(&mesh, &mut findings);
     findings.sorted()
 }

@@ -239,6 +239,49 @@ fn routes_of_connections_are_checked_too() {
 }
 
 #[test]
+fn policies_of_nothing_and_those_that_write_twice_are_found() {
+    const LIMITS: &str = "  limits: {requests: 5}\n";
+    let traffic = |target: &str, spec: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\n\
+             metadata: {{name: p, namespace: shop}}\nspec:\n  targetRefs: [{target}]\n{spec}---\n"
+        )
+    };
+    let cart = "{group: '', kind: Service, name: cart}";
+    let retries = |on: &str| format!("  retries: {{on: [{on}], nonIdempotent: true}}\n");
+    let good = [
+        traffic(cart, LIMITS),
+        traffic(&cart.replace("cart}", "cart, sectionName: http}"), LIMITS),
+        traffic(&cart.replace("cart}", "cart, sectionName: '80'}"), LIMITS),
+        traffic(cart, &retries("connect-failure, refused-stream")),
+        traffic(cart, "  retries: {on: [5xx, reset]}\n"),
+    ];
+    for text in good {
+        assert_eq!(shown(&text), [""; 0], "{text}");
+    }
+    for (text, expected) in [
+        (
+            traffic("{group: '', kind: Service, name: crat}", LIMITS),
+            "error[target-not-found] spec.targetRefs[0].name: there is no Service shop/crat, so that the policy holds for nothing; did you mean cart?",
+        ),
+        (
+            traffic(&cart.replace("cart}", "cart, sectionName: web}"), LIMITS),
+            "error[target-port-not-found] spec.targetRefs[0].sectionName: shop/cart has no port web, so that the policy holds for nothing; it has port 80 (http)",
+        ),
+        (
+            traffic(cart, &retries("connect-failure, 5xx, reset")),
+            "warning[retries-repeat-writes] spec.retries.nonIdempotent: a POST that an application may have carried out is sent again, with its body, on 5xx, reset; leave nonIdempotent out, or retry on connect-failure and refused-stream alone",
+        ),
+        (
+            "apiVersion: leno.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: p, namespace: shop}\nspec: {targetRefs: [{group: leno.dev, kind: Workload, name: crat}], limits: [{requests: 5}]}\n".to_owned(),
+            "error[target-not-found] spec.targetRefs[0].name: there is no Workload shop/crat, so that the policy holds for nothing; did you mean cart?",
+        ),
+    ] {
+        assert_eq!(shown(&text), [expected], "{text}");
+    }
+}
+
+#[test]
 fn what_concerns_nobody_is_found() {
     let grant = |namespace: &str, kind: &str| {
         format!(

@@ -296,7 +296,8 @@ fn dangling(mesh: &Mesh, route: &Written<'_>, to: BackendObject, reason: Invalid
     }
 }
 
-fn ports(service: &Service) -> String {
+/// The ports of a service, for a remedy.
+pub(super) fn ports(service: &Service) -> String {
     let port = |port: &leno_types::mesh::ServicePort| match &*port.name {
         "" => port.port.to_string(),
         name => format!("{} ({name})", port.port),

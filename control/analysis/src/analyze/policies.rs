@@ -1,0 +1,101 @@
+//! Mistakes in policies: those of nothing, and those that write twice.
+
+use leno_resources::{Kind, Object, ObjectKey, PolicyTarget, TrafficPolicy};
+use leno_types::mesh::Service;
+use leno_types::{ServiceName, nearest};
+
+use super::finding::{Findings, Wrong};
+use super::routes::instead;
+use crate::mesh::Mesh;
+
+/// What is known to have reached no application, so that it can be sent again whatever it is.
+const UNSENT: [&str; 2] = ["connect-failure", "refused-stream"];
+
+pub(super) fn policies(mesh: &Mesh, findings: &mut Findings<'_>) {
+    for (at, object) in findings.objects() {
+        let targets = match object {
+            Object::TrafficPolicy(policy) => {
+                repeated(findings, at, policy);
+                &policy.spec.target_refs
+            }
+            Object::RateLimitPolicy(policy) => &policy.spec.target_refs,
+            _ => continue,
+        };
+        let namespace = object.key().namespace;
+        for (index, target) in targets.iter().enumerate() {
+            let path = format!("spec.targetRefs[{index}]");
+            self::target(mesh, findings, (at, &path), (&namespace, target));
+        }
+    }
+}
+
+/// Retries of requests that may have changed something.
+fn repeated(findings: &mut Findings<'_>, at: usize, policy: &TrafficPolicy) {
+    let Some(retries) = policy.spec.retries.as_ref().filter(|one| one.non_idempotent) else {
+        return;
+    };
+    let on = retries.on.iter().map(|trigger| trigger.0.as_str());
+    let sent: Vec<&str> = on.filter(|trigger| !UNSENT.contains(trigger)).collect();
+    if sent.is_empty() {
+        return;
+    }
+    let reason = format!(
+        "a POST that an application may have carried out is sent again, with its body, on {}",
+        sent.join(", ")
+    );
+    let remedy = "leave nonIdempotent out, or retry on connect-failure and refused-stream alone";
+    let wrong = Wrong::warning("retries-repeat-writes", reason, remedy.to_owned());
+    findings.push(at, "spec.retries.nonIdempotent", wrong);
+}
+
+fn target(
+    mesh: &Mesh,
+    findings: &mut Findings<'_>,
+    (at, path): (usize, &str),
+    (namespace, target): (&str, &PolicyTarget),
+) {
+    let nothing = |remedy: String| {
+        let reason = format!(
+            "there is no {} {namespace}/{}, so that the policy holds for nothing",
+            target.kind, target.name
+        );
+        Wrong::error("target-not-found", reason, remedy)
+    };
+    let name = format!("{path}.name");
+    if target.kind != Kind::Service.as_str() {
+        let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == target.kind) else {
+            return;
+        };
+        let wanted = ObjectKey { kind, namespace: namespace.to_owned(), name: target.name.clone() };
+        let keys: Vec<ObjectKey> = mesh.objects.iter().map(Object::key).collect();
+        if !keys.contains(&wanted) {
+            let near = keys.iter().filter(|key| key.kind == kind && key.namespace == namespace);
+            let meant = nearest(&target.name, near.map(|key| key.name.as_str()));
+            let remedy = match meant {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => "a policy is of the namespace of what it is attached to".to_owned(),
+            };
+            findings.push(at, &name, nothing(remedy));
+        }
+        return;
+    }
+    let Ok(service) = ServiceName::new(namespace, &target.name) else { return };
+    let Some(known) = mesh.index.service(&service) else {
+        return findings.push(at, &name, nothing(instead(mesh, &service)));
+    };
+    if let Some(section) = &target.section_name
+        && !has_port(&known, section)
+    {
+        let reason =
+            format!("{service} has no port {section}, so that the policy holds for nothing");
+        let remedy = format!("it has {}", super::routes::ports(&known));
+        let wrong = Wrong::error("target-port-not-found", reason, remedy);
+        findings.push(at, &format!("{path}.sectionName"), wrong);
+    }
+}
+
+/// A port is named by its name or its number.
+fn has_port(service: &Service, section: &str) -> bool {
+    let mut ports = service.ports.iter();
+    ports.any(|port| *port.name == *section || port.port.to_string() == section)
+}
