@@ -13,6 +13,12 @@ use crate::{binaries, wait};
 /// How long the proxy may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
+/// How often it is started at most, should another program have taken one of its ports: a
+/// connection of a test that runs beside can have any free one.
+const START_ATTEMPTS: usize = 5;
+/// What it says then.
+const TAKEN: &str = "Address already in use";
+
 /// Which plane of the proxy stands before the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -39,7 +45,17 @@ impl Proxy {
 
     /// Starts it with documents of the caller's own, made of the addresses where it is to accept and
     /// where its admin server is to listen, and waits until it accepts.
-    pub fn start_with(documents: impl FnOnce(SocketAddr, SocketAddr) -> String) -> Result<Self> {
+    pub fn start_with(documents: impl Fn(SocketAddr, SocketAddr) -> String) -> Result<Self> {
+        for _ in 1..START_ATTEMPTS {
+            match Self::start_once(&documents) {
+                Err(error) if error.to_string().contains(TAKEN) => {}
+                outcome => return outcome,
+            }
+        }
+        Self::start_once(&documents)
+    }
+
+    fn start_once(documents: &impl Fn(SocketAddr, SocketAddr) -> String) -> Result<Self> {
         let binary = binaries::ours("leno-proxy")?;
         let directory = tempfile::tempdir()?;
         let (address, admin) = (free_address()?, free_address()?);

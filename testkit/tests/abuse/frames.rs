@@ -24,6 +24,14 @@ const END_HEADERS: u8 = 4;
 /// Name and value of a field.
 pub(crate) type Field<'a> = (&'a [u8], &'a [u8]);
 
+/// The fields of a request that is in order.
+pub(crate) const GET: [Field<'static>; 4] =
+    [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+
+/// The same of one with a body.
+pub(crate) const POST: [Field<'static>; 4] =
+    [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+
 /// What a client was told about its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
@@ -57,14 +65,15 @@ pub(crate) fn request(
     bytes
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+/// One frame (RFC 9113 section 4.1).
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a row is short").to_be_bytes();
     let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
     [&head[..], payload].concat()
 }
 
 /// Every field as a literal without indexing, names and values as they are (RFC 7541 6.2.2).
-fn section(fields: &[Field<'_>]) -> Vec<u8> {
+pub(crate) fn section(fields: &[Field<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
         bytes.push(0);
@@ -77,7 +86,7 @@ fn section(fields: &[Field<'_>]) -> Vec<u8> {
 }
 
 /// A length with 7 bits in its first byte (RFC 7541 5.1), no Huffman code.
-fn integer(bytes: &mut Vec<u8>, mut value: usize) {
+pub(crate) fn integer(bytes: &mut Vec<u8>, mut value: usize) {
     if value < 127 {
         bytes.push(value as u8);
         return;

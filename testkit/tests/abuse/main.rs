@@ -10,6 +10,7 @@
 //! ```
 
 mod client;
+mod floods;
 mod frames;
 mod row;
 mod rows;
@@ -60,11 +61,7 @@ fn run(side: Side, cut: Cut) {
     let outcome = || -> Result<String> {
         let mut failures = String::new();
         // Nothing is declared on the inbound side: what does not begin as HTTP is not taken for it.
-        // A side that is told HTTP/1 takes the preface of HTTP/2 for a bad request.
-        let http = |row: &Row| match side {
-            Side::Inbound => row.begins_as_http(),
-            _ => !row.is_http2(),
-        };
+        let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
         let mut place = None;
         for row in rows::all().iter().filter(|row| http(row)) {
             let (server, proxy) = match place.take() {

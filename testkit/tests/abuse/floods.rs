@@ -1,0 +1,225 @@
+//! Floods of HTTP/2 against the real `leno-proxy` with the bounds it ships with: the connection
+//! ends, memory stays, a metric counts it, and another client is served all the while.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use leno_testkit::peer::{Backend, Server};
+use leno_testkit::proxy::{Proxy, Side};
+use leno_testkit::{usage, wait};
+
+use crate::client::{self, Cut};
+use crate::frames::{self, PREFACE};
+
+/// Anonymous memory that a flood may cost, for good: buffers of one connection and of the pool.
+const MEMORY_SLACK_KIB: u64 = 8 * 1024;
+/// How often a flood is repeated at most; each is cut off long before.
+const MAX_PIECES: usize = 100_000;
+/// How long a flood may go on; far above what a loaded machine needs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long the proxy's counters may take to show what has happened.
+const METRIC_LIMIT: Duration = Duration::from_secs(20);
+/// Another client's request.
+const MARKER: &[u8] = b"GET /?size=5 HTTP/1.1\r\nHost: marker\r\n\r\n";
+
+/// Frames of an attacker.
+struct Flood {
+    /// `kind` of `leno_http2_abuse_total`; one of these, where it depends on how far the requests
+    /// have got.
+    kinds: &'static [&'static str],
+    /// Sent once, behind preface and SETTINGS.
+    begin: Vec<u8>,
+    /// Sent over and over, with the number of the piece.
+    piece: fn(u32) -> Vec<u8>,
+    /// Whether it ends the connection, or only its requests are refused.
+    ends: bool,
+}
+
+fn floods() -> Vec<Flood> {
+    let get = || frames::section(&frames::GET);
+    vec![
+        Flood {
+            // CVE-2023-44487. Streams that are still being ended count as open, and what comes
+            // beyond their bound is refused, for so long.
+            kinds: &["rapid-reset", "stream-errors"],
+            begin: Vec::new(),
+            piece: |nth| {
+                let stream = 2 * nth + 1;
+                let head = frames::frame(1, 5, stream, &frames::section(&frames::GET));
+                [head, frames::frame(3, 0, stream, &8_u32.to_be_bytes())].concat()
+            },
+            ends: true,
+        },
+        Flood {
+            // CVE-2024-24549 and its kin: a field section that never ends.
+            kinds: &["continuation-flood"],
+            begin: frames::frame(1, 1, 1, &get()),
+            piece: |_| frames::frame(9, 0, 1, &frames::section(&[(b"a", b"b")])),
+            ends: true,
+        },
+        Flood {
+            // CVE-2019-9515.
+            kinds: &["settings-flood"],
+            begin: Vec::new(),
+            piece: |_| frames::frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]),
+            ends: true,
+        },
+        Flood {
+            // CVE-2019-9512.
+            kinds: &["ping-flood"],
+            begin: Vec::new(),
+            piece: |_| frames::frame(6, 0, 0, &[7; 8]),
+            ends: true,
+        },
+        Flood {
+            // CVE-2019-9518.
+            kinds: &["empty-frames"],
+            begin: frames::frame(1, 4, 1, &frames::section(&frames::POST)),
+            piece: |_| frames::frame(0, 0, 1, &[]),
+            ends: true,
+        },
+        Flood {
+            // RFC 9113 section 6.9.1.
+            kinds: &["window-overflow"],
+            begin: Vec::new(),
+            piece: |_| frames::frame(8, 0, 0, &0x7fff_ffff_u32.to_be_bytes()),
+            ends: true,
+        },
+        Flood {
+            // CVE-2016-6581: one long entry of the dynamic table, referred to again and again.
+            kinds: &["header-list"],
+            begin: Vec::new(),
+            piece: |nth| {
+                let mut section = frames::section(&frames::GET);
+                section.extend_from_slice(&[0x40, 1, b'x']);
+                frames::integer(&mut section, 3000);
+                section.extend([b'y'; 3000]);
+                section.extend([0x80 | 62; 4000]);
+                frames::frame(1, 5, 2 * nth + 1, &section)
+            },
+            ends: false,
+        },
+    ]
+}
+
+/// Repetitions of a flood that only has its requests refused.
+const REFUSED_PIECES: usize = 500;
+
+#[test]
+fn the_inbound_side_survives_floods() {
+    run(Side::Inbound);
+}
+
+#[test]
+fn the_outbound_side_survives_floods() {
+    run(Side::Outbound("http"));
+}
+
+fn run(side: Side) {
+    for flood in floods() {
+        if let Err(error) = survive(side, &flood) {
+            panic!("{side:?}, {:?}: {error:#}", flood.kinds);
+        }
+    }
+}
+
+fn survive(side: Side, flood: &Flood) -> Result<()> {
+    let server = Server::start(Backend::default())?;
+    let proxy = Proxy::start(side, server.address())?;
+    ensure!(marked(&proxy)? == [200], "not even before the flood is anybody served");
+    let before = usage::of_process(proxy.pid())?;
+    let over = AtomicBool::new(false);
+    let (sent, others) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| -> Result<usize> {
+            for served in 1.. {
+                let statuses = marked(&proxy).context("another client during the flood")?;
+                ensure!(statuses == [200], "another client was answered {statuses:?}");
+                if over.load(Ordering::Relaxed) {
+                    return Ok(served);
+                }
+            }
+            unreachable!("it is over before so many were served")
+        });
+        let sent = pour(proxy.address(), flood);
+        over.store(true, Ordering::Relaxed);
+        (sent, others.join())
+    });
+    let (sent, served) = (sent?, others.expect("no panic of another client")?);
+    let mut abuse = Vec::new();
+    wait::until("the metric", METRIC_LIMIT, || {
+        let page = client::to_end(proxy.admin(), METRICS, Cut::Whole)?;
+        let text = page.responses.first().context("no metrics")?.text();
+        let lines = text.lines().filter(|line| line.starts_with("leno_http2_abuse_total"));
+        abuse = lines.map(str::to_owned).collect();
+        let value = |kind: &&str| {
+            let sample = format!("leno_http2_abuse_total{{kind=\"{kind}\"}} ");
+            abuse.iter().find_map(|line| line.strip_prefix(&sample)).unwrap_or("0").trim() != "0"
+        };
+        Ok(flood.kinds.iter().any(value).then_some(()))
+    })
+    .with_context(|| format!("{sent} pieces were sent; counted: {abuse:#?}"))?;
+    ensure!(marked(&proxy)? == [200], "nobody is served after the flood");
+    let after = usage::of_process(proxy.pid())?;
+    eprintln!(
+        "{side:?}, {:?}: {sent} pieces, {served} others served, KiB {} then {}, CPU {} us",
+        flood.kinds,
+        before.anonymous_kib,
+        after.anonymous_kib,
+        (after.cpu - before.cpu).total_us()
+    );
+    let allowed = before.anonymous_kib + MEMORY_SLACK_KIB;
+    ensure!(after.anonymous_kib <= allowed, "memory has grown: {before:?}, then {after:?}");
+    Ok(())
+}
+
+const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+fn marked(proxy: &Proxy) -> Result<Vec<u16>> {
+    client::statuses(proxy.address(), MARKER, &[false], Cut::Whole)
+}
+
+/// Sends a flood until the proxy ends the connection; how many pieces it took.
+fn pour(proxy: SocketAddr, flood: &Flood) -> Result<usize> {
+    let mut stream = TcpStream::connect(proxy)?;
+    stream.set_nonblocking(true)?;
+    let start = Instant::now();
+    let settings = frames::frame(4, 0, 0, &[]);
+    let mut unsent = [PREFACE, &settings, &flood.begin].concat();
+    let most = if flood.ends { MAX_PIECES } else { REFUSED_PIECES };
+    let mut nth = 0;
+    loop {
+        ensure!(start.elapsed() < LIMIT, "the flood goes on after {nth} pieces");
+        if unsent.is_empty() && nth < most {
+            unsent = (flood.piece)(u32::try_from(nth)?);
+            nth += 1;
+        }
+        let mut idle = true;
+        match stream.write(&unsent) {
+            Ok(count) => {
+                idle = count == 0;
+                unsent.drain(..count);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) if flood.ends => return Ok(nth),
+            Err(error) => return Err(error).context("the connection ended"),
+        }
+        match stream.read(&mut [0; 64 * 1024]) {
+            Ok(0) if flood.ends => return Ok(nth),
+            Ok(0) => bail!("the connection ended after {nth} pieces"),
+            Ok(_) => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) if flood.ends => return Ok(nth),
+            Err(error) => return Err(error).context("the connection ended"),
+        }
+        if nth == most && unsent.is_empty() {
+            ensure!(!flood.ends, "the proxy takes {nth} pieces and more");
+            return Ok(nth);
+        }
+        if idle {
+            std::thread::yield_now();
+        }
+    }
+}
