@@ -18,9 +18,9 @@ const CASE_LIMIT: Duration = Duration::from_secs(90);
 /// The server's port in the mesh.
 const PORT: u16 = 10_000;
 
-/// All cases of grpc-go's client but those that need somebody's credentials and those that its
-/// server does not play (`pick_first_unary`, `orca_per_rpc`, `orca_oob`).
-const CASES: [&str; 16] = [
+/// All cases of grpc-go's client but those that need somebody's credentials and `pick_first_unary`,
+/// for which its server does not say who it is.
+const CASES: [&str; 18] = [
     "empty_unary",
     "large_unary",
     "client_streaming",
@@ -37,7 +37,13 @@ const CASES: [&str; 16] = [
     "unimplemented_service",
     "rpc_soak",
     "channel_soak",
+    "orca_per_rpc",
+    "orca_oob",
 ];
+
+/// The balancer by which the client sees the load that the server reports (ORCA).
+const ORCA: &str =
+    r#"--service_config_json={"loadBalancingConfig":[{"test_backend_metrics_load_balancer":{}}]}"#;
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -105,14 +111,16 @@ fn cases(server: (&str, u16), run: impl Fn(&[String]) -> Result<Output>) -> Resu
 }
 
 fn arguments((host, port): (&str, u16), case: &str) -> Vec<String> {
-    vec![
+    let mut arguments = vec![
         format!("--server_host={host}"),
         format!("--server_port={port}"),
         format!("--test_case={case}"),
         // One call after the other would measure the machine.
         "--soak_per_iteration_max_acceptable_latency_ms=10000".into(),
         "--soak_overall_timeout_seconds=60".into(),
-    ]
+    ];
+    arguments.extend(case.starts_with("orca").then(|| ORCA.into()));
+    arguments
 }
 
 /// The list is of cases that the two programs pass without anybody between them.

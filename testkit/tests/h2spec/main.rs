@@ -5,12 +5,14 @@
 //!
 //! ```text
 //!   h2spec ── cases ──► leno-proxy ──► nginx (h2c)
+//!   h2spec ── cases ──► TLS ──► leno-proxy ──► nginx (h2c)
 //!   h2spec ── cases ──► leno-proxy ── mTLS ──► leno-proxy ──► nginx (h2c)     (needs root)
 //!      └── JUnit report ── Outcome: every case by name
 //! ```
 
 mod mesh;
 mod suite;
+mod tls;
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -117,8 +119,7 @@ fn the_proxy_passes_every_case_where_it_finds_the_protocol_out() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let nginx = Nginx::start(true)?;
     let proxy = Proxy::start(Side::Inbound, nginx.address)?;
-    // A connection that does not begin with the whole preface is not taken for HTTP/2 there.
-    let outcome = suite.run(proxy.address(), &[Group::Generic, Group::Hpack])?;
+    let outcome = suite.run(proxy.address(), &Group::ALL)?;
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     Ok(())
 }
