@@ -198,6 +198,7 @@ mod tests {
         plan.protocol = Protocol::Http1;
         plan.pace = Pace::Saturate;
         assert_eq!(Generator::Wrk.unable(&plan), None);
+        assert!(!Generator::Wrk.keeps_rates(&plan), "able to saturate, and to nothing else");
         plan.paths = vec!["/".into()];
         assert!(Generator::Wrk.unable(&plan).is_some_and(|why| why.contains("in turn")));
         assert_eq!(Generator::Leno.unable(&plan), None);
