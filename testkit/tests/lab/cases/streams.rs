@@ -72,6 +72,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(tls_connections_follow_the_name_that_they_ask_for),
         alone!(tcp_connections_follow_weights),
+        alone!(requests_and_connections_share_a_port),
     ]
 }
 
@@ -200,6 +201,53 @@ fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
         ensure!(metrics.contains("cause=\"backend-invalid\""), "{metrics}");
         lab.edit(MESH)?;
         until("b1", || banner(&lab, "bytes/9000"))
+    };
+    lab.explain(cases())
+}
+
+/// HTTP on a port that declares nothing follows the `HTTPRoute`, all else the `TCPRoute`; without the
+/// first, the second holds for HTTP, too.
+fn requests_and_connections_share_a_port(capture: Capture) -> Result<()> {
+    const SHARED: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab}
+spec:
+  command: [\"@BIN@/leno-peer\", http, --listen, \"[::]:8080\", --name, web]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: echo, namespace: lab}
+spec:
+  command: [\"@BIN@/leno-peer\", echo, --listen, \"[::]:9000\"]
+  ports: [{name: tcp, port: 9000, appProtocol: tcp}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: mixed, namespace: lab}
+spec: {selector: {app: b2}, ports: [{name: any, port: 9000}]}
+";
+    let requests = route("HTTPRoute", "web", ("mixed", ""), "{name: web, port: 8080}");
+    let connections = route("TCPRoute", "echo", ("mixed", ""), "{name: echo, port: 9000}");
+    let documents = format!("{MESH}{SHARED}{connections}");
+    let lab = Lab::start(&Options::new(capture), &format!("{documents}{requests}"), prepare)?;
+    let http = || {
+        let script = "curl -s -m 10 -o /dev/null -w '%{http_code} %header{x-served-by}' \
+                      http://mixed:9000/ || true";
+        Ok(lab.text("client", &["sh", "-c", script])?.trim().to_owned())
+    };
+    let echoed = || {
+        let script = "exec 3<>/dev/tcp/mixed/9000; printf hello >&3; timeout 10 head -c 5 <&3";
+        lab.text("client", &["bash", "-c", script])
+    };
+    let cases = || -> Result<()> {
+        until("200 web", http)?;
+        until("hello", echoed)?;
+        lab.edit(&documents)?;
+        // The echo sends the request back, which is no response.
+        until("000", http)?;
+        until("hello", echoed)
     };
     lab.explain(cases())
 }
