@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   client ──► nginx     Debian's, all addresses: HTTP declared; HTTP/2 on 81 (declared), 82 (not);
-//!                        gRPC declared on 83, where nobody listens
+//!                        gRPC declared on 83, where nobody listens; its own TLS on 443 (not
+//!                        declared) and 444 (declared)
 //!          ──► web       leno-peer, 2 instances, HTTP declared
 //!          ──► detect    leno-peer, HTTP, nothing declared
 //!          ──► local     leno-peer, bound to 127.0.0.1 only
@@ -124,6 +125,20 @@ fn prepare(directory: &Path) -> Result<()> {
         binaries::require(program, package)?;
     }
     fs::write(directory.join("nginx.conf"), nginx(&directory.display().to_string()))?;
+    let mut certify = Command::new(binaries::require("openssl", "openssl")?);
+    certify.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    certify.args([
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=nginx",
+        "-addext",
+        "subjectAltName=DNS:nginx",
+    ]);
+    certify.arg("-keyout").arg(directory.join("nginx.key"));
+    certify.arg("-out").arg(directory.join("nginx.crt"));
+    command::text(&mut certify, INITIALISE_LIMIT)?;
     fs::create_dir(directory.join("files"))?;
     fs::write(directory.join("files/10-mib"), vec![b'x'; 10 << 20])?;
     prepare_postgres(directory)?;
@@ -145,7 +160,12 @@ fn nginx(directory: &str) -> String {
          client_max_body_size 20m;\n    keepalive_requests 300;\n    \
          location / {{ return 200 \"hello over $server_protocol\\n\"; }}\n    \
          location /files/ {{ root {directory}; dav_methods PUT; }}\n    \
-         location /seen {{ return 200 \"[$http_leno_h1] $host $http_x_marker\\n\"; }}\n  \
+         location /seen {{ return 200 \"[$http_leno_h1] $host $http_x_marker\\n\"; }}\n  }}\n  \
+         server {{\n    listen 8443 ssl; listen [::]:8443 ssl;\n    \
+         listen 8444 ssl; listen [::]:8444 ssl;\n    ssl_protocols TLSv1.3;\n    \
+         ssl_certificate {directory}/nginx.crt;\n    \
+         ssl_certificate_key {directory}/nginx.key;\n    default_type text/plain;\n    \
+         location / {{ return 200 \"hello over $ssl_protocol for $ssl_server_name\\n\"; }}\n  \
          }}\n}}\n"
     )
 }

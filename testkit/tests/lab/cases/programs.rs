@@ -18,6 +18,7 @@ for i in range(2):
 pub(super) fn cases() -> Vec<Case> {
     vec![
         shared!(curl_fetches_from_nginx),
+        shared!(tls_of_the_applications_passes_as_it_is),
         shared!(a_python_client_keeps_its_connection_to_nginx),
         shared!(redis_works),
         shared!(postgres_works),
@@ -66,6 +67,31 @@ fn curl_fetches_from_nginx(lab: &Lab) -> Result<()> {
         ensure!(said == "hello from nginx\nhello from nginx\n", "got {said:?}");
         Ok(())
     })
+}
+
+/// The client checks the server's own certificate, so nobody has opened its TLS on the way.
+fn tls_of_the_applications_passes_as_it_is(lab: &Lab) -> Result<()> {
+    let certificate = lab.directory().join("nginx.crt").display().to_string();
+    for (port, metric) in [
+        ("443", Some("leno_tls_passthrough_total{direction=\"outbound\",server_name=\"nginx\"} ")),
+        // Declared: nobody looks into it.
+        ("444", None),
+    ] {
+        let counted = || -> Result<u64> {
+            let url = "http://127.0.0.1:15020/metrics";
+            let page = lab.text("client", &["curl", "-sS", "--fail", "-m", "20", url])?;
+            let count = metric.and_then(|name| page.lines().find_map(|l| l.strip_prefix(name)));
+            Ok(count.map_or(Ok(0), str::parse)?)
+        };
+        let before = counted()?;
+        let url = format!("https://nginx:{port}/");
+        let curl = ["curl", "-sS", "--fail", "-m", "20", "--cacert", &certificate, &url];
+        let said = lab.text("client", &curl).context(port)?;
+        ensure!(said == "hello over TLSv1.3 for nginx\n", "port {port}: got {said:?}");
+        let after = counted()?;
+        ensure!(after == before + u64::from(metric.is_some()), "{port}: {before}, then {after}");
+    }
+    Ok(())
 }
 
 fn a_python_client_keeps_its_connection_to_nginx(lab: &Lab) -> Result<()> {
