@@ -162,18 +162,15 @@ impl Draft<'_> {
                 | Object::GrpcRoute(_)
                 | Object::TlsRoute(_)
                 | Object::TcpRoute(_)
-                | Object::ReferenceGrant(_) => {
+                | Object::ReferenceGrant(_)
+                | Object::TrafficPolicy(_)
+                | Object::RateLimitPolicy(_) => {
                     self.plan.others.push(located.value.clone());
                 }
                 Object::EndpointSlice(slice) => self.plan.slices.push((**slice).clone()),
                 Object::Proxy(_) => {
                     let reason = "a Proxy document is for `leno-proxy --static`: remove it, leno up \
                                   makes the proxies itself";
-                    self.problem(located, "", reason.to_owned());
-                }
-                Object::TrafficPolicy(_) | Object::RateLimitPolicy(_) => {
-                    let reason = "discovery does not carry it yet, only `leno-proxy --static` \
-                                  takes it: remove it";
                     self.problem(located, "", reason.to_owned());
                 }
                 Object::Service(_) | Object::Workload(_) => {}

@@ -3,10 +3,12 @@
 //! `leno-peer` makes commands of them, so that a workload of the lab can be one.
 
 mod backend;
+mod faulty;
 mod http;
 mod script;
 mod server;
 
 pub use backend::Backend;
+pub use faulty::{Act, Faulty};
 pub use script::{Event, Step, Transcript, checksum, follow, talk};
 pub use server::{Behaviour, Server, serve};

@@ -2,13 +2,28 @@
 
 use std::sync::Arc;
 
+use leno_types::routes::RouteKind;
 use leno_types::traffic::{Scope, Timeouts, Traffic};
 
-/// What holds for a request to `port` that `route` sends (an HTTPRoute's namespace and name): of each
-/// part, what the policy with the narrowest scope says that speaks of it; of two with the same scope
-/// the older one, then the first by namespace and name, as Gateway API resolves conflicts.
+/// The rule of a route that a request follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleOf<'a> {
+    /// The kind of the route.
+    pub kind: RouteKind,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// The name of the rule, where it has one.
+    pub rule: Option<&'a str>,
+}
+
+/// What holds for a request to `port` that follows `route`: of each part, what the policy with the
+/// narrowest scope says that speaks of it (a rule before a route, a route before a port, a port before a
+/// service); of two with the same scope the older one, then the first by namespace and name, as
+/// Gateway API resolves conflicts.
 #[must_use]
-pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<(&str, &str)>) -> Traffic {
+pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>) -> Traffic {
     let mut holding: Vec<&Traffic> = policies.iter().map(|policy| &**policy).collect();
     holding.retain(|policy| narrowness(&policy.scope, port, route).is_some());
     holding.sort_by_key(|policy| {
@@ -22,12 +37,17 @@ pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<(&str, &str
 }
 
 /// How narrow a scope is; none where it does not hold for the request.
-fn narrowness(scope: &Scope, port: u16, route: Option<(&str, &str)>) -> Option<u8> {
+fn narrowness(scope: &Scope, port: u16, route: Option<RuleOf<'_>>) -> Option<u8> {
     match scope {
         Scope::Service => Some(0),
         Scope::Port(of) => (*of == port).then_some(1),
-        Scope::HttpRoute { namespace, name } => {
-            (route == Some((&**namespace, &**name))).then_some(2)
+        Scope::Route { kind, namespace, name, rule } => {
+            let of = route?;
+            let same = of.kind == *kind && of.namespace == &**namespace && of.name == &**name;
+            match rule {
+                None => same.then_some(2),
+                Some(rule) => (same && of.rule == Some(&**rule)).then_some(3),
+            }
         }
     }
 }
@@ -72,26 +92,36 @@ mod tests {
         Arc::new(Traffic { limits: Some(limits), ..policy })
     }
 
-    fn requests(policies: &[Arc<Traffic>], port: u16, route: Option<(&str, &str)>) -> Option<u32> {
+    fn requests(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>) -> Option<u32> {
         effective(policies, port, route).limits?.requests
     }
 
     #[test]
     fn the_narrowest_scope_holds_then_the_oldest_then_the_first_by_name() {
-        let route = Scope::HttpRoute { namespace: "shop".into(), name: "r".into() };
+        let scope = |rule: Option<&str>| Scope::Route {
+            kind: RouteKind::Http,
+            namespace: "shop".into(),
+            name: "r".into(),
+            rule: rule.map(Into::into),
+        };
+        let of = |kind, name, rule| Some(RuleOf { kind, namespace: "shop", name, rule });
         let mut policies = vec![
             with_requests(1, policy("young", 20, Scope::Service)),
             with_requests(2, policy("b", 10, Scope::Service)),
             with_requests(3, policy("a", 10, Scope::Service)),
             with_requests(4, policy("port", 30, Scope::Port(80))),
-            with_requests(5, policy("route", 40, route)),
+            with_requests(5, policy("route", 40, scope(None))),
+            with_requests(6, policy("rule", 50, scope(Some("slow")))),
         ];
         for _ in 0..policies.len() {
             policies.rotate_left(1);
             assert_eq!(requests(&policies, 81, None), Some(3));
             assert_eq!(requests(&policies, 80, None), Some(4));
-            assert_eq!(requests(&policies, 80, Some(("shop", "r"))), Some(5));
-            assert_eq!(requests(&policies, 80, Some(("shop", "other"))), Some(4));
+            assert_eq!(requests(&policies, 80, of(RouteKind::Http, "r", None)), Some(5));
+            assert_eq!(requests(&policies, 80, of(RouteKind::Http, "r", Some("fast"))), Some(5));
+            assert_eq!(requests(&policies, 80, of(RouteKind::Http, "r", Some("slow"))), Some(6));
+            assert_eq!(requests(&policies, 80, of(RouteKind::Grpc, "r", None)), Some(4));
+            assert_eq!(requests(&policies, 80, of(RouteKind::Http, "other", None)), Some(4));
         }
         assert_eq!(requests(&[], 80, None), None);
     }

@@ -33,7 +33,7 @@ pub struct PolicyTarget {
     pub kind: String,
     /// The name.
     pub name: String,
-    /// A port, by its name or number.
+    /// A port of a Service by its name or number, or a rule of a route by its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
 }
@@ -42,7 +42,7 @@ pub struct PolicyTarget {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrafficPolicySpec {
-    /// What it is for: Services, HTTPRoutes.
+    /// What it is for: Services, HTTPRoutes, GRPCRoutes.
     pub target_refs: Vec<PolicyTarget>,
     /// When a request is sent again.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,6 @@ metadata: {name: cart, namespace: shop}
 spec:
   targetRefs:
   - {group: '', kind: Service, name: cart, sectionName: http}
-  - {group: gateway.networking.k8s.io, kind: HTTPRoute, name: cart}
   retries:
     attempts: 3
     on: [connect-failure, reset, refused-stream, timeout, 5xx, 429, UNAVAILABLE]
@@ -25,8 +24,7 @@ spec:
     maxRetryAfter: 2s
     budget: {percent: 25, minPerSecond: 5}
   timeouts: {request: 10s, response: 5s, idle: 1m, stream: 1h}
-  hedging: {delay: 50ms, copies: 2}
-  limits: {connections: 100, requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true}
+  limits: {requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true}
   ejection:
     consecutiveFailures: 5
     successRate: {interval: 5s, minimumRequests: 20, deviations: 2.5}
@@ -39,7 +37,6 @@ spec:
     hash: {header: X-User}
     sessionCookie: stick
     slowStart: 30s
-    overflow: 8
   faults:
     delay: {by: 100ms, percent: 0.5}
     abort: {status: 503, percent: 10}
@@ -54,7 +51,7 @@ spec:
   limits:
   - {requests: 100}
   - {requests: 10, per: 1m, burst: 3, by: {header: X-User}}
-  - {requests: 50, by: {client: true}, scope: Global}
+  - {requests: 50, by: {client: true}, scope: Instance}
 ";
 
 fn policy(text: &str) -> TrafficPolicy {
@@ -100,7 +97,6 @@ fn every_part_is_read_and_told() {
             stream: seconds(3600)
         }
     );
-    assert_eq!(traffic.hedging.unwrap().copies, 2);
     let limits = traffic.limits.unwrap();
     assert_eq!((limits.requests, limits.pending, limits.adaptive), (Some(200), Some(50), true));
     let ejection = traffic.ejection.unwrap();
@@ -133,7 +129,7 @@ fn limits_are_told() {
     assert_eq!(keys, [LimitKey::Workload, header, LimitKey::Client]);
     assert_eq!((limits[0].requests, limits[0].burst), (100, 100));
     assert_eq!((limits[1].per, limits[1].burst), (Duration::from_secs(60), 3));
-    assert!(!limits[0].is_global && limits[2].is_global);
+    assert!(limits.iter().all(|limit| !limit.is_global));
     assert!(limits.iter().all(|limit| limit.port == Some(8080)));
 }
 
@@ -153,12 +149,7 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
         "kind: Secret, name: cart",
         "p.yaml:6:23: spec.targetRefs[0].kind: Secret of group \"\" is no target: use Service of group",
     ),
-    (
-        "name: cart}\n  retries",
-        "name: cart, sectionName: x}\n  retries",
-        "spec.targetRefs[1].sectionName: names a port",
-    ),
-    ("attempts: 3", "attempts: 11", "p.yaml:9:15: spec.retries.attempts: is not from 1 to 10"),
+    ("attempts: 3", "attempts: 11", "p.yaml:8:15: spec.retries.attempts: is not from 1 to 10"),
     ("5xx", "2xx", "spec.retries.on[4]: \"2xx\" is no failure: use connect-failure"),
     ("UNAVAILABLE", "OK", "spec.retries.on[6]: \"OK\" is no failure"),
     ("perTryTimeout: 250ms", "perTryTimeout: 250", "spec.retries.perTryTimeout: should be a text"),
@@ -170,7 +161,27 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     ),
     ("maxBackoff: 1s", "maxBackoff: 1ms", "spec.retries.maxBackoff: is shorter than backoff"),
     ("percent: 25", "percent: 1001", "spec.retries.budget.percent: is more than 1000"),
-    ("copies: 2", "copies: 9", "spec.hedging.copies: is not from 1 to 3"),
+    (
+        "  limits: {",
+        "  hedging: {delay: 50ms, copies: 9}\n  limits: {connections: 9, ",
+        "spec.hedging.copies: is not from 1 to 3",
+    ),
+    (
+        "  limits: {",
+        "  hedging: {delay: 50ms}\n  limits: {",
+        "spec.hedging: no proxy does that yet",
+    ),
+    ("limits: {", "limits: {connections: 9, ", "spec.limits.connections: no proxy does that"),
+    (
+        "slowStart: 30s",
+        "slowStart: 30s\n    overflow: 8",
+        "spec.balancing.overflow: no proxy does that yet",
+    ),
+    (
+        "group: '', kind: Service,",
+        "group: gateway.networking.k8s.io, kind: HTTPRoute,",
+        "spec.ejection: is of endpoints, which a route has none of",
+    ),
     ("requests: 200", "requests: 0", "spec.limits.requests: 0 lets nothing through"),
     (
         "requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true",
@@ -198,7 +209,7 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     ("algorithm: Maglev", "algorithm: Best", "spec.balancing.algorithm: unknown variant `Best`"),
     ("percent: 0.5", "percent: 101", "spec.faults.delay.percent: 101 is not from 0 to 100"),
     ("status: 503", "status: 42", "spec.faults.abort.status: 42 is not from 200 to 599"),
-    ("hedging:", "hedgeing:", "spec.hedgeing: unknown field"),
+    ("  faults:", "  foults:", "spec.foults: unknown field"),
 ];
 
 /// The same of [`LIMITS`].
@@ -211,7 +222,13 @@ const OF_LIMITS: &[(&str, &str, &str)] = &[
     ("burst: 3", "burst: 0", "spec.limits[1].burst: 0 lets nothing through"),
     ("per: 1m", "per: 25h", "spec.limits[1].per: is longer than 24h"),
     ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: names not one key"),
-    ("scope: Global", "scope: Everywhere", "spec.limits[2].scope: unknown variant `Everywhere`"),
+    ("scope: Instance", "scope: Everywhere", "spec.limits[2].scope: unknown variant `Everywhere`"),
+    ("scope: Instance", "scope: Global", "spec.limits[2].scope: no control plane leases tokens"),
+    (
+        "name: cart}]",
+        "name: cart, sectionName: x}]",
+        "spec.targetRefs[0].sectionName: names a port of a Service or a rule",
+    ),
 ];
 
 #[test]

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::routes::Route;
+use crate::traffic::{RateLimit, Traffic};
 use crate::{Identity, InstanceName, MtlsMode, Protocol, ServiceName};
 
 /// What stands behind one IP address.
@@ -35,6 +36,8 @@ pub struct Service {
     /// Where requests to it go instead of its own endpoints: the routes that hold for the client
     /// that this value was made for. None means that nobody has attached any.
     pub routes: Arc<[Arc<Route>]>,
+    /// The policies of the service, and those of its routes.
+    pub traffic: Arc<[Arc<Traffic>]>,
 }
 
 /// What a proxy asks about.
@@ -101,6 +104,8 @@ pub struct ServerPolicy {
     /// The ports that the workload or a service names, and what they carry;
     /// [`Protocol::Detect`] where nobody says. Of any other port nobody but the workload knows.
     pub ports: Vec<PortProtocol>,
+    /// How many requests the workload takes.
+    pub limits: Arc<[RateLimit]>,
 }
 
 /// A port number and what it carries.

@@ -30,7 +30,7 @@ pub struct Route {
 }
 
 /// What a route matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RouteKind {
     /// Connections that are relayed as bytes: `TCPRoute`.
     Tcp,

@@ -7,7 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::routes::RouteKind;
+
 /// How clients treat a service, or what one route sends to it.
+///
+/// Retries, timeouts, hedging and faults are of a request: those of the service that was dialled hold, and
+/// of the route that it follows. Limits, ejection and balancing are of endpoints: those of the service whose
+/// endpoints they are hold, whatever led there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Where it comes from.
@@ -50,12 +56,16 @@ pub enum Scope {
     Service,
     /// One port.
     Port(u16),
-    /// What this HTTPRoute sends.
-    HttpRoute {
+    /// What a route sends.
+    Route {
+        /// Its kind.
+        kind: RouteKind,
         /// Its namespace.
         namespace: Arc<str>,
         /// Its name.
         name: Arc<str>,
+        /// The rule of this name; none means all of them.
+        rule: Option<Arc<str>>,
     },
 }
 

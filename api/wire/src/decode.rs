@@ -1,6 +1,7 @@
 //! From messages to the mesh's values, checked.
 
 mod routes;
+mod traffic;
 
 use std::net::IpAddr;
 
@@ -121,7 +122,8 @@ impl TryFrom<proto::Service> for Service {
             .collect::<Result<Vec<_>, _>>()?;
         ports.sort_by_key(|port| port.port);
         let routes = routes::routes(message.routes)?;
-        Ok(Self { vips: ips(&message.vips)?, name, ports, routes })
+        let traffic = traffic::traffic(message.traffic)?;
+        Ok(Self { vips: ips(&message.vips)?, name, ports, routes, traffic })
     }
 }
 
@@ -157,7 +159,12 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
                 });
             }
         };
-        Ok(Self { workload: message.workload.parse()?, mtls, ports: ports(&message.ports)? })
+        Ok(Self {
+            workload: message.workload.parse()?,
+            mtls,
+            ports: ports(&message.ports)?,
+            limits: traffic::rate_limits(message.limits)?,
+        })
     }
 }
 

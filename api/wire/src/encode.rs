@@ -1,6 +1,7 @@
 //! From the mesh's values to messages. Never fails.
 
 mod routes;
+mod traffic;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,6 +23,7 @@ impl From<&Service> for proto::Service {
             ports,
             identities: identities.texts,
             routes: service.routes.iter().map(routes::route).collect(),
+            traffic: service.traffic.iter().map(|policy| traffic::traffic(policy)).collect(),
         }
     }
 }
@@ -43,6 +45,7 @@ impl From<&ServerPolicy> for proto::ServerPolicy {
             workload: policy.workload.to_string(),
             mtls: mtls(policy.mtls).into(),
             ports: ports(&policy.ports),
+            limits: policy.limits.iter().map(traffic::rate_limit).collect(),
         }
     }
 }

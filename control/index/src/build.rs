@@ -1,5 +1,6 @@
 //! From facts to the values that proxies are told; pure.
 
+pub(crate) mod policies;
 mod routes;
 
 use std::collections::BTreeMap;
@@ -30,8 +31,12 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService>
     };
     let ports = row.ports.iter().map(port).collect();
     let (routes, consumers) = routes::routes(facts, name, row);
-    let service = Service { name: name.clone(), vips: row.vips.clone(), ports, routes };
-    let own = |(of, routes)| (of, Service { routes, ..service.clone() });
+    let traffic = policies::traffic(facts, name, row, &routes);
+    let service = Service { name: name.clone(), vips: row.vips.clone(), ports, routes, traffic };
+    let own = |(of, routes): (_, routes::Routes)| {
+        let traffic = policies::traffic(facts, name, row, &routes);
+        (of, Service { routes, traffic, ..service.clone() })
+    };
     let consumers = consumers.into_iter().map(own).collect();
     Some(BuiltService { service, consumers })
 }
@@ -46,7 +51,8 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
         identity: facts.identity(name).cloned(),
         ports: ports.clone(),
     };
-    let policy = ServerPolicy { workload: name.clone(), mtls: facts.mode(name, row), ports };
+    let (mtls, limits) = (facts.mode(name, row), policies::limits(facts, name));
+    let policy = ServerPolicy { workload: name.clone(), mtls, ports, limits };
     Some((workload, policy))
 }
 

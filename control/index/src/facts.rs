@@ -1,5 +1,6 @@
 //! The rows of all objects, and who refers to whom.
 
+mod policies;
 mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,8 +9,10 @@ use leno_resources::{Object, ObjectKey, mtls_mode};
 use leno_types::{Identity, InstanceName, MtlsMode, ServiceName};
 
 use crate::index::Settings;
+use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
 
+use policies::Attached;
 use routes::RouteFacts;
 
 #[derive(Clone, Debug)]
@@ -28,6 +31,8 @@ pub(crate) struct Facts {
     /// The instances of each object.
     owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
     routes: RouteFacts,
+    traffic: Attached<TrafficRow>,
+    rate_limits: Attached<RateLimitRow>,
 }
 
 /// What a change can have a bearing on.
@@ -53,6 +58,8 @@ impl Facts {
             instances: BTreeMap::new(),
             owned: BTreeMap::new(),
             routes: RouteFacts::default(),
+            traffic: Attached::default(),
+            rate_limits: Attached::default(),
         }
     }
 
@@ -104,11 +111,20 @@ impl Facts {
                 let row = rows::routes::grant(grant);
                 row.map(|row| self.routes.put_grant(&key, row, touched)).is_some()
             }
-            // Certificates, static proxies and policies are no matter of discovery.
-            Object::ServiceAccount(_)
-            | Object::Proxy(_)
-            | Object::TrafficPolicy(_)
-            | Object::RateLimitPolicy(_) => true,
+            Object::TrafficPolicy(policy) => {
+                let row = rows::policies::traffic(policy);
+                self.touch_targets(&row.targets, touched);
+                self.traffic.put(&key, row);
+                true
+            }
+            Object::RateLimitPolicy(policy) => {
+                let row = rows::policies::rate_limits(policy);
+                self.touch_limited(&row.targets, touched);
+                self.rate_limits.put(&key, row);
+                true
+            }
+            // Certificates and static proxies are no matter of discovery.
+            Object::ServiceAccount(_) | Object::Proxy(_) => true,
         };
         if !taken {
             tracing::debug!(object = %key, "left out: nothing in it for the mesh");
@@ -146,7 +162,17 @@ impl Facts {
                 self.routes.remove(key, touched);
             }
             Kind::ReferenceGrant => self.routes.remove_grant(key, touched),
-            Kind::ServiceAccount | Kind::Proxy | Kind::TrafficPolicy | Kind::RateLimitPolicy => {}
+            Kind::TrafficPolicy => {
+                if let Some(row) = self.traffic.remove(key) {
+                    self.touch_targets(&row.targets, touched);
+                }
+            }
+            Kind::RateLimitPolicy => {
+                if let Some(row) = self.rate_limits.remove(key) {
+                    self.touch_limited(&row.targets, touched);
+                }
+            }
+            Kind::ServiceAccount | Kind::Proxy => {}
         }
     }
 
@@ -156,6 +182,26 @@ impl Facts {
 
     pub(crate) fn routes(&self) -> &RouteFacts {
         &self.routes
+    }
+
+    pub(crate) fn traffic(&self) -> &Attached<TrafficRow> {
+        &self.traffic
+    }
+
+    pub(crate) fn rate_limits(&self) -> &Attached<RateLimitRow> {
+        &self.rate_limits
+    }
+
+    /// The object that an instance is of. An instance that no object claims is of the Workload whose
+    /// instances have such names.
+    pub(crate) fn owner(&self, name: &InstanceName) -> Option<ObjectKey> {
+        if let Some(claims) = self.instances.get(name) {
+            return claims.keys().next().cloned();
+        }
+        let (workload, number) = name.name.rsplit_once('-')?;
+        number.parse::<u32>().ok()?;
+        let kind = leno_resources::Kind::Workload;
+        Some(ObjectKey { kind, namespace: name.namespace.to_string(), name: workload.to_owned() })
     }
 
     /// The slices of a service, by name.
@@ -263,6 +309,33 @@ impl Facts {
         touched.served.extend(endpoints.filter_map(|endpoint| endpoint.instance.clone()));
         touched.services.insert(name.clone());
         self.routes.touch_referring(name, touched);
+    }
+
+    /// What clients do has changed for services, or for what routes send.
+    fn touch_targets(&self, targets: &[TargetRow], touched: &mut Touched) {
+        for target in targets {
+            match target {
+                TargetRow::Service(name, _) => drop(touched.services.insert(name.clone())),
+                TargetRow::Object(route, _) => {
+                    touched.services.extend(self.routes.parents(route).cloned());
+                }
+            }
+        }
+    }
+
+    /// What workloads take has changed, for those behind services or for themselves.
+    fn touch_limited(&self, targets: &[TargetRow], touched: &mut Touched) {
+        for target in targets {
+            match target {
+                TargetRow::Service(name, _) => {
+                    let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
+                    touched.served.extend(endpoints.filter_map(|one| one.instance.clone()));
+                }
+                TargetRow::Object(workload, _) => {
+                    touched.served.extend(self.owned.get(workload).into_iter().flatten().cloned());
+                }
+            }
+        }
     }
 
     fn touch_namespace(&self, namespace: &str, touched: &mut Touched) {

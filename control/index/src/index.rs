@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
+use leno_types::traffic::RateLimit;
 use leno_types::{InstanceName, MtlsMode, ServiceName, TrustDomain};
 
 use crate::build;
@@ -90,6 +91,12 @@ impl Index {
     #[must_use]
     pub fn server_policy(&self, name: &InstanceName) -> Option<Arc<ServerPolicy>> {
         self.tables.policies.get(name).cloned()
+    }
+
+    /// How many requests an instance takes, whether it is known or not.
+    #[must_use]
+    pub fn rate_limits(&self, name: &InstanceName) -> Arc<[RateLimit]> {
+        build::policies::limits(&self.facts, name)
     }
 
     /// The services of a namespace, by name.

@@ -3,6 +3,7 @@
 //! Objects from [`leno_resources::load`] always fit. What another source lets through and does not
 //! fit makes no row, as if it were not there: a part that is left out could turn mTLS off.
 
+pub(crate) mod policies;
 pub(crate) mod routes;
 
 use std::net::IpAddr;

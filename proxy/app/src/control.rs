@@ -52,8 +52,6 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         drain_timeout: drain_timeout(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),
-        traffic: Arc::default(),
-        rate_limits: Arc::default(),
     })
 }
 

@@ -1,19 +1,15 @@
 //! Running without a control plane, from YAML documents.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use leno_discovery::Directory;
 use leno_index::{Change, Index, Settings};
-use leno_outbound::{Fixed as FixedDestination, TrafficTable};
-use leno_resources::{
-    Documents, Object, PolicyTarget, Proxy, ProxyIdentity, STDIN, TrafficPolicy, load,
-};
+use leno_outbound::Fixed as FixedDestination;
+use leno_resources::{Documents, Object, Proxy, ProxyIdentity, STDIN, load};
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Resolution, ServerPolicy, Subject};
-use leno_types::traffic::{RateLimit, Scope, Traffic};
 use leno_types::{InstanceName, MtlsMode, ServiceName};
 use tokio::sync::watch;
 
@@ -57,9 +53,9 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
             Some(FixedDestination { resolution, port: wanted.port })
         }
     };
-    let traffic = Arc::new(traffic(&documents, &index)?);
-    let rate_limits = rate_limits(&documents, &index, &instance)?.into();
-    let policy = ServerPolicy { workload: instance.clone(), mtls, ports: Vec::new() };
+    check_targets(&documents, &index)?;
+    let limits = index.rate_limits(&instance);
+    let policy = ServerPolicy { workload: instance.clone(), mtls, ports: Vec::new(), limits };
     let client = Arc::clone(&instance.namespace);
     let directory =
         Directory::fixed(move |subject| index.resolve(subject, &client)).with_server_policy(policy);
@@ -79,8 +75,6 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         drain_timeout: drain_timeout(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),
-        traffic,
-        rate_limits,
     })
 }
 
@@ -104,104 +98,28 @@ fn index(documents: &Documents) -> Index {
     index
 }
 
-/// What the traffic policies say about services.
-fn traffic(documents: &Documents, index: &Index) -> anyhow::Result<TrafficTable> {
-    let mut table: HashMap<ServiceName, Vec<Arc<Traffic>>> = HashMap::new();
+/// Whether what policies are for is there: without a control plane nothing will come later.
+fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
     for located in &documents.objects {
-        let Object::TrafficPolicy(policy) = &located.value else { continue };
-        if let Some(part) = not_done(policy) {
-            bail!("{}:{}: {part}: no proxy does that yet, remove it", located.file, located.place);
-        }
-        for target in &policy.spec.target_refs {
-            let (name, port) = service_of(target, &policy.metadata.namespace, index)
-                .with_context(|| format!("{}:{}", located.file, located.place))?;
-            let scope = port.map_or(Scope::Service, Scope::Port);
-            table.entry(name).or_default().push(Arc::new(policy.traffic(scope)));
-        }
-    }
-    Ok(table.into_iter().map(|(name, policies)| (name, policies.into())).collect())
-}
-
-/// A part of a policy that would be without effect.
-fn not_done(policy: &TrafficPolicy) -> Option<&'static str> {
-    let spec = &policy.spec;
-    let of_route = spec.target_refs.iter().any(|target| target.kind != "Service");
-    let balancing = spec.balancing.as_ref();
-    let limits = spec.limits.as_ref();
-    [
-        (of_route, "spec.targetRefs: a target that is no Service"),
-        (spec.hedging.is_some(), "spec.hedging"),
-        (limits.is_some_and(|limits| limits.connections.is_some()), "spec.limits.connections"),
-        (balancing.is_some_and(|of| of.overflow.is_some()), "spec.balancing.overflow"),
-    ]
-    .into_iter()
-    .find_map(|(is_there, part)| is_there.then_some(part))
-}
-
-/// The rate limits of the instance that the proxy serves: those of its Workload, and of Services
-/// that it is an endpoint of.
-fn rate_limits(
-    documents: &Documents,
-    index: &Index,
-    instance: &InstanceName,
-) -> anyhow::Result<Vec<RateLimit>> {
-    let mut limits = Vec::new();
-    for located in &documents.objects {
-        let Object::RateLimitPolicy(policy) = &located.value else { continue };
-        let namespace = &policy.metadata.namespace;
-        for target in &policy.spec.target_refs {
-            if target.kind == "Workload" {
-                if **namespace == *instance.namespace && is_instance_of(instance, &target.name) {
-                    limits.extend(policy.limits(None));
-                }
-                continue;
+        let (namespace, targets) = match &located.value {
+            Object::TrafficPolicy(of) => (&of.metadata.namespace, &of.spec.target_refs),
+            Object::RateLimitPolicy(of) => (&of.metadata.namespace, &of.spec.target_refs),
+            _ => continue,
+        };
+        for target in targets.iter().filter(|target| target.kind == "Service") {
+            let name = ServiceName::new(namespace, &target.name)?;
+            let place = || format!("{}:{}: targetRefs", located.file, located.place);
+            let Some(service) = index.service(&name) else {
+                bail!("{}: there is no Service {name}", place());
+            };
+            let Some(section) = &target.section_name else { continue };
+            let mut ports = service.ports.iter();
+            if !ports.any(|port| *port.name == **section || section.parse() == Ok(port.port)) {
+                bail!("{}: {name} has no port {section}", place());
             }
-            let (name, port) = service_of(target, namespace, index)
-                .with_context(|| format!("{}:{}", located.file, located.place))?;
-            let service = index.service(&name).context("it was found just now")?;
-            let ports = service.ports.iter().filter(|of| port.is_none_or(|port| of.port == port));
-            let endpoints = ports.flat_map(|port| port.endpoints.iter());
-            let mut own: Vec<u16> = endpoints
-                .filter(|endpoint| endpoint.workload.as_ref() == Some(instance))
-                .map(|endpoint| endpoint.port)
-                .collect();
-            own.sort_unstable();
-            own.dedup();
-            limits.extend(own.into_iter().flat_map(|port| policy.limits(Some(port))));
         }
     }
-    if limits.iter().any(|limit| limit.is_global) {
-        bail!("a rate limit of scope Global needs a control plane, which --static has none of");
-    }
-    Ok(limits)
-}
-
-/// Whether `<workload>-<number>`, or the workload itself.
-fn is_instance_of(instance: &InstanceName, workload: &str) -> bool {
-    let number = instance.name.strip_prefix(workload);
-    number.is_some_and(|rest| match rest.strip_prefix('-') {
-        Some(number) => number.parse::<u32>().is_ok(),
-        None => rest.is_empty(),
-    })
-}
-
-/// The service that a policy is for, and its port where it names one.
-fn service_of(
-    target: &PolicyTarget,
-    namespace: &str,
-    index: &Index,
-) -> anyhow::Result<(ServiceName, Option<u16>)> {
-    let name = ServiceName::new(namespace, &target.name)?;
-    let Some(service) = index.service(&name) else {
-        bail!("targetRefs: there is no Service {name}");
-    };
-    let Some(section) = &target.section_name else { return Ok((name, None)) };
-    let is_it = |port: &&leno_types::mesh::ServicePort| {
-        *port.name == **section || section.parse() == Ok(port.port)
-    };
-    let port = service.ports.iter().find(is_it).map(|port| port.port);
-    let port = port.with_context(|| format!("targetRefs: {name} has no port {section}"))?;
-    Ok((name, Some(port)))
+    Ok(())
 }
 
 /// The files are relative to the folder of the document that names them.

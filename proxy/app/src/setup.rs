@@ -6,12 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use leno_discovery::Directory;
 use leno_http::Limits;
-use leno_outbound::{Fixed, TrafficTable};
+use leno_outbound::Fixed;
 use leno_telemetry::access::{Format, Log};
 use leno_tls::{Credentials, Keyring};
 use leno_transport::budget::Budget;
 use leno_types::mesh::ServerPolicy;
-use leno_types::traffic::RateLimit;
 use leno_types::{Identity, InstanceName};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::watch;
@@ -47,8 +46,6 @@ pub(crate) struct Setup {
     pub(crate) drain_timeout: Duration,
     pub(crate) access_log: Option<Log>,
     pub(crate) budget: Budget,
-    pub(crate) traffic: Arc<TrafficTable>,
-    pub(crate) rate_limits: Arc<[RateLimit]>,
 }
 
 /// Who the proxy is, as far as it has a certificate.
@@ -84,8 +81,6 @@ impl Setup {
             access_log: self.access_log.clone(),
             max_connections: max_connections(self.workers),
             budget: self.budget,
-            traffic: Arc::clone(&self.traffic),
-            rate_limits: Arc::clone(&self.rate_limits),
             workers: self.workers,
         }
     }

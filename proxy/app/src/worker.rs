@@ -12,7 +12,7 @@ use anyhow::Context;
 use leno_discovery::Directory;
 use leno_http::Limits;
 use leno_inbound::Inbound;
-use leno_outbound::{Fixed, Outbound, TrafficTable};
+use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::access::Log;
 use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector};
@@ -20,7 +20,6 @@ use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{Activity, Listener, Stream};
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
-use leno_types::traffic::RateLimit;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -52,10 +51,6 @@ pub(crate) struct Plan {
     pub(crate) max_connections: usize,
     /// What its buffers and connections are charged to.
     pub(crate) budget: Budget,
-    /// How services are to be treated.
-    pub(crate) traffic: Arc<TrafficTable>,
-    /// How many requests the application takes.
-    pub(crate) rate_limits: Arc<[RateLimit]>,
     /// How many workers there are.
     pub(crate) workers: u16,
 }
@@ -216,7 +211,6 @@ impl Planes {
             activity: Rc::clone(&activity),
             limits: plan.limits.clone(),
             fixed: plan.fixed,
-            traffic: plan.traffic,
         });
         let inbound = Inbound::new(leno_inbound::Parts {
             workload: plan.instance,
@@ -227,7 +221,6 @@ impl Planes {
             activity: Rc::clone(&activity),
             limits: plan.limits,
             application: plan.application,
-            rate_limits: plan.rate_limits,
             workers: plan.workers,
         });
         let max_connections = plan.max_connections;

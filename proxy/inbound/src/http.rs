@@ -32,7 +32,7 @@ const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 pub(crate) async fn serve_http1<S: Io>(
     shared: &Shared,
     application: &Application,
-    (edge, key): (&Edge, Option<&Key>),
+    (edge, key): (&Edge, &Key),
     client: S,
     first: &[u8],
 ) {
@@ -49,11 +49,11 @@ pub(crate) async fn serve_http1<S: Io>(
 }
 
 /// A request of an HTTP/2 client, with what it is served by.
-pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Edge>, Option<Rc<Key>>), Call);
+pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Edge>, Rc<Key>), Call);
 
 async fn serve_call((shared, application, (edge, key), call): Job) {
     let _busy = shared.parts.activity.enter();
-    forward_call(&shared, &application, (&edge, key.as_deref()), call).await;
+    forward_call(&shared, &application, (&edge, &key), call).await;
 }
 
 /// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
@@ -61,13 +61,14 @@ async fn serve_call((shared, application, (edge, key), call): Job) {
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Shared>,
     application: &Rc<Application>,
-    (edge, key): (&Rc<Edge>, Option<Rc<Key>>),
+    (edge, key): (&Rc<Edge>, Rc<Key>),
     (client, first): (S, &[u8]),
     is_mesh: bool,
 ) {
     let begin = |request| {
         let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
-        let job = (Rc::clone(shared), Rc::clone(application), (Rc::clone(edge), key.clone()), call);
+        let job =
+            (Rc::clone(shared), Rc::clone(application), (Rc::clone(edge), Rc::clone(&key)), call);
         shared.tasks.run(job, serve_call);
     };
     let drained = shared.parts.activity.drained();
@@ -81,13 +82,13 @@ pub(crate) async fn serve_http2<S: Io>(
 async fn forward<S: Io>(
     shared: &Shared,
     application: &Application,
-    (edge, key): (&Edge, Option<&Key>),
+    (edge, key): (&Edge, &Key),
     (client, request): (&mut Conn<S>, &RequestHead),
 ) -> After {
     let registry = &shared.parts.registry;
     let head = request.view(client.received());
     let begun = registry.begin(head.version().as_str(), head.method(), head.target());
-    if let Err(wait) = shared.limits.check(registry, key, head) {
+    if let Err(wait) = shared.limits().check(registry, key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, false));
         let line = limit::retry_after(wait);
         return client.answer(request, &limit::answer(line.as_ref())).await;
@@ -122,13 +123,13 @@ async fn forward<S: Io>(
 async fn forward_call(
     shared: &Shared,
     application: &Application,
-    (edge, key): (&Edge, Option<&Key>),
+    (edge, key): (&Edge, &Key),
     mut call: Call,
 ) {
     let head = call.view();
     let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = call.is_grpc();
-    if let Err(wait) = shared.limits.check(&shared.parts.registry, key, head) {
+    if let Err(wait) = shared.limits().check(&shared.parts.registry, key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, is_grpc));
         let line = limit::retry_after(wait);
         return call.respond(&limit::answer(line.as_ref()));

@@ -35,7 +35,6 @@ use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
 use leno_tls::{Acceptor, MeshStream};
 use leno_transport::{Activity, Stream, original_destination};
 use leno_types::mesh::{ServerPolicy, declared};
-use leno_types::traffic::RateLimit;
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -67,9 +66,7 @@ pub struct Parts {
     pub limits: Limits,
     /// Where the application is, whatever the original destination.
     pub application: Option<SocketAddr>,
-    /// How many requests it takes.
-    pub rate_limits: Arc<[RateLimit]>,
-    /// How many workers share that.
+    /// How many workers share what the policy allows.
     pub workers: u16,
 }
 
@@ -86,7 +83,10 @@ pub(crate) struct Shared {
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// Those that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
-    pub(crate) limits: RateLimits,
+    /// How many requests the policy allows.
+    limits: RefCell<Rc<RateLimits>>,
+    /// Tells when the policy has changed.
+    limited: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
 }
 
 /// Who is on a connection, and for what.
@@ -100,9 +100,12 @@ impl Inbound {
     /// The inbound side, ready to serve.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let limits = RateLimits::new(&parts.rate_limits, parts.workers);
+        let limits = RefCell::new(Rc::new(RateLimits::none()));
+        let mut limited = parts.policy.clone();
+        limited.mark_changed();
         let (h2_limits, tasks) = (Rc::default(), Tasks::new());
-        let shared = Rc::new(Shared { parts, h2_limits, tasks, limits });
+        let limited = RefCell::new(limited);
+        let shared = Rc::new(Shared { parts, h2_limits, tasks, limits, limited });
         Self { shared, applications: RefCell::default() }
     }
 
@@ -130,7 +133,7 @@ impl Inbound {
             }
             Some(Accepted::Http { stream, first, version }) => {
                 let edge = self.shared.edge(&client);
-                let key = self.shared.limits.key(&client, application.dialled().port());
+                let key = Key::new(&client, application.dialled().port());
                 let client = (stream, &first[..]);
                 self.requests((&edge, key, false), &application, client, version).await;
             }
@@ -157,7 +160,7 @@ impl Inbound {
     ) {
         let edge = self.shared.edge(client);
         let is_mesh = client.identity.is_some();
-        let key = self.shared.limits.key(client, application.dialled().port());
+        let key = Key::new(client, application.dialled().port());
         let version = match (protocol, declared) {
             (Protocol::Http2, _) => Version::Http2,
             (Protocol::Http1, _) => Version::Http11,
@@ -191,16 +194,16 @@ impl Inbound {
     /// Serves the requests of a client, of which `first` was read already.
     async fn requests<S: Io>(
         &self,
-        (edge, key, is_mesh): (&Rc<Edge>, Option<Key>, bool),
+        (edge, key, is_mesh): (&Rc<Edge>, Key, bool),
         application: &Rc<Application>,
         (stream, first): (S, &[u8]),
         version: Version,
     ) {
         if version == Version::Http2 {
-            let counted = (edge, key.map(Rc::new));
+            let counted = (edge, Rc::new(key));
             http::serve_http2(&self.shared, application, counted, (stream, first), is_mesh).await;
         } else {
-            let counted = (&**edge, key.as_ref());
+            let counted = (&**edge, &key);
             http::serve_http1(&self.shared, application, counted, stream, first).await;
         }
     }
@@ -208,7 +211,7 @@ impl Inbound {
     /// Closes idle connections that are too old. To be called every few seconds.
     pub fn sweep(&self) {
         self.shared.tasks.sweep();
-        self.shared.limits.sweep();
+        self.shared.limits().sweep();
         let mut applications = self.applications.borrow_mut();
         applications.retain(|_, application| {
             application.pool.sweep();
@@ -252,6 +255,21 @@ impl Shared {
             Some(policy) => (policy.mtls, declared(&policy.ports, port)),
             None => (MtlsMode::Strict, Protocol::Detect),
         }
+    }
+
+    /// How many requests the policy allows now. Costs one comparison while nothing changes.
+    pub(crate) fn limits(&self) -> Rc<RateLimits> {
+        let mut limited = self.limited.borrow_mut();
+        if limited.has_changed().unwrap_or(false) {
+            let now = limited.borrow_and_update();
+            let said = now.as_ref().map_or(&[][..], |policy| &*policy.limits);
+            let known = Rc::clone(&self.limits.borrow());
+            if !known.is_of(said) {
+                let new = RateLimits::new(said, &known, self.parts.workers);
+                self.limits.replace(Rc::new(new));
+            }
+        }
+        Rc::clone(&self.limits.borrow())
     }
 
     /// Whether somebody names the port as one of the workload's: itself, a service, or whoever has

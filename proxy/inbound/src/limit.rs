@@ -1,12 +1,14 @@
 //! How many requests the workload takes.
 
-use std::cell::RefCell;
-use std::fmt::Write as _;
+use std::cell::{OnceCell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_http::{Answer, HeaderLine, RequestView};
 use leno_resilience::{KeyedLimit, MAX_KEYS, Rate, Verdict};
 use leno_telemetry::{Counter, Registry};
+use leno_types::Identity;
 use leno_types::traffic::{LimitKey, RateLimit};
 
 use crate::Client;
@@ -17,12 +19,11 @@ pub(crate) const RATE_LIMITED: &str = "rate-limited";
 /// The limits of one worker. All of them count every request that they are for, those of a request
 /// that another one refuses, too.
 #[derive(Debug)]
-pub(crate) struct RateLimits(Vec<Limit>);
+pub(crate) struct RateLimits(Vec<Rc<Limit>>);
 
 #[derive(Debug)]
 struct Limit {
-    port: Option<u16>,
-    key: LimitKey,
+    said: RateLimit,
     state: RefCell<KeyedLimit>,
 }
 
@@ -30,50 +31,70 @@ struct Limit {
 #[derive(Debug)]
 pub(crate) struct Key {
     port: u16,
-    /// Its identity, or its address where it has none.
-    client: String,
+    identity: Option<Identity>,
+    address: IpAddr,
+    /// Its identity, or its address where it has none; made when a limit asks for it.
+    client: OnceCell<String>,
+}
+
+impl Key {
+    pub(crate) fn new(client: &Client, port: u16) -> Self {
+        let (identity, address) = (client.identity.clone(), client.address.ip());
+        Self { port, identity, address, client: OnceCell::new() }
+    }
+
+    fn client(&self) -> &str {
+        self.client.get_or_init(|| match &self.identity {
+            Some(identity) => identity.to_string(),
+            None => self.address.to_string(),
+        })
+    }
 }
 
 impl RateLimits {
-    /// The limits of one of `workers` workers, which share them evenly.
-    pub(crate) fn new(limits: &[RateLimit], workers: u16) -> Self {
-        let limit = |limit: &RateLimit| {
-            let rate = Rate::new(limit.requests, limit.per, limit.burst);
+    /// No limit.
+    pub(crate) const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The limits of one of `workers` workers, which share them evenly. One that `before` has already
+    /// keeps its counts.
+    pub(crate) fn new(limits: &[RateLimit], before: &Self, workers: u16) -> Self {
+        let limit = |said: &RateLimit| {
+            if let Some(known) = before.0.iter().find(|known| known.said == *said) {
+                return Rc::clone(known);
+            }
+            let rate = Rate::new(said.requests, said.per, said.burst);
             let rate = rate.map(|rate| rate.divided(workers.into()));
-            let keys = if limit.key == LimitKey::Workload { 1 } else { MAX_KEYS };
+            let keys = if said.key == LimitKey::Workload { 1 } else { MAX_KEYS };
             let state = RefCell::new(KeyedLimit::new(rate, keys));
-            Limit { port: limit.port, key: limit.key.clone(), state }
+            Rc::new(Limit { said: said.clone(), state })
         };
         Self(limits.iter().map(limit).collect())
     }
 
-    /// What this client's requests are counted by; none where nothing is.
-    pub(crate) fn key(&self, client: &Client, port: u16) -> Option<Key> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let mut name = String::new();
-        let written = match &client.identity {
-            Some(identity) => write!(name, "{identity}"),
-            None => write!(name, "{}", client.address.ip()),
-        };
-        written.ok().map(|()| Key { port, client: name })
+    /// Whether it is what these say.
+    pub(crate) fn is_of(&self, limits: &[RateLimit]) -> bool {
+        self.0.iter().map(|limit| &limit.said).eq(limits)
     }
 
     /// Counts a request; how long to wait where it may not pass.
     pub(crate) fn check(
         &self,
         registry: &Registry,
-        key: Option<&Key>,
+        key: &Key,
         request: RequestView<'_>,
     ) -> Result<(), Duration> {
-        let Some(key) = key else { return Ok(()) };
+        if self.0.is_empty() {
+            return Ok(());
+        }
         let now = Instant::now();
         let mut wait = None;
-        for limit in self.0.iter().filter(|limit| limit.port.is_none_or(|port| port == key.port)) {
-            let value: &[u8] = match &limit.key {
+        let here = |limit: &&Rc<Limit>| limit.said.port.is_none_or(|port| port == key.port);
+        for limit in self.0.iter().filter(here) {
+            let value: &[u8] = match &limit.said.key {
                 LimitKey::Workload => b"",
-                LimitKey::Client => key.client.as_bytes(),
+                LimitKey::Client => key.client().as_bytes(),
                 LimitKey::Header(name) => request.header(name).unwrap_or_default(),
             };
             let mut state = limit.state.borrow_mut();

@@ -50,7 +50,7 @@ impl Lab {
     ) -> Self {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let ports = ports.iter().map(|&(port, protocol)| PortProtocol { port, protocol }).collect();
-        let policy = ServerPolicy { workload: workload.clone(), mtls, ports };
+        let policy = ServerPolicy { workload: workload.clone(), mtls, ports, limits: [].into() };
         let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
         let registry = Rc::new(Registry::new());
         let activity = Rc::<Activity>::default();
@@ -63,7 +63,6 @@ impl Lab {
             activity: Rc::clone(&activity),
             limits: Limits::default(),
             application,
-            rate_limits: [].into(),
             workers: 1,
         });
         // The workload's own address, on the port of the application.

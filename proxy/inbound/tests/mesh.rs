@@ -44,7 +44,12 @@ async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc
     let address = application.local_addr().unwrap();
     let workload = InstanceName::new("shop", "web-0").unwrap();
     let ports = vec![PortProtocol { port: address.port(), protocol: declared }];
-    let policy = ServerPolicy { workload: workload.clone(), mtls: MtlsMode::Strict, ports };
+    let policy = ServerPolicy {
+        workload: workload.clone(),
+        mtls: MtlsMode::Strict,
+        ports,
+        limits: [].into(),
+    };
     let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
     let registry = Rc::new(Registry::new());
     let keyring = keyring();
@@ -57,7 +62,6 @@ async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc
         activity: Rc::default(),
         limits: Limits::default(),
         application: Some(address),
-        rate_limits: [].into(),
         workers: 1,
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -12,11 +12,12 @@ use leno_http::ConnPool;
 use leno_policy::effective;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
 use leno_tls::Channel;
+use leno_types::Protocol;
 use leno_types::mesh::{Endpoint, Service};
-use leno_types::{Protocol, ServiceName};
+use leno_types::traffic::Traffic;
 
 use crate::Shared;
-use crate::policy::ClientPolicy;
+use crate::policy::{EndpointPolicy, RequestPolicy};
 use crate::routes::Routes;
 use crate::server::Clients;
 use crate::streams::Streams;
@@ -33,7 +34,11 @@ pub(crate) struct Backends {
     balancer: RefCell<Balancer<Remote>>,
     /// Where requests go instead of to these endpoints, where somebody has said so.
     routes: RefCell<Option<Rc<Routes>>>,
-    policy: Rc<ClientPolicy>,
+    /// What `requests` and `endpoints` were made of.
+    traffic: RefCell<Arc<[Arc<Traffic>]>>,
+    /// Of requests that were sent here by the application.
+    requests: RefCell<Rc<RequestPolicy>>,
+    endpoints: RefCell<Rc<EndpointPolicy>>,
     /// Ejections that were counted.
     ejections: Cell<u64>,
     /// Where connections go that are relayed as bytes, where somebody has said so.
@@ -95,9 +100,11 @@ impl ServiceLabels {
 impl Backends {
     /// For `dialled`, or an address like it where everything goes to one service.
     pub(crate) fn new(shared: Rc<Shared>, labels: ServiceLabels, dialled: SocketAddr) -> Self {
-        let policy = Rc::new(policy(&shared, &labels, dialled.port()));
+        let none = Traffic::default();
+        let requests = RequestPolicy::new(&none, None, &shared.limits);
+        let endpoints = EndpointPolicy::new(&none, None, &shared.source);
         let mut balancer = Balancer::new();
-        balancer.configure(policy.settings());
+        balancer.configure(endpoints.settings());
         Self {
             shared,
             labels,
@@ -106,7 +113,9 @@ impl Backends {
             server_first: Cell::new(false),
             balancer: RefCell::new(balancer),
             routes: RefCell::new(None),
-            policy,
+            traffic: RefCell::default(),
+            requests: RefCell::new(Rc::new(requests)),
+            endpoints: RefCell::new(Rc::new(endpoints)),
             ejections: Cell::new(0),
             streams: RefCell::new(None),
             routed: RefCell::new(None),
@@ -130,20 +139,44 @@ impl Backends {
     }
 
     /// Takes the routes that discovery has for a port now. What they were stays with requests that
-    /// are under way.
-    pub(crate) fn update_routes(&self, service: &Service, port: u16) {
+    /// are under way. `is_stale`: the policies of routes have changed.
+    pub(crate) fn update_routes(&self, service: &Service, port: u16, is_stale: bool) {
         let same = match &*self.routed.borrow() {
             Some(routed) => Arc::ptr_eq(routed, &service.routes) || *routed == service.routes,
             None => service.routes.is_empty(),
         };
-        if !same {
+        if !same || is_stale && !service.routes.is_empty() {
             // The new ones first: targets that stay keep their pools.
-            let routes = Routes::new(&self.shared, service, port);
             let streams = Streams::new(&self.shared, service, port);
+            let before = self.routes();
+            let routes = Routes::new(&self.shared, (service, port), before.as_deref());
             drop(self.routes.replace(routes));
             drop(self.streams.replace(streams));
             self.routed.replace(Some(Arc::clone(&service.routes)));
         }
+    }
+
+    /// Takes the policies that discovery has for a port now. Requests that are under way keep those that
+    /// they began with. Whether there were others before.
+    pub(crate) fn update_traffic(&self, traffic: &Arc<[Arc<Traffic>]>, port: u16) -> bool {
+        let same = |known: &Arc<[Arc<Traffic>]>| Arc::ptr_eq(known, traffic) || known == traffic;
+        if same(&self.traffic.borrow()) {
+            return false;
+        }
+        self.traffic.replace(Arc::clone(traffic));
+        let now = effective(traffic, port, None);
+        let requests = Rc::clone(&self.requests.borrow());
+        if !requests.is_of(&now) {
+            let new = RequestPolicy::new(&now, Some(&requests), &self.shared.limits);
+            self.requests.replace(Rc::new(new));
+        }
+        let endpoints = Rc::clone(&self.endpoints.borrow());
+        if !endpoints.is_of(&now) {
+            let new = EndpointPolicy::new(&now, Some(&endpoints), &self.shared.source);
+            self.balancer.borrow_mut().configure(new.settings());
+            self.endpoints.replace(Rc::new(new));
+        }
+        true
     }
 
     /// The routes that requests follow. None costs nothing more.
@@ -197,9 +230,14 @@ impl Backends {
         balancer.endpoints().any(|(remote, _)| !tried.contains(&remote.address))
     }
 
-    /// What policy says about requests to here.
-    pub(crate) fn policy(&self) -> &Rc<ClientPolicy> {
-        &self.policy
+    /// What policy says about requests that the application sends here.
+    pub(crate) fn requests(&self) -> Rc<RequestPolicy> {
+        Rc::clone(&self.requests.borrow())
+    }
+
+    /// What policy says about the endpoints.
+    pub(crate) fn endpoints(&self) -> Rc<EndpointPolicy> {
+        Rc::clone(&self.endpoints.borrow())
     }
 
     fn count_ejections(&self) {
@@ -270,15 +308,6 @@ impl Remote {
     pub(crate) fn edge(&self, shared: &Shared) -> &Rc<Edge> {
         self.edge.get_or_init(|| shared.registry.edge(&self.labels))
     }
-}
-
-/// What holds for requests to a service's port. A workload that was dialled by its address has none.
-fn policy(shared: &Shared, labels: &ServiceLabels, port: u16) -> ClientPolicy {
-    let ServiceLabels { service, namespace } = labels;
-    let name = ServiceName { namespace: Arc::clone(namespace), name: Arc::clone(service) };
-    let policies = shared.traffic.get(&name).map_or(&[][..], |policies| policies);
-    let source = format!("{}/{}", shared.client_namespace, shared.client);
-    ClientPolicy::new(effective(policies, port, None), &source, &shared.limits)
 }
 
 /// Why no endpoint could be picked, for `leno-error` and metrics.

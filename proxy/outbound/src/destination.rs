@@ -242,8 +242,11 @@ impl Destination {
             _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original)),
         };
         backends.update(protocol, &endpoints);
-        if let (Resolution::Service(service), false) = (now, self.routed) {
-            backends.update_routes(service, self.original.port());
+        if let Resolution::Service(service) = now {
+            let changed = backends.update_traffic(&service.traffic, self.original.port());
+            if !self.routed {
+                backends.update_routes(service, self.original.port(), changed);
+            }
         }
         Route::Backends(backends)
     }

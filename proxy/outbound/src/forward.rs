@@ -19,7 +19,7 @@ use crate::backends::{Backends, Remote, cause};
 use crate::connect::REFUSED_BY_SERVER;
 use crate::destination::{Destination, Route};
 use crate::mirror;
-use crate::policy::{ClientPolicy, Plan};
+use crate::policy::{EndpointPolicy, Plan, RequestPolicy};
 use crate::request::Request;
 use crate::routes::{Applied, Decision, MeshAnswer, Routes};
 use crate::server::{self, GetError, Server};
@@ -59,7 +59,8 @@ pub(crate) enum Forwarded {
 struct Attempts<'a, R> {
     shared: &'a Shared,
     backends: &'a Backends,
-    policy: &'a ClientPolicy,
+    policy: &'a RequestPolicy,
+    endpoints: &'a EndpointPolicy,
     plan: Plan,
     wanted: Wanted,
     request: &'a mut R,
@@ -96,22 +97,27 @@ pub(crate) async fn forward<R: Request>(
     let head = request.view();
     let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = request.is_grpc();
+    let mut policy = backends.requests();
     let (backends, applied) = match backends.routes() {
         None => (backends, None),
         // In a box: requests without routes hold no room for it.
         Some(routes) => match Box::pin(follow(shared, &routes, request)).await {
-            Ok((of_target, applied)) => (of_target, Some(applied)),
+            Ok((of_target, applied)) => {
+                policy = applied.policy().cloned().unwrap_or(policy);
+                (of_target, Some(applied))
+            }
             Err(answer) => return answered(shared, &backends, (&begun, is_grpc), answer),
         },
     };
     let head = request.view();
-    let policy = backends.policy();
+    let endpoints = backends.endpoints();
     let attempts = Attempts {
         shared,
         backends: &backends,
-        policy,
+        policy: &policy,
+        endpoints: &endpoints,
         plan: policy.plan(is_idempotent(head.method())),
-        wanted: policy.wanted(head),
+        wanted: endpoints.wanted(head),
         request,
         begun,
         is_grpc,
@@ -186,7 +192,7 @@ impl<R: Request> Attempts<'_, R> {
 
     /// A place among the requests under way, within the time that there is.
     async fn enter(&self) -> Result<Option<Permit>, (u16, &'static str)> {
-        let entered = self.policy.enter();
+        let entered = self.endpoints.enter();
         let entered = match self.plan.request_by() {
             None => entered.await,
             Some(by) => match tokio::time::timeout_at(by.into(), entered).await {
@@ -262,13 +268,16 @@ impl<R: Request> Attempts<'_, R> {
         server: &mut Server,
         deadline: Option<tokio::time::Instant>,
     ) -> Exchange {
-        let line = self.policy.session_line(self.wanted, pick.key());
+        let line = self.endpoints.session_line(self.wanted, pick.key());
         let policy = (self.policy, &*self.shared.registry);
+        let is_mesh = server.is_mesh;
         let plan = &mut self.plan;
         let response_by = plan.response_by(self.policy).map(Into::into);
         let judge = |response: ResponseView<'_>, replayable: bool| {
             let unreached = refuse_unreached(response, replayable);
-            if unreached == Judgement::Forward && plan.judge(policy, response, replayable) {
+            if unreached == Judgement::Forward
+                && plan.judge(policy, response, (replayable, is_mesh))
+            {
                 return Judgement::Refuse;
             }
             unreached
@@ -377,7 +386,7 @@ impl<R: Request> Attempts<'_, R> {
     fn count(&self, pick: &Pick<Remote>, done: &Exchange) {
         let server_failed =
             done.failure.as_ref().is_some_and(|failure| failure.place == Place::Server);
-        let bad = ClientPolicy::is_bad(done.counted_status(), done.grpc_status);
+        let bad = EndpointPolicy::is_bad(done.counted_status(), done.grpc_status);
         match &done.failure {
             Some(failure) if failure.place != Place::Server => {}
             _ if server_failed || bad => pick.failed(Instant::now()),
@@ -385,7 +394,7 @@ impl<R: Request> Attempts<'_, R> {
         }
         if let Some(first_byte) = done.first_byte {
             let latency = first_byte.saturating_duration_since(done.started);
-            self.policy.answered(latency, done.counted_status() == 503);
+            self.endpoints.answered(latency, done.counted_status() == 503);
             pick.observe(latency, Instant::now());
         } else if server_failed {
             // Or one that fails at once would look like the fastest.

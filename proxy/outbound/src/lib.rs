@@ -30,7 +30,6 @@ mod streams;
 mod targets;
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -42,8 +41,7 @@ use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
 use leno_types::mesh::Resolution;
-use leno_types::traffic::Traffic;
-use leno_types::{InstanceName, OrigDst, Protocol, ServiceName, canonical};
+use leno_types::{InstanceName, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -67,12 +65,7 @@ pub struct Parts {
     pub limits: Limits,
     /// Where everything accepted goes, whatever its original destination.
     pub fixed: Option<Fixed>,
-    /// How services are to be treated, by their names.
-    pub traffic: Arc<TrafficTable>,
 }
-
-/// The policies of services.
-pub type TrafficTable = HashMap<ServiceName, Arc<[Arc<Traffic>]>>;
 
 /// A destination given by configuration.
 #[derive(Clone, Debug)]
@@ -116,7 +109,8 @@ pub(crate) struct Shared {
     random: Cell<u64>,
     /// Copies of requests under way.
     pub(crate) mirrors: Cell<usize>,
-    pub(crate) traffic: Arc<TrafficTable>,
+    /// The workload that requests come from, as hashes take it.
+    pub(crate) source: String,
 }
 
 impl Shared {
@@ -147,6 +141,7 @@ impl Outbound {
     /// The outbound side, ready to serve.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
+        let source = format!("{}/{}", parts.workload.namespace, parts.workload.name);
         let shared = Rc::new(Shared {
             client: parts.workload.name,
             client_namespace: parts.workload.namespace,
@@ -160,7 +155,7 @@ impl Outbound {
             targets: Targets::new(parts.directory.clone()),
             random: Cell::new(RandomState::new().hash_one(0)),
             mirrors: Cell::new(0),
-            traffic: parts.traffic,
+            source,
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
             let original = SocketAddr::from(([0, 0, 0, 0], port));
@@ -254,7 +249,6 @@ pub(crate) mod tests {
             activity: Rc::default(),
             limits: Limits::default(),
             fixed: None,
-            traffic: Arc::default(),
         })
     }
 }

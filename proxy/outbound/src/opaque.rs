@@ -164,7 +164,7 @@ impl<'a> Attempts<'a> {
             match open_channel(self.shared, pick.endpoint(), &[Alpn::Opaque]).await {
                 Ok(channel) => {
                     pick.observe(started.elapsed(), Instant::now());
-                    let within = self.backends.policy().stream_timeout();
+                    let within = self.backends.requests().stream_timeout();
                     return Some(Opened { pick, within, channel });
                 }
                 Err(error) => {

@@ -16,12 +16,14 @@ mod prepared;
 use std::rc::Rc;
 
 use leno_http::RequestView;
-use leno_policy::{Found, RouteTable, cors, rewrite};
+use leno_policy::{Found, RouteTable, RuleOf, TableRule, cors, effective, rewrite};
 use leno_types::mesh::Service;
 use leno_types::routes::Redirect;
+use leno_types::traffic::{Scope, Traffic};
 
 use crate::Shared;
 use crate::destination::Destination;
+use crate::policy::RequestPolicy;
 
 pub(crate) use answer::MeshAnswer;
 pub(crate) use applied::Applied;
@@ -35,6 +37,18 @@ pub(crate) struct Routes {
     table: RouteTable,
     /// By the place of their rules in the table.
     rules: Vec<Prepared>,
+    /// The policies of routes and rules.
+    policies: Vec<RoutePolicy>,
+}
+
+/// What policy says about the requests of a route or rule, and where it says so.
+type RoutePolicy = (Scope, Rc<RequestPolicy>);
+
+/// Makes policies, one for all rules that it is the same for.
+struct Policies<'a> {
+    shared: &'a Shared,
+    before: Option<&'a Routes>,
+    made: Vec<RoutePolicy>,
 }
 
 /// What becomes of a request.
@@ -48,13 +62,30 @@ pub(crate) enum Decision {
 impl Routes {
     /// The routes of a port; none where there are none, and requests go to the service's own
     /// endpoints.
-    pub(crate) fn new(shared: &Rc<Shared>, service: &Service, port: u16) -> Option<Rc<Self>> {
+    pub(crate) fn new(
+        shared: &Rc<Shared>,
+        (service, port): (&Service, u16),
+        before: Option<&Self>,
+    ) -> Option<Rc<Self>> {
         let table = RouteTable::compile(&service.routes, port)?;
         for ignored in table.ignored() {
             tracing::debug!(service = %service.name, ?ignored, "a route counts for nothing");
         }
-        let rules = table.rules().iter().map(|rule| Prepared::new(shared, rule)).collect();
-        Some(Rc::new(Self { port, table, rules }))
+        let mut policies = Policies { shared, before, made: Vec::new() };
+        let rule = |rule: &TableRule| {
+            let route = rule.route();
+            let of = RuleOf {
+                kind: route.kind,
+                namespace: &route.namespace,
+                name: &route.name,
+                rule: rule.rule().name.as_deref(),
+            };
+            let policy = policies.of(effective(&service.traffic, port, Some(of)));
+            Prepared { policy, ..Prepared::new(shared, rule) }
+        };
+        let rules = table.rules().iter().map(rule).collect();
+        let policies = policies.made;
+        Some(Rc::new(Self { port, table, rules, policies }))
     }
 
     /// Closes what is too old at its targets.
@@ -104,6 +135,32 @@ impl Routes {
         };
         let location = rewrite::location(redirect, &place, found.prefix);
         MeshAnswer::with(redirect.status, vec![("Location", location)])
+    }
+}
+
+impl Policies<'_> {
+    /// The policy of a rule; none where there is none of it or its route, and that of the service holds.
+    fn of(&mut self, traffic: Traffic) -> Option<Rc<RequestPolicy>> {
+        if !matches!(traffic.scope, Scope::Route { .. }) {
+            return None;
+        }
+        let find = |known: &[RoutePolicy]| {
+            let same = |(scope, _): &&RoutePolicy| *scope == traffic.scope;
+            known.iter().find(same).map(|(_, policy)| Rc::clone(policy))
+        };
+        if let Some(known) = find(&self.made) {
+            return Some(known);
+        }
+        let before = self.before.and_then(|before| find(&before.policies));
+        let policy = match before {
+            Some(before) if before.is_of(&traffic) => before,
+            before => {
+                let limits = &self.shared.limits;
+                Rc::new(RequestPolicy::new(&traffic, before.as_deref(), limits))
+            }
+        };
+        self.made.push((traffic.scope, Rc::clone(&policy)));
+        Some(policy)
     }
 }
 

@@ -130,6 +130,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
             endpoints: [endpoint].into(),
         }],
         routes: [].into(),
+        traffic: [].into(),
     };
     let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
     Rc::new(Outbound::new(Parts {
@@ -139,7 +140,6 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
         registry: Rc::new(Registry::new()),
         activity: Rc::default(),
         limits: Limits::default(),
-        traffic: std::sync::Arc::default(),
         fixed: Some(Fixed { resolution, port: PORT }),
     }))
 }

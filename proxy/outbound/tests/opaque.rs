@@ -39,6 +39,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
             endpoints: endpoints.iter().map(endpoint).collect(),
         }],
         routes: [].into(),
+        traffic: [].into(),
     };
     let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
     Outbound::new(Parts {
@@ -48,7 +49,6 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
         registry: Rc::new(Registry::new()),
         activity: Rc::default(),
         limits: Limits::default(),
-        traffic: std::sync::Arc::default(),
         fixed: Some(Fixed { resolution, port: PORT }),
     })
 }

@@ -27,6 +27,14 @@ impl Budget {
         Self { policy, tokens: u64::from(policy.min_per_second) * TOKEN, paid_at: None }
     }
 
+    /// The same budget by another policy, with what it has saved up.
+    #[must_use]
+    pub fn with_policy(&self, policy: leno_types::traffic::Budget) -> Self {
+        let mut budget = Self { policy, ..self.clone() };
+        budget.add(0);
+        budget
+    }
+
     /// What it was made from.
     #[must_use]
     pub fn policy(&self) -> leno_types::traffic::Budget {

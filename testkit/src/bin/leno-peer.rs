@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use clap::Parser;
-use leno_testkit::peer::{self, Backend, Behaviour, Step};
+use leno_testkit::peer::{self, Act, Backend, Behaviour, Faulty, Step};
 
 /// Scripted servers and clients for tests.
 #[derive(Parser)]
@@ -17,6 +17,19 @@ enum Command {
         /// Sent as header x-served-by; the host name without it
         #[arg(long)]
         name: Option<String>,
+    },
+    /// Serve plain HTTP and fail as told
+    Faulty {
+        /// Address to listen on
+        #[arg(long)]
+        listen: SocketAddr,
+        /// Where to tell what requests came, one a line
+        #[arg(long)]
+        tell: SocketAddr,
+        /// What to do with each request in turn: good, stall, cut, close, garbage, a status,
+        /// after:MILLISECONDS
+        #[arg(long, value_delimiter = ',', required = true)]
+        acts: Vec<Act>,
     },
     /// Send back what comes
     Echo {
@@ -54,6 +67,10 @@ fn main() -> Result<()> {
         Command::Http { listen, name } => {
             let name = name.unwrap_or_else(host_name);
             serve(&listen, Backend { name }.into())
+        }
+        Command::Faulty { listen, tell, acts } => {
+            let faulty = Faulty::start(listen, move |number| acts[number as usize % acts.len()])?;
+            faulty.tell(tell)
         }
         Command::Echo { listen } => serve(&listen, Behaviour::Echo),
         Command::Banner { listen, greeting } => serve(&listen, Behaviour::Banner(greeting)),

@@ -16,6 +16,7 @@ mod programs;
 mod routes;
 mod soak;
 mod streams;
+mod traffic;
 
 /// One thing that must hold.
 pub(crate) struct Case {
@@ -49,7 +50,7 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 11] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 12] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
@@ -61,6 +62,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 11] {
         ),
         ("conformance", conformance::cases()),
         ("explain", explain::cases()),
+        ("traffic", traffic::cases()),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),

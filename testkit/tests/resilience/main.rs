@@ -5,15 +5,15 @@
 //!   client ──► leno-proxy --static, with a policy ──► servers that fail, stall, cut and babble
 //! ```
 
-mod backend;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::time::Instant;
 
-use crate::backend::Act;
-use crate::world::World;
+use leno_testkit::peer::Act;
+
+use crate::world::{Script, World};
 
 const REQUESTS: u32 = 300;
 
@@ -62,7 +62,7 @@ fn retries_keep_the_faults_of_endpoints_from_clients() {
 /// What may change something is sent once, whatever becomes of it.
 #[test]
 fn no_request_is_sent_twice_that_policy_does_not_allow() {
-    let faulty: &[backend::Script] =
+    let faulty: &[Script] =
         &[fails_half, |_| Act::Close, |_| Act::Stall, |_| Act::Garbage, |_| Act::CutBody];
     let retries = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
         perTryTimeout: 50ms\n    backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n";
@@ -118,7 +118,7 @@ fn retries_stay_within_the_budget() {
 #[test]
 fn a_server_that_asks_for_time_gets_it_or_its_answer_goes_on() {
     let retries = "  retries: {attempts: 1, on: [429], backoff: 1ms, maxRetryAfter: 2s}\n";
-    let first_later: backend::Script = |number| if number == 0 { Act::Later(1) } else { Act::Good };
+    let first_later: Script = |number| if number == 0 { Act::Later(1) } else { Act::Good };
     let world = World::outbound(retries, &[first_later]);
     let began = Instant::now();
     assert!(world.get("1").is_good());
@@ -142,7 +142,7 @@ fn timeouts_end_what_stalls() {
 /// One of three cuts every body, which no retry can mend: it is ejected.
 #[test]
 fn an_endpoint_that_fails_is_left_out() {
-    for bad in [(|_| Act::CutBody) as backend::Script, |_| Act::Status(500), |_| Act::Garbage] {
+    for bad in [(|_| Act::CutBody) as Script, |_| Act::Status(500), |_| Act::Garbage] {
         let world = World::outbound(
             "  balancing: {algorithm: RoundRobin}\n  \
              ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n",
@@ -169,7 +169,7 @@ fn the_last_endpoints_are_never_left_out() {
 
 #[test]
 fn a_hash_and_a_session_keep_requests_together() {
-    let good: &[backend::Script] = &[|_| Act::Good, |_| Act::Good, |_| Act::Good];
+    let good: &[Script] = &[|_| Act::Good, |_| Act::Good, |_| Act::Good];
     let world = World::outbound("  balancing: {algorithm: Maglev, hash: {header: X-User}}\n", good);
     for number in 0..90 {
         let user = number % 30;

@@ -5,16 +5,18 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use leno_testkit::peer::{Act, Faulty};
 use leno_testkit::proxy::Proxy;
-
-use crate::backend::{Backend, Script};
 
 /// How long a client waits for anything.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// What a server does with request number `n` of its own, from 0.
+pub(crate) type Script = fn(u32) -> Act;
+
 /// A proxy before servers.
 pub(crate) struct World {
-    pub(crate) backends: Vec<Backend>,
+    pub(crate) backends: Vec<Faulty>,
     proxy: Proxy,
 }
 
@@ -30,7 +32,7 @@ pub(crate) struct Answer {
 impl World {
     /// The outbound side, with the `spec` of a TrafficPolicy but for its targets.
     pub(crate) fn outbound(spec: &str, scripts: &[Script]) -> Self {
-        let backends: Vec<Backend> = scripts.iter().map(|script| Backend::start(*script)).collect();
+        let backends: Vec<Faulty> = scripts.iter().map(|script| server(*script)).collect();
         let proxy = Proxy::start_with(|address, admin| {
             let mut documents = proxy_document(
                 admin,
@@ -38,7 +40,7 @@ impl World {
             );
             documents += SERVICE;
             for (number, backend) in backends.iter().enumerate() {
-                documents += &slice(number, backend.address, "");
+                documents += &slice(number, backend.address(), "");
             }
             documents += "---\napiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\n\
                 metadata: {name: p, namespace: t}\nspec:\n  \
@@ -51,8 +53,8 @@ impl World {
 
     /// The inbound side before one server, with the `limits` of a RateLimitPolicy.
     pub(crate) fn inbound(limits: &str, script: Script) -> Self {
-        let backend = Backend::start(script);
-        let application = backend.address;
+        let backend = server(script);
+        let application = backend.address();
         let proxy = Proxy::start_with(|address, admin| {
             let mut documents = proxy_document(
                 admin,
@@ -109,7 +111,7 @@ impl World {
 
     /// The ids of the requests that reached any server.
     pub(crate) fn seen(&self) -> Vec<String> {
-        self.backends.iter().flat_map(Backend::seen).collect()
+        self.backends.iter().flat_map(Faulty::seen).collect()
     }
 }
 
@@ -132,6 +134,10 @@ impl Answer {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find_map(|(key, value)| (key == name).then_some(value))
     }
+}
+
+fn server(script: Script) -> Faulty {
+    Faulty::start("127.0.0.1:0".parse().expect("an address"), script).expect("loopback")
 }
 
 fn proxy_document(admin: SocketAddr, side: &str) -> String {

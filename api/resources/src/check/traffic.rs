@@ -5,7 +5,7 @@ use std::time::Duration as Time;
 use super::{Check, Cursor, Name};
 use crate::duration::Duration;
 use crate::metadata::Metadata;
-use crate::ratelimit::{MAX_LIMITS, RateLimitPolicy, RateLimitSpec};
+use crate::ratelimit::{LimitScope, MAX_LIMITS, RateLimitPolicy, RateLimitSpec};
 use crate::traffic::{
     AlgorithmName, BalancingSpec, EjectionSpec, FaultsSpec, HashSpec, LimitsSpec, PolicyTarget,
     RetriesSpec, RetryOn, TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
@@ -31,8 +31,10 @@ pub(super) fn traffic_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Tr
     metadata(check, at, &policy.metadata);
     let at = at.key("spec");
     let spec = &policy.spec;
-    let kinds = [("", "Service"), (GATEWAY, "HTTPRoute")];
+    let kinds = [("", "Service"), (GATEWAY, "HTTPRoute"), (GATEWAY, "GRPCRoute")];
     targets(check, &at.key("targetRefs"), &spec.target_refs, &kinds);
+    not_of_routes(check, &at, spec);
+    not_done(check, &at, spec);
     if let Some(part) = &spec.retries {
         retries(check, &at.key("retries"), part);
     }
@@ -63,6 +65,38 @@ pub(super) fn traffic_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Tr
             &at,
             "says nothing: give retries, timeouts, limits, ejection, balancing or faults",
         );
+    }
+}
+
+/// Parts that are of a service's endpoints, whatever route leads to them.
+fn not_of_routes(check: &mut Check<'_>, at: &Cursor<'_>, spec: &TrafficPolicySpec) {
+    if spec.target_refs.iter().all(|target| target.kind == "Service") {
+        return;
+    }
+    for (key, is_there) in [
+        ("limits", spec.limits.is_some()),
+        ("ejection", spec.ejection.is_some()),
+        ("balancing", spec.balancing.is_some()),
+    ] {
+        if is_there {
+            let reason = "is of endpoints, which a route has none of: \
+                          attach it to their Service, in a policy of its own";
+            check.fail(&at.key(key), reason);
+        }
+    }
+}
+
+/// Parts that would be without effect.
+fn not_done(check: &mut Check<'_>, at: &Cursor<'_>, spec: &TrafficPolicySpec) {
+    const REASON: &str = "no proxy does that yet: remove it";
+    if spec.hedging.is_some() {
+        check.fail(&at.key("hedging"), REASON);
+    }
+    if spec.limits.as_ref().is_some_and(|limits| limits.connections.is_some()) {
+        check.fail(&at.key("limits").key("connections"), REASON);
+    }
+    if spec.balancing.as_ref().is_some_and(|balancing| balancing.overflow.is_some()) {
+        check.fail(&at.key("balancing").key("overflow"), REASON);
     }
 }
 
@@ -98,6 +132,9 @@ fn rate_limit(check: &mut Check<'_>, at: &Cursor<'_>, limit: &RateLimitSpec) {
     }
     if limit.burst == Some(0) && limit.requests > 0 {
         check.fail(&at.key("burst"), "0 lets nothing through: use 1 or more, or requests: 0");
+    }
+    if limit.scope == Some(LimitScope::Global) {
+        check.fail(&at.key("scope"), "no control plane leases tokens yet: leave it out");
     }
     if let Some(by) = &limit.by {
         let at = at.key("by");
@@ -138,8 +175,10 @@ fn targets(
             let reason = format!("{kind} of group {group:?} is no target: use {}", list.join(", "));
             check.fail(&at.key("kind"), reason);
         }
-        if target.section_name.is_some() && target.kind != "Service" {
-            check.fail(&at.key("sectionName"), "names a port, which only a Service has");
+        if target.section_name.is_some() && target.kind == "Workload" {
+            let reason =
+                "names a port of a Service or a rule of a route, which a Workload has none of";
+            check.fail(&at.key("sectionName"), reason);
         }
         if targets[..index].contains(target) {
             check.fail(&at, "is the same as an earlier one");

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod routes;
+mod traffic;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -52,12 +53,14 @@ prop_compose! {
         ports in prop::collection::btree_map(
             1_u16.., (".{0,8}", protocol(), prop::collection::vec(endpoint(), 0..5)), 0..4),
         routes in routes::routes(),
+        traffic in traffic::traffic(),
     ) -> Service {
         let port = |(port, (name, protocol, endpoints)): (u16, (String, _, Vec<_>))| ServicePort {
             port, name: name.into(), protocol, endpoints: endpoints.into(),
         };
         let ports = ports.into_iter().map(port).collect();
-        Service { name: ServiceName::new(&namespace, &name).unwrap(), vips, ports, routes }
+        let name = ServiceName::new(&namespace, &name).unwrap();
+        Service { name, vips, ports, routes, traffic }
     }
 }
 
@@ -92,9 +95,10 @@ proptest! {
         mtls in prop::sample::select(vec![
             MtlsMode::Strict, MtlsMode::Permissive, MtlsMode::Disabled]),
         ports in ports(),
+        limits in traffic::rate_limits(),
     ) {
         let workload = InstanceName::new(&name.0, &name.1).unwrap();
-        let policy = ServerPolicy { workload, mtls, ports };
+        let policy = ServerPolicy { workload, mtls, ports, limits };
         prop_assert_eq!(decode::server_policy(&encode::server_policy(&policy)).unwrap(), policy);
     }
 

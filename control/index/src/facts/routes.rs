@@ -28,6 +28,12 @@ impl RouteFacts {
         keys.filter_map(|key| self.routes.get(key))
     }
 
+    /// The services that a route attaches to.
+    pub(super) fn parents(&self, route: &ObjectKey) -> impl Iterator<Item = &ServiceName> {
+        let parents = self.routes.get(route).into_iter().flat_map(|row| &row.parents);
+        parents.map(|parent| &parent.service)
+    }
+
     /// Whether routes of a kind in a namespace may refer to a service of another one.
     pub(crate) fn is_granted(&self, kind: RouteKind, from: &str, to: &ServiceName) -> bool {
         let grants = self.grants.get(&*to.namespace).into_iter().flat_map(BTreeMap::values);

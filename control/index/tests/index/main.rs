@@ -3,6 +3,7 @@
 
 mod changes;
 mod orders;
+mod policies;
 mod routes;
 mod services;
 mod support;

@@ -13,10 +13,12 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_index::{Address, Change, Changed, Index};
 use leno_resources::{
     EndpointSlice, InstanceStatus, MTLS_ANNOTATION, Metadata, Namespace, Object, ObjectKey,
-    SERVICE_NAME_LABEL, Service, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
+    PolicyTarget, RateLimitPolicy, RateLimitPolicySpec, RateLimitSpec, RetriesSpec,
+    SERVICE_NAME_LABEL, Service, TrafficPolicy, TrafficPolicySpec, Workload, WorkloadPort,
+    WorkloadSpec, WorkloadStatus,
 };
-use leno_types::InstanceName;
-use leno_types::mesh::{self, ServerPolicy};
+use leno_types::mesh::{self, Resolution, ServerPolicy, Subject};
+use leno_types::{InstanceName, ServiceName};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -28,6 +30,8 @@ const NAMESPACES: [&str; 2] = ["a", "b"];
 const SERVICES: [&str; 2] = ["s", "t"];
 const SLICES: [&str; 3] = ["x", "y", "z"];
 const WORKLOADS: [&str; 2] = ["v", "w"];
+const POLICIES: [&str; 2] = ["p", "q"];
+const ROUTES: [&str; 2] = ["k", "l"];
 const INSTANCES: [&str; 3] = ["v-0", "w-0", "w-1"];
 const ADDRESSES: [&str; 6] =
     ["10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1", "fd00::2", "::ffff:10.0.0.1"];
@@ -187,8 +191,82 @@ prop_compose! {
     }
 }
 
+fn metadata(namespace: &str, name: &str) -> Metadata {
+    let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
+    Metadata { name: name.to_owned(), namespace: namespace.to_owned(), labels, annotations }
+}
+
+fn target<const N: usize>(
+    (group, kind): (&'static str, &'static str),
+    known: [&'static str; N],
+    sections: Vec<&'static str>,
+) -> impl Strategy<Value = PolicyTarget> {
+    (one_of(known), of(select(sections))).prop_map(move |(name, section)| PolicyTarget {
+        group: group.to_owned(),
+        kind: kind.to_owned(),
+        name,
+        section_name: section.map(str::to_owned),
+    })
+}
+
+fn services_or(
+    other: impl Strategy<Value = PolicyTarget> + 'static,
+) -> impl Strategy<Value = Vec<PolicyTarget>> {
+    let service = target(("", "Service"), SERVICES, vec!["http", "sql", "81"]);
+    prop::collection::vec(prop_oneof![service, other], 1..3)
+}
+
+prop_compose! {
+    fn traffic_policy()(
+        namespace in one_of(NAMESPACES),
+        name in one_of(POLICIES),
+        target_refs in services_or(
+            target(("gateway.networking.k8s.io", "HTTPRoute"), ROUTES, vec!["fast", "slow"])),
+        attempts in 1..4_u32,
+    ) -> Object {
+        let retries = Some(RetriesSpec { attempts: Some(attempts), ..RetriesSpec::default() });
+        let spec = TrafficPolicySpec { target_refs, retries, ..TrafficPolicySpec::default() };
+        let metadata = metadata(&namespace, &name);
+        Object::TrafficPolicy(Box::new(TrafficPolicy { metadata, spec }))
+    }
+}
+
+prop_compose! {
+    fn rate_limit_policy()(
+        namespace in one_of(NAMESPACES),
+        name in one_of(POLICIES),
+        target_refs in services_or(target(("leno.dev", "Workload"), WORKLOADS, vec!["http"])),
+        requests in 1..4_u32,
+    ) -> Object {
+        let limit = RateLimitSpec { requests, per: None, burst: None, by: None, scope: None };
+        let spec = RateLimitPolicySpec { target_refs, limits: vec![limit] };
+        let metadata = metadata(&namespace, &name);
+        Object::RateLimitPolicy(Box::new(RateLimitPolicy { metadata, spec }))
+    }
+}
+
+prop_compose! {
+    fn route()(
+        namespace in one_of(NAMESPACES),
+        name in one_of(ROUTES),
+        (parent, of) in (one_of(SERVICES), one_of(NAMESPACES)),
+        (backend, rule) in (one_of(SERVICES), select(vec!["fast", "slow"])),
+    ) -> Object {
+        let text = format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+             metadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  parentRefs: \
+             [{{group: '', kind: Service, name: {parent}, namespace: {of}}}]\n  \
+             rules: [{{name: {rule}, backendRefs: [{{name: {backend}, port: 80}}]}}]\n"
+        );
+        crate::support::objects(&text).swap_remove(0)
+    }
+}
+
 fn change() -> impl Strategy<Value = Change> {
-    let object = prop_oneof![1 => namespace(), 3 => service(), 5 => slice(), 3 => workload()];
+    let object = prop_oneof![
+        1 => namespace(), 3 => service(), 5 => slice(), 3 => workload(),
+        2 => route(), 2 => traffic_policy(), 2 => rate_limit_policy(),
+    ];
     (object, 0..4_u8).prop_map(|(object, dice)| match dice {
         0 => Change::Delete(object.key()),
         _ => Change::Upsert(object),
@@ -199,6 +277,8 @@ fn change() -> impl Strategy<Value = Change> {
 #[derive(Default, PartialEq, Debug)]
 struct Answers {
     services: BTreeMap<String, Arc<mesh::Service>>,
+    /// Of each service, what the clients of each namespace are told.
+    told: BTreeMap<String, Vec<Resolution>>,
     workloads: BTreeMap<String, Arc<mesh::Workload>>,
     policies: BTreeMap<String, Arc<ServerPolicy>>,
     addresses: BTreeMap<IpAddr, Address>,
@@ -207,6 +287,12 @@ struct Answers {
 impl Answers {
     fn of(index: &Index) -> Self {
         let mut all = Self::default();
+        for (namespace, name) in NAMESPACES.iter().flat_map(|ns| SERVICES.map(|name| (ns, name))) {
+            let subject = Subject::Service(ServiceName::new(namespace, name).unwrap());
+            let clients = NAMESPACES.iter().chain(&["elsewhere"]);
+            let told = clients.map(|client| index.resolve(&subject, client)).collect();
+            all.told.insert(format!("{namespace}/{name}"), told);
+        }
         for namespace in NAMESPACES {
             let services = index.services_in(namespace);
             all.services.extend(services.map(|s| (s.name.to_string(), s.clone())));
@@ -250,7 +336,7 @@ fn check_told(before: &Answers, after: &Answers, changed: &Changed) {
     let services = texts(crate::support::names(&changed.services));
     let workloads = texts(crate::support::names(&changed.workloads));
     let policies = texts(crate::support::names(&changed.policies));
-    assert_eq!(services, differing(&before.services, &after.services));
+    assert_eq!(services, differing(&before.told, &after.told));
     assert_eq!(workloads, differing(&before.workloads, &after.workloads));
     assert_eq!(policies, differing(&before.policies, &after.policies));
     assert_eq!(changed.addresses, differing(&before.addresses, &after.addresses));

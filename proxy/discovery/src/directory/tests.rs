@@ -27,6 +27,7 @@ fn service(name: &str, vips: &[&str]) -> (String, Resource) {
         vips: vips.clone(),
         ports: Vec::new(),
         routes: [].into(),
+        traffic: [].into(),
     };
     resource(format!("service/{name}"), Address::Service(Arc::new(service)), vips)
 }

@@ -31,12 +31,13 @@ fn service(name: &str, vip: &str) -> proto::Any {
         vips: vec![vip.parse().unwrap()],
         ports: Vec::new(),
         routes: [].into(),
+        traffic: [].into(),
     })
 }
 
 fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {
     let workload = workload.parse().unwrap();
-    encode::server_policy(&ServerPolicy { workload, mtls, ports: Vec::new() })
+    encode::server_policy(&ServerPolicy { workload, mtls, ports: Vec::new(), limits: [].into() })
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::prepared::{Lines, Prepared, PreparedBackend};
 use super::{Head, Routes};
 use crate::destination::Destination;
+use crate::policy::RequestPolicy;
 
 /// A rule and a backend of it, applied to one request.
 #[derive(Debug)]
@@ -91,6 +92,11 @@ impl Applied {
     /// Where copies of the request may go, and how many of all.
     pub(crate) fn mirrors(&self) -> &[(Mirror, Rc<Destination>)] {
         &self.backend().mirrors
+    }
+
+    /// What policy says about the rule's requests, where it says something of its own.
+    pub(crate) fn policy(&self) -> Option<&Rc<RequestPolicy>> {
+        self.prepared().policy.as_ref()
     }
 
     fn backend_timeout(&self) -> Option<Duration> {

@@ -10,6 +10,7 @@ use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule,
 
 use crate::Shared;
 use crate::destination::Destination;
+use crate::policy::RequestPolicy;
 
 /// A rule, ready to be applied.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(super) struct Prepared {
     pub(super) backends: Vec<PreparedBackend>,
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
+    /// What policy says about its requests; none where it says nothing of its own.
+    pub(super) policy: Option<Rc<RequestPolicy>>,
 }
 
 /// A backend of a rule: the filters of both together.
@@ -50,6 +53,7 @@ impl Prepared {
             backends: rule.backends.iter().map(backend).collect(),
             request_timeout: rule.timeouts.request,
             backend_timeout: rule.timeouts.backend_request,
+            policy: None,
         }
     }
 

@@ -1,0 +1,212 @@
+//! Traffic policies and rate limits from messages. Bounds that policies are refused for are not checked
+//! again: a control plane that sends what is out of them harms its own mesh alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_types::routes::RouteKind;
+use leno_types::traffic::{
+    Abort, Algorithm, Backoff, Balancing, Budget, Conditions, Delay, Ejection, Faults, HashOn,
+    Hedging, LimitKey, Limits, RateLimit, Retries, Scope, Share, Source, StatusRange, SuccessRate,
+    Timeouts, Traffic,
+};
+
+use super::{DecodeError, bounded, port};
+use crate::proto;
+
+/// Most policies of one service, and most limits of one workload: every one that holds is looked at
+/// when they change, and every limit for every request.
+const MAX_POLICIES: usize = 1_000;
+/// Most entries of a list in a policy.
+const MAX_ENTRIES: usize = 100;
+
+pub(super) fn traffic(messages: Vec<proto::Traffic>) -> Result<Arc<[Arc<Traffic>]>, DecodeError> {
+    bounded("traffic policies", messages.len(), MAX_POLICIES)?;
+    messages.into_iter().map(|message| one(message).map(Arc::new)).collect()
+}
+
+pub(super) fn rate_limits(
+    messages: Vec<proto::RateLimit>,
+) -> Result<Arc<[RateLimit]>, DecodeError> {
+    bounded("rate limits", messages.len(), MAX_POLICIES)?;
+    messages.into_iter().map(rate_limit).collect()
+}
+
+fn one(message: proto::Traffic) -> Result<Traffic, DecodeError> {
+    let hedging = |hedging: proto::Hedging| Hedging {
+        delay: Duration::from_millis(hedging.delay_ms),
+        copies: hedging.copies,
+    };
+    let limits = |limits: proto::TrafficLimits| Limits {
+        connections: limits.connections,
+        requests: limits.requests,
+        pending: limits.pending,
+        requests_per_endpoint: limits.requests_per_endpoint,
+        adaptive: limits.adaptive,
+    };
+    Ok(Traffic {
+        source: source(message.source),
+        scope: scope(message.scope)?,
+        retries: message.retries.map(retries).transpose()?,
+        timeouts: timeouts(message.timeouts.unwrap_or_default()),
+        hedging: message.hedging.map(hedging),
+        limits: message.limits.map(limits),
+        ejection: message.ejection.map(ejection).transpose()?,
+        balancing: message.balancing.map(balancing).transpose()?,
+        faults: message.faults.map(faults).transpose()?,
+    })
+}
+
+fn rate_limit(message: proto::RateLimit) -> Result<RateLimit, DecodeError> {
+    use proto::rate_limit::Key;
+    Ok(RateLimit {
+        source: source(message.source),
+        port: match message.port {
+            0 => None,
+            number => Some(port(number)?),
+        },
+        key: match message.key {
+            None | Some(Key::Client(false)) => LimitKey::Workload,
+            Some(Key::Client(true)) => LimitKey::Client,
+            Some(Key::Header(name)) => LimitKey::Header(name.into()),
+        },
+        requests: message.requests,
+        per: Duration::from_millis(message.per_ms),
+        burst: message.burst,
+        is_global: message.global,
+    })
+}
+
+fn source(message: Option<proto::PolicySource>) -> Source {
+    let proto::PolicySource { created, namespace, name } = message.unwrap_or_default();
+    Source { created, namespace: namespace.into(), name: name.into() }
+}
+
+fn scope(message: Option<proto::traffic::Scope>) -> Result<Scope, DecodeError> {
+    use proto::traffic::Scope as Message;
+    Ok(match message {
+        None => Scope::Service,
+        Some(Message::Port(number)) => Scope::Port(port(number)?),
+        Some(Message::Route(route)) => Scope::Route {
+            kind: match proto::RouteKind::try_from(route.kind) {
+                Ok(proto::RouteKind::Http) => RouteKind::Http,
+                Ok(proto::RouteKind::Grpc) => RouteKind::Grpc,
+                Ok(proto::RouteKind::Tls) => RouteKind::Tls,
+                Ok(proto::RouteKind::Tcp) => RouteKind::Tcp,
+                Err(_) => return Err(unknown("kind of route", route.kind)),
+            },
+            namespace: route.namespace.into(),
+            name: route.name.into(),
+            rule: (!route.rule.is_empty()).then(|| route.rule.into()),
+        },
+    })
+}
+
+fn unknown(field: &'static str, number: impl Into<i64>) -> DecodeError {
+    DecodeError::Number { field, number: number.into() }
+}
+
+fn time(milliseconds: u64) -> Option<Duration> {
+    (milliseconds > 0).then(|| Duration::from_millis(milliseconds))
+}
+
+fn retries(message: proto::Retries) -> Result<Retries, DecodeError> {
+    bounded("statuses", message.statuses.len(), MAX_ENTRIES)?;
+    bounded("gRPC statuses", message.grpc_statuses.len(), MAX_ENTRIES)?;
+    let grpc = |status: u32| u8::try_from(status).map_err(|_| unknown("gRPC status", status));
+    Ok(Retries {
+        attempts: message.attempts,
+        statuses: message.statuses.into_iter().map(range).collect::<Result<_, _>>()?,
+        grpc_statuses: message.grpc_statuses.into_iter().map(grpc).collect::<Result<_, _>>()?,
+        on: Conditions {
+            connect_failure: message.connect_failure,
+            reset: message.reset,
+            refused_stream: message.refused_stream,
+            timeout: message.timeout,
+        },
+        non_idempotent: message.non_idempotent,
+        per_try_timeout: time(message.per_try_timeout_ms),
+        backoff: Backoff {
+            base: Duration::from_millis(message.backoff_ms),
+            max: Duration::from_millis(message.max_backoff_ms),
+        },
+        budget: Budget {
+            percent: message.budget_percent,
+            min_per_second: message.budget_min_per_second,
+        },
+        max_retry_after: Duration::from_millis(message.max_retry_after_ms),
+    })
+}
+
+fn range(message: proto::StatusRange) -> Result<StatusRange, DecodeError> {
+    Ok(StatusRange { from: status(message.from)?, to: status(message.to)? })
+}
+
+fn status(number: u32) -> Result<u16, DecodeError> {
+    u16::try_from(number).map_err(|_| unknown("status", number))
+}
+
+fn percent(number: u32) -> Result<u8, DecodeError> {
+    u8::try_from(number).map_err(|_| unknown("percentage", number))
+}
+
+fn timeouts(message: proto::Timeouts) -> Timeouts {
+    Timeouts {
+        request: time(message.request_ms),
+        response: time(message.response_ms),
+        idle: time(message.idle_ms),
+        stream: time(message.stream_ms),
+    }
+}
+
+fn ejection(message: proto::Ejection) -> Result<Ejection, DecodeError> {
+    let rate = |rate: proto::SuccessRate| SuccessRate {
+        interval: Duration::from_millis(rate.interval_ms),
+        minimum_requests: rate.minimum_requests,
+        deviations_percent: rate.deviations_percent,
+    };
+    Ok(Ejection {
+        consecutive_failures: (message.consecutive_failures > 0)
+            .then_some(message.consecutive_failures),
+        success_rate: message.success_rate.map(rate),
+        base: Duration::from_millis(message.base_ms),
+        max: Duration::from_millis(message.max_ms),
+        max_percent: percent(message.max_percent)?,
+        panic_percent: percent(message.panic_percent)?,
+    })
+}
+
+fn balancing(message: proto::Balancing) -> Result<Balancing, DecodeError> {
+    use proto::BalancingAlgorithm as Name;
+    use proto::balancing::Hash;
+    let on = match message.hash {
+        Some(Hash::Header(name)) => HashOn::Header(name.into()),
+        Some(Hash::Cookie(name)) => HashOn::Cookie(name.into()),
+        None => HashOn::Source,
+    };
+    let algorithm = match Name::try_from(message.algorithm) {
+        Ok(Name::PeakEwma) => Algorithm::PeakEwma,
+        Ok(Name::LeastRequest) => Algorithm::LeastRequest,
+        Ok(Name::RoundRobin) => Algorithm::RoundRobin,
+        Ok(Name::Random) => Algorithm::Random,
+        Ok(Name::RingHash) => Algorithm::RingHash(on),
+        Ok(Name::Maglev) => Algorithm::Maglev(on),
+        // One of a later version is refused rather than guessed: sessions may depend on it.
+        Err(_) => return Err(unknown("balancing algorithm", message.algorithm)),
+    };
+    Ok(Balancing {
+        algorithm,
+        slow_start: time(message.slow_start_ms),
+        session_cookie: (!message.session_cookie.is_empty()).then(|| message.session_cookie.into()),
+        overflow: message.overflow,
+    })
+}
+
+fn faults(message: proto::Faults) -> Result<Faults, DecodeError> {
+    let delay = time(message.delay_ms).map(|by| Delay { by, share: Share(message.delay_share) });
+    let abort = match message.abort_status {
+        0 => None,
+        number => Some(Abort { status: status(number)?, share: Share(message.abort_share) }),
+    };
+    Ok(Faults { delay, abort })
+}

@@ -1,0 +1,125 @@
+//! The policies of a service and of its routes, and the rate limits of a workload.
+
+use std::sync::Arc;
+
+use leno_resources::{Kind, ObjectKey};
+use leno_types::routes::{Route, RouteKind};
+use leno_types::traffic::{RateLimit, Scope, Traffic};
+use leno_types::{InstanceName, ServiceName};
+
+use super::{slice_port, target_number};
+use crate::facts::Facts;
+use crate::rows::policies::TargetRow;
+use crate::rows::{InstanceRow, ServicePortRow, ServiceRow};
+
+/// What holds for a service and for what its routes send, each policy once for each of its targets.
+pub(super) fn traffic(
+    facts: &Facts,
+    name: &ServiceName,
+    service: &ServiceRow,
+    routes: &[Arc<Route>],
+) -> Arc<[Arc<Traffic>]> {
+    let mut found = Vec::new();
+    for row in facts.traffic().of_service(name) {
+        for target in &row.targets {
+            let TargetRow::Service(of, section) = target else { continue };
+            let scope = match section {
+                _ if of != name => None,
+                None => Some(Scope::Service),
+                Some(section) => port(service, section).map(|port| Scope::Port(port.number)),
+            };
+            found.extend(scope.map(|scope| Arc::new(Traffic { scope, ..row.traffic.clone() })));
+        }
+    }
+    for route in routes {
+        let key = route_key(route);
+        for row in facts.traffic().of_object(&key) {
+            for target in &row.targets {
+                let TargetRow::Object(of, rule) = target else { continue };
+                if *of != key {
+                    continue;
+                }
+                let scope = Scope::Route {
+                    kind: route.kind,
+                    namespace: Arc::clone(&route.namespace),
+                    name: Arc::clone(&route.name),
+                    rule: rule.clone(),
+                };
+                found.push(Arc::new(Traffic { scope, ..row.traffic.clone() }));
+            }
+        }
+    }
+    found.into()
+}
+
+/// What a workload takes: by its own policies on all its ports, by those of the services that it is an
+/// endpoint of on the ports behind them.
+pub(crate) fn limits(facts: &Facts, name: &InstanceName) -> Arc<[RateLimit]> {
+    let mut found: Vec<RateLimit> = Vec::new();
+    if let Some(owner) = facts.owner(name) {
+        let rows = facts.rate_limits().of_object(&owner);
+        found.extend(rows.flat_map(|row| row.limits.iter().cloned()));
+    }
+    let instance = facts.instance(name);
+    for service in facts.services_of(name) {
+        let Some(row) = facts.service(service) else { continue };
+        for policy in facts.rate_limits().of_service(service) {
+            for target in &policy.targets {
+                let TargetRow::Service(of, section) = target else { continue };
+                if of != service {
+                    continue;
+                }
+                let ports = numbers(facts, (name, instance), (service, row), section.as_deref());
+                for number in ports {
+                    for limit in &policy.limits {
+                        let limit = RateLimit { port: Some(number), ..limit.clone() };
+                        // Two services of one policy may lead to one port.
+                        if !found.contains(&limit) {
+                            found.push(limit);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    found.into()
+}
+
+/// The ports on an instance that a service, or its port `section`, leads to.
+fn numbers(
+    facts: &Facts,
+    (name, instance): (&InstanceName, Option<&InstanceRow>),
+    (service, row): (&ServiceName, &ServiceRow),
+    section: Option<&str>,
+) -> Vec<u16> {
+    let wanted = |port: &&ServicePortRow| section.is_none_or(|section| is_named(port, section));
+    let mut numbers: Vec<u16> = Vec::new();
+    for port in row.ports.iter().filter(wanted) {
+        for served in facts.slices_of(name, service).filter_map(|slice| slice_port(slice, port)) {
+            numbers.extend(target_number(port, served, instance));
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+fn port<'a>(service: &'a ServiceRow, section: &str) -> Option<&'a ServicePortRow> {
+    service.ports.iter().find(|port| is_named(port, section))
+}
+
+/// Whether a section is this port: by its name, else by its number.
+fn is_named(port: &ServicePortRow, section: &str) -> bool {
+    *port.name == *section || section.parse() == Ok(port.number)
+}
+
+fn route_key(route: &Route) -> ObjectKey {
+    let kind = match route.kind {
+        RouteKind::Http => Kind::HttpRoute,
+        RouteKind::Grpc => Kind::GrpcRoute,
+        RouteKind::Tls => Kind::TlsRoute,
+        RouteKind::Tcp => Kind::TcpRoute,
+    };
+    let (namespace, name) = (route.namespace.to_string(), route.name.to_string());
+    ObjectKey { kind, namespace, name }
+}

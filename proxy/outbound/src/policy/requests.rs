@@ -1,0 +1,237 @@
+//! When requests are sent again, how long they may take, and which are made to fail.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant, SystemTime};
+
+use leno_balance::Rng;
+use leno_http::{Cause, Failure, Limits, Place, ResponseView};
+use leno_resilience::{Budget, Decision, Ending, Facts, Fault, Retry, Why, draw, retry_after};
+use leno_telemetry::{Counter, Registry};
+use leno_types::traffic::{Faults, Retries, Timeouts, Traffic};
+
+/// What the server's proxy answers where the application's response is none, or none came.
+const BAD_GATEWAY: u16 = 502;
+
+/// gRPC's UNAVAILABLE: what that is to a gRPC client.
+const GRPC_UNAVAILABLE: u8 = 14;
+
+/// The policy of requests to one port of a service, or of those that one route sends, for one worker.
+#[derive(Debug)]
+pub(crate) struct RequestPolicy {
+    retries: Option<Retries>,
+    timeouts: Timeouts,
+    faults: Option<Faults>,
+    /// Bounds of the HTTP engine, where policy changes them.
+    limits: Option<Limits>,
+    budget: RefCell<Budget>,
+    rng: RefCell<Rng>,
+}
+
+/// The times and tries of one request.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// None where policy retries nothing.
+    retry: Option<Retry>,
+    is_idempotent: bool,
+    request_by: Option<Instant>,
+    response_by: Option<Instant>,
+    /// What was decided on the last try's response.
+    again: Cell<Option<Duration>>,
+}
+
+impl RequestPolicy {
+    /// What holds by `traffic`. What `before` has saved up of its budget is kept: a change of policy gives
+    /// nobody retries.
+    pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, limits: &Limits) -> Self {
+        let budget = traffic.retries.as_ref().map(|retries| retries.budget).unwrap_or_default();
+        let budget = match before.filter(|before| before.retries.is_some()) {
+            Some(before) => before.budget.borrow().with_policy(budget),
+            None => Budget::new(budget),
+        };
+        Self {
+            retries: traffic.retries.clone(),
+            timeouts: traffic.timeouts,
+            faults: traffic.faults,
+            limits: traffic.timeouts.idle.map(|stall| Limits { stall, ..limits.clone() }),
+            budget: RefCell::new(budget),
+            rng: RefCell::new(Rng::random()),
+        }
+    }
+
+    /// Whether it is what `traffic` says.
+    pub(crate) fn is_of(&self, traffic: &Traffic) -> bool {
+        self.retries == traffic.retries
+            && self.timeouts == traffic.timeouts
+            && self.faults == traffic.faults
+    }
+
+    /// How long an opaque connection may last.
+    pub(crate) fn stream_timeout(&self) -> Option<Duration> {
+        self.timeouts.stream
+    }
+
+    /// The bounds of an exchange.
+    pub(crate) fn limits<'a>(&'a self, otherwise: &'a Limits) -> &'a Limits {
+        self.limits.as_ref().unwrap_or(otherwise)
+    }
+
+    /// What is done to a request on purpose.
+    pub(crate) fn fault(&self) -> Fault {
+        match &self.faults {
+            Some(faults) => draw(faults, &mut self.rng.borrow_mut()),
+            None => Fault::default(),
+        }
+    }
+
+    /// The times and tries of a request that comes now.
+    pub(crate) fn plan(&self, is_idempotent: bool) -> Plan {
+        let within = |timeout: Duration| Instant::now().checked_add(timeout);
+        let retries = self.retries.as_ref();
+        Plan {
+            retry: retries.map(|_| Retry::new(&mut self.budget.borrow_mut(), Instant::now())),
+            is_idempotent,
+            request_by: self.timeouts.request.and_then(within),
+            response_by: self.timeouts.response.and_then(within),
+            again: Cell::new(None),
+        }
+    }
+}
+
+impl Plan {
+    /// When the exchange must be over.
+    pub(crate) fn request_by(&self) -> Option<Instant> {
+        self.request_by
+    }
+
+    /// When the response of a try that begins now must have begun.
+    pub(crate) fn response_by(&self, policy: &RequestPolicy) -> Option<Instant> {
+        let per_try = policy.retries.as_ref().and_then(|retries| retries.per_try_timeout);
+        let per_try = per_try.and_then(|timeout| Instant::now().checked_add(timeout));
+        [self.response_by, per_try].into_iter().flatten().min()
+    }
+
+    /// Whether policy decides on retries.
+    pub(crate) fn decides(&self) -> bool {
+        self.retry.is_some()
+    }
+
+    /// Whether the method promises that sending the request twice is like sending it once.
+    pub(crate) fn is_idempotent(&self) -> bool {
+        self.is_idempotent
+    }
+
+    /// How many retries policy has decided on.
+    pub(crate) fn made(&self) -> u32 {
+        self.retry.as_ref().map_or(0, Retry::made)
+    }
+
+    /// What was decided on the response that was judged last.
+    pub(crate) fn again(&self) -> Option<Duration> {
+        self.again.take()
+    }
+
+    /// Decides on a response whose head is here; whether the request is to be sent again. `is_mesh`: it
+    /// came through another proxy.
+    pub(crate) fn judge(
+        &mut self,
+        (policy, registry): (&RequestPolicy, &Registry),
+        response: ResponseView<'_>,
+        (is_replayable, is_mesh): (bool, bool),
+    ) -> bool {
+        let Some(retries) = policy.retries.as_ref().filter(|_| self.retry.is_some()) else {
+            return false;
+        };
+        let grpc = response.header("grpc-status").and_then(number);
+        let ending = match (response.status(), grpc) {
+            (200, Some(status)) => Ending::Grpc(status),
+            (status, _) => Ending::Status(status),
+        };
+        let ending = match ending {
+            // Of what broke behind the server's proxy all that is here is what that says of it.
+            Ending::Status(BAD_GATEWAY) | Ending::Grpc(GRPC_UNAVAILABLE)
+                if is_mesh && retries.on.reset && response.header("leno-error").is_some() =>
+            {
+                Ending::Reset
+            }
+            ending => ending,
+        };
+        let asked = response.header("retry-after");
+        let retry_after = asked.and_then(|value| retry_after(value, SystemTime::now()));
+        let facts = Facts { is_replayable, retry_after, ..Facts::default() };
+        let again = self.decide((policy, registry), ending, facts);
+        self.again.set(again);
+        again.is_some()
+    }
+
+    /// Decides after a failure without a response.
+    pub(crate) fn after(
+        &mut self,
+        (policy, registry): (&RequestPolicy, &Registry),
+        failure: &Failure,
+    ) -> Option<Duration> {
+        let ending = match &failure.cause {
+            Cause::Late => Ending::TimedOut,
+            _ if failure.unprocessed => Ending::RefusedStream,
+            Cause::Reset(_) | Cause::Closed | Cause::Broken(_) | Cause::Head(_) => Ending::Reset,
+            _ => return None,
+        };
+        let silent = failure.place == Place::Server;
+        let facts = Facts {
+            is_unprocessed: failure.unprocessed,
+            is_replayable: failure.retryable,
+            ..Facts::default()
+        };
+        silent.then(|| self.decide((policy, registry), ending, facts))?
+    }
+
+    /// Decides after no connection could be made.
+    pub(crate) fn after_connecting(
+        &mut self,
+        (policy, registry): (&RequestPolicy, &Registry),
+    ) -> Option<Duration> {
+        let facts = Facts { is_unprocessed: true, is_replayable: true, ..Facts::default() };
+        self.decide((policy, registry), Ending::ConnectFailed, facts)
+    }
+
+    fn decide(
+        &mut self,
+        (policy, registry): (&RequestPolicy, &Registry),
+        ending: Ending,
+        facts: Facts,
+    ) -> Option<Duration> {
+        let retries = policy.retries.as_ref()?;
+        let now = Instant::now();
+        let until = [self.request_by, self.response_by].into_iter().flatten().min();
+        let facts = Facts {
+            is_idempotent: self.is_idempotent,
+            time_left: until.map(|until| until.saturating_duration_since(now)),
+            ..facts
+        };
+        let resources = (&mut *policy.budget.borrow_mut(), &mut *policy.rng.borrow_mut());
+        match self.retry.as_mut()?.decide(retries, (ending, facts), resources, now) {
+            Decision::Again(wait) => Some(wait),
+            Decision::Final(why) => {
+                if let Some(counter) = counter(why) {
+                    registry.count(counter);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What a retry that is not made is counted as.
+const fn counter(why: Why) -> Option<Counter> {
+    match why {
+        Why::NoFailure => None,
+        Why::Attempts => Some(Counter::RetriesOverAttempts),
+        Why::Method => Some(Counter::RetriesOfMethod),
+        Why::Body => Some(Counter::RetriesWithoutBody),
+        Why::Time => Some(Counter::RetriesWithoutTime),
+        Why::Budget => Some(Counter::RetriesOverBudget),
+    }
+}
+
+fn number(value: &[u8]) -> Option<u8> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}

@@ -1,0 +1,173 @@
+//! Servers that fail as they are told, and remember every request that reached them.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// One way to treat a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// 200 with a small body.
+    Good,
+    /// The same after a wait.
+    After(Duration),
+    /// Another status.
+    Status(u16),
+    /// 429 with `Retry-After`, in seconds.
+    Later(u32),
+    /// Nothing, for as long as the client waits.
+    Stall,
+    /// The head and half of the body, then the end.
+    CutBody,
+    /// The connection is closed before a response.
+    Close,
+    /// Bytes that are no HTTP.
+    Garbage,
+}
+
+/// A server; its threads end with the process.
+#[derive(Clone, Debug)]
+pub struct Faulty {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+impl FromStr for Act {
+    type Err = anyhow::Error;
+
+    /// `good`, `stall`, `cut`, `close`, `garbage`, a status, or `after:MILLISECONDS`.
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "good" => Self::Good,
+            "stall" => Self::Stall,
+            "cut" => Self::CutBody,
+            "close" => Self::Close,
+            "garbage" => Self::Garbage,
+            _ => match (text.strip_prefix("after:"), text.parse()) {
+                (Some(wait), _) => Self::After(Duration::from_millis(wait.parse()?)),
+                (None, Ok(status)) => Self::Status(status),
+                (None, Err(_)) => bail!("{text:?} is nothing that a server does"),
+            },
+        })
+    }
+}
+
+impl Faulty {
+    /// Serves on an address; `script` says what is done with request number `n` of all, from 0.
+    pub fn start(
+        address: SocketAddr,
+        script: impl Fn(u32) -> Act + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind(address).context("cannot listen")?;
+        let faulty = Self { address: listener.local_addr()?, seen: Arc::default() };
+        let (serving, script) = (faulty.clone(), Arc::new(script));
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (faulty, script) = (serving.clone(), Arc::clone(&script));
+                // An error is a client that has left.
+                thread::spawn(move || faulty.serve(stream, &*script).unwrap_or_default());
+            }
+        });
+        Ok(faulty)
+    }
+
+    /// Tells on another address what was seen, one request a line, to every HTTP client; for as long as
+    /// the process lives.
+    pub fn tell(&self, address: SocketAddr) -> Result<()> {
+        let listener = TcpListener::bind(address).context("cannot listen")?;
+        for stream in listener.incoming() {
+            let mut stream = stream?;
+            if read_request(&mut BufReader::new(stream.try_clone()?))?.is_some() {
+                let body = self.seen().join("\n");
+                let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length:";
+                write!(stream, "{head} {}\r\n\r\n{body}", body.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The `x-id` of all requests that came, in their order; their targets where they had none.
+    #[must_use]
+    pub fn seen(&self) -> Vec<String> {
+        self.list().clone()
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<String>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, mut stream: TcpStream, script: &dyn Fn(u32) -> Act) -> io::Result<()> {
+        // A head in two packets would wait for the client's acknowledgement in between.
+        stream.set_nodelay(true)?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        while let Some(id) = read_request(&mut reader)? {
+            let number = {
+                let mut seen = self.list();
+                seen.push(id);
+                u32::try_from(seen.len() - 1).unwrap_or(u32::MAX)
+            };
+            let good = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            match script(number) {
+                Act::Good => stream.write_all(good)?,
+                Act::After(wait) => {
+                    thread::sleep(wait);
+                    stream.write_all(good)?;
+                }
+                Act::Status(status) => {
+                    write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
+                }
+                Act::Later(seconds) => write!(
+                    stream,
+                    "HTTP/1.1 429 X\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\n\r\n"
+                )?,
+                // Until the proxy gives up.
+                Act::Stall => return stream.read_exact(&mut [0]),
+                Act::CutBody => {
+                    return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-");
+                }
+                Act::Close => return Ok(()),
+                Act::Garbage => {
+                    return stream.write_all(b"\x16\x03\x01 this is not HTTP\r\n\r\n");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a request with its body; its `x-id`, or its target where it has none. None at the end.
+fn read_request(reader: &mut impl BufRead) -> io::Result<Option<String>> {
+    let (mut id, mut length, mut first) = (String::new(), 0, true);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let line = line.trim_end().to_ascii_lowercase();
+        if line.is_empty() && !first {
+            break;
+        }
+        if std::mem::take(&mut first) {
+            line.split(' ').nth(1).unwrap_or_default().clone_into(&mut id);
+        }
+        if let Some(value) = line.strip_prefix("x-id:") {
+            value.trim().clone_into(&mut id);
+        }
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+    }
+    io::copy(&mut reader.take(length), &mut io::sink())?;
+    Ok(Some(id))
+}

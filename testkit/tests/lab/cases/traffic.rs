@@ -1,0 +1,249 @@
+//! Traffic policies and rate limits through the control plane, from YAML, changed while they hold.
+
+mod mesh;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::Capture;
+use leno_testkit::wait;
+
+use super::{Case, alone};
+use mesh::Bed;
+
+/// How long a change may take to arrive.
+const HEAR_LIMIT: Duration = Duration::from_secs(20);
+/// Requests that are counted.
+const REQUESTS: usize = 200;
+/// Changes of a policy while there is load.
+const CHANGES: usize = 10;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(clients_get_what_policy_promises),
+        alone!(workloads_take_what_rate_limits_say),
+        alone!(a_policy_that_changes_loses_no_request),
+    ]
+}
+
+/// Retries, timeouts, ejection, faults and limits, one after the other on one mesh.
+fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
+    let bed = Bed::start(capture, &mesh::ALL)?;
+    let cases = || -> Result<()> {
+        retries_keep_faults_from_clients(&bed)?;
+        what_may_change_something_is_sent_once(&bed)?;
+        retries_stay_in_their_budget(&bed)?;
+        tries_end_in_time(&bed)?;
+        what_fails_is_left_out(&bed)?;
+        faults_are_made_for_one_rule(&bed)?;
+        what_is_over_a_limit_is_refused(&bed)?;
+        a_slow_endpoint_is_avoided(&bed)
+    };
+    bed.lab.explain(cases())
+}
+
+/// Of six endpoints one fails half, one stalls, one closes, one answers what is no HTTP.
+fn retries_keep_faults_from_clients(bed: &Bed) -> Result<()> {
+    let policy = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
+        perTryTimeout: 200ms\n    backoff: 1ms\n    budget: {percent: 100, minPerSecond: 100}\n";
+    bed.policy_holds("mixed", "PeakEwma", policy)?;
+    let before = bed.seen(&bed.mixed())?.len();
+    let answers = bed.ask_many("client", "http://mixed/try", REQUESTS, &[])?;
+    let good = answers.iter().filter(|answer| *answer == "200").count();
+    ensure!(good == REQUESTS, "{good} of {REQUESTS} were served: {answers:?}");
+    let seen = bed.seen(&bed.mixed())?.len() - before;
+    ensure!(seen > REQUESTS, "nothing was tried again");
+    ensure!(seen <= REQUESTS * 5, "{seen} tries of {REQUESTS} requests");
+    Ok(())
+}
+
+/// A POST is sent once under the same policy, whatever becomes of it.
+fn what_may_change_something_is_sent_once(bed: &Bed) -> Result<()> {
+    let answers = bed.ask_many("client", "http://mixed/post", 30, &["-X", "POST"])?;
+    ensure!(answers.iter().any(|answer| answer != "200"), "{answers:?}");
+    let mut posts: Vec<String> =
+        bed.seen(&bed.mixed())?.into_iter().filter(|id| id.starts_with("/post")).collect();
+    let all = posts.len();
+    posts.sort();
+    posts.dedup();
+    ensure!(all == posts.len(), "{all} POSTs came of {}", posts.len());
+    Ok(())
+}
+
+/// All endpoints fail: what comes to them is the requests and what the budget allows.
+fn retries_stay_in_their_budget(bed: &Bed) -> Result<()> {
+    bed.policy_holds(
+        "failing",
+        "PeakEwma",
+        "  retries:\n    attempts: 5\n    on: [503]\n    backoff: 1ms\n    \
+         budget: {percent: 10, minPerSecond: 2}\n",
+    )?;
+    let (before, began) = (bed.seen(&["failing-0"])?.len(), Instant::now());
+    let answers = bed.ask_many("client", "http://failing/it", REQUESTS, &[])?;
+    // A second's worth is there at the beginning.
+    let seconds = began.elapsed().as_secs_f64() + 1.0;
+    ensure!(answers.iter().all(|answer| answer == "503"), "{answers:?}");
+    let retries = (bed.seen(&["failing-0"])?.len() - before - REQUESTS) as f64;
+    let (percent, most) = (REQUESTS as f64 * 0.1, REQUESTS as f64 * 0.1 + seconds * 2.0);
+    ensure!(retries >= percent - 1.0 && retries <= most, "{retries} of {percent} to {most}");
+    Ok(())
+}
+
+fn tries_end_in_time(bed: &Bed) -> Result<()> {
+    bed.policy("stalling", "  timeouts: {response: 100ms}\n")?;
+    bed.until("client", &["http://stalling/"], "504 response-timeout")?;
+    bed.policy("stalling", "  timeouts: {request: 100ms}\n")?;
+    bed.until("client", &["http://stalling/"], "504 deadline")
+}
+
+/// One of three endpoints fails all: three requests see it at most.
+fn what_fails_is_left_out(bed: &Bed) -> Result<()> {
+    let ejection = "  ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n";
+    bed.policy_holds("third", "RoundRobin", ejection)?;
+    let before = bed.seen(&["third-bad-0"])?.len();
+    let answers = bed.ask_many("client", "http://third/", 90, &[])?;
+    let failed = answers.iter().filter(|answer| *answer != "200").count();
+    let seen = bed.seen(&["third-bad-0"])?.len() - before;
+    ensure!(failed == seen && seen <= 3, "{failed} failed, {seen} of them at the bad endpoint");
+    let answers = bed.ask_many("client", "http://third/", 30, &[])?;
+    ensure!(answers.iter().all(|answer| answer == "200"), "{answers:?}");
+    Ok(())
+}
+
+/// A policy of a rule of a route, and what it does not speak of.
+fn faults_are_made_for_one_rule(bed: &Bed) -> Result<()> {
+    bed.edit("teapot", mesh::FAULTS_OF_A_RULE)?;
+    bed.until("client", &["http://good/teapot"], "418 fault-abort")?;
+    bed.until("client", &["http://good/other"], "200")?;
+    // The route's request goes to no endpoint.
+    let seen = bed.seen(&["good-0"])?;
+    bed.until("client", &["http://good/teapot"], "418 fault-abort")?;
+    ensure!(bed.seen(&["good-0"])? == seen, "an aborted request was sent");
+    bed.edit("teapot", "")?;
+    bed.until("client", &["http://good/teapot"], "200")
+}
+
+fn what_is_over_a_limit_is_refused(bed: &Bed) -> Result<()> {
+    bed.policy("stalling", "  limits: {requests: 1, pending: 0}\n")?;
+    bed.until_heard("the refusal", || {
+        let held = ["curl", "-s", "-m", "2", "http://stalling/held"];
+        let _held = bed.lab.spawn("client", &held)?;
+        Ok((bed.answered("client", &["http://stalling/more"])? == "503 overloaded").then_some(()))
+    })
+}
+
+/// One of three endpoints is 20 times slower: so few requests go there that 99 of 100 do not see it.
+fn a_slow_endpoint_is_avoided(bed: &Bed) -> Result<()> {
+    let load = ["--url", "http://uneven/", "--rate", "300", "--connections", "4"];
+    let warm = bed.lab.load("client", &[&load[..], &["--duration", "1s"]].concat())?.finish()?;
+    ensure!(warm.errors == 0, "{warm:?}");
+    let (slow, all) = (bed.seen(&["slow-0"])?.len(), bed.seen(&mesh::UNEVEN)?.len());
+    let report = bed.lab.load("client", &[&load[..], &["--duration", "2s"]].concat())?.finish()?;
+    let slow = bed.seen(&["slow-0"])?.len() - slow;
+    let all = bed.seen(&mesh::UNEVEN)?.len() - all;
+    println!("{slow} of {all} went to the slow endpoint; {report:?}");
+    ensure!(report.errors == 0 && all >= 600, "{report:?}");
+    ensure!(slow * 100 <= all, "{slow} of {all} went to the slow endpoint");
+    Ok(())
+}
+
+/// Per workload, per client, per header, and until the policy goes.
+fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
+    let bed = Bed::start(capture, &["good"])?;
+    let statuses = |who: &str, url: &str, count, more: &[&str]| -> Result<(usize, usize)> {
+        let answers = bed.ask_many(who, url, count, more)?;
+        let of = |status: &str| answers.iter().filter(|answer| *answer == status).count();
+        ensure!(of("200") + of("429") == count, "{who} {url}: {answers:?}");
+        Ok((of("200"), of("429")))
+    };
+    let cases = || -> Result<()> {
+        let workload = "[{group: leno.dev, kind: Workload, name: good}]";
+        bed.edit("limit", &mesh::rate_limit(workload, "{requests: 5, per: 1h}"))?;
+        bed.until("client", &["http://good/"], "429 rate-limited")?;
+        let wait = ["-o", "/dev/null", "-w", "%header{retry-after}", "http://good/"];
+        let wait = bed.lab.text("client", &[&["curl", "-sS"][..], &wait].concat())?;
+        let wait: u32 = wait.trim().parse().with_context(|| format!("Retry-After: {wait:?}"))?;
+        ensure!((1..=720).contains(&wait), "Retry-After: {wait}");
+        // Whoever it is that asks: the limit is the workload's.
+        ensure!(statuses("other", "http://good/", 3, &[])? == (0, 3));
+
+        let service = "[{group: '', kind: Service, name: good, sectionName: http}]";
+        let by_client = "{requests: 2, per: 1h, by: {client: true}}";
+        bed.edit("limit", &mesh::rate_limit(service, by_client))?;
+        bed.until("client", &["http://good/"], "200")?;
+        ensure!(statuses("client", "http://good/", 4, &[])? == (1, 3));
+        ensure!(statuses("other", "http://good/", 4, &[])? == (2, 2));
+
+        bed.edit("limit", &mesh::rate_limit(service, "{requests: 2, per: 1h, by: {header: x-u}}"))?;
+        bed.until("client", &["-H", "x-u: first", "http://good/"], "200")?;
+        ensure!(statuses("client", "http://good/", 4, &["-H", "x-u: a"])? == (2, 2));
+        ensure!(statuses("client", "http://good/", 4, &["-H", "x-u: b"])? == (2, 2));
+
+        bed.edit("limit", "")?;
+        bed.until("client", &["-H", "x-u: a", "http://good/"], "200")?;
+        ensure!(statuses("client", "http://good/", 20, &["-H", "x-u: a"])? == (20, 0));
+        Ok(())
+    };
+    bed.lab.explain(cases())
+}
+
+/// A policy that changes under load: no request is lost, and the last change holds.
+fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
+    let bed = Bed::start(capture, &["good"])?;
+    let cases = || -> Result<()> {
+        bed.until("client", &["http://good/"], "200")?;
+        let load =
+            ["--url", "http://good/", "--rate", "300", "--connections", "4", "--duration", "4s"];
+        let load = bed.lab.load("client", &load)?;
+        for change in 1..=CHANGES {
+            let algorithm = ["RoundRobin", "LeastRequest"][change % 2];
+            bed.edit(
+                "moving",
+                &mesh::traffic(
+                    "moving",
+                    "[{group: '', kind: Service, name: good}]",
+                    &format!(
+                        "  balancing: {{algorithm: {algorithm}, sessionCookie: c{change}}}\n  \
+                         limits: {{requests: {}}}\n  timeouts: {{request: 10s}}\n",
+                        100 + change
+                    ),
+                ),
+            )?;
+            // Which change holds is told by the cookie that it names.
+            let name = format!("c{change}=");
+            bed.until_heard("the change", || {
+                let head = bed.lab.text("client", &["curl", "-sSI", "-m", "5", "http://good/"])?;
+                Ok(head.contains(&name).then_some(()))
+            })?;
+        }
+        let report = load.finish()?;
+        ensure!(report.errors == 0 && report.requests >= 1200, "{report:?}");
+        Ok(())
+    };
+    bed.lab.explain(cases())
+}
+
+impl Bed {
+    /// Waits until something is so.
+    fn until_heard(&self, what: &str, look: impl FnMut() -> Result<Option<()>>) -> Result<()> {
+        wait::until(what, HEAR_LIMIT, look)
+    }
+
+    /// Waits until status and `leno-error` are these. What comes by an earlier policy is not waited for.
+    fn until(&self, who: &str, more: &[&str], expected: &str) -> Result<()> {
+        let mut last = String::new();
+        let heard = self.until_heard("the answer", || {
+            last = self.answered(who, more)?;
+            Ok((last == expected).then_some(()))
+        });
+        heard.with_context(|| format!("{who} {more:?}: {last:?} where {expected:?} is expected"))
+    }
+
+    /// Status and `leno-error` of a request that waits for a second.
+    fn answered(&self, who: &str, more: &[&str]) -> Result<String> {
+        let format = "%{http_code} %header{leno-error}";
+        let curl = ["curl", "-sS", "-m", "1", "-o", "/dev/null", "-w", format];
+        let answer = self.lab.exec(who, &[&curl[..], more].concat())?;
+        Ok(String::from_utf8_lossy(&answer.stdout).trim().to_owned())
+    }
+}
