@@ -1,11 +1,15 @@
-//! What happens when the worker's memory budget is used up.
+//! What connections hold, and what happens when the worker's memory budget is used up.
 
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
 use leno_h2::{Abuse, Code, Limits};
 use leno_transport::budget::{self, Budget, Charge, MIN_BUDGET};
-use tokio::task::yield_now;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{LocalSet, spawn_local, yield_now};
 
 use crate::script::*;
-use crate::support::{response, run};
+use crate::support::{echo, limits, response, run};
 
 /// What a connection may hold for a frame that has begun: the smallest chunk.
 const FEW: usize = 4 * 1024;
@@ -86,4 +90,49 @@ fn while_memory_is_short_a_frame_that_has_begun_holds_little() {
         peer.raw(&bytes[3..]).await;
         assert_eq!(accept.accept().await.unwrap().stream.id(), 1);
     });
+}
+
+/// How long the last bytes may take to be read and written by both sides.
+const QUIET_LIMIT: Duration = Duration::from_secs(20);
+
+/// Over a socket, which says when there is nothing to be read.
+#[test]
+fn an_idle_connection_holds_no_buffer() {
+    let test = || {
+        Budget::new(MIN_BUDGET).enter();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let (before, mut most) = (budget::charged(), 0);
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (far, _) = listener.accept().await.unwrap();
+            let (accept, driver) = leno_h2::server(far, &[], &limits());
+            spawn_local(driver.run());
+            spawn_local(echo(accept));
+            let (send, connection) = h2::client::handshake(near).await.unwrap();
+            spawn_local(async move { drop(connection.await) });
+            let mut send = send.ready().await.unwrap();
+            for _ in 0..3 {
+                let post = http::Request::post("http://a/").body(()).unwrap();
+                let (answer, mut body) = send.send_request(post, false).unwrap();
+                body.send_data(Bytes::from(vec![b'x'; 60_000]), true).unwrap();
+                let mut answer = answer.await.unwrap().into_body();
+                let mut count = 0;
+                while let Some(part) = answer.data().await {
+                    let part = part.unwrap();
+                    answer.flow_control().release_capacity(part.len()).unwrap();
+                    count += part.len();
+                    most = most.max(budget::charged());
+                }
+                assert_eq!(count, 60_000);
+                let start = Instant::now();
+                while budget::charged() > before && start.elapsed() < QUIET_LIMIT {
+                    yield_now().await;
+                }
+                assert_eq!(budget::charged(), before);
+            }
+            assert!(most > before, "it was never seen to hold anything");
+        });
+    };
+    std::thread::spawn(test).join().unwrap();
 }
