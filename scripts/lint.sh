@@ -10,5 +10,13 @@ for script in scripts/*.sh .ci/run; do bash -n "$script"; done
 PATH="$PATH:/usr/local/go/bin"
 unformatted=$(gofmt -l e2e)
 [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted" >&2; exit 1; }
-(cd e2e/cluster && go vet ./...)
+# Go 1.21 and later fetch the version that a module asks for; Debian 12 has an older one.
+if [[ $(go env GOVERSION) =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; then
+  (cd e2e/cluster && go vet ./...)
+elif [[ ",${LENO_REQUIRE:-}," == *,tools,* ]]; then
+  echo "go vet needs Go 1.21 or newer, and LENO_REQUIRE has tools" >&2
+  exit 1
+else
+  echo "lint: go vet left out: it needs Go 1.21 or newer"
+fi
 echo "lint: ok"
