@@ -375,7 +375,9 @@ fn routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request(
         }
         let slow = slow.finish(Duration::from_secs(60))?;
         ensure!(slow.status.success() && slow.stdout.len() == 600 << 10, "cut: {:?}", slow.status);
-        ensure!(seen > 10, "only {seen} changes were seen");
+        // On a machine that is too busy for the edits to settle, the control plane reads them once a
+        // second; most machines show all of them.
+        ensure!(seen >= CHANGING_S as usize / 2, "only {seen} changes were seen");
         Ok(())
     };
     lab.explain(cases())
