@@ -17,22 +17,12 @@ PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
 [ "$(id -u)" = 0 ] || { echo "a cluster is made of namespaces, which need root: type sudo make cluster-up" >&2; exit 1; }
 command -v go >/dev/null || { echo "Go is missing: install 1.26 or newer as go.dev/doc/install says" >&2; exit 1; }
 
-missing=()
 for file in /usr/bin/containerd /usr/sbin/runc /usr/lib/cni/bridge /usr/sbin/conntrack /bin/busybox; do
-  [ -e "$file" ] || missing+=("$file")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  echo "installing containerd, runc, CNI plugins" >&2
-  # The package would start containerd for the whole machine; every node runs its own.
-  policy=/usr/sbin/policy-rc.d
-  if [ ! -e "$policy" ]; then
-    printf '#!/bin/sh\nexit 101\n' > "$policy"; chmod +x "$policy"
-    trap 'rm -f "$policy"' EXIT
+  if [ ! -e "$file" ]; then
+    scripts/apt-install.sh containerd runc containernetworking-plugins conntrack iptables busybox-static
+    break
   fi
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    containerd runc containernetworking-plugins conntrack iptables busybox-static >/dev/null
-fi
+done
 
 # What `kubectl version` and the conformance reports show.
 minor=${kubernetes#v1.} minor=${minor%%.*}

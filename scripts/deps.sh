@@ -29,15 +29,7 @@ done
 if [ ${#missing[@]} -gt 0 ]; then
   install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing: ${missing[*]}"
-    # Package scripts must not start servers: the tests run their own.
-    policy=/usr/sbin/policy-rc.d
-    if [ ! -e "$policy" ]; then
-      printf '#!/bin/sh\nexit 101\n' > "$policy"; chmod +x "$policy"
-      trap 'rm -f "$policy"' EXIT
-    fi
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    "$(dirname "$0")/apt-install.sh" "${missing[@]}"
   else
     printf 'Some programs are missing. Type:\n\n  sudo sh -c "%s"\n\n' "$install" >&2
     exit 1

@@ -79,7 +79,11 @@ func (n node) command(arguments ...string) *exec.Cmd {
 
 // start starts a daemon in the namespaces of the node.
 func (n node) start(daemon string, arguments ...string) error {
-	return n.launch(daemon, n.command(arguments...).Args)
+	command := n.command(arguments...)
+	if command.Err != nil {
+		return command.Err
+	}
+	return n.launch(daemon, command.Args)
 }
 
 // launch starts a process that outlives this one, in the node's cgroup and with a log.
