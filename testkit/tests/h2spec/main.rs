@@ -26,15 +26,44 @@ use tempfile::TempDir;
 
 use crate::suite::{Group, Suite};
 
-/// How long nginx may take to listen.
+/// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// A program that listens; dropping it ends it.
+struct Listening {
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Listening {
+    /// Starts `command` and waits until it accepts at `address`.
+    fn start(command: &mut Command, address: SocketAddr) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Listening { address, child: command.spawn()? };
+        let program = command.get_program().display().to_string();
+        wait::until(&format!("{program} to listen"), START_LIMIT, || {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{program} ended: {status}");
+            }
+            Ok(TcpStream::connect(address).ok())
+        })?;
+        Ok(server)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 /// nginx answers `hello` on one address, once it has the whole request: many cases break the
 /// protocol after the head, and must do so before the stream is answered and gone. Its first
 /// server holds back the body, its second answers. Dropping it ends it.
 struct Nginx {
-    address: SocketAddr,
-    child: Child,
+    server: Listening,
     _directory: TempDir,
 }
 
@@ -61,33 +90,21 @@ impl Nginx {
         )?;
         let mut command = Command::new(nginx);
         command.arg("-c").arg(&config).arg("-p").arg(&root).args(["-e", "stderr"]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut server = Nginx { address, child: child.spawn()?, _directory: directory };
-        wait::until("nginx to listen", START_LIMIT, || {
-            if let Some(status) = server.child.try_wait()? {
-                bail!("nginx ended: {status}");
-            }
-            Ok(TcpStream::connect(address).ok())
-        })?;
-        Ok(server)
+        Ok(Nginx { server: Listening::start(&mut command, address)?, _directory: directory })
     }
-}
 
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        // Both fail only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn address(&self) -> SocketAddr {
+        self.server.address
     }
 }
 
 #[test]
 fn the_suite_tells_a_server_that_speaks_http2_from_one_that_does_not() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
-    let outcome = suite.run(Nginx::start(true)?.address, &[Group::Hpack])?;
+    let outcome = suite.run(Nginx::start(true)?.address(), &[Group::Hpack])?;
     // nginx is lax in a few corners that differ by its version.
     assert!(outcome.failed.len() < 4 && outcome.passed.len() >= 4, "{outcome:#?}");
-    let outcome = suite.run(Nginx::start(false)?.address, &Group::ALL)?;
+    let outcome = suite.run(Nginx::start(false)?.address(), &Group::ALL)?;
     assert!(outcome.passed.is_empty() && outcome.failed.len() > 140, "{outcome:#?}");
     Ok(())
 }
@@ -106,7 +123,7 @@ fn the_proxy_passes_every_case() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let nginx = Nginx::start(true)?;
     for protocol in ["kubernetes.io/h2c", "grpc", "http"] {
-        let proxy = Proxy::start(Side::Outbound(protocol), nginx.address)?;
+        let proxy = Proxy::start(Side::Outbound(protocol), nginx.address())?;
         let mut outcome = suite.run(proxy.address(), &Group::ALL)?;
         outcome.failed.retain(|case, _| !ALLOWED.contains(&(protocol, case.as_str())));
         assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
@@ -118,7 +135,7 @@ fn the_proxy_passes_every_case() -> Result<()> {
 fn the_proxy_passes_every_case_where_it_finds_the_protocol_out() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let nginx = Nginx::start(true)?;
-    let proxy = Proxy::start(Side::Inbound, nginx.address)?;
+    let proxy = Proxy::start(Side::Inbound, nginx.address())?;
     let outcome = suite.run(proxy.address(), &Group::ALL)?;
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     Ok(())
