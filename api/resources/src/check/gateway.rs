@@ -5,6 +5,7 @@ mod stream;
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_types::{check_label, check_subdomain};
 
 pub(super) use stream::{tcp_route, tls_route};
@@ -38,10 +39,21 @@ const MAX_GRANTS: usize = 16;
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-pub(super) fn http_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &HttpRoute) {
-    metadata(check, at, &route.metadata, Name::Subdomain);
+/// What every kind of route has: metadata and parents. Gives where its `spec` is.
+fn attached<'a>(
+    check: &mut Check<'_>,
+    at: &Cursor<'a>,
+    metadata: &ObjectMeta,
+    parents: Option<&[ParentRef]>,
+) -> Cursor<'a> {
+    self::metadata(check, at, metadata, Name::Subdomain);
     let spec = at.key("spec");
-    parents(check, &spec, route.spec.parent_refs.as_deref().unwrap_or_default());
+    self::parents(check, &spec, parents.unwrap_or_default());
+    spec
+}
+
+pub(super) fn http_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &HttpRoute) {
+    let spec = attached(check, at, &route.metadata, route.spec.parent_refs.as_deref());
     let rules = route.spec.rules.as_deref().unwrap_or_default();
     let at = spec.key("rules");
     most(check, &at, rules.len(), MAX_RULES);
@@ -74,9 +86,7 @@ pub(super) fn http_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &HttpRou
 }
 
 pub(super) fn grpc_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &GrpcRoute) {
-    metadata(check, at, &route.metadata, Name::Subdomain);
-    let spec = at.key("spec");
-    parents(check, &spec, route.spec.parent_refs.as_deref().unwrap_or_default());
+    let spec = attached(check, at, &route.metadata, route.spec.parent_refs.as_deref());
     let rules = route.spec.rules.as_deref().unwrap_or_default();
     let at = spec.key("rules");
     most(check, &at, rules.len(), MAX_RULES);
@@ -241,6 +251,19 @@ fn expression(check: &mut Check<'_>, at: &Cursor<'_>, pattern: &str) {
 }
 
 fn backends(check: &mut Check<'_>, at: &Cursor<'_>, backends: &[BackendRef], scope: filter::Scope) {
+    each_backend(check, at, backends, |check, at, backend| {
+        let filters = backend.filters.as_deref().unwrap_or_default();
+        filter::filters(check, at, filters, filter::Scope { of_backend: true, ..scope });
+    });
+}
+
+/// What the backends of every kind of route must be; `filters` judges theirs.
+fn each_backend(
+    check: &mut Check<'_>,
+    at: &Cursor<'_>,
+    backends: &[BackendRef],
+    filters: impl Fn(&mut Check<'_>, &Cursor<'_>, &BackendRef),
+) {
     most(check, at, backends.len(), MAX_BACKENDS);
     for (index, backend) in backends.iter().enumerate() {
         let at = at.index(index);
@@ -251,9 +274,7 @@ fn backends(check: &mut Check<'_>, at: &Cursor<'_>, backends: &[BackendRef], sco
             let reason = format!("{weight} is not a weight: use 0 to {MAX_WEIGHT}");
             check.fail(&at.key("weight"), reason);
         }
-        let filters = backend.filters.as_deref().unwrap_or_default();
-        let scope = filter::Scope { of_backend: true, ..scope };
-        filter::filters(check, &at.key("filters"), filters, scope);
+        filters(check, &at.key("filters"), backend);
     }
 }
 

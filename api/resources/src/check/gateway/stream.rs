@@ -4,22 +4,15 @@ use std::net::IpAddr;
 
 use leno_types::check_subdomain;
 
-use super::{backend, most, parents, rule_names};
-use crate::check::kubernetes::metadata;
-use crate::check::{Check, Cursor, Name};
+use super::{attached, each_backend, most, rule_names};
+use crate::check::{Check, Cursor};
 use crate::gateway::{StreamRule, TcpRoute, TlsRoute};
 
 /// Most names of one route, as upstream.
 const MAX_HOSTNAMES: usize = 1024;
-/// Most backends of one rule, as upstream.
-const MAX_BACKENDS: usize = 16;
-/// Largest weight of a backend, as upstream.
-const MAX_WEIGHT: i32 = 1_000_000;
 
 pub(in crate::check) fn tls_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &TlsRoute) {
-    metadata(check, at, &route.metadata, Name::Subdomain);
-    let spec = at.key("spec");
-    parents(check, &spec, route.spec.parent_refs.as_deref().unwrap_or_default());
+    let spec = attached(check, at, &route.metadata, route.spec.parent_refs.as_deref());
     let names = spec.key("hostnames");
     if route.spec.hostnames.is_empty() {
         check.fail(&names, "is empty: name the servers, or use a TCPRoute");
@@ -38,9 +31,7 @@ pub(in crate::check) fn tls_route(check: &mut Check<'_>, at: &Cursor<'_>, route:
 }
 
 pub(in crate::check) fn tcp_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &TcpRoute) {
-    metadata(check, at, &route.metadata, Name::Subdomain);
-    let spec = at.key("spec");
-    parents(check, &spec, route.spec.parent_refs.as_deref().unwrap_or_default());
+    let spec = attached(check, at, &route.metadata, route.spec.parent_refs.as_deref());
     rules(check, &spec.key("rules"), &route.spec.rules);
 }
 
@@ -56,19 +47,10 @@ fn rules(check: &mut Check<'_>, at: &Cursor<'_>, rules: &[StreamRule]) {
         if rule.backend_refs.is_empty() {
             check.fail(&at, "is empty: say where connections go");
         }
-        most(check, &at, rule.backend_refs.len(), MAX_BACKENDS);
-        for (index, given) in rule.backend_refs.iter().enumerate() {
-            let at = at.index(index);
-            backend(check, &at, &given.object());
-            if let Some(weight) = given.weight
-                && !(0..=MAX_WEIGHT).contains(&weight)
-            {
-                let reason = format!("{weight} is not a weight: use 0 to {MAX_WEIGHT}");
-                check.fail(&at.key("weight"), reason);
-            }
+        each_backend(check, &at, &rule.backend_refs, |check, at, given| {
             if given.filters.is_some() {
-                check.fail(&at.key("filters"), "filters change requests, which are not seen here");
+                check.fail(at, "filters change requests, which are not seen here");
             }
-        }
+        });
     }
 }
