@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use leno_analysis::{Finding, Mesh, analyze};
 use leno_capture::Choice;
 use leno_resources::{Documents, Kind, Object, Problem};
-use leno_types::MtlsMode;
+use leno_types::{Egress, MtlsMode};
 
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -74,8 +74,12 @@ pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
 /// As `leno up` plans them, less what it does not: static proxies, and policies, which change nothing
 /// of who there is and where requests go.
 fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
-    let defaults =
-        Defaults { mtls: MtlsMode::default(), capture: Choice::Auto, ipv6: network::has_ipv6() };
+    let defaults = Defaults {
+        mtls: MtlsMode::default(),
+        egress: Egress::default(),
+        capture: Choice::Auto,
+        ipv6: network::has_ipv6(),
+    };
     let mut documents = Documents { outlines: Vec::new(), ..documents.clone() };
     documents.objects.retain(|located| {
         let apart = [Kind::Proxy, Kind::TrafficPolicy, Kind::RateLimitPolicy];

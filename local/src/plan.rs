@@ -18,7 +18,7 @@ use std::sync::Arc;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leno_capture::Choice;
 use leno_resources::{Documents, Located, Object, Problem, Workload};
-use leno_types::{InstanceName, MtlsMode, ServiceName};
+use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 
 use crate::addresses::{Addresses, Allocation, Subnet};
 use crate::network;
@@ -82,6 +82,8 @@ pub struct Launch {
 pub struct Defaults {
     /// What inbound sides do with plaintext.
     pub mtls: MtlsMode,
+    /// Whether workloads may call what the mesh does not know.
+    pub egress: Egress,
     /// How traffic is captured.
     pub capture: Choice,
     /// Whether there is IPv6.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use leno_capture::Choice;
 pub use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
-use leno_types::MtlsMode;
+use leno_types::{Egress, MtlsMode};
 use tokio::sync::mpsc;
 
 use crate::descriptors::Descriptors;
@@ -43,6 +43,8 @@ pub struct Options {
     pub capture: Choice,
     /// What inbound sides do with plaintext where documents do not say.
     pub mtls: MtlsMode,
+    /// Whether workloads may call what the mesh does not know, where documents do not say.
+    pub egress: Egress,
     /// How long certificates hold.
     pub cert_lifetime: Duration,
     /// How long applications may take to end.
@@ -78,8 +80,12 @@ pub fn up(options: &Options) -> Result<()> {
 
 async fn run(options: &Options, output: Output) -> Result<()> {
     let layout = Layout::new(&options.mesh)?;
-    let defaults =
-        Defaults { mtls: options.mtls, capture: options.capture, ipv6: network::has_ipv6() };
+    let defaults = Defaults {
+        mtls: options.mtls,
+        egress: options.egress,
+        capture: options.capture,
+        ipv6: network::has_ipv6(),
+    };
     let begun = Instant::now();
     let descriptors = Descriptors::raise();
     let descriptors = descriptors.attempt(|| "cannot set the limit of descriptors".to_owned())?;

@@ -36,8 +36,8 @@ pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 pub use duration::{Duration, DurationError};
 pub use load::{MAX_FILE_BYTES, STDIN, is_document, load};
 pub use metadata::{
-    CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION,
-    Metadata, SERVICE_NAME_LABEL, mtls_mode,
+    CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION,
+    MTLS_ANNOTATION, Metadata, SERVICE_NAME_LABEL, egress, mtls_mode,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leno_types::MtlsMode;
+use leno_types::{Egress, MtlsMode};
 use serde::{Deserialize, Serialize};
 
 /// The namespace of a document that names none.
@@ -16,6 +16,9 @@ pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
 pub const MODE_ANNOTATION: &str = "leno.dev/mode";
 /// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
 pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
+/// Whether a workload may call what the mesh does not know: `allow`, `deny`. On a workload or a
+/// namespace; the workload wins.
+pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
 /// The label of an `EndpointSlice` that names its service (Kubernetes' own).
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
@@ -43,6 +46,12 @@ pub fn mtls_mode(annotations: &BTreeMap<String, String>) -> Option<MtlsMode> {
     annotations.get(MTLS_ANNOTATION)?.parse().ok()
 }
 
+/// What annotations say of calls to what the mesh does not know; none where they say nothing.
+#[must_use]
+pub fn egress(annotations: &BTreeMap<String, String>) -> Option<Egress> {
+    annotations.get(EGRESS_ANNOTATION)?.parse().ok()
+}
+
 fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
@@ -55,6 +64,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         INJECT_ANNOTATION => Some(&["enabled", "disabled"]),
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
+        EGRESS_ANNOTATION => Some(&["allow", "deny"]),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 //! [`Protocol`] (how a port is to be handled).
 
 mod address;
+mod egress;
 mod identity;
 mod mtls;
 mod name;
@@ -19,6 +20,7 @@ pub mod routes;
 pub mod traffic;
 
 pub use address::{OrigDst, canonical};
+pub use egress::{Egress, UnknownEgress};
 pub use identity::{Identity, IdentityError, TrustDomain};
 pub use mtls::{MtlsMode, UnknownMtlsMode};
 pub use name::{InstanceName, NameError, ServiceName, check_label, check_subdomain};

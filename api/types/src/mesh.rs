@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::routes::Route;
 use crate::traffic::{RateLimit, Traffic};
-use crate::{Identity, InstanceName, MtlsMode, Protocol, ServiceName};
+use crate::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName};
 
 /// What stands behind one IP address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,6 +106,8 @@ pub struct ServerPolicy {
     pub ports: Vec<PortProtocol>,
     /// How many requests the workload takes.
     pub limits: Arc<[RateLimit]>,
+    /// Whether it may call what the mesh does not know.
+    pub egress: Egress,
 }
 
 /// A port number and what it carries.

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
 use leno_types::{
-    Identity, IdentityError, InstanceName, MtlsMode, NameError, Protocol, ServiceName,
+    Egress, Identity, IdentityError, InstanceName, MtlsMode, NameError, Protocol, ServiceName,
 };
 use prost::Message;
 
@@ -159,9 +159,15 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
                 });
             }
         };
+        let egress = match proto::Egress::try_from(message.egress) {
+            Ok(proto::Egress::Allow) => Egress::Allow,
+            // A way of a later version can only be a narrower one.
+            Ok(proto::Egress::Deny) | Err(_) => Egress::Deny,
+        };
         Ok(Self {
             workload: message.workload.parse()?,
             mtls,
+            egress,
             ports: ports(&message.ports)?,
             limits: traffic::rate_limits(message.limits)?,
         })

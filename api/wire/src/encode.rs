@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
-use leno_types::{Identity, MtlsMode, Protocol};
+use leno_types::{Egress, Identity, MtlsMode, Protocol};
 use prost::Message;
 
 use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, proto};
@@ -46,6 +46,7 @@ impl From<&ServerPolicy> for proto::ServerPolicy {
             mtls: mtls(policy.mtls).into(),
             ports: ports(&policy.ports),
             limits: policy.limits.iter().map(traffic::rate_limit).collect(),
+            egress: egress(policy.egress).into(),
         }
     }
 }
@@ -133,6 +134,13 @@ fn protocol(protocol: Protocol) -> proto::Protocol {
         Protocol::Http1 => proto::Protocol::Http1,
         Protocol::Http2 => proto::Protocol::Http2,
         Protocol::Opaque => proto::Protocol::Opaque,
+    }
+}
+
+fn egress(egress: Egress) -> proto::Egress {
+    match egress {
+        Egress::Allow => proto::Egress::Allow,
+        Egress::Deny => proto::Egress::Deny,
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use leno_capture::Choice;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
-use leno_types::MtlsMode;
+use leno_types::{Egress, MtlsMode};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tracing_subscriber::filter::Targets;
@@ -40,6 +40,10 @@ pub(crate) struct Up {
     /// What workloads do with plaintext: strict, permissive or disabled
     #[arg(long, default_value = "permissive", value_name = "MODE")]
     mtls: MtlsMode,
+
+    /// Whether workloads may call what the mesh does not know: allow or deny
+    #[arg(long, default_value = "allow", value_name = "EGRESS")]
+    egress: Egress,
 
     /// How long certificates hold, from 10s to 90d; they are renewed at 70 %
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = lifetime)]
@@ -97,6 +101,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         mesh: up.mesh.name.clone(),
         capture: up.capture,
         mtls: up.mtls,
+        egress: up.egress,
         cert_lifetime: up.cert_lifetime,
         grace: up.grace,
         colour: !no_colour && std::io::stdout().is_terminal(),

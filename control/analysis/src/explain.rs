@@ -14,8 +14,8 @@ pub use question::{Question, QuestionError};
 
 use leno_policy::{RouteTable, StreamTable};
 use leno_resources::Object;
-use leno_types::Protocol;
 use leno_types::mesh::{Service, Workload, declared};
+use leno_types::{Egress, Protocol};
 
 use crate::mesh::{Mesh, Sender, Unanswerable};
 use host::Host;
@@ -37,7 +37,10 @@ impl Mesh {
             Host::Service(service) => self.at_service(&mut answer, &sender, &service, question),
             Host::Workload(workload) => at_workload(&mut answer, &sender, &workload, question),
             Host::Unknown { meant } => {
-                answer.outcome = Outcome::outside();
+                answer.outcome = match self.egress(&sender) {
+                    Egress::Allow => Outcome::outside(),
+                    Egress::Deny => Outcome::egress_denied(),
+                };
                 let known = meant.map(|meant| format!("did you mean {meant}?"));
                 let note = format!("nothing in the mesh is called {}", question.host);
                 answer.notes.push(known.map_or(note.clone(), |known| format!("{note}: {known}")));

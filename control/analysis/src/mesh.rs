@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leno_index::{Change, Index, Settings};
-use leno_resources::{Object, Workload};
-use leno_types::{InstanceName, nearest};
+use leno_resources::{Object, Workload, egress};
+use leno_types::{Egress, InstanceName, nearest};
 
 /// A mesh that can be asked about.
 #[derive(Debug)]
@@ -89,6 +89,27 @@ impl Mesh {
             Object::Workload(workload) => Some(&**workload),
             _ => None,
         })
+    }
+
+    /// Whether a sender may call what the mesh does not know.
+    pub(crate) fn egress(&self, sender: &Sender) -> Egress {
+        let known = sender.instance.as_ref().and_then(|name| self.index.server_policy(name));
+        if let Some(policy) = known {
+            return policy.egress;
+        }
+        let of_namespace = || {
+            self.objects.iter().find_map(|object| match object {
+                Object::Namespace(namespace) if object.key().name == sender.namespace => {
+                    egress(namespace.metadata.annotations.as_ref()?)
+                }
+                _ => None,
+            })
+        };
+        let own = self.workloads().find(|one| {
+            one.metadata.name == sender.workload && one.metadata.namespace == sender.namespace
+        });
+        let own = own.and_then(|workload| egress(&workload.metadata.annotations));
+        own.or_else(of_namespace).unwrap_or_default()
     }
 
     /// The sender called `wanted`: a workload or an instance of one, with its kind before it

@@ -102,6 +102,33 @@ spec:
   rules: [{backendRefs: [{name: next, port: 80, weight: 1}, {name: cart, port: 90, weight: 3}]}]
 ";
 
+/// What is said of a request to somewhere outside, with these annotations.
+fn outside(namespace: &str, workload: &str) -> (&'static str, Option<u16>, Option<String>) {
+    let text = format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {namespace}}}\n---\n\
+         apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+         metadata: {{name: web, namespace: shop, annotations: {workload}}}\nspec: {{command: [run]}}\n"
+    );
+    let documents = leno_resources::parse("shop.yaml", &text).expect("documents");
+    let mesh = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
+    let question = question(Some("shop"), "web", "http://example.com/");
+    let outcome = mesh.explain(&question).expect("an answer").outcome;
+    (outcome.kind, outcome.status, outcome.leno_error)
+}
+
+#[test]
+fn what_the_mesh_does_not_know_is_refused_where_egress_is_denied() {
+    let denied = ("answered", Some(403), Some("egress-denied".to_owned()));
+    let allowed = ("outside", None, None);
+    let (nothing, deny, allow) = ("{}", "{leno.dev/egress: deny}", "{leno.dev/egress: allow}");
+    assert_eq!(outside(nothing, nothing), allowed);
+    assert_eq!(outside(deny, nothing), denied);
+    assert_eq!(outside(nothing, deny), denied);
+    // The workload wins.
+    assert_eq!(outside(deny, allow), allowed);
+    assert_eq!(outside(allow, deny), denied);
+}
+
 #[test]
 fn connections_are_told_of_by_the_name_that_they_ask_for() {
     let documents = parse("shop.yaml", &format!("{MESH}{ROUTES}{STREAMS}")).expect("good");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Parser;
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
-use leno_types::{MtlsMode, TrustDomain};
+use leno_types::{Egress, MtlsMode, TrustDomain};
 
 /// The control plane of the Leno service mesh.
 ///
@@ -46,6 +46,10 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_DEFAULT_MTLS", value_name = "MODE", default_value = "permissive")]
     pub(crate) default_mtls: MtlsMode,
 
+    /// Whether workloads may call what the mesh does not know, where no document says: allow or deny
+    #[arg(long, env = "LENO_DEFAULT_EGRESS", value_name = "EGRESS", default_value = "allow")]
+    pub(crate) default_egress: Egress,
+
     /// Where /metrics, /ready and /live are served; nowhere without it
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS")]
     pub(crate) admin: Option<SocketAddr>,
@@ -65,6 +69,7 @@ pub(crate) struct Config {
     pub(crate) trust_domain: TrustDomain,
     pub(crate) cert_lifetime: Duration,
     pub(crate) default_mtls: MtlsMode,
+    pub(crate) default_egress: Egress,
     pub(crate) admin: Option<SocketAddr>,
 }
 
@@ -80,6 +85,7 @@ impl Config {
             trust_domain,
             cert_lifetime: flags.cert_lifetime,
             default_mtls: flags.default_mtls,
+            default_egress: flags.default_egress,
             admin: flags.admin,
         })
     }

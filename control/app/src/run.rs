@@ -27,6 +27,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let index = IndexSettings {
         trust_domain: config.trust_domain.clone(),
         default_mtls: config.default_mtls,
+        default_egress: config.default_egress,
     };
     let state = State::new(Index::new(index));
     let reloads = Arc::new(Reloads::default());

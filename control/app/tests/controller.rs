@@ -126,7 +126,15 @@ fn usage_and_errors_have_their_exit_codes() {
     let help = run(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
     let text = String::from_utf8(help.stdout).unwrap();
-    for flag in ["--files", "--listen", "--ca-dir", "--tokens", "--default-mtls", "--admin"] {
+    for flag in [
+        "--files",
+        "--listen",
+        "--ca-dir",
+        "--tokens",
+        "--default-mtls",
+        "--default-egress",
+        "--admin",
+    ] {
         assert!(text.contains(flag), "{flag}: {text}");
     }
     assert_eq!(run(&["--nonsense"]).status.code(), Some(64));

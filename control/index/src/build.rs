@@ -51,8 +51,9 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
         identity: facts.identity(name).cloned(),
         ports: ports.clone(),
     };
-    let (mtls, limits) = (facts.mode(name, row), policies::limits(facts, name));
-    let policy = ServerPolicy { workload: name.clone(), mtls, ports, limits };
+    let (mtls, egress) = (facts.mode(name, row), facts.egress(name, row));
+    let limits = policies::limits(facts, name);
+    let policy = ServerPolicy { workload: name.clone(), mtls, ports, limits, egress };
     Some((workload, policy))
 }
 

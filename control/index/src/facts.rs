@@ -5,8 +5,8 @@ mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leno_resources::{Object, ObjectKey, mtls_mode};
-use leno_types::{Identity, InstanceName, MtlsMode, ServiceName};
+use leno_resources::{Object, ObjectKey, egress, mtls_mode};
+use leno_types::{Egress, Identity, InstanceName, MtlsMode, ServiceName};
 
 use crate::index::Settings;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
@@ -18,8 +18,7 @@ use routes::RouteFacts;
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     settings: Settings,
-    /// The modes that namespaces set.
-    namespaces: BTreeMap<String, MtlsMode>,
+    namespaces: BTreeMap<String, NamespaceRow>,
     services: BTreeMap<ServiceName, ServiceRow>,
     slices: BTreeMap<ServiceName, BTreeMap<ObjectKey, SliceRow>>,
     /// The service that each slice is of.
@@ -33,6 +32,17 @@ pub(crate) struct Facts {
     routes: RouteFacts,
     traffic: Attached<TrafficRow>,
     rate_limits: Attached<RateLimitRow>,
+}
+
+/// What a namespace sets for its workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NamespaceRow {
+    mtls: Option<MtlsMode>,
+    egress: Option<Egress>,
+}
+
+impl NamespaceRow {
+    const NOTHING: Self = Self { mtls: None, egress: None };
 }
 
 /// What a change can have a bearing on.
@@ -70,8 +80,12 @@ impl Facts {
         let taken = match object {
             Object::Namespace(namespace) => {
                 let annotations = namespace.metadata.annotations.as_ref();
-                if let Some(mode) = annotations.and_then(mtls_mode) {
-                    self.namespaces.insert(key.name.clone(), mode);
+                let row = NamespaceRow {
+                    mtls: annotations.and_then(mtls_mode),
+                    egress: annotations.and_then(egress),
+                };
+                if row != NamespaceRow::NOTHING {
+                    self.namespaces.insert(key.name.clone(), row);
                     self.touch_namespace(&key.name, touched);
                 }
                 true
@@ -230,8 +244,13 @@ impl Facts {
     }
 
     pub(crate) fn mode(&self, name: &InstanceName, row: &InstanceRow) -> MtlsMode {
-        let of_namespace = || self.namespaces.get(&*name.namespace).copied();
+        let of_namespace = || self.namespaces.get(&*name.namespace)?.mtls;
         row.mtls.or_else(of_namespace).unwrap_or(self.settings.default_mtls)
+    }
+
+    pub(crate) fn egress(&self, name: &InstanceName, row: &InstanceRow) -> Egress {
+        let of_namespace = || self.namespaces.get(&*name.namespace)?.egress;
+        row.egress.or_else(of_namespace).unwrap_or(self.settings.default_egress)
     }
 
     /// Whom to expect of an instance over mTLS; none means plaintext.

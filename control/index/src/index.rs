@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
 use leno_types::traffic::RateLimit;
-use leno_types::{InstanceName, MtlsMode, ServiceName, TrustDomain};
+use leno_types::{Egress, InstanceName, MtlsMode, ServiceName, TrustDomain};
 
 use crate::build;
 use crate::change::{Change, Changed};
@@ -19,6 +19,9 @@ pub struct Settings {
     pub trust_domain: TrustDomain,
     /// The mode of workloads that neither they nor their namespace set.
     pub default_mtls: MtlsMode,
+    /// Whether workloads may call what the mesh does not know, where neither they nor their namespace
+    /// say.
+    pub default_egress: Egress,
 }
 
 /// The control plane's tables.

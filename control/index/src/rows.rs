@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use leno_resources::{EndpointSlice, SERVICE_NAME_LABEL, Service, Workload, mtls_mode};
-use leno_types::{Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
+use leno_resources::{EndpointSlice, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode};
+use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
 /// A front: VIPs and ports.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +67,7 @@ pub(crate) struct InstanceRow {
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) meshed: bool,
     pub(crate) mtls: Option<MtlsMode>,
+    pub(crate) egress: Option<Egress>,
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
 }
@@ -160,6 +161,7 @@ pub(crate) fn instances(
             addresses: addresses(instance.addresses.iter().copied()),
             meshed: instance.meshed,
             mtls: mtls_mode(&metadata.annotations),
+            egress: egress(&metadata.annotations),
             identity: identity.clone(),
             ports: ports.clone(),
         };

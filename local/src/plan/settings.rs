@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use leno_capture::Choice;
 use leno_resources::{
-    CAPTURE_ANNOTATION, Documents, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object,
-    Workload,
+    CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION,
+    MTLS_ANNOTATION, Object, Workload,
 };
-use leno_types::MtlsMode;
+use leno_types::{Egress, MtlsMode};
 
 use super::Defaults;
 
@@ -16,6 +16,7 @@ use super::Defaults;
 pub(super) struct Settings {
     pub(super) meshed: bool,
     pub(super) mtls: MtlsMode,
+    pub(super) egress: Egress,
     pub(super) capture: Choice,
     /// A proxy shared by the node is asked for.
     pub(super) node_mode: bool,
@@ -38,6 +39,9 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
     Settings {
         meshed: setting(INJECT_ANNOTATION).is_none_or(|value| value != "disabled"),
         mtls: setting(MTLS_ANNOTATION).and_then(|v| v.parse().ok()).unwrap_or(defaults.mtls),
+        egress: setting(EGRESS_ANNOTATION)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(defaults.egress),
         capture: setting(CAPTURE_ANNOTATION)
             .and_then(|value| value.parse().ok())
             .unwrap_or(defaults.capture),

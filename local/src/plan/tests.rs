@@ -5,8 +5,12 @@ use hickory_proto::rr::{Name, RecordType};
 use super::*;
 use crate::dns::Answer;
 
-const DEFAULTS: Defaults =
-    Defaults { mtls: MtlsMode::Permissive, capture: Choice::Auto, ipv6: true };
+const DEFAULTS: Defaults = Defaults {
+    mtls: MtlsMode::Permissive,
+    egress: leno_types::Egress::Allow,
+    capture: Choice::Auto,
+    ipv6: true,
+};
 
 const SHOP: &str = "\
 apiVersion: leno.dev/v1alpha1

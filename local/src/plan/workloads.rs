@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use leno_resources::{Located, MTLS_ANNOTATION, Object, STDIN, Workload};
+use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, STDIN, Workload};
 use leno_types::InstanceName;
 
 use super::{Draft, Instance, Launch, settings};
@@ -64,6 +64,8 @@ impl Draft<'_> {
         let mut resolved = workload.clone();
         let mode = settings.mtls.as_str().to_owned();
         resolved.metadata.annotations.insert(MTLS_ANNOTATION.to_owned(), mode);
+        let egress = settings.egress.as_str().to_owned();
+        resolved.metadata.annotations.insert(EGRESS_ANNOTATION.to_owned(), egress);
         resolved.status = None;
         self.plan.workloads.push(resolved);
 

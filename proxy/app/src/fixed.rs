@@ -7,10 +7,10 @@ use anyhow::{Context, bail};
 use leno_discovery::Directory;
 use leno_index::{Change, Index, Settings};
 use leno_outbound::Fixed as FixedDestination;
-use leno_resources::{Documents, Object, Proxy, ProxyIdentity, STDIN, load};
+use leno_resources::{Documents, Object, Proxy, ProxyIdentity, STDIN, egress, load};
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Resolution, ServerPolicy, Subject};
-use leno_types::{InstanceName, MtlsMode, ServiceName};
+use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 use tokio::sync::watch;
 
 use crate::config::Flags;
@@ -55,7 +55,13 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     };
     check_targets(&documents, &index)?;
     let limits = index.rate_limits(&instance);
-    let policy = ServerPolicy { workload: instance.clone(), mtls, ports: Vec::new(), limits };
+    let policy = ServerPolicy {
+        workload: instance.clone(),
+        mtls,
+        ports: Vec::new(),
+        limits,
+        egress: egress_of(&documents, proxy),
+    };
     let client = Arc::clone(&instance.namespace);
     let directory =
         Directory::fixed(move |subject| index.resolve(subject, &client)).with_server_policy(policy);
@@ -88,6 +94,21 @@ fn only_proxy<'a>(documents: &'a Documents, file: &Path) -> anyhow::Result<&'a P
         (None, _) => bail!("{}: has no document of kind Proxy (leno.dev/v1alpha1)", file.display()),
         (Some(_), Some(_)) => bail!("{}: has more than one Proxy", file.display()),
     }
+}
+
+/// What the proxy's own annotation says of egress, else that of its namespace.
+fn egress_of(documents: &Documents, proxy: &Proxy) -> Egress {
+    let of_namespace = || {
+        documents.objects.iter().find_map(|located| match &located.value {
+            Object::Namespace(namespace) => {
+                let metadata = &namespace.metadata;
+                let own = metadata.name.as_deref() == Some(&proxy.metadata.namespace);
+                egress(metadata.annotations.as_ref().filter(|_| own)?)
+            }
+            _ => None,
+        })
+    };
+    egress(&proxy.metadata.annotations).or_else(of_namespace).unwrap_or_default()
 }
 
 fn index(documents: &Documents) -> Index {

@@ -50,7 +50,9 @@ impl Lab {
     ) -> Self {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let ports = ports.iter().map(|&(port, protocol)| PortProtocol { port, protocol }).collect();
-        let policy = ServerPolicy { workload: workload.clone(), mtls, ports, limits: [].into() };
+        let egress = leno_types::Egress::Allow;
+        let policy =
+            ServerPolicy { workload: workload.clone(), mtls, ports, limits: [].into(), egress };
         let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
         let registry = Rc::new(Registry::new());
         let activity = Rc::<Activity>::default();

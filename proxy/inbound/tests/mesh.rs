@@ -49,6 +49,7 @@ async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc
         mtls: MtlsMode::Strict,
         ports,
         limits: [].into(),
+        egress: leno_types::Egress::Allow,
     };
     let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
     let registry = Rc::new(Registry::new());

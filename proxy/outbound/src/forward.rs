@@ -18,6 +18,7 @@ use crate::Shared;
 use crate::backends::{Backends, Remote, cause};
 use crate::connect::REFUSED_BY_SERVER;
 use crate::destination::{Destination, Route};
+use crate::egress;
 use crate::mirror;
 use crate::policy::{EndpointPolicy, Plan, RequestPolicy};
 use crate::request::Request;
@@ -91,8 +92,12 @@ pub(crate) async fn forward<R: Request>(
     destination: &Destination,
     request: &mut R,
 ) -> Forwarded {
-    let Route::Backends(backends) = destination.route_with_endpoints().await else {
-        return Forwarded::Failed(503, "destination-gone");
+    let backends = match destination.route_with_endpoints().await {
+        Route::Backends(backends) => backends,
+        Route::Direct if !shared.egress.allows(destination.original()) => {
+            return Forwarded::Answered(egress::denied(shared, destination.original(), request));
+        }
+        _ => return Forwarded::Failed(503, "destination-gone"),
     };
     let head = request.view();
     let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
@@ -459,7 +464,7 @@ fn refused(failure: &Failure, server: &Server) -> bool {
 }
 
 /// What a gRPC client is told of an error of ours.
-fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
+pub(crate) fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     match (status, cause) {
         (504, Some("deadline" | "response-timeout")) => GRPC_DEADLINE_EXCEEDED,
         _ => grpc_status_of(status),

@@ -28,9 +28,18 @@ pub(crate) async fn serve_http1(
         }
     };
     let refused = |status, cause| {
-        if let Route::Backends(backends) = destination.route_now() {
-            backends.nobody().error(cause);
-            backends.nobody().request(status, Duration::ZERO);
+        match destination.route_now() {
+            Route::Backends(backends) => {
+                backends.nobody().error(cause);
+                backends.nobody().request(status, Duration::ZERO);
+            }
+            // Refused by policy, and no request either.
+            Route::Direct => {
+                let edge = shared.registry.edge(&shared.outside());
+                edge.error(cause);
+                edge.request(status, Duration::ZERO);
+            }
+            _ => {}
         }
     };
     leno_http::serve(client, &shared.limits, forward, refused).await;

@@ -5,7 +5,7 @@
 //! nothing of listeners, threads or the inbound side.
 //!
 //! ```text
-//! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed as it is
+//! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed as it is, or refused
 //!                                                  └─ Backends ─┬─ HTTP ─► routes ─► a pick a request
 //!                                                               └─ opaque ─► routes ─► a pick a connection
 //! ```
@@ -16,6 +16,7 @@
 mod backends;
 mod connect;
 mod destination;
+mod egress;
 mod first;
 mod forward;
 mod greeting;
@@ -46,6 +47,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use destination::{Destination, Destinations, Route};
+use egress::EgressPolicy;
 use targets::Targets;
 
 /// What the outbound side of one worker is made of.
@@ -95,6 +97,8 @@ fn http2_limits() -> leno_h2::Limits {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) client: Arc<str>,
+    /// Whether what the mesh does not know may be called.
+    pub(crate) egress: EgressPolicy,
     pub(crate) client_namespace: Arc<str>,
     pub(crate) tls: Connector,
     pub(crate) registry: Rc<Registry>,
@@ -144,6 +148,7 @@ impl Outbound {
         let source = format!("{}/{}", parts.workload.namespace, parts.workload.name);
         let shared = Rc::new(Shared {
             client: parts.workload.name,
+            egress: EgressPolicy::new(parts.directory.server_policy()),
             client_namespace: parts.workload.namespace,
             tls: parts.tls,
             registry: parts.registry,
@@ -180,7 +185,10 @@ impl Outbound {
             },
         };
         match destination.route().await {
-            Route::Direct => opaque::direct(&self.shared, destination.original(), stream).await,
+            Route::Direct if self.shared.egress.allows(destination.original()) => {
+                opaque::direct(&self.shared, destination.original(), stream).await;
+            }
+            Route::Direct => egress::refuse(&self.shared, &destination, stream).await,
             Route::Own => opaque::own(&self.shared, destination.original(), stream).await,
             // Without routes of requests, those of connections hold whatever the port carries.
             Route::Backends(backends)

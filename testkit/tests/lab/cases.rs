@@ -7,6 +7,7 @@ mod addressing;
 mod calls;
 mod conformance;
 mod disturbance;
+mod egress;
 mod encryption;
 mod explain;
 mod http;
@@ -50,7 +51,7 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 12] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 13] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
@@ -63,6 +64,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 12] {
         ("conformance", conformance::cases()),
         ("explain", explain::cases()),
         ("traffic", traffic::cases()),
+        ("egress", egress::cases()),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),

@@ -9,6 +9,7 @@
 
 mod cases;
 mod fixture;
+mod outside;
 
 use std::process::ExitCode;
 use std::sync::Arc;

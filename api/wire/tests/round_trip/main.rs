@@ -96,9 +96,10 @@ proptest! {
             MtlsMode::Strict, MtlsMode::Permissive, MtlsMode::Disabled]),
         ports in ports(),
         limits in traffic::rate_limits(),
+        egress in prop::sample::select(vec![leno_types::Egress::Allow, leno_types::Egress::Deny]),
     ) {
         let workload = InstanceName::new(&name.0, &name.1).unwrap();
-        let policy = ServerPolicy { workload, mtls, ports, limits };
+        let policy = ServerPolicy { workload, mtls, ports, limits, egress };
         prop_assert_eq!(decode::server_policy(&encode::server_policy(&policy)).unwrap(), policy);
     }
 

@@ -239,6 +239,13 @@ impl Outcome {
         Self::new("outside", "goes there as it is: the mesh knows nothing of that address")
     }
 
+    pub(super) fn egress_denied() -> Self {
+        let text = "is answered 403: the mesh knows nothing of that address, and leno.dev/egress of the \
+                    client says deny; what is not of HTTP is reset";
+        let (status, leno_error) = (Some(403), Some("egress-denied".to_owned()));
+        Self { status, leno_error, ..Self::new("answered", text) }
+    }
+
     pub(super) fn unmeshed() -> Self {
         Self::new(
             "unmeshed",

@@ -2,7 +2,7 @@
 
 use leno_index::{Index, Settings};
 use leno_types::mesh::{Resolution, declared};
-use leno_types::{MtlsMode, Protocol, TrustDomain};
+use leno_types::{Egress, MtlsMode, Protocol, TrustDomain};
 
 use crate::support::{SHOP, endpoints, ip, names, objects, put, service, shop, workload};
 
@@ -41,7 +41,8 @@ fn an_instance_is_found_by_each_address() {
 #[test]
 fn the_workload_sets_the_mode_before_its_namespace_before_the_mesh() {
     let trust_domain = TrustDomain::new("example.org").unwrap();
-    let mut index = Index::new(Settings { trust_domain, default_mtls: MtlsMode::Strict });
+    let default_mtls = MtlsMode::Strict;
+    let mut index = Index::new(Settings { trust_domain, default_mtls, ..Settings::default() });
     put(&mut index, SHOP);
     assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Strict);
     let identity = workload(&index, "shop/web-0").identity.as_ref().unwrap().to_string();
@@ -50,6 +51,21 @@ fn the_workload_sets_the_mode_before_its_namespace_before_the_mesh() {
     assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Permissive);
     put(&mut index, &annotated("disabled"));
     assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Disabled);
+}
+
+#[test]
+fn the_workload_says_of_egress_before_its_namespace_before_the_mesh() {
+    let mut index = Index::new(Settings { default_egress: Egress::Deny, ..Settings::default() });
+    let egress =
+        |index: &Index| index.server_policy(&"shop/web-0".parse().unwrap()).unwrap().egress;
+    let of = |yaml: &str, way: &str| yaml.replace("mtls: strict", &format!("egress: {way}"));
+    put(&mut index, SHOP);
+    assert_eq!(egress(&index), Egress::Deny);
+    let changed = put(&mut index, &of(&namespace("strict"), "allow"));
+    assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
+    assert_eq!(egress(&index), Egress::Allow);
+    put(&mut index, &of(&annotated("strict"), "deny"));
+    assert_eq!(egress(&index), Egress::Deny);
 }
 
 #[test]

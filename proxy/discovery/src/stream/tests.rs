@@ -37,7 +37,8 @@ fn service(name: &str, vip: &str) -> proto::Any {
 
 fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {
     let workload = workload.parse().unwrap();
-    encode::server_policy(&ServerPolicy { workload, mtls, ports: Vec::new(), limits: [].into() })
+    let (ports, egress) = (Vec::new(), leno_types::Egress::Allow);
+    encode::server_policy(&ServerPolicy { workload, mtls, ports, limits: [].into(), egress })
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Answers that the mesh makes itself, for routes.
 
+use std::net::SocketAddr;
+
 use leno_http::{Answer, HeaderLine};
 use leno_policy::Refusal;
 
@@ -18,6 +20,12 @@ impl MeshAnswer {
     /// An error that no rule makes.
     pub(crate) fn error(status: u16, cause: &'static str) -> Self {
         Self { status, error: Some(cause), shown: Some(cause.to_owned()), headers: Vec::new() }
+    }
+
+    /// A request to an address that the mesh does not know, where policy refuses that.
+    pub(crate) fn egress_denied(cause: &'static str, destination: SocketAddr) -> Self {
+        let shown = Some(format!("{cause}; destination=\"{destination}\""));
+        Self { status: 403, error: Some(cause), shown, headers: Vec::new() }
     }
 
     /// An error that routes make.
