@@ -1,22 +1,26 @@
-//! Where the control plane's objects come from: files, later Kubernetes.
+//! Where the control plane's objects come from: files, or a Kubernetes API server.
 //!
 //! A source tells its reader of [`Update`]s over a bounded channel: the changes since the last good
 //! state, or why the newest one was refused, in which case the last good one still holds.
 //! [`FilesSource`] follows YAML files and directories; [`read_once`] reads them and is done.
+//! [`KubernetesSource`] follows a cluster.
 //!
 //! The crate does not know what objects mean to the mesh: that is the index's part.
 //!
 //! ```text
 //! inotify -> settle -> load and check all -> diff to the last good state -> Update -> index
+//! watches of all kinds -> collect until quiet ----------------------------> Update -> index
 //! ```
 //!
-//! Read first: [`Update`], [`FilesSource`].
+//! Read first: [`Update`], [`FilesSource`], [`KubernetesSource`].
 
 mod diff;
 mod files;
+mod kubernetes;
 
 pub use diff::diff;
 pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
+pub use kubernetes::{ConnectError, Followed, KubernetesSource, PROXY_CONTAINER, connect};
 
 use leno_index::Change;
 use leno_resources::Problem;

@@ -1,0 +1,183 @@
+//! Objects from a Kubernetes API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::{Api, Client};
+use leno_resources::{Kind, Object, ObjectKey};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+mod collector;
+mod connect;
+mod custom;
+mod followed;
+mod pod;
+mod watch;
+
+use crate::Update;
+pub use connect::{ConnectError, connect};
+pub use followed::Followed;
+pub use pod::PROXY_CONTAINER;
+
+use collector::Collector;
+use watch::{Event, Teller, follow};
+
+/// Events on their way from the watches; what comes while it is full waits in the API server.
+const EVENTS: usize = 1024;
+/// How long nothing must happen before what has happened becomes one update.
+const QUIET: Duration = Duration::from_millis(10);
+/// Longest wait for quiet: objects that change all the time are told of this often nonetheless.
+const MAX_WAIT: Duration = Duration::from_millis(100);
+/// How often the log says what the first update still waits for.
+const WAITING: Duration = Duration::from_secs(10);
+
+/// Follows the objects of a cluster. Needs the verbs `list` and `watch` on every kind it follows: the
+/// kinds that [`leno_resources`] reads, static proxies aside, and pods.
+///
+/// A pod appears as a [`leno_resources::Workload`] of its name with itself as the only instance, so
+/// that the index knows one kind of instance.
+pub struct KubernetesSource {
+    client: Client,
+    followed: Arc<Followed>,
+}
+
+/// A watched kind of object: one watch each, in the order of this list.
+pub(crate) const WATCHED: [Watched; 13] = [
+    Watched::Core(Kind::Namespace),
+    Watched::Core(Kind::Service),
+    Watched::Core(Kind::ServiceAccount),
+    Watched::Core(Kind::EndpointSlice),
+    Watched::Pods,
+    Watched::Custom(Kind::HttpRoute),
+    Watched::Custom(Kind::GrpcRoute),
+    Watched::Custom(Kind::TlsRoute),
+    Watched::Custom(Kind::TcpRoute),
+    Watched::Custom(Kind::ReferenceGrant),
+    Watched::Custom(Kind::TrafficPolicy),
+    Watched::Custom(Kind::RateLimitPolicy),
+    Watched::Custom(Kind::Workload),
+];
+
+/// A watched kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// One that every cluster has.
+    Core(Kind),
+    /// Pods, which appear as workloads.
+    Pods,
+    /// One that a cluster has while its definition is installed.
+    Custom(Kind),
+}
+
+impl Watched {
+    /// The kind's name, as Kubernetes writes it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Core(kind) | Self::Custom(kind) => kind.as_str(),
+            Self::Pods => "Pod",
+        }
+    }
+}
+
+impl KubernetesSource {
+    /// The cluster of a client. Nothing is asked yet.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client, followed: Arc::default() }
+    }
+
+    /// How following goes, also once the source runs.
+    #[must_use]
+    pub fn followed(&self) -> Arc<Followed> {
+        Arc::clone(&self.followed)
+    }
+
+    /// Tells of everything once all kinds were read, and then of every change. What cannot be read
+    /// is tried again for ever, and the last good state holds meanwhile. Ends when nobody receives
+    /// updates any more.
+    pub async fn run(self, updates: mpsc::Sender<Update>) {
+        let (sender, mut events) = mpsc::channel(EVENTS);
+        for (nth, watched) in WATCHED.into_iter().enumerate() {
+            let teller =
+                Teller { nth, events: sender.clone(), followed: Arc::clone(&self.followed) };
+            tokio::spawn(watch(self.client.clone(), watched, teller));
+        }
+        drop(sender);
+        let mut collector = Collector::default();
+        let mut next_word = Instant::now() + WAITING;
+        loop {
+            let Ok(event) = timeout_at(next_word, events.recv()).await else {
+                next_word += WAITING;
+                let missing = collector.missing();
+                if !missing.is_empty() {
+                    let missing: Vec<_> = missing.into_iter().map(Watched::as_str).collect();
+                    tracing::warn!(?missing, "the cluster's objects were not all read yet");
+                }
+                continue;
+            };
+            let Some((nth, event)) = event else { return };
+            let begin = Instant::now();
+            collector.take(nth, event);
+            collect_until_quiet(&mut collector, &mut events, begin).await;
+            let Some(changes) = collector.changes() else { continue };
+            (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
+            if updates.send(Update::Changes(changes)).await.is_err() {
+                return;
+            }
+            self.followed.told(begin.elapsed());
+        }
+    }
+}
+
+/// Follows one kind until nobody listens.
+async fn watch(client: Client, watched: Watched, teller: Teller) {
+    match watched {
+        Watched::Core(Kind::Namespace) => {
+            let all: Api<Namespace> = Api::all(client);
+            follow(vec![all], teller, |o| Ok(Object::Namespace(Box::new(o)))).await;
+        }
+        Watched::Core(Kind::Service) => {
+            let all: Api<Service> = Api::all(client);
+            follow(vec![all], teller, |o| Ok(Object::Service(Box::new(o)))).await;
+        }
+        Watched::Core(Kind::ServiceAccount) => {
+            let all: Api<ServiceAccount> = Api::all(client);
+            follow(vec![all], teller, |o| Ok(Object::ServiceAccount(Box::new(o)))).await;
+        }
+        Watched::Core(Kind::EndpointSlice) => {
+            let all: Api<EndpointSlice> = Api::all(client);
+            follow(vec![all], teller, |o| Ok(Object::EndpointSlice(Box::new(o)))).await;
+        }
+        Watched::Pods => {
+            let all: Api<Pod> = Api::all(client);
+            follow(vec![all], teller, |pod| pod::workload(&pod)).await;
+        }
+        Watched::Core(kind) | Watched::Custom(kind) => custom::follow(client, kind, teller).await,
+    }
+}
+
+/// Takes in what happens until nothing does.
+async fn collect_until_quiet(
+    collector: &mut Collector,
+    events: &mut mpsc::Receiver<(usize, Event)>,
+    begin: Instant,
+) {
+    let latest = begin + MAX_WAIT;
+    while let Ok(Some((nth, event))) =
+        timeout_at((Instant::now() + QUIET).min(latest), events.recv()).await
+    {
+        collector.take(nth, event);
+    }
+}
+
+/// Why an object of the cluster is no object of the mesh.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum NoObject {
+    /// There is nothing to it, as of a pod that has ended.
+    Absent(ObjectKey),
+    /// It cannot be understood; the last good state of it holds.
+    Bad(ObjectKey, String),
+}

@@ -1,0 +1,176 @@
+//! What the watches tell, gathered into updates.
+
+use std::collections::BTreeSet;
+use std::mem;
+
+use leno_index::Change;
+use leno_resources::ObjectKey;
+
+use super::watch::Event;
+use super::{WATCHED, Watched};
+
+/// What is known of the objects of every kind, and what was not told of yet.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    kinds: [State; WATCHED.len()],
+    pending: Vec<Change>,
+    /// Whether all kinds have been listed, and told of.
+    begun: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    complete: bool,
+    known: BTreeSet<ObjectKey>,
+    /// While all objects are listed anew: those of the list so far.
+    listed: Option<BTreeSet<ObjectKey>>,
+}
+
+impl Collector {
+    pub(super) fn take(&mut self, nth: usize, event: Event) {
+        let (state, pending) = (&mut self.kinds[nth], &mut self.pending);
+        match event {
+            Event::Begin => state.listed = Some(BTreeSet::new()),
+            Event::Put(object) => {
+                let key = object.key();
+                if let Some(listed) = &mut state.listed {
+                    listed.insert(key.clone());
+                }
+                state.known.insert(key);
+                pending.push(Change::Upsert(object));
+            }
+            Event::Kept(key) => {
+                if let Some(listed) = &mut state.listed {
+                    listed.insert(key);
+                }
+            }
+            Event::Gone(key) => {
+                if let Some(listed) = &mut state.listed {
+                    listed.remove(&key);
+                }
+                if state.known.remove(&key) {
+                    pending.push(Change::Delete(key));
+                }
+            }
+            Event::Complete => {
+                if let Some(listed) = state.listed.take() {
+                    state.keep_only(&listed, pending);
+                }
+                state.complete = true;
+            }
+            Event::NoKind => {
+                state.listed = None;
+                state.keep_only(&BTreeSet::new(), pending);
+                state.complete = true;
+            }
+        }
+    }
+
+    /// How many objects of a kind are known.
+    pub(super) fn count(&self, nth: usize) -> usize {
+        self.kinds[nth].known.len()
+    }
+
+    /// The kinds that have not been listed yet.
+    pub(super) fn missing(&self) -> Vec<Watched> {
+        let all = WATCHED.into_iter().zip(&self.kinds);
+        all.filter(|(_, state)| !state.complete).map(|(watched, _)| watched).collect()
+    }
+
+    /// What is to be told now: nothing before all kinds have been listed, then everything, if it is
+    /// nothing at all, and then what is different.
+    pub(super) fn changes(&mut self) -> Option<Vec<Change>> {
+        if !self.begun {
+            if !self.missing().is_empty() {
+                return None;
+            }
+            self.begun = true;
+            return Some(mem::take(&mut self.pending));
+        }
+        Some(mem::take(&mut self.pending)).filter(|changes| !changes.is_empty())
+    }
+}
+
+impl State {
+    /// Forgets what is not listed.
+    fn keep_only(&mut self, listed: &BTreeSet<ObjectKey>, pending: &mut Vec<Change>) {
+        let gone = self.known.difference(listed).cloned().map(Change::Delete);
+        pending.extend(gone);
+        self.known.retain(|key| listed.contains(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_resources::{Kind, Object};
+
+    fn namespace(name: &str) -> Object {
+        let mut namespace = leno_resources::Namespace::default();
+        namespace.metadata.name = Some(name.to_owned());
+        Object::Namespace(Box::new(namespace))
+    }
+
+    fn all_empty_but_the_first(collector: &mut Collector) {
+        for nth in 1..WATCHED.len() {
+            collector.take(nth, Event::NoKind);
+        }
+    }
+
+    #[test]
+    fn nothing_is_told_before_every_kind_was_listed() {
+        let mut collector = Collector::default();
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Put(namespace("a")));
+        all_empty_but_the_first(&mut collector);
+        assert_eq!(collector.changes(), None);
+        assert_eq!(collector.missing(), [Watched::Core(Kind::Namespace)]);
+        collector.take(0, Event::Complete);
+        assert_eq!(collector.changes(), Some(vec![Change::Upsert(namespace("a"))]));
+        assert_eq!(collector.changes(), None);
+    }
+
+    #[test]
+    fn an_empty_cluster_is_told_of_once() {
+        let mut collector = Collector::default();
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Complete);
+        all_empty_but_the_first(&mut collector);
+        assert_eq!(collector.changes(), Some(vec![]));
+        assert_eq!(collector.changes(), None);
+    }
+
+    #[test]
+    fn what_a_new_list_lacks_is_gone_and_what_was_never_there_is_not() {
+        let mut collector = Collector::default();
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Put(namespace("a")));
+        collector.take(0, Event::Put(namespace("b")));
+        collector.take(0, Event::Complete);
+        all_empty_but_the_first(&mut collector);
+        collector.changes();
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Put(namespace("b")));
+        collector.take(0, Event::Complete);
+        collector.take(0, Event::Gone(namespace("c").key()));
+        let expected = [Change::Upsert(namespace("b")), Change::Delete(namespace("a").key())];
+        assert_eq!(collector.changes(), Some(expected.to_vec()));
+        collector.take(0, Event::NoKind);
+        assert_eq!(collector.changes(), Some(vec![Change::Delete(namespace("b").key())]));
+    }
+
+    #[test]
+    fn what_is_not_understood_any_more_stays_as_it_was_also_when_all_is_listed_anew() {
+        let mut collector = Collector::default();
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Put(namespace("a")));
+        collector.take(0, Event::Complete);
+        all_empty_but_the_first(&mut collector);
+        collector.changes();
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Kept(namespace("a").key()));
+        collector.take(0, Event::Complete);
+        assert_eq!(collector.changes(), None);
+        assert_eq!(collector.count(0), 1);
+    }
+}

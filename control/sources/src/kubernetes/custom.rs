@@ -1,0 +1,143 @@
+//! Kinds that a cluster has while their definitions are installed.
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
+use leno_resources::gateway::RouteStatus;
+use leno_resources::{DEFAULT_NAMESPACE, Kind, Object, ObjectKey, parse};
+use serde_json::{Value, json};
+
+use super::NoObject;
+use super::watch::{self, Teller};
+
+/// Follows one kind until nobody listens.
+pub(super) async fn follow(client: Client, kind: Kind, teller: Teller) {
+    let versions = kind.api_versions().iter().map(|given| {
+        let (group, version) = given.split_once('/').unwrap_or(("", given));
+        let gvk = GroupVersionKind::gvk(group, version, kind.as_str());
+        Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&gvk))
+    });
+    watch::follow(versions.collect(), teller, move |given| object(kind, given)).await;
+}
+
+/// Reads an object by the same rules as a document of a file.
+fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObject> {
+    let name = given.metadata.name.unwrap_or_default();
+    let namespace = given.metadata.namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+    let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };
+    let mut metadata = json!({
+        "name": name,
+        "namespace": namespace,
+        "labels": given.metadata.labels.unwrap_or_default(),
+        "annotations": given.metadata.annotations.unwrap_or_default(),
+    });
+    // The older route wins (GEP-1426 and the Gateway API's rules on conflicts).
+    if matches!(kind, Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute) {
+        metadata["creationTimestamp"] = json!(given.metadata.creation_timestamp);
+    }
+    // The version that it was read in is the one that its status is written in.
+    let read_as = given.types.map(|types| types.api_version);
+    let known = |read: &String| kind.api_versions().contains(&read.as_str());
+    let version = read_as.filter(known).unwrap_or_else(|| kind.api_version().to_owned());
+    let seen = Seen {
+        generation: given.metadata.generation,
+        version: given.metadata.resource_version,
+        status: given.data.get("status").cloned(),
+    };
+    let mut document = json!({
+        "apiVersion": version,
+        "kind": kind.as_str(),
+        "metadata": metadata,
+    });
+    if let (Value::Object(fields), Value::Object(rest)) = (&mut document, given.data) {
+        // Only a workload's status is read: others are written by us.
+        let read = |field: &str| field == "spec" || (field == "status" && kind == Kind::Workload);
+        fields.extend(rest.into_iter().filter(|(field, _)| read(field)));
+    }
+    // JSON is YAML.
+    match parse(&key.to_string(), &document.to_string()) {
+        Ok(documents) => documents
+            .objects
+            .into_iter()
+            .next()
+            .map(|located| seen.attach(located.value))
+            .ok_or_else(|| NoObject::Bad(key, "it is none of Leno's".into())),
+        Err(problems) => {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Err(NoObject::Bad(key, lines.join("; ")))
+        }
+    }
+}
+
+/// What a route's status is written by.
+struct Seen {
+    /// What the route's fields are counted by.
+    generation: Option<i64>,
+    /// The version of the object that a new status replaces.
+    version: Option<String>,
+    /// What was said before, by whomever.
+    status: Option<Value>,
+}
+
+impl Seen {
+    /// Adds it to a route. A status that cannot be read is nothing to replace, so that no version
+    /// comes with it.
+    fn attach(self, mut object: Object) -> Object {
+        let (metadata, status) = match &mut object {
+            Object::HttpRoute(route) => (&mut route.metadata, &mut route.status),
+            Object::GrpcRoute(route) => (&mut route.metadata, &mut route.status),
+            Object::TlsRoute(route) => (&mut route.metadata, &mut route.status),
+            Object::TcpRoute(route) => (&mut route.metadata, &mut route.status),
+            _ => return object,
+        };
+        metadata.generation = self.generation;
+        match self.status.map(serde_json::from_value::<RouteStatus>).transpose() {
+            Ok(said) => {
+                *status = said;
+                metadata.resource_version = self.version;
+            }
+            Err(error) => {
+                let (name, namespace) = (&metadata.name, &metadata.namespace);
+                tracing::warn!(?namespace, ?name, %error, "the route's status cannot be read");
+            }
+        }
+        object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(spec: &str) -> DynamicObject {
+        serde_json::from_str(&format!(
+            r#"{{"apiVersion":"gateway.networking.k8s.io/v1","kind":"HTTPRoute","metadata":{{
+                "name":"r","namespace":"shop","uid":"u","resourceVersion":"7","generation":4,
+                "creationTimestamp":"2026-01-02T03:04:05Z","managedFields":[]}},
+                "spec":{spec},"status":{{"observed":true,"parents":[{{"parentRef":{{"name":"g"}},
+                "controllerName":"example.com/other","conditions":[]}}]}}}}"#
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_route_is_read_with_its_age_and_without_what_the_api_server_adds() {
+        let spec = r#"{"parentRefs":[{"group":"","kind":"Service","name":"web"}],"rules":[]}"#;
+        let Ok(Object::HttpRoute(read)) = object(Kind::HttpRoute, route(spec)) else { panic!() };
+        assert_eq!(read.metadata.name.as_deref(), Some("r"));
+        assert!(read.metadata.creation_timestamp.is_some());
+        assert_eq!(read.metadata.generation, Some(4));
+        assert_eq!(read.metadata.resource_version.as_deref(), Some("7"));
+        assert_eq!(read.metadata.uid, None);
+        assert_eq!(read.status.unwrap().parents[0].controller_name, "example.com/other");
+    }
+
+    #[test]
+    fn what_is_not_understood_says_which_object_and_why() {
+        let spec = r#"{"parentRefs":[{"group":"","kind":"Service","name":"web"}],"rule":[]}"#;
+        let Err(NoObject::Bad(key, reason)) = object(Kind::HttpRoute, route(spec)) else {
+            panic!()
+        };
+        assert_eq!((&*key.namespace, &*key.name), ("shop", "r"));
+        assert!(reason.contains("rule"), "{reason}");
+    }
+}

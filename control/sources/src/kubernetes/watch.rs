@@ -1,0 +1,287 @@
+//! One watch: what a kind's objects become.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{TryStream, TryStreamExt};
+use kube::runtime::utils::Backoff;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource};
+use leno_resources::{Object, ObjectKey};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::NoObject;
+use super::connect::CONNECT_TIMEOUT;
+use super::followed::Followed;
+
+/// First wait after a watch has failed; it doubles with each failure that follows.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+/// Longest wait between attempts: an API server that is back is noticed that soon, and one that is
+/// down gets a few requests a second from each replica.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How long after a failure no other one means that the attempt after it went well.
+const SETTLED: Duration = LONGEST_WAIT.saturating_add(CONNECT_TIMEOUT);
+/// How often a cluster without a kind is asked again: its definition may be installed at any time.
+const NO_KIND_WAIT: Duration = Duration::from_secs(5);
+/// How often in a row a kind that was there must be missing before it counts as gone: half a minute.
+const NO_KIND_ROUNDS: u32 = 6;
+
+/// What happens to the objects of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    /// All objects are listed from the beginning.
+    Begin,
+    /// An object is there, new or different.
+    Put(Object),
+    /// An object is there, and not understood: its last good state holds.
+    Kept(ObjectKey),
+    /// An object is gone.
+    Gone(ObjectKey),
+    /// All objects have been listed.
+    Complete,
+    /// The cluster has no such kind.
+    NoKind,
+}
+
+/// Where a watch tells of its kind.
+#[derive(Clone)]
+pub(super) struct Teller {
+    /// Which kind, by its place among the watched ones.
+    pub(super) nth: usize,
+    pub(super) events: mpsc::Sender<(usize, Event)>,
+    pub(super) followed: Arc<Followed>,
+}
+
+/// How one watch ended.
+enum Ended {
+    /// Nobody listens any more.
+    Unheard,
+    /// The cluster has no such kind.
+    NoKind,
+}
+
+impl Teller {
+    /// Notes that the kind is followed.
+    fn reached(&self) {
+        if self.followed.reached(self.nth) {
+            tracing::info!(kind = self.followed.name(self.nth), "is followed again");
+        }
+    }
+
+    /// Whether somebody listens.
+    async fn tell(&self, event: Event) -> bool {
+        self.events.send((self.nth, event)).await.is_ok()
+    }
+}
+
+/// Follows one kind until nobody listens: in the first of its versions that the cluster has.
+pub(super) async fn follow<K>(
+    versions: Vec<Api<K>>,
+    teller: Teller,
+    make: impl Fn(K) -> Result<Object, NoObject>,
+) where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut absence = Absence::default();
+    loop {
+        for api in &versions {
+            if let Ended::Unheard = follow_one(api, &teller, &make, &mut absence).await {
+                return;
+            }
+        }
+        if absence.again(teller.followed.has_listed(teller.nth)) {
+            let kind = teller.followed.name(teller.nth);
+            tracing::info!(
+                kind,
+                "the cluster has no such kind; it is followed once it is installed"
+            );
+            teller.reached();
+            if !teller.tell(Event::NoKind).await {
+                return;
+            }
+        }
+        tokio::time::sleep(NO_KIND_WAIT).await;
+    }
+}
+
+/// How often in a row a kind was not there.
+#[derive(Debug, Default)]
+struct Absence {
+    rounds: u32,
+}
+
+impl Absence {
+    /// Counts one more time; whether the kind counts as gone from now on. One that was there has to be
+    /// missing for a while: an API server that starts, or is changed, may forget it for a moment, and
+    /// all its objects would go with it.
+    fn again(&mut self, was_there: bool) -> bool {
+        self.rounds = self.rounds.saturating_add(1);
+        self.rounds == if was_there { NO_KIND_ROUNDS } else { 1 }
+    }
+
+    /// Notes that the kind is there; whether it counted as gone.
+    fn end(&mut self, was_there: bool) -> bool {
+        let rounds = std::mem::take(&mut self.rounds);
+        rounds >= if was_there { NO_KIND_ROUNDS } else { 1 }
+    }
+}
+
+async fn follow_one<K>(
+    api: &Api<K>,
+    teller: &Teller,
+    make: &impl Fn(K) -> Result<Object, NoObject>,
+    absence: &mut Absence,
+) -> Ended
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let Teller { nth, followed, .. } = teller;
+    let begin = || watcher(api.clone(), watcher::Config::default()).backoff(Patience::default());
+    let mut watch = pin!(begin());
+    loop {
+        let event = match next(&mut watch, teller).await {
+            Ok(Some(event)) => event,
+            // A watch has no end of its own.
+            Ok(None) => {
+                watch.set(begin());
+                continue;
+            }
+            Err(error) if is_no_kind(&error) => return Ended::NoKind,
+            Err(error) => {
+                if followed.failed(*nth) {
+                    let (kind, error) = (followed.name(*nth), &error as &dyn std::error::Error);
+                    tracing::warn!(kind, error, "cannot be followed; trying again");
+                }
+                continue;
+            }
+        };
+        // Before all are listed, what is known is not the newest.
+        if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+            teller.reached();
+        }
+        let event = match event {
+            watcher::Event::Init => Event::Begin,
+            watcher::Event::InitDone => {
+                if absence.end(followed.has_listed(*nth)) {
+                    tracing::info!(kind = followed.name(*nth), "the cluster has this kind now");
+                }
+                followed.listed(*nth);
+                Event::Complete
+            }
+            watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
+                made(make(object), followed, *nth)
+            }
+            watcher::Event::Delete(object) => match make(object) {
+                Ok(object) => Event::Gone(object.key()),
+                Err(NoObject::Absent(key) | NoObject::Bad(key, _)) => Event::Gone(key),
+            },
+        };
+        if !teller.tell(event).await {
+            return Ended::Unheard;
+        }
+    }
+}
+
+/// What a watch has next. One that failed and neither fails again nor has news is followed again: its
+/// next attempt comes in a bounded time, and only its failure or its first event is told of.
+async fn next<W: TryStream + Unpin>(
+    watch: &mut W,
+    teller: &Teller,
+) -> Result<Option<W::Ok>, W::Error> {
+    while teller.followed.is_failing(teller.nth) && teller.followed.has_listed(teller.nth) {
+        match timeout(SETTLED, watch.try_next()).await {
+            Ok(next) => return next,
+            Err(_elapsed) => teller.reached(),
+        }
+    }
+    watch.try_next().await
+}
+
+fn made(made: Result<Object, NoObject>, followed: &Followed, nth: usize) -> Event {
+    match made {
+        Ok(object) => Event::Put(object),
+        Err(NoObject::Absent(key)) => Event::Gone(key),
+        Err(NoObject::Bad(key, reason)) => {
+            followed.refused(nth);
+            tracing::warn!(%key, reason, "is not understood; its last good state holds");
+            Event::Kept(key)
+        }
+    }
+}
+
+/// Whether the API server does not know the kind: its definition is not installed.
+fn is_no_kind(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
+        error
+    else {
+        return false;
+    };
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// The waits between attempts: each twice as long as the one before, within bounds, and then less a
+/// random part of up to a half, so that replicas do not ask at once.
+#[derive(Debug, Default)]
+struct Patience {
+    failures: u32,
+}
+
+impl Iterator for Patience {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        // 2^8 times the first wait is over the longest.
+        let doubled = FIRST_WAIT * 2_u32.pow(self.failures.min(8));
+        self.failures += 1;
+        let wait = doubled.min(LONGEST_WAIT);
+        Some(wait.mul_f64(1.0 - 0.5 * chance()))
+    }
+}
+
+impl Backoff for Patience {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// A number from 0 to 1, from the hasher's random keys.
+fn chance() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    let random = u32::try_from(RandomState::new().hash_one(()) >> 32).unwrap_or_default();
+    f64::from(random) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_was_there_is_gone_only_after_it_was_missing_for_a_while() {
+        let mut absence = Absence::default();
+        assert!(absence.again(false), "one that never was is missing at once");
+        assert!(!absence.again(false), "and that is said once");
+        assert!(absence.end(false), "it is there now");
+        for _ in 1..NO_KIND_ROUNDS {
+            assert!(!absence.again(true));
+        }
+        assert!(!absence.end(true), "it was away for a moment only");
+        let gone = (0..NO_KIND_ROUNDS).filter(|_| absence.again(true)).count();
+        assert_eq!(gone, 1);
+        assert!(absence.end(true));
+    }
+
+    #[test]
+    fn waits_grow_to_a_bound_and_begin_anew_after_a_success() {
+        let mut patience = Patience::default();
+        let waits: Vec<Duration> = patience.by_ref().take(40).collect();
+        assert!(waits[0] <= FIRST_WAIT && waits[0] >= FIRST_WAIT / 2, "{waits:?}");
+        let bounds = (LONGEST_WAIT / 2)..=LONGEST_WAIT;
+        assert!(waits[8..].iter().all(|wait| bounds.contains(wait)), "{waits:?}");
+        patience.reset();
+        assert!(patience.next().unwrap() <= FIRST_WAIT);
+    }
+}
