@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use leno_identity::{Authority, TokenStore};
 use leno_index::{Index, Settings as IndexSettings};
-use leno_serve::{Server, Settings, State};
+use leno_serve::{LocalTokens, Server, Settings, State};
 use leno_sources::{FilesSource, UPDATES, Update};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,7 +33,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let reloads = Arc::new(Reloads::default());
     let settings = Settings {
         authority: Arc::new(authority),
-        tokens: Arc::new(tokens),
+        authenticator: Arc::new(LocalTokens::new(Arc::new(tokens))),
         lifetime: config.cert_lifetime,
     };
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;

@@ -33,6 +33,24 @@ pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 /// Lifetime of a workload's certificate where nobody asks for another.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(24);
 
+/// A root's certificate and key, both in PEM.
+#[derive(Clone)]
+pub struct RootPair {
+    /// The certificate; not secret.
+    pub certificate_pem: String,
+    /// The key; whoever has it can be anyone in the mesh.
+    pub key_pem: String,
+}
+
+impl fmt::Debug for RootPair {
+    /// Leaves the key out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RootPair")
+            .field("certificate_pem", &self.certificate_pem)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A certificate authority of one trust domain: one self-signed root that signs workloads directly.
 pub struct Authority {
     trust_domain: TrustDomain,
@@ -62,6 +80,31 @@ impl Authority {
     /// [`OpenError::Generate`] where the system yields no random bytes.
     pub fn ephemeral(trust_domain: &TrustDomain) -> Result<Self, OpenError> {
         Self::from_root(Root::generate(trust_domain, SystemTime::now())?, trust_domain)
+    }
+
+    /// A new authority, and its pair for whoever keeps it.
+    ///
+    /// # Errors
+    /// [`OpenError::Generate`] where the system yields no random bytes.
+    pub fn generate(trust_domain: &TrustDomain) -> Result<(Self, RootPair), OpenError> {
+        let root = Root::generate(trust_domain, SystemTime::now())?;
+        let pair =
+            RootPair { certificate_pem: root.pem.clone(), key_pem: root.key.serialize_pem() };
+        Ok((Self::from_root(root, trust_domain)?, pair))
+    }
+
+    /// The authority of a pair that is kept elsewhere than in a directory; `kept` says where, for
+    /// errors.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the pair is not a root of `trust_domain` that is valid now.
+    pub fn from_pair(
+        kept: &Path,
+        pair: &RootPair,
+        trust_domain: &TrustDomain,
+    ) -> Result<Self, OpenError> {
+        let root = Root::from_pair(kept, pair, (trust_domain, SystemTime::now()))?;
+        Self::from_root(root, trust_domain)
     }
 
     /// For whom it vouches.

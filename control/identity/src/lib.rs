@@ -23,7 +23,7 @@ mod tokens;
 
 pub use authority::{
     Authority, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME, MIN_LIFETIME,
-    OpenError, ServerCertificate,
+    OpenError, RootPair, ServerCertificate,
 };
 pub use files::FileError;
 pub use tokens::{BadToken, TokenError, TokenStore};

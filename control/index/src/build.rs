@@ -1,7 +1,7 @@
 //! From facts to the values that proxies are told; pure.
 
 pub(crate) mod policies;
-mod routes;
+pub(crate) mod routes;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

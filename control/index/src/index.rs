@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
+use leno_types::routes::{InvalidTarget, RouteKind};
 use leno_types::traffic::RateLimit;
-use leno_types::{Egress, InstanceName, MtlsMode, ServiceName, TrustDomain};
+use leno_types::{Egress, Identity, InstanceName, MtlsMode, ServiceName, TrustDomain};
 
 use crate::build;
 use crate::change::{Change, Changed};
@@ -90,6 +91,12 @@ impl Index {
         self.tables.workloads.get(name).cloned()
     }
 
+    /// Who an instance is, meshed or not, and whatever its mode of mTLS.
+    #[must_use]
+    pub fn identity_of(&self, name: &InstanceName) -> Option<&Identity> {
+        self.facts.instance(name).map(|row| &row.identity)
+    }
+
     /// What a workload's own proxy enforces.
     #[must_use]
     pub fn server_policy(&self, name: &InstanceName) -> Option<Arc<ServerPolicy>> {
@@ -100,6 +107,20 @@ impl Index {
     #[must_use]
     pub fn rate_limits(&self, name: &InstanceName) -> Arc<[RateLimit]> {
         build::policies::limits(&self.facts, name)
+    }
+
+    /// Whether a route of a kind in the namespace `from`, attached to `parent`, may refer to a port of a
+    /// service that there is.
+    ///
+    /// # Errors
+    /// Why its requests go nowhere.
+    pub fn refers(
+        &self,
+        (kind, from): (RouteKind, &str),
+        parent: &ServiceName,
+        to: (&ServiceName, u16),
+    ) -> Result<(), InvalidTarget> {
+        build::routes::resolved(&self.facts, parent, &(kind, from.into()), to)
     }
 
     /// The services of a namespace, by name.

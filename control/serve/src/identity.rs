@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leno_identity::{Authority, IssueError, Issued, TokenError, TokenStore};
-use leno_types::{Identity, InstanceName};
+use leno_identity::{Authority, IssueError, Issued};
+use leno_types::Identity;
 use leno_wire::proto::identity_server;
 use leno_wire::proto::{IssueCertificateRequest, IssueCertificateResponse};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
+use crate::authenticate::{Authenticator, Proven, Refused};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 
@@ -23,21 +24,23 @@ pub(crate) struct IdentityService {
     signing: Semaphore,
 }
 
-/// What a certificate is made with; used on a thread that may block.
+/// What a certificate is made with.
 pub(crate) struct Issuer {
     pub(crate) authority: Arc<Authority>,
-    pub(crate) tokens: Arc<TokenStore>,
+    pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) lifetime: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("the token is refused")]
-    Token(#[from] TokenError),
+    Token(#[from] Refused),
     #[error("the certificate of this connection is {0}, the token is of {1}")]
     Other(Identity, Identity),
     #[error("no certificate is issued")]
     Issue(#[from] IssueError),
+    #[error("the control plane is ending")]
+    Ending,
 }
 
 impl IdentityService {
@@ -56,19 +59,13 @@ impl identity_server::Identity for IdentityService {
         let peer = peer.ok_or_else(|| Status::internal("the connection is not known"))?;
         let address = peer.address;
         let message = request.into_inner();
-        let _turn = self.signing.acquire().await.map_err(|_| Status::unavailable("ending"))?;
-        let issuer = Arc::clone(&self.issuer);
-        let issued = tokio::task::spawn_blocking(move || {
-            let issued = issuer.issue(&message, &peer);
-            let roots = issuer.authority.roots_der();
-            issued.map(|issued| (issued, roots))
-        });
-        let issued = issued.await.map_err(|_| Status::internal("signing failed"))?;
-        match issued {
-            Ok(((instance, identity, issued), roots)) => {
+        match self.issue(&message, &peer).await {
+            Ok((proven, issued)) => {
                 self.metrics.certificates.increment();
-                tracing::info!(%instance, %identity, client = %address, "certificate issued");
-                Ok(Response::new(response(issued, roots)))
+                let Proven { identity, instance } = proven;
+                let instance = instance.map(tracing::field::display);
+                tracing::info!(instance, %identity, client = %address, "certificate issued");
+                Ok(Response::new(response(issued, self.issuer.authority.roots_der())))
             }
             Err(refusal) => {
                 self.metrics.certificates_refused.increment();
@@ -80,35 +77,45 @@ impl identity_server::Identity for IdentityService {
     }
 }
 
-impl Issuer {
-    fn issue(
+impl IdentityService {
+    async fn issue(
         &self,
         message: &IssueCertificateRequest,
         peer: &Peer,
-    ) -> Result<(InstanceName, Identity, Issued), Refusal> {
-        let (instance, identity) = self.tokens.authenticate(&message.token)?;
+    ) -> Result<(Proven, Issued), Refusal> {
+        let proven = self.issuer.authenticator.authenticate(&message.token).await?;
         if let Some(shown) = &peer.certificate
-            && shown.identity != identity
+            && shown.identity != proven.identity
         {
-            return Err(Refusal::Other(shown.identity.clone(), identity));
+            return Err(Refusal::Other(shown.identity.clone(), proven.identity));
         }
-        let issued = self.authority.sign(&message.csr, &identity, self.lifetime)?;
-        Ok((instance, identity, issued))
+        let _turn = self.signing.acquire().await.map_err(|_| Refusal::Ending)?;
+        let (issuer, csr) = (Arc::clone(&self.issuer), message.csr.clone());
+        let identity = proven.identity.clone();
+        // A signature is work, not waiting.
+        let signed = tokio::task::spawn_blocking(move || {
+            issuer.authority.sign(&csr, &identity, issuer.lifetime)
+        });
+        let issued = signed.await.map_err(|_| Refusal::Ending)??;
+        Ok((proven, issued))
     }
 }
 
 impl Refusal {
     fn status(&self) -> Status {
         match self {
-            Self::Token(error @ (TokenError::Malformed | TokenError::Unknown)) => {
-                Status::unauthenticated(error.to_string())
+            Self::Token(Refused::Bad(reason)) => Status::unauthenticated(reason),
+            Self::Token(Refused::Unavailable(_)) | Self::Ending => {
+                Status::unavailable("certificates cannot be issued now; ask again")
             }
             Self::Other(..) => Status::permission_denied(self.to_string()),
             Self::Issue(error) if error.is_bad_request() => {
                 Status::invalid_argument(error.to_string())
             }
             // Paths and causes are for the operator's log, not for the network.
-            Self::Token(_) | Self::Issue(_) => Status::internal("see the control plane's log"),
+            Self::Token(Refused::Broken(_)) | Self::Issue(_) => {
+                Status::internal("see the control plane's log")
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Serves discovery and identity to proxies: one port, TLS, HTTP/2, gRPC.
 //!
 //! ```text
-//!  proxy ── token, certificate request ──► Identity  ──► TokenStore, Authority
-//!    │                                                       │ who is it?
+//!  proxy ── token, certificate request ──► Identity  ──► Authenticator, Authority
+//!    │                                                    │ who is it?
 //!    └───── certificate ── one stream ───► Discovery ──► Subscriber ──flush──► State (index)
 //!                                             ▲                                  │
 //!                                             └──────── debounced changes ───────┘
@@ -14,8 +14,9 @@
 //! a slow proxy costs no memory and skips what it missed.
 //!
 //! It knows neither where objects come from nor what they mean (`leno-index`), nor how
-//! certificates are made (`leno-identity`). Read first: [`State`], then [`Server`].
+//! certificates are made (`leno-identity`), nor how a token is checked ([`Authenticator`]). Read first: [`State`], then [`Server`].
 
+mod authenticate;
 mod discovery;
 mod identity;
 mod incoming;
@@ -27,6 +28,7 @@ mod state;
 mod subscriber;
 mod tls;
 
+pub use authenticate::{Answer, Authenticator, LocalTokens, Proven, Refused};
 pub use discovery::MAX_STREAMS;
 pub use incoming::MAX_CONNECTIONS;
 pub use server::{ServeError, Server, Settings};

@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use leno_identity::TokenStore;
 use leno_types::{Identity, InstanceName};
 use leno_wire::proto::DeltaDiscoveryRequest;
 use tonic::Status;
 
+use crate::authenticate::Authenticator;
 use crate::peer::PeerCertificate;
 use crate::state::State;
 
-/// Knows who each instance is: by the token it was granted, which outlives the control plane and is
-/// there for an unmeshed instance too, else by the index.
+/// Knows who each instance is: by what its token has proved, which outlives the control plane where
+/// tokens are kept here and is there for an unmeshed instance too, else by the index.
 #[derive(Clone, Debug)]
 pub(crate) struct Recogniser {
     pub(crate) state: Arc<State>,
-    tokens: Arc<TokenStore>,
+    authenticator: Arc<dyn Authenticator>,
 }
 
 impl Recogniser {
-    pub(crate) fn new(tokens: Arc<TokenStore>, state: Arc<State>) -> Self {
-        Self { state, tokens }
+    pub(crate) fn new(authenticator: Arc<dyn Authenticator>, state: Arc<State>) -> Self {
+        Self { state, authenticator }
     }
 
     /// Whether the first request's node is who the certificate says.
@@ -52,19 +52,21 @@ impl Recogniser {
     }
 
     async fn identity_of(&self, instance: &InstanceName) -> Option<Identity> {
-        let (tokens, asked) = (Arc::clone(&self.tokens), instance.clone());
-        // It may read a directory, which blocks.
-        let granted = tokio::task::spawn_blocking(move || tokens.identity_of(&asked)).await;
-        match granted {
-            Ok(Ok(Some(identity))) => return Some(identity),
-            Ok(Ok(None)) => {}
-            Ok(Err(error)) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(%instance, error, "the tokens cannot be read");
-            }
-            // The runtime is ending.
-            Err(_cancelled) => return None,
+        if let Some(identity) = self.authenticator.identity_of(instance).await {
+            return Some(identity);
         }
-        self.state.identity_of(instance)
+        // Subscribed first, so that no change is missed.
+        let mut version = self.state.subscribe();
+        let known = async {
+            loop {
+                version.borrow_and_update();
+                if let Some(identity) = self.state.identity_of(instance) {
+                    return Some(identity);
+                }
+                // The sender lives as long as the state.
+                version.changed().await.ok()?;
+            }
+        };
+        tokio::time::timeout(self.authenticator.patience(), known).await.ok().flatten()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leno_identity::{Authority, TokenStore};
+use leno_identity::Authority;
 use leno_wire::MAX_MESSAGE;
 use leno_wire::proto::discovery_server::{self, DiscoveryServer};
 use leno_wire::proto::identity_server::{self, IdentityServer};
@@ -21,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tower_service::Service;
 
+use crate::authenticate::Authenticator;
 use crate::discovery::DiscoveryService;
 use crate::identity::{IdentityService, Issuer};
 use crate::incoming;
@@ -47,7 +48,7 @@ pub struct Settings {
     /// Signs workloads' certificates and the server's own.
     pub authority: Arc<Authority>,
     /// Says whose token it is.
-    pub tokens: Arc<TokenStore>,
+    pub authenticator: Arc<dyn Authenticator>,
     /// How long workloads' certificates hold.
     pub lifetime: Duration,
 }
@@ -110,12 +111,12 @@ impl Server {
         let Self { listener, credentials, acceptor, settings, state, .. } = self;
         let issuer = Issuer {
             authority: settings.authority,
-            tokens: settings.tokens,
+            authenticator: settings.authenticator,
             lifetime: settings.lifetime,
         };
         let services = Services {
             discovery: DiscoveryServer::new(DiscoveryService::new(
-                Recogniser::new(Arc::clone(&issuer.tokens), Arc::clone(&state)),
+                Recogniser::new(Arc::clone(&issuer.authenticator), Arc::clone(&state)),
                 stop.clone(),
             ))
             .max_decoding_message_size(MAX_MESSAGE)

@@ -113,6 +113,12 @@ impl State {
         self.metrics.render(text);
     }
 
+    /// Looks into the index, which does not change meanwhile; for a short while only, as nothing is
+    /// applied meanwhile either.
+    pub fn look<T>(&self, look: impl FnOnce(&Index) -> T) -> T {
+        look(&self.tables().index)
+    }
+
     /// How often the index has changed.
     #[must_use]
     pub fn version(&self) -> u64 {
@@ -138,10 +144,9 @@ impl State {
         View { tables: self.tables(), state: self }
     }
 
-    /// Who an instance is, as the index has it; it has none for an instance that is unmeshed, or
-    /// whose mTLS is disabled.
+    /// Who an instance is, as the index has it.
     pub(crate) fn identity_of(&self, instance: &InstanceName) -> Option<Identity> {
-        self.tables().index.workload(instance)?.identity.clone()
+        self.tables().index.identity_of(instance).cloned()
     }
 
     fn tables(&self) -> RwLockReadGuard<'_, Tables> {

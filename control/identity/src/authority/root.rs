@@ -15,7 +15,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use super::{CLOCK_SKEW, fields};
+use super::{CLOCK_SKEW, RootPair, fields};
 use crate::files::{self, FileError, Keep};
 use crate::p256::P256Key;
 
@@ -136,6 +136,18 @@ impl Root {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).map_err(OpenError::Generate)?;
         Ok(Self { pem: certificate.pem(), certificate: certificate.into(), key, not_after })
+    }
+
+    /// Reads a pair that is kept elsewhere.
+    pub(super) fn from_pair(
+        kept: &Path,
+        pair: &RootPair,
+        (trust_domain, now): (&TrustDomain, SystemTime),
+    ) -> Result<Self, OpenError> {
+        let key_path = kept.join(KEY_FILE);
+        let key = parse_key(pair.key_pem.as_bytes()).ok_or(OpenError::Key { path: key_path })?;
+        let certificate = pair.certificate_pem.as_bytes();
+        Self::load(&kept.join(CERTIFICATE_FILE), certificate, key, (trust_domain, now))
     }
 
     fn load(

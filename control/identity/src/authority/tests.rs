@@ -21,7 +21,7 @@ use x509_parser::prelude::FromDer;
 
 use super::{
     Authority, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME, MIN_LIFETIME,
-    OpenError,
+    OpenError, RootPair,
 };
 use crate::files::FileError;
 
@@ -381,4 +381,24 @@ fn a_debug_print_shows_no_key() {
     assert!(format!("{authority:?}").len() < 200, "{authority:?}");
     let secret = format!("{:?}", own.key.secret_pkcs8_der());
     assert!(!format!("{own:?}").contains(&secret[1..secret.len() - 1]));
+}
+
+#[test]
+fn a_pair_that_is_kept_elsewhere_is_the_same_authority_again() {
+    let (made, pair) = Authority::generate(&domain()).unwrap();
+    let kept = std::path::Path::new("Secret leno-system/leno-ca");
+    let again = Authority::from_pair(kept, &pair, &domain()).unwrap();
+    assert_eq!(again.roots_der(), made.roots_der());
+    assert!(!format!("{pair:?}").contains("PRIVATE"), "{pair:?}");
+
+    let (_, other) = Authority::generate(&domain()).unwrap();
+    let mixed = RootPair { key_pem: other.key_pem, ..pair.clone() };
+    let error = Authority::from_pair(kept, &mixed, &domain()).unwrap_err();
+    assert!(error.to_string().contains("Secret leno-system/leno-ca/ca.pem"), "{error}");
+    let broken = RootPair { key_pem: String::new(), ..pair.clone() };
+    let error = Authority::from_pair(kept, &broken, &domain()).unwrap_err();
+    assert!(matches!(error, OpenError::Key { .. }), "{error}");
+    let foreign = TrustDomain::new("example.com").unwrap();
+    let error = Authority::from_pair(kept, &pair, &foreign).unwrap_err();
+    assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
 }

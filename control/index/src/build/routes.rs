@@ -82,7 +82,7 @@ fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut Target)) {
 
 /// Whether a reference leads somewhere. It may stay in the route's namespace or in that of the service
 /// that clients call anyway; anything else has to be granted there.
-fn resolved(
+pub(crate) fn resolved(
     facts: &Facts,
     parent: &ServiceName,
     (kind, from): &(leno_types::routes::RouteKind, Arc<str>),

@@ -60,15 +60,29 @@ async fn an_instance_that_the_index_knows_needs_no_token_again() {
 }
 
 #[tokio::test]
-async fn an_instance_that_the_index_does_not_know_is_recognised_after_a_restart_by_its_token() {
-    let before = Plane::start("").await;
+async fn an_instance_without_mtls_is_known_to_the_index_too() {
+    let authority = leno_identity::Authority::ephemeral(&leno_types::TrustDomain::default());
+    let authority = std::sync::Arc::new(authority.unwrap());
+    let hour = Duration::from_hours(1);
+    let before = Plane::start_as(std::sync::Arc::clone(&authority), "", hour).await;
     let shown = before.certificate("shop/web-0").await;
-    // In the index, but without an identity there: mTLS is disabled.
-    let after = before.restart(&workload("shop", "web", "10.89.0.2", "disabled")).await;
+    let documents = workload("shop", "web", "10.89.0.2", "disabled");
+    let after = Plane::start_as(authority, &documents, hour).await;
     let channel = client::connect(after.address, Some(&shown)).await.unwrap();
     let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
     stream.subscribe(&["*"]).await;
     assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/web-0"]);
+}
+
+#[tokio::test]
+async fn an_instance_that_the_index_does_not_know_is_recognised_after_a_restart_by_its_token() {
+    let before = Plane::start("").await;
+    let shown = before.certificate("shop/web-0").await;
+    let after = before.restart(&workload("shop", "db", "10.89.0.3", "strict")).await;
+    let channel = client::connect(after.address, Some(&shown)).await.unwrap();
+    let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
+    stream.subscribe(&["*"]).await;
+    assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/db-0"]);
 
     // One whose token was revoked is not known any more.
     after.tokens.revoke(&"shop/web-0".parse().unwrap()).unwrap();

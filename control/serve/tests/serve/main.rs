@@ -12,7 +12,7 @@ use std::time::Duration;
 use leno_identity::{Authority, TokenStore};
 use leno_index::{Change, Index, Settings as IndexSettings};
 use leno_resources::{Kind, ObjectKey};
-use leno_serve::{Server, Settings, State};
+use leno_serve::{LocalTokens, Server, Settings, State};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -61,7 +61,8 @@ impl Plane {
         let state = State::new(Index::new(IndexSettings::default()));
         state.apply(upserts(documents));
         let shared = Arc::clone(&authority);
-        let settings = Settings { authority: shared, tokens: Arc::clone(&tokens), lifetime };
+        let authenticator = Arc::new(LocalTokens::new(Arc::clone(&tokens)));
+        let settings = Settings { authority: shared, authenticator, lifetime };
         let address = "127.0.0.1:0".parse().unwrap();
         let server = Server::bind(address, settings, Arc::clone(&state)).await.unwrap();
         let address = server.address();

@@ -10,7 +10,7 @@ use leno_discovery::{Client, Directory, Settings};
 use leno_identity::{Authority, TokenStore};
 use leno_index::{Index, Settings as IndexSettings};
 use leno_resources::Problem;
-use leno_serve::{Server, Settings as ServeSettings, State};
+use leno_serve::{LocalTokens, Server, Settings as ServeSettings, State};
 use leno_sources::{FilesSource, UPDATES, Update};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tempfile::TempDir;
@@ -68,8 +68,8 @@ impl Plane {
             Some(Update::Changes(changes)) => state.apply(changes),
             other => panic!("the first documents are not good: {other:?}"),
         }
-        let tokens = Arc::clone(&self.tokens);
-        let settings = ServeSettings { authority, tokens, lifetime: self.lifetime };
+        let authenticator = Arc::new(LocalTokens::new(Arc::clone(&self.tokens)));
+        let settings = ServeSettings { authority, authenticator, lifetime: self.lifetime };
         let server = Server::bind(self.address, settings, Arc::clone(&state)).await.unwrap();
         self.address = server.address();
         let (stop, stopped) = watch::channel(false);

@@ -1,0 +1,103 @@
+//! Whose token it is: asked of a directory here, or of whoever else knows.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_identity::{TokenError, TokenStore};
+use leno_types::{Identity, InstanceName};
+
+/// An answer that may take a while.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Knows whose tokens are whose. Asked for every certificate request, by any number at once.
+pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
+    /// Whom a token proves its bearer to be.
+    ///
+    /// # Errors
+    /// [`Refused`], which also says who is at fault.
+    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>>;
+
+    /// Who an instance is, as far as that is known without a token of it; what the index says comes
+    /// after this.
+    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> Answer<'a, Option<Identity>>;
+
+    /// How long an instance that is not known yet may take to become known to the index, once its
+    /// proxy is there: where both hear of it from a third, the proxy may be first.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// What a token proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proven {
+    /// What the certificate may say.
+    pub identity: Identity,
+    /// The instance that the token was made for; none where it was made for any of an identity.
+    pub instance: Option<InstanceName>,
+}
+
+/// Why a token proves nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Refused {
+    /// It is not good. The text is for whoever showed it.
+    #[error("{0}")]
+    Bad(String),
+    /// Nobody can tell now: the client should ask again.
+    #[error("tokens cannot be checked now; ask again")]
+    Unavailable(#[source] Arc<dyn Error + Send + Sync>),
+    /// What tokens are checked by is broken.
+    #[error("tokens cannot be checked")]
+    Broken(#[source] Arc<dyn Error + Send + Sync>),
+}
+
+/// The tokens of a directory.
+#[derive(Clone, Debug)]
+pub struct LocalTokens(Arc<TokenStore>);
+
+impl LocalTokens {
+    /// What the store holds, whenever it is asked.
+    #[must_use]
+    pub fn new(store: Arc<TokenStore>) -> Self {
+        Self(store)
+    }
+}
+
+impl Authenticator for LocalTokens {
+    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>> {
+        let (store, token) = (Arc::clone(&self.0), token.to_owned());
+        Box::pin(async move {
+            // It may read a directory, which blocks.
+            let known = tokio::task::spawn_blocking(move || store.authenticate(&token)).await;
+            match known {
+                Ok(Ok((instance, identity))) => Ok(Proven { identity, instance: Some(instance) }),
+                Ok(Err(error @ (TokenError::Malformed | TokenError::Unknown))) => {
+                    Err(Refused::Bad(error.to_string()))
+                }
+                Ok(Err(error)) => Err(Refused::Broken(Arc::new(error))),
+                // The runtime is ending.
+                Err(cancelled) => Err(Refused::Unavailable(Arc::new(cancelled))),
+            }
+        })
+    }
+
+    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
+        let (store, asked) = (Arc::clone(&self.0), instance.clone());
+        Box::pin(async move {
+            match tokio::task::spawn_blocking(move || store.identity_of(&asked)).await {
+                Ok(Ok(identity)) => identity,
+                Ok(Err(error)) => {
+                    let error: &dyn Error = &error;
+                    tracing::warn!(%instance, error, "the tokens cannot be read");
+                    None
+                }
+                // The runtime is ending.
+                Err(_cancelled) => None,
+            }
+        })
+    }
+}
