@@ -1,0 +1,71 @@
+//! Whether a route attaches to a parent.
+
+use leno_index::Index;
+use leno_resources::gateway::ParentRef;
+use leno_types::mesh::{Resolution, Service, ServicePort, Subject};
+use leno_types::routes::RouteKind;
+
+use crate::conditions::Wrong;
+use crate::route::Route;
+
+/// Nothing that is named is there.
+const NO_PARENT: &str = "NoMatchingParent";
+/// It is there, and cannot have routes.
+const UNSUPPORTED: &str = "UnsupportedValue";
+/// A route of a more specific kind has its place (GEP-1426, "Route types").
+const CONFLICTED: &str = "Conflicted";
+
+/// Whether the route holds for anything of the parent.
+pub(crate) fn accepted(index: &Index, route: &Route<'_>, parent: &ParentRef) -> Result<(), Wrong> {
+    let namespace = parent.namespace.as_deref().unwrap_or(route.namespace);
+    let name = format!("{namespace}/{}", parent.name);
+    let service = route.parent(parent).and_then(|name| {
+        match index.resolve(&Subject::Service(name), route.namespace) {
+            Resolution::Service(service) => Some(service),
+            _ => None,
+        }
+    });
+    let Some(service) = service else {
+        let message = format!("there is no Service {name} that requests can be sent to");
+        return Err(Wrong { reason: NO_PARENT, message });
+    };
+    let named: Vec<&ServicePort> =
+        service.ports.iter().filter(|port| names(parent, port)).collect();
+    if named.is_empty() {
+        let message = format!("{name} has no such port: it has {}", ports(&service));
+        return Err(Wrong { reason: NO_PARENT, message });
+    }
+    if service.vips.is_empty() {
+        let message =
+            format!("{name} has no address of its own: its instances are called one by one");
+        return Err(Wrong { reason: UNSUPPORTED, message });
+    }
+    let displaced = |port: &&ServicePort| {
+        service.routes.iter().any(|other| {
+            other.kind == RouteKind::Grpc
+                && (other.ports.is_empty() || other.ports.contains(&port.port))
+        })
+    };
+    if route.kind == RouteKind::Http && named.iter().all(displaced) {
+        let message = format!("a GRPCRoute holds what this route attaches to of {name}");
+        return Err(Wrong { reason: CONFLICTED, message });
+    }
+    Ok(())
+}
+
+/// Whether a parent reference is about a port.
+fn names(parent: &ParentRef, port: &ServicePort) -> bool {
+    parent.port.is_none_or(|number| number == i32::from(port.port))
+        && parent.section_name.as_deref().is_none_or(|name| name == &*port.name)
+}
+
+fn ports(service: &Service) -> String {
+    let port = |port: &ServicePort| match &*port.name {
+        "" => port.port.to_string(),
+        name => format!("{} ({name})", port.port),
+    };
+    match service.ports.is_empty() {
+        true => "none".to_owned(),
+        false => service.ports.iter().map(port).collect::<Vec<_>>().join(", "),
+    }
+}

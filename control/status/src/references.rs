@@ -1,0 +1,70 @@
+//! Whether a route's references lead somewhere.
+
+use leno_index::Index;
+use leno_resources::gateway::{BackendObject, ParentRef};
+use leno_types::ServiceName;
+use leno_types::routes::InvalidTarget;
+
+use crate::conditions::Wrong;
+use crate::route::Route;
+
+/// References named in one message; who has so many broken ones begins with these.
+const NAMED: usize = 8;
+
+/// Whether all references lead to a port of a service, as seen from one parent. The word for programs
+/// is that of the first that does not.
+pub(crate) fn resolved(index: &Index, route: &Route<'_>, parent: &ParentRef) -> Result<(), Wrong> {
+    // No service has an empty name: then a reference is near in the route's own namespace alone.
+    let parent = route
+        .parent(parent)
+        .unwrap_or_else(|| ServiceName { namespace: route.namespace.into(), name: "".into() });
+    let references = route.references();
+    let wrong = references.iter().filter_map(|(path, object)| {
+        let reason = reference(index, route, &parent, object).err()?;
+        Some((reason, said(path, route, object, reason)))
+    });
+    let wrong: Vec<(InvalidTarget, String)> = wrong.take(NAMED).collect();
+    let Some((first, _)) = wrong.first() else { return Ok(()) };
+    let reason = match first {
+        InvalidTarget::Kind => "InvalidKind",
+        InvalidTarget::NotGranted => "RefNotPermitted",
+        InvalidTarget::NotFound | InvalidTarget::NoSuchPort => "BackendNotFound",
+    };
+    let message = wrong.into_iter().map(|(_, said)| said).collect::<Vec<_>>().join("; ");
+    Err(Wrong { reason, message })
+}
+
+fn reference(
+    index: &Index,
+    route: &Route<'_>,
+    parent: &ServiceName,
+    object: &BackendObject,
+) -> Result<(), InvalidTarget> {
+    if !object.is_service() {
+        return Err(InvalidTarget::Kind);
+    }
+    let namespace = object.namespace.as_deref().unwrap_or(route.namespace);
+    let to = ServiceName::new(namespace, &object.name).map_err(|_| InvalidTarget::NotFound)?;
+    // No service has a port 0: what is wrong before the port is said first.
+    let port = object.port.and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
+    index.refers((route.kind, route.namespace), parent, (&to, port))
+}
+
+fn said(path: &str, route: &Route<'_>, object: &BackendObject, reason: InvalidTarget) -> String {
+    let namespace = object.namespace.as_deref().unwrap_or(route.namespace);
+    let name = format!("{namespace}/{}", object.name);
+    match reason {
+        InvalidTarget::Kind => {
+            let kind = object.kind.as_deref().unwrap_or("Service");
+            format!("{path}: a {kind} takes no requests here")
+        }
+        InvalidTarget::NotGranted => {
+            format!("{path}: no ReferenceGrant of {namespace} lets this route refer to {name}")
+        }
+        InvalidTarget::NotFound => format!("{path}: there is no Service {name}"),
+        InvalidTarget::NoSuchPort => match object.port {
+            Some(port) => format!("{path}: {name} has no port {port}"),
+            None => format!("{path}: says no port of {name}"),
+        },
+    }
+}

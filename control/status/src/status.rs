@@ -1,0 +1,69 @@
+//! The whole status of a route: ours, beside what others have said.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use leno_index::Index;
+use leno_resources::Object;
+use leno_resources::gateway::{ParentRef, RouteParentStatus, RouteStatus};
+
+use crate::conditions::{ACCEPTED, RESOLVED, condition};
+use crate::parent::accepted;
+use crate::references::resolved;
+use crate::route::Route;
+
+#[cfg(test)]
+mod tests;
+
+/// The name by which the mesh signs what it says of a route.
+pub const CONTROLLER: &str = "leno.dev/controller";
+
+/// Most entries of a status: what the Gateway API's definitions let a route have.
+const MAX_PARENTS: usize = 32;
+
+/// What the status of a route should be. None where it is so already, where nothing of the route is
+/// ours to judge, and for what is no route.
+///
+/// Every parent that is a Service has one entry of ours; those of parents that the route no longer
+/// names go, and those of other controllers stay in their places.
+#[must_use]
+pub fn status(index: &Index, object: &Object, now: &Time) -> Option<RouteStatus> {
+    let route = Route::new(object)?;
+    let said = route.said.map(|status| status.parents.as_slice()).unwrap_or_default();
+    let mut wanted: Vec<&ParentRef> = Vec::new();
+    for parent in route.parents.iter().filter(|parent| parent.is_service()) {
+        if !wanted.contains(&parent) {
+            wanted.push(parent);
+        }
+    }
+    let mut parents = Vec::with_capacity(said.len());
+    for entry in said {
+        if entry.controller_name != CONTROLLER {
+            parents.push(entry.clone());
+        } else if let Some(place) = wanted.iter().position(|parent| **parent == entry.parent_ref) {
+            parents.push(judged(index, &route, wanted.remove(place), (&entry.conditions, now)));
+        }
+    }
+    parents.extend(wanted.into_iter().map(|parent| judged(index, &route, parent, (&[], now))));
+    parents.truncate(MAX_PARENTS);
+    (parents != said).then_some(RouteStatus { parents })
+}
+
+/// What we say of a route and one of its parents.
+fn judged(
+    index: &Index,
+    route: &Route<'_>,
+    parent: &ParentRef,
+    (before, now): (&[Condition], &Time),
+) -> RouteParentStatus {
+    let of = |kind: &'static str, found| {
+        let before = before.iter().find(|condition| condition.type_ == kind);
+        condition(kind, found, route.metadata.generation, (before, now))
+    };
+    RouteParentStatus {
+        parent_ref: parent.clone(),
+        controller_name: CONTROLLER.to_owned(),
+        conditions: vec![
+            of(ACCEPTED, accepted(index, route, parent)),
+            of(RESOLVED, resolved(index, route, parent)),
+        ],
+    }
+}
