@@ -32,7 +32,11 @@ type Answer = Response<Full<Bytes>>;
 pub(crate) struct Admin {
     pub(crate) state: Arc<State>,
     pub(crate) reloads: Arc<Reloads>,
+    pub(crate) more: Vec<Render>,
 }
+
+/// Appends metrics of one part.
+pub(crate) type Render = Box<dyn Fn(&mut String) + Send + Sync>;
 
 /// Serves until the runtime ends.
 pub(crate) async fn serve(listener: TcpListener, admin: Arc<Admin>) {
@@ -84,6 +88,7 @@ fn answer(request: &Request<Incoming>, admin: &Admin) -> Answer {
             let mut text = String::new();
             admin.state.render_metrics(&mut text);
             admin.reloads.render(&mut text);
+            admin.more.iter().for_each(|render| render(&mut text));
             respond(StatusCode::OK, PROMETHEUS, text)
         }
         _ => respond(StatusCode::NOT_FOUND, TEXT, "use /metrics, /ready or /live\n"),

@@ -11,26 +11,57 @@ use leno_types::{Egress, MtlsMode, TrustDomain};
 
 /// The control plane of the Leno service mesh.
 ///
-/// It reads YAML documents, follows their edits, gives proxies certificates against tokens, and
-/// tells each proxy what it asks for.
+/// It reads YAML documents, or the objects of a Kubernetes cluster, follows their edits, gives proxies
+/// certificates against tokens, and tells each proxy what it asks for.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "leno-controller", version, max_term_width = 100)]
 pub(crate) struct Flags {
     /// Files and directories with the mesh's documents; repeat for several. Edits are followed
     #[arg(long, visible_alias = "state", env = "LENO_FILES", value_name = "PATH",
-          value_delimiter = ',', num_args = 1.., required = true)]
+          value_delimiter = ',', num_args = 1.., required_unless_present = "kubernetes",
+          conflicts_with = "kubernetes")]
     pub(crate) files: Vec<PathBuf>,
+
+    /// Takes the objects of a Kubernetes cluster instead of files, keeps the certificate authority in
+    /// it (Secret leno-ca), and takes its service accounts' tokens. It is the one that --kubeconfig or
+    /// KUBECONFIG names, else the one that this runs in
+    #[arg(long, env = "LENO_KUBERNETES", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) kubernetes: bool,
+
+    /// The cluster's address and credentials; only with --kubernetes
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The control plane's own namespace in the cluster; only with --kubernetes
+    #[arg(long, env = "LENO_NAMESPACE", default_value = "leno-system")]
+    pub(crate) namespace: String,
+
+    /// The name of this replica in the cluster; only with --kubernetes [default: the host's name]
+    #[arg(long, env = "LENO_NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Whom the tokens of proxies must be for; only with --kubernetes
+    #[arg(long, env = "LENO_TOKEN_AUDIENCE", default_value = leno_cluster::AUDIENCE)]
+    pub(crate) token_audience: String,
 
     /// Where discovery and identity are served
     #[arg(long, env = "LENO_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
     pub(crate) listen: SocketAddr,
 
     /// Directory of the certificate authority; one is made where there is none
-    #[arg(long, visible_alias = "data", env = "LENO_CA_DIR", value_name = "DIR")]
-    pub(crate) ca_dir: PathBuf,
+    #[arg(
+        long,
+        visible_alias = "data",
+        env = "LENO_CA_DIR",
+        value_name = "DIR",
+        required_unless_present = "kubernetes",
+        conflicts_with = "kubernetes"
+    )]
+    pub(crate) ca_dir: Option<PathBuf>,
 
     /// Directory of the workloads' tokens [default: "tokens" beside the authority's directory]
-    #[arg(long, env = "LENO_TOKENS", value_name = "DIR")]
+    #[arg(long, env = "LENO_TOKENS", value_name = "DIR", conflicts_with = "kubernetes")]
     pub(crate) tokens: Option<PathBuf>,
 
     /// The trust domain of the mesh
@@ -62,10 +93,8 @@ pub(crate) struct Flags {
 /// What the flags mean.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    pub(crate) files: Vec<PathBuf>,
+    pub(crate) place: Place,
     pub(crate) listen: SocketAddr,
-    pub(crate) ca_dir: PathBuf,
-    pub(crate) tokens: PathBuf,
     pub(crate) trust_domain: TrustDomain,
     pub(crate) cert_lifetime: Duration,
     pub(crate) default_mtls: MtlsMode,
@@ -73,15 +102,51 @@ pub(crate) struct Config {
     pub(crate) admin: Option<SocketAddr>,
 }
 
+/// Where objects, the authority and tokens are.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// On this machine.
+    Files(Files),
+    /// In a Kubernetes cluster.
+    Cluster(Cluster),
+}
+
+/// The files of one machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) documents: Vec<PathBuf>,
+    pub(crate) ca_dir: PathBuf,
+    pub(crate) tokens: PathBuf,
+}
+
+/// What is said of a cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    pub(crate) kubeconfig: Option<PathBuf>,
+    pub(crate) namespace: String,
+    pub(crate) name: Option<String>,
+    pub(crate) token_audience: String,
+}
+
 impl Config {
     /// Reads the flags as one.
     pub(crate) fn new(flags: Flags) -> anyhow::Result<Self> {
         let trust_domain = TrustDomain::new(&flags.trust_domain).context("--trust-domain")?;
+        let place = if flags.kubernetes {
+            Place::Cluster(Cluster {
+                kubeconfig: flags.kubeconfig,
+                namespace: flags.namespace,
+                name: flags.name,
+                token_audience: flags.token_audience,
+            })
+        } else {
+            let ca_dir = flags.ca_dir.context("--ca-dir is missing")?;
+            let tokens = flags.tokens.unwrap_or_else(|| ca_dir.with_file_name("tokens"));
+            Place::Files(Files { documents: flags.files, ca_dir, tokens })
+        };
         Ok(Self {
-            tokens: flags.tokens.unwrap_or_else(|| flags.ca_dir.with_file_name("tokens")),
-            files: flags.files,
+            place,
             listen: flags.listen,
-            ca_dir: flags.ca_dir,
             trust_domain,
             cert_lifetime: flags.cert_lifetime,
             default_mtls: flags.default_mtls,
@@ -146,10 +211,32 @@ mod tests {
             "127.0.0.1:15020",
         ];
         let config = Config::new(Flags::try_parse_from(arguments).unwrap()).unwrap();
-        assert_eq!(config.files, [PathBuf::from("/run/leno/default/state")]);
-        assert_eq!(config.tokens, PathBuf::from("/run/leno/default/tokens"));
+        let Place::Files(files) = config.place else { panic!("{config:?}") };
+        assert_eq!(files.documents, [PathBuf::from("/run/leno/default/state")]);
+        assert_eq!(files.tokens, PathBuf::from("/run/leno/default/tokens"));
         assert_eq!(config.cert_lifetime, Duration::from_hours(24));
         assert_eq!(config.trust_domain, TrustDomain::default());
         assert_eq!(config.admin.unwrap().port(), leno_types::ports::ADMIN);
+    }
+
+    #[test]
+    fn a_cluster_takes_the_place_of_files() {
+        let parse = |arguments: &[&str]| {
+            Flags::try_parse_from([&["leno-controller"], arguments].concat()).map(Config::new)
+        };
+        let config = parse(&["--kubernetes", "--kubeconfig", "/k"]).unwrap().unwrap();
+        let Place::Cluster(cluster) = config.place else { panic!("{config:?}") };
+        assert_eq!(cluster.kubeconfig, Some(PathBuf::from("/k")));
+        assert_eq!((&*cluster.namespace, &*cluster.token_audience), ("leno-system", "leno"));
+        for wrong in [
+            &["--kubernetes", "--files", "x"][..],
+            &["--kubernetes", "--ca-dir", "x"],
+            &["--kubeconfig", "x"],
+            &["--files", "x"],
+            &["--ca-dir", "x"],
+            &[],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

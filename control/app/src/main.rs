@@ -1,8 +1,8 @@
 //! `leno-controller`: the control plane of the Leno service mesh.
 //!
 //! ```text
-//!  files ──► sources ──► index (State) ──► discovery ──► proxies
-//!                 authority, tokens ─────► identity ───┘
+//!  files, or a cluster ──► sources ──► index (State) ──► discovery ──► proxies
+//!                              authority, tokens ─────► identity ───┘
 //! ```
 //!
 //! Wiring only: flags, logging, signals, and the parts put together. It ends with 0 when asked to
@@ -10,6 +10,7 @@
 
 mod admin;
 mod config;
+mod plane;
 mod reload;
 mod run;
 

@@ -4,60 +4,81 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use leno_identity::{Authority, TokenStore};
 use leno_index::{Index, Settings as IndexSettings};
-use leno_serve::{LocalTokens, Server, Settings, State};
-use leno_sources::{FilesSource, UPDATES, Update};
+use leno_serve::{Server, Settings, State};
+use leno_sources::Update;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Render};
 use crate::config::Config;
+use crate::plane::{Plane, Source};
 use crate::reload::Reloads;
 
 /// Runs the control plane until SIGTERM or SIGINT.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let authority = Authority::open(&config.ca_dir, &config.trust_domain)
-        .with_context(|| format!("opening the authority in {}", config.ca_dir.display()))?;
-    let tokens = TokenStore::open(&config.tokens)
-        .with_context(|| format!("opening the tokens in {}", config.tokens.display()))?;
+    let mut signals = Signals {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
+    };
     let index = IndexSettings {
         trust_domain: config.trust_domain.clone(),
         default_mtls: config.default_mtls,
         default_egress: config.default_egress,
     };
     let state = State::new(Index::new(index));
-    let reloads = Arc::new(Reloads::default());
-    let settings = Settings {
-        authority: Arc::new(authority),
-        authenticator: Arc::new(LocalTokens::new(Arc::new(tokens))),
-        lifetime: config.cert_lifetime,
+    let (stop, stopped) = watch::channel(false);
+    let plane = tokio::select! {
+        plane = Plane::open(&config, &state, &stopped) => plane?,
+        // A cluster that does not answer is waited for, but not beyond our end.
+        () = signals.any() => return Ok(()),
     };
+    let Plane { authority, authenticator, mut source, metrics } = plane;
+    let reloads = Arc::new(Reloads::default());
+    let settings =
+        Settings { authority: Arc::new(authority), authenticator, lifetime: config.cert_lifetime };
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
     if let Some(address) = config.admin {
-        let admin = Admin { state: Arc::clone(&state), reloads: Arc::clone(&reloads) };
-        serve_admin(address, admin).await?;
+        serve_admin(address, (&state, &reloads), metrics).await?;
     }
-    let (stop, stopped) = watch::channel(false);
-    let source = FilesSource::open(&config.files).context("cannot follow the documents")?;
-    let (sender, updates) = mpsc::channel(UPDATES);
-    tokio::spawn(source.run(sender));
-    let work = work(server, updates, (&state, &reloads), stopped);
+    let last = source.last.take();
+    let work = work(server, source, (&state, &reloads), stopped);
     tokio::pin!(work);
     tokio::select! {
         ended = &mut work => return ended,
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = signals.any() => {}
     }
     tracing::info!("ending");
     stop.send_replace(true);
-    work.await
+    let ended = work.await;
+    if let Some(last) = last {
+        // It panics only where a test has found out why already.
+        let _ = last.await;
+    }
+    ended
 }
 
-async fn serve_admin(address: SocketAddr, admin: Admin) -> anyhow::Result<()> {
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+async fn serve_admin(
+    address: SocketAddr,
+    (state, reloads): (&Arc<State>, &Arc<Reloads>),
+    more: Vec<Render>,
+) -> anyhow::Result<()> {
+    let admin = Admin { state: Arc::clone(state), reloads: Arc::clone(reloads), more };
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} for admin"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /ready and /live");
@@ -69,13 +90,13 @@ async fn serve_admin(address: SocketAddr, admin: Admin) -> anyhow::Result<()> {
 /// that nothing of what it holds exists any more.
 async fn work(
     server: Server,
-    mut updates: mpsc::Receiver<Update>,
+    mut source: Source,
     (state, reloads): (&State, &Reloads),
     mut stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     while !reloads.loaded() {
         tokio::select! {
-            update = updates.recv() => take(update, state, reloads)?,
+            update = source.updates.recv() => source.take(update, state, reloads)?,
             // A dropped sender says the same.
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         }
@@ -86,28 +107,34 @@ async fn work(
     loop {
         tokio::select! {
             ended = &mut server => return ended.map_err(Into::into),
-            update = updates.recv() => take(update, state, reloads)?,
+            update = source.updates.recv() => source.take(update, state, reloads)?,
         }
     }
 }
 
-fn take(update: Option<Update>, state: &State, reloads: &Reloads) -> anyhow::Result<()> {
-    match update.context("the documents are not followed any more")? {
-        Update::Changes(changes) => {
-            tracing::info!(changes = changes.len(), "documents taken in");
-            state.apply(changes);
-            reloads.took();
-        }
-        Update::Refused(problems) => {
-            for problem in &problems {
-                tracing::error!("{problem}");
+impl Source {
+    fn take(&self, update: Option<Update>, state: &State, reloads: &Reloads) -> anyhow::Result<()> {
+        match update.context("the documents are not followed any more")? {
+            Update::Changes(changes) => {
+                tracing::info!(changes = changes.len(), "documents taken in");
+                let judged = self.statuses.as_ref().filter(|statuses| statuses.note(&changes));
+                state.apply(changes);
+                if let Some(statuses) = judged {
+                    statuses.changed();
+                }
+                reloads.took();
             }
-            tracing::error!(
-                problems = problems.len(),
-                "documents refused; the last good ones stay"
-            );
-            reloads.refused();
+            Update::Refused(problems) => {
+                for problem in &problems {
+                    tracing::error!("{problem}");
+                }
+                tracing::error!(
+                    problems = problems.len(),
+                    "documents refused; the last good ones stay"
+                );
+                reloads.refused();
+            }
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -1,0 +1,48 @@
+//! What serving needs, from wherever it is.
+
+use std::sync::Arc;
+
+use leno_identity::Authority;
+use leno_serve::{Authenticator, State};
+use leno_sources::Update;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::admin::Render;
+use crate::config::{Config, Place};
+
+mod cluster;
+mod files;
+
+/// A control plane but for its server.
+pub(crate) struct Plane {
+    pub(crate) authority: Authority,
+    pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) source: Source,
+    pub(crate) metrics: Vec<Render>,
+}
+
+/// Where changes come from.
+pub(crate) struct Source {
+    pub(crate) updates: mpsc::Receiver<Update>,
+    /// What takes note of changes beside the index.
+    pub(crate) statuses: Option<Arc<leno_cluster::RouteStatuses>>,
+    /// What has to come to its end before the process does.
+    pub(crate) last: Option<JoinHandle<()>>,
+}
+
+impl Plane {
+    /// Opens what the configuration names. A cluster that does not answer yet is waited for.
+    pub(crate) async fn open(
+        config: &Config,
+        state: &Arc<State>,
+        stop: &watch::Receiver<bool>,
+    ) -> anyhow::Result<Self> {
+        match &config.place {
+            Place::Files(files) => files::open(files, &config.trust_domain),
+            Place::Cluster(cluster) => {
+                cluster::open(cluster, &config.trust_domain, state, stop).await
+            }
+        }
+    }
+}

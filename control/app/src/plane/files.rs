@@ -1,0 +1,29 @@
+//! A control plane of one machine's files.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use leno_identity::{Authority, TokenStore};
+use leno_serve::LocalTokens;
+use leno_sources::{FilesSource, UPDATES};
+use leno_types::TrustDomain;
+use tokio::sync::mpsc;
+
+use super::{Plane, Source};
+use crate::config::Files;
+
+pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<Plane> {
+    let authority = Authority::open(&files.ca_dir, trust_domain)
+        .with_context(|| format!("opening the authority in {}", files.ca_dir.display()))?;
+    let tokens = TokenStore::open(&files.tokens)
+        .with_context(|| format!("opening the tokens in {}", files.tokens.display()))?;
+    let source = FilesSource::open(&files.documents).context("cannot follow the documents")?;
+    let (sender, updates) = mpsc::channel(UPDATES);
+    tokio::spawn(source.run(sender));
+    Ok(Plane {
+        authority,
+        authenticator: Arc::new(LocalTokens::new(Arc::new(tokens))),
+        source: Source { updates, statuses: None, last: None },
+        metrics: Vec::new(),
+    })
+}

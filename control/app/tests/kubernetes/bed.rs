@@ -1,0 +1,266 @@
+//! A real API server with its etcd, on loopback and without root.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch,
+    PatchParams, PostParams,
+};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long anything that is waited for may take, on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks at something that is waited for.
+const LOOK: Duration = Duration::from_millis(50);
+/// Who may do everything.
+const ADMIN: &str = "admin-of-the-test";
+
+/// Looks until there is an answer.
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(seen) = look().await {
+            return seen;
+        }
+        assert!(begin.elapsed() < LIMIT, "{what}: waited for {LIMIT:?}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The components' binary; none where the test has to be skipped, which is said.
+pub(crate) fn binary() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("CLUSTER_KUBE") {
+        return Some(path.into());
+    }
+    let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("kubernetes"));
+    assert!(!required, "LENO_REQUIRE has kubernetes, and CLUSTER_KUBE is not set");
+    println!(
+        "skipped: needs CLUSTER_KUBE, etcd and the API server as one binary: scripts/cluster.sh api-test"
+    );
+    None
+}
+
+/// The API server; everything ends with it.
+pub(crate) struct Bed {
+    kube: PathBuf,
+    port: u16,
+    etcd: Child,
+    server: Option<Child>,
+    pub(crate) admin: Client,
+    pub(crate) directory: TempDir,
+}
+
+impl Bed {
+    pub(crate) async fn start(kube: &Path) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        fs::write(path.join("tokens.key"), key.serialize_pem()).unwrap();
+        fs::write(path.join("tokens.pub"), key.public_key_pem()).unwrap();
+        fs::write(path.join("admin.csv"), format!("{ADMIN},admin,1,\"system:masters\"\n")).unwrap();
+        let etcd = Command::new(kube)
+            .args(["etcd", "--name=one", "--log-level=warn", "--unsafe-no-fsync"])
+            .arg(format!("--data-dir={}", path.join("etcd").display()))
+            .arg(format!("--listen-client-urls=unix://{}", path.join("etcd.sock").display()))
+            // Said to nobody: there is one member, and its only client has the socket's path.
+            .args(["--advertise-client-urls=http://127.0.0.1:2379"])
+            .args(["--listen-peer-urls=http://127.0.0.1:0"])
+            .args(["--initial-advertise-peer-urls=http://127.0.0.1:2380"])
+            .args(["--initial-cluster=one=http://127.0.0.1:2380"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(path.join("etcd.log")).unwrap())
+            .spawn()
+            .unwrap();
+        // The API server takes no port 0: one that was free a moment ago.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = Some(api_server(kube, path, port));
+        until("the API server's certificate", async || {
+            path.join("certs/apiserver.crt").metadata().ok().filter(|file| file.len() > 0)
+        })
+        .await;
+        let admin = client(&kubeconfig(path, port, ADMIN)).await;
+        let mut bed = Self { kube: kube.to_owned(), port, etcd, server, admin, directory };
+        bed.ready().await;
+        bed
+    }
+
+    /// Kills the API server, as a crash does.
+    pub(crate) fn stop(&mut self) {
+        let mut server = self.server.take().unwrap();
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+
+    /// Starts it again, on the same port and data.
+    pub(crate) async fn restart(&mut self) {
+        self.server = Some(api_server(&self.kube, self.directory.path(), self.port));
+        self.ready().await;
+    }
+
+    /// A kubeconfig for whoever has a token.
+    pub(crate) fn kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        let text = serde_json::to_string(&kubeconfig(self.directory.path(), self.port, token));
+        fs::write(&path, text.unwrap()).unwrap();
+        path
+    }
+
+    /// Makes the object, or makes it as it is given here.
+    pub(crate) async fn apply(&self, object: Value) {
+        let (api, name) = self.api(&object);
+        let params = PatchParams::apply("test").force();
+        let applied = api.patch(&name, &params, &Patch::Apply(&object)).await;
+        applied.unwrap_or_else(|error| panic!("{object}: {error}"));
+    }
+
+    pub(crate) async fn apply_yaml(&self, text: &str) {
+        for document in text.split("\n---\n") {
+            let config: Value = serde_saphyr::from_str(document).unwrap();
+            self.apply(config).await;
+        }
+    }
+
+    /// Sets the status of an object that is there.
+    pub(crate) async fn set_status(&self, object: Value) {
+        let (api, name) = self.api(&object);
+        let status = json!({"status": object["status"]});
+        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
+    }
+
+    pub(crate) async fn get(&self, object: Value) -> Option<DynamicObject> {
+        let (api, name) = self.api(&object);
+        api.get_opt(&name).await.unwrap()
+    }
+
+    /// Ends an object at once.
+    pub(crate) async fn delete(&self, object: Value) {
+        let (api, name) = self.api(&object);
+        let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        api.delete(&name, &now).await.unwrap();
+        until("the object is gone", async || {
+            api.get_opt(&name).await.unwrap().is_none().then_some(())
+        })
+        .await;
+    }
+
+    /// Whether the kind of an object can be asked for.
+    pub(crate) async fn serves(&self, object: &Value) -> Option<()> {
+        let (api, _) = self.api(object);
+        api.list(&ListParams::default()).await.ok().map(drop)
+    }
+
+    /// A token of a service account, for an audience and, where named, of a pod.
+    pub(crate) async fn token(
+        &self,
+        (namespace, account): (&str, &str),
+        audience: Option<&str>,
+        pod: Option<&str>,
+    ) -> String {
+        let bound = match pod {
+            None => Value::Null,
+            Some(name) => {
+                let at = json!({"apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": name, "namespace": namespace}});
+                let uid = self.get(at).await.unwrap().metadata.uid;
+                json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid})
+            }
+        };
+        let audiences: Vec<&str> = audience.into_iter().collect();
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"audiences": audiences, "expirationSeconds": 3600, "boundObjectRef": bound}});
+        let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
+            Api::namespaced(self.admin.clone(), namespace);
+        let made: Value = accounts
+            .create_subresource("token", account, &PostParams::default(), &request)
+            .await
+            .unwrap();
+        made["status"]["token"].as_str().unwrap().to_owned()
+    }
+
+    fn api(&self, object: &Value) -> (Api<DynamicObject>, String) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let version = text(&object["apiVersion"]);
+        let (group, version) = version.split_once('/').unwrap_or(("", &version));
+        let kind = GroupVersionKind::gvk(group, version, &text(&object["kind"]));
+        let resource = ApiResource::from_gvk(&kind);
+        let api = match text(&object["metadata"]["namespace"]).as_str() {
+            "" => Api::all_with(self.admin.clone(), &resource),
+            namespace => Api::namespaced_with(self.admin.clone(), namespace, &resource),
+        };
+        (api, text(&object["metadata"]["name"]))
+    }
+
+    async fn ready(&mut self) {
+        let (directory, server) = (self.directory.path().to_owned(), &mut self.server);
+        let admin = &self.admin;
+        until("the API server is ready", async || {
+            let ended = server.as_mut().unwrap().try_wait().unwrap();
+            let log = || fs::read_to_string(directory.join("server.log")).unwrap_or_default();
+            assert!(ended.is_none(), "the API server has ended: {}", log());
+            let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
+            admin.request_text(request).await.ok()
+        })
+        .await;
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for child in self.server.iter_mut().chain([&mut self.etcd]) {
+            // Ended already, where the test went wrong.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
+    let log = File::options().create(true).append(true).open(path.join("server.log")).unwrap();
+    let file = |flag: &str, name: &str| format!("--{flag}={}", path.join(name).display());
+    Command::new(kube)
+        .args(["kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+        .arg(format!("--secure-port={port}"))
+        .arg(format!("--etcd-servers=unix://{}", path.join("etcd.sock").display()))
+        .arg(file("cert-dir", "certs"))
+        .arg(file("service-account-key-file", "tokens.pub"))
+        .arg(file("service-account-signing-key-file", "tokens.key"))
+        .arg(file("token-auth-file", "admin.csv"))
+        .args(["--service-account-issuer=https://kubernetes.default.svc"])
+        .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC"])
+        .args(["--profiling=false"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+fn kubeconfig(path: &Path, port: u16, token: &str) -> Kubeconfig {
+    serde_json::from_value(json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": {
+            "server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority": path.join("certs/apiserver.crt"),
+        }}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "current-context": "test",
+    }))
+    .unwrap()
+}
+
+async fn client(config: &Kubeconfig) -> Client {
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(config.clone(), &options).await.unwrap();
+    Client::try_from(config).unwrap()
+}

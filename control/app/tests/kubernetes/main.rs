@@ -1,0 +1,224 @@
+//! The real controller against a real API server and etcd, and the proxy's own end of discovery
+//! against the controller.
+//!
+//! Needs `CLUSTER_KUBE`, both of them as one binary (`scripts/cluster.sh api-test` builds it and runs
+//! this); without it every test says that it is skipped, and fails where `LENO_REQUIRE` has
+//! `kubernetes`. Nothing here needs root or leaves anything behind.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod bed;
+mod objects;
+mod proxy;
+mod replica;
+mod scale;
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use bed::{Bed, binary, until};
+use objects::{condition, http_route, http_route_definition, pod, service, slice};
+use proxy::Proxy;
+use replica::Replica;
+
+/// Where the control plane is, and what it may do: what people install.
+const RBAC: &str = include_str!("../../../../charts/install/rbac.yaml");
+
+/// What the guide says of metrics in a cluster, and everywhere.
+const GUIDE: [&str; 2] = [
+    include_str!("../../../../docs/guide/kubernetes.md"),
+    include_str!("../../../../docs/guide/metrics.md"),
+];
+
+/// A cluster with the controller's rights in it, and a kubeconfig of its service account.
+async fn cluster(kube: &std::path::Path) -> (Bed, std::path::PathBuf) {
+    let bed = Bed::start(kube).await;
+    bed.apply_yaml(RBAC).await;
+    let token = bed.token(("leno-system", "controller"), None, None).await;
+    let kubeconfig = bed.kubeconfig("controller.kubeconfig", &token);
+    bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})).await;
+    for name in ["web", "other"] {
+        let metadata = json!({"name": name, "namespace": "shop"});
+        bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}))
+            .await;
+    }
+    (bed, kubeconfig)
+}
+
+async fn run_pod(bed: &Bed, name: &str, address: &str) {
+    bed.apply(pod(name, address)).await;
+    bed.set_status(pod(name, address)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_follows_a_cluster_through_changes_and_an_outage_of_its_api_server() {
+    let Some(kube) = binary() else { return };
+    let (mut bed, kubeconfig) = cluster(&kube).await;
+    bed.apply(service("web", 80)).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    bed.apply(slice("web", &["web-0 10.244.0.7"])).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let proxy = Proxy::start(&bed, &replica, "shop/web-0", &token).await;
+    let web = "spiffe://cluster.local/ns/shop/sa/web";
+    proxy.sees("web", &[&format!("10.244.0.7:8080 {web}")]).await;
+    assert!(proxy.certificate().await.windows(web.len()).any(|part| part == web.as_bytes()));
+
+    run_pod(&bed, "web-1", "10.244.0.8").await;
+    bed.apply(slice("web", &["web-0 10.244.0.7", "web-1 10.244.0.8"])).await;
+    let both = [&*format!("10.244.0.7:8080 {web}"), &*format!("10.244.0.8:8080 {web}")];
+    proxy.sees("web", &both).await;
+
+    bed.stop();
+    until("the replica says that its state is old", async || {
+        let stale = replica.metric("leno_control_cluster_stale_seconds").await;
+        (stale > 0.1).then_some(())
+    })
+    .await;
+    assert!(replica.page("/ready").await.starts_with("HTTP/1.1 200"));
+    proxy.sees("web", &both).await;
+    assert!(proxy.is_connected(), "discovery goes on without the API server");
+
+    bed.restart().await;
+    bed.apply(slice("web", &["web-1 10.244.0.8"])).await;
+    proxy.sees("web", &both[1..]).await;
+    until("the replica's state is new again", async || {
+        let stale = replica.metric("leno_control_cluster_stale_seconds").await;
+        (stale == 0.0).then_some(())
+    })
+    .await;
+    is_documented(&replica).await;
+    assert!(
+        replica.metric("leno_control_cluster_watch_failures_total{kind=\"Service\"}").await > 0.0
+    );
+    replica.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_proves_only_what_the_api_server_says_of_it() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+
+    let good = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    proxy::issue(&bed, &replica, &good).await.unwrap();
+    proxy::issue(&bed, &replica, &good).await.unwrap();
+    let reviews = "leno_control_token_reviews_total";
+    assert_eq!(replica.metric(&format!("{reviews}{{result=\"accepted\"}}")).await as u64, 1);
+    assert_eq!(replica.metric(&format!("{reviews}{{result=\"cached\"}}")).await as u64, 1);
+
+    let for_others = bed.token(("shop", "web"), Some("vault"), Some("web-0")).await;
+    let refused = proxy::issue(&bed, &replica, &for_others).await.unwrap_err();
+    assert!(refused.contains("the token is for \"vault\", not for \"leno\""), "{refused}");
+
+    // Signed by nobody the API server knows.
+    let (head, _) = good.rsplit_once('.').unwrap();
+    let refused = proxy::issue(&bed, &replica, &format!("{head}.AAAA")).await.unwrap_err();
+    assert!(refused.contains("the API server does not accept the token"), "{refused}");
+
+    run_pod(&bed, "web-1", "10.244.0.8").await;
+    let of_the_gone = bed.token(("shop", "web"), Some("leno"), Some("web-1")).await;
+    bed.delete(pod("web-1", "")).await;
+    let refused = proxy::issue(&bed, &replica, &of_the_gone).await.unwrap_err();
+    assert!(refused.contains("the API server does not accept the token"), "{refused}");
+
+    // A token of another service account in this pod's name gets a certificate, and no discovery.
+    let others = bed.token(("shop", "other"), Some("leno"), None).await;
+    let other = Proxy::start(&bed, &replica, "shop/web-0", &others).await;
+    replica.line("sa/other is not the identity of shop/web-0").await;
+    assert!(!other.is_connected());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    bed.apply(service("web", 80)).await;
+    let first = Replica::start("controller-0", &kubeconfig);
+    leads(&first).await;
+    let second = Replica::start("controller-1", &kubeconfig);
+    let absent = "the cluster has no such kind";
+    second.line(absent).await;
+
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let roots = proxy::issue(&bed, &first, &token).await.unwrap().roots_der;
+    assert_eq!(proxy::issue(&bed, &second, &token).await.unwrap().roots_der, roots);
+    let root = proxy::roots(&bed).await;
+    bed.delete(proxy::authority()).await;
+    assert_eq!(proxy::roots(&bed).await, root, "whoever has it puts it back");
+
+    bed.apply(http_route_definition()).await;
+    until("the kind is served", async || bed.serves(&http_route("good", "web")).await).await;
+    bed.apply(http_route("good", "web")).await;
+    bed.apply(http_route("bad", "nobody")).await;
+    judged(&bed, "good", ("Accepted", "True", "Accepted")).await;
+    judged(&bed, "good", ("ResolvedRefs", "True", "ResolvedRefs")).await;
+    judged(&bed, "bad", ("Accepted", "True", "Accepted")).await;
+    judged(&bed, "bad", ("ResolvedRefs", "False", "BackendNotFound")).await;
+    assert_eq!(second.metric("leno_control_leader").await as u64, 0);
+    let written = "leno_control_status_writes_total{result=\"written\"}";
+    assert_eq!(first.metric(written).await as u64, 2, "each route once");
+    assert_eq!(second.metric(written).await as u64, 0, "only the leader writes");
+    assert_eq!(second.count("kind=\"HTTPRoute\" the cluster") + http_route_lines(&second), 1);
+
+    // Handed over: the next one leads long before the term of the first is over.
+    first.end();
+    leads(&second).await;
+    bed.apply(service("nobody", 80)).await;
+    judged(&bed, "bad", ("ResolvedRefs", "True", "ResolvedRefs")).await;
+
+    // Taken over from one that cannot say that it ends.
+    let third = Replica::start("controller-2", &kubeconfig);
+    third.line("serving discovery and identity").await;
+    drop(second);
+    leads(&third).await;
+    bed.apply(http_route("good", "gone")).await;
+    judged(&bed, "good", ("ResolvedRefs", "False", "BackendNotFound")).await;
+    third.end();
+}
+
+/// Asserts that the guide has every series of a replica, with the same words, and none beside them.
+async fn is_documented(replica: &Replica) {
+    let page = replica.page("/metrics").await;
+    let exposed = page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    let exposed: BTreeSet<(&str, &str)> = exposed.collect();
+    let row = |line: &'static str| {
+        let (name, cells) = line.strip_prefix("| `")?.split_once("` | ")?;
+        let help = cells.strip_suffix(" |")?.rsplit_once("| ")?.1;
+        name.starts_with("leno_control_").then_some((name, help))
+    };
+    let told: BTreeSet<(&str, &str)> =
+        GUIDE.iter().flat_map(|page| page.lines()).filter_map(row).collect();
+    assert_eq!(exposed, told);
+}
+
+/// How often a replica has said that there is no HTTPRoute in the cluster.
+fn http_route_lines(replica: &Replica) -> usize {
+    replica.count("no such kind; it is followed once it is installed kind=\"HTTPRoute\"")
+}
+
+async fn leads(replica: &Replica) {
+    replica.line("serving /metrics").await;
+    until("the replica leads", async || {
+        (replica.metric("leno_control_leader").await as u64 == 1).then_some(())
+    })
+    .await;
+}
+
+/// Waits until a condition of a route's only parent says this, of the newest generation.
+async fn judged(bed: &Bed, route: &str, (kind, status, reason): (&str, &str, &str)) {
+    let what = format!("{kind}={status} ({reason}) of {route}");
+    until(&what, async || {
+        let route = bed.get(http_route(route, "")).await?;
+        let found = condition(&route, kind)?;
+        let generation = json!(route.metadata.generation);
+        let wanted = [("status", json!(status)), ("reason", json!(reason))];
+        let same = wanted.iter().all(|(field, value)| found[*field] == *value);
+        let newest = found["observedGeneration"] == generation && generation != Value::Null;
+        (same && newest).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,101 @@
+//! Objects of a small shop, as Kubernetes has them.
+
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+/// A service of the shop, with an address of the API server's choice.
+pub(crate) fn service(name: &str, port: u16) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"ports": [{"name": "http", "port": port, "targetPort": 8080, "appProtocol": "http"}]}})
+}
+
+/// A meshed pod that runs at an address, with the service account `web`.
+pub(crate) fn pod(name: &str, address: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+    "metadata": {"name": name, "namespace": "shop", "labels": {"app": "web"}},
+    "spec": {
+        "serviceAccountName": "web",
+        "automountServiceAccountToken": false,
+        "containers": [{"name": "web", "image": "web"}],
+        "initContainers": [{"name": "leno-proxy", "image": "p", "restartPolicy": "Always"}],
+    },
+    "status": {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }})
+}
+
+/// Where a service is served: pods, each with its address.
+pub(crate) fn slice(service: &str, pods: &[&str]) -> Value {
+    let endpoint = |pod: &&str| {
+        let (name, address) = pod.split_once(' ').unwrap();
+        json!({"addresses": [address], "conditions": {"ready": true},
+            "targetRef": {"kind": "Pod", "namespace": "shop", "name": name}})
+    };
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": format!("{service}-1"), "namespace": "shop",
+            "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080, "appProtocol": "http"}],
+        "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>()})
+}
+
+/// A route of the service `web`.
+pub(crate) fn http_route(name: &str, backend: &str) -> Value {
+    json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+    "metadata": {"name": name, "namespace": "shop"},
+    "spec": {
+        "parentRefs": [{"group": "", "kind": "Service", "name": "web"}],
+        "rules": [{"backendRefs": [{"name": backend, "port": 80}]}],
+    }})
+}
+
+/// A definition of `HTTPRoute`: any spec, and a status as strict as the Gateway API's own.
+pub(crate) fn http_route_definition() -> Value {
+    let text = |pattern: &str| json!({"type": "string", "minLength": 1, "pattern": pattern});
+    let condition = json!({"type": "object",
+    "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+    "properties": {
+        "lastTransitionTime": {"type": "string", "format": "date-time"},
+        "message": {"type": "string", "maxLength": 32768},
+        "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
+        "reason": text("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
+        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+        "type": text("^[A-Za-z0-9]+$"),
+    }});
+    let parent = json!({"type": "object", "required": ["controllerName", "parentRef"],
+    "properties": {
+        "controllerName": text("^[a-z0-9.-]+/[A-Za-z0-9/-]+$"),
+        "conditions": {"type": "array", "maxItems": 8, "items": condition,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        "parentRef": {"type": "object", "required": ["name"],
+            "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {"name": text("^.+$")}},
+    }});
+    let status = json!({"type": "object", "required": ["parents"], "properties": {
+        "parents": {"type": "array", "maxItems": 32, "items": parent,
+            "x-kubernetes-list-type": "atomic"}}});
+    let spec = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": {"name": "httproutes.gateway.networking.k8s.io", "annotations": {
+        "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api"}},
+    "spec": {
+        "group": "gateway.networking.k8s.io",
+        "names": {"kind": "HTTPRoute", "plural": "httproutes"},
+        "scope": "Namespaced",
+        "versions": [{"name": "v1", "served": true, "storage": true,
+            "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object",
+                "properties": {"spec": spec, "status": status}}}}],
+    }})
+}
+
+/// A condition of the only parent that a route's status has.
+pub(crate) fn condition<'r>(route: &'r DynamicObject, kind: &str) -> Option<&'r Value> {
+    let parents = route.data.get("status")?.get("parents")?.as_array()?;
+    let [parent] = &parents[..] else { return None };
+    assert_eq!(parent["controllerName"], "leno.dev/controller");
+    parent["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}

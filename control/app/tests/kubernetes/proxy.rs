@@ -1,0 +1,111 @@
+//! The proxy's own end of identity and discovery, without the rest of a proxy.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use leno_discovery::{Certificate, Client, Directory, IdentityClient, Settings};
+use leno_types::mesh::Resolution;
+use leno_types::{ServiceName, TrustDomain};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::bed::{Bed, LIMIT, until};
+use crate::replica::Replica;
+
+/// A proxy that follows the control plane; it ends with this.
+pub(crate) struct Proxy {
+    directory: Directory,
+    certificates: watch::Receiver<Option<Arc<Certificate>>>,
+    running: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts one of an instance, with a token.
+    pub(crate) async fn start(bed: &Bed, replica: &Replica, instance: &str, token: &str) -> Self {
+        let (client, directory) = Client::new(settings(bed, replica, instance, token).await);
+        let certificates = client.certificates();
+        let running = tokio::spawn(async move { match client.run().await {} });
+        Self { directory, certificates, running }
+    }
+
+    /// Waits until a service of the shop has exactly these endpoints, each an address and an identity.
+    pub(crate) async fn sees(&self, service: &str, endpoints: &[&str]) {
+        let name = ServiceName::new("shop", service).unwrap();
+        let mut watch = self.directory.watch_service(&name);
+        let seen = watch.wait_for(|now| endpoints_of(now).is_some_and(|seen| seen == endpoints));
+        let seen = tokio::time::timeout(LIMIT, seen).await.map(|seen| seen.unwrap().clone());
+        assert!(seen.is_ok(), "{endpoints:?} were awaited, and {:?} seen", *watch.borrow());
+    }
+
+    /// The certificate that was issued to it.
+    pub(crate) async fn certificate(&self) -> Vec<u8> {
+        let mut certificates = self.certificates.clone();
+        let issued = certificates.wait_for(Option::is_some).await.unwrap().clone();
+        issued.unwrap().chain_der[0].clone()
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.directory.status().connected
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+/// Asks once for a certificate; what was said where there is none.
+pub(crate) async fn issue(
+    bed: &Bed,
+    replica: &Replica,
+    token: &str,
+) -> Result<Certificate, String> {
+    let settings = settings(bed, replica, "shop/web-0", token).await;
+    IdentityClient::new(Arc::new(settings)).issue().await.map_err(|error| error.to_string())
+}
+
+async fn settings(bed: &Bed, replica: &Replica, instance: &str, token: &str) -> Settings {
+    let control = format!("https://{}", replica.address().await);
+    let file = |name: String, content: &str| -> PathBuf {
+        let path = bed.directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    };
+    Settings {
+        control: control.clone(),
+        roots: file("roots.pem".to_owned(), &roots(bed).await),
+        token: file(format!("token-{}", control.rsplit(':').next().unwrap()), token),
+        instance: instance.parse().unwrap(),
+        trust_domain: TrustDomain::default(),
+    }
+}
+
+/// Where the replicas keep their authority.
+pub(crate) fn authority() -> Value {
+    let metadata = json!({"name": "leno-ca", "namespace": "leno-system"});
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+}
+
+/// The mesh's roots, as the replicas share them.
+pub(crate) async fn roots(bed: &Bed) -> String {
+    until("the authority's Secret", async || {
+        let secret = bed.get(authority()).await?;
+        let encoded = secret.data["data"]["ca.pem"].as_str()?.to_owned();
+        let decoded = data_encoding::BASE64.decode(encoded.as_bytes()).unwrap();
+        Some(String::from_utf8(decoded).unwrap())
+    })
+    .await
+}
+
+fn endpoints_of(now: &Resolution) -> Option<Vec<String>> {
+    let Resolution::Service(service) = now else { return None };
+    let [port] = &service.ports[..] else { return None };
+    let endpoint = |one: &leno_types::mesh::Endpoint| {
+        let identity = one.identity.as_ref().map(ToString::to_string).unwrap_or_default();
+        format!("{}:{} {identity}", one.addresses[0], one.port)
+    };
+    Some(port.endpoints.iter().map(endpoint).collect())
+}

@@ -1,0 +1,117 @@
+//! One replica of the real controller.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::bed::until;
+
+/// A controller; killed if a test fails before it ended.
+pub(crate) struct Replica {
+    child: Child,
+    /// Lines of its log so far.
+    log: Arc<Mutex<Vec<String>>>,
+    kept: PathBuf,
+}
+
+impl Replica {
+    /// Starts one of a name, with the credentials of a kubeconfig.
+    pub(crate) fn start(name: &str, kubeconfig: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_leno-controller"))
+            .args(["--kubernetes", "--name", name, "--log", "info,leno_cluster=debug"])
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cert-lifetime", "1h"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let taken = Arc::clone(&log);
+        let kept = kubeconfig.with_file_name(format!("{name}.log"));
+        let mut file = File::create(&kept).unwrap();
+        // Ends with the controller.
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = writeln!(file, "{line}");
+                taken.lock().unwrap().push(line);
+            }
+        });
+        Self { child, log, kept }
+    }
+
+    /// The first line of the log that has `text`.
+    pub(crate) async fn line(&self, text: &str) -> String {
+        let log = Arc::clone(&self.log);
+        until(&format!("{text:?} in {}", self.kept.display()), async || {
+            log.lock().unwrap().iter().find(|line| line.contains(text)).cloned()
+        })
+        .await
+    }
+
+    /// How many lines have `text`.
+    pub(crate) fn count(&self, text: &str) -> usize {
+        self.log.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+
+    /// Where discovery is served.
+    pub(crate) async fn address(&self) -> String {
+        address(&self.line("serving discovery and identity").await)
+    }
+
+    /// An admin page with its status.
+    pub(crate) async fn page(&self, path: &str) -> String {
+        let admin = address(&self.line("serving /metrics").await);
+        let mut stream = TcpStream::connect(admin).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// A number of the metrics.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let page = self.page("/metrics").await;
+        let line = page.lines().find_map(|line| line.strip_prefix(&format!("{series} ")));
+        line.unwrap_or_else(|| panic!("no {series} in {page}")).parse().unwrap()
+    }
+
+    /// What it has in memory.
+    pub(crate) fn rss_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Asks it to end, and waits for that.
+    pub(crate) fn end(mut self) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // Ended already, where the test asked it to.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(&self.kept).unwrap_or_default();
+            eprintln!("--- {}\n{log}", self.kept.display());
+        }
+    }
+}
+
+fn address(line: &str) -> String {
+    let address = line.split("address=").nth(1).unwrap();
+    address.split_whitespace().next().unwrap().to_owned()
+}

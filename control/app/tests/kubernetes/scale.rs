@@ -1,0 +1,128 @@
+//! What a cluster of many services costs the controller, and how soon a change among many arrives.
+//!
+//! `LENO_SCALE` is the number of services, each with ten pods; 1,000 is the size that the design names.
+
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, binary};
+use crate::objects::{pod, service, slice};
+use crate::proxy::Proxy;
+use crate::replica::Replica;
+use crate::{cluster, run_pod};
+
+/// Services where nobody asks for more: enough to see that it works, and soon made.
+const SERVICES: usize = 20;
+/// Endpoints of each.
+const ENDPOINTS: usize = 10;
+/// Services of one namespace.
+const TOGETHER: usize = 20;
+/// Requests to the API server at once.
+const AT_ONCE: usize = 16;
+/// Changes whose arrival is measured, and the time between two of them.
+const MEASURED: usize = 50;
+const BETWEEN: Duration = Duration::from_millis(100);
+/// Changes of other services between two measured ones: 100 in a second together.
+const OTHERS: usize = 9;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_among_many_arrives() {
+    let Some(kube) = binary() else { return };
+    let asked = std::env::var("LENO_SCALE").ok().map(|text| text.parse().unwrap());
+    let services: usize = asked.unwrap_or(SERVICES);
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let begin = Instant::now();
+    fill(&bed, services).await;
+    println!("{services} services made in {:?}", begin.elapsed());
+
+    bed.apply(service("web", 80)).await;
+    run_pod(&bed, "web-0", "10.250.0.1").await;
+    bed.apply(slice("web", &["web-0 10.250.0.1"])).await;
+    let begin = Instant::now();
+    let replica = Replica::start("controller-0", &kubeconfig);
+    replica.line("serving discovery and identity").await;
+    println!("served {:?} after the start, {} KiB resident", begin.elapsed(), replica.rss_kib());
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let proxy = Proxy::start(&bed, &replica, "shop/web-0", &token).await;
+    proxy.sees("web", &["10.250.0.1:8080 spiffe://cluster.local/ns/shop/sa/web"]).await;
+
+    let mut waits = Vec::new();
+    for nth in 0..MEASURED {
+        let next = Instant::now() + BETWEEN;
+        let others = (0..OTHERS).map(|other| toggled(nth, (nth * OTHERS + other) % services));
+        let address = format!("10.250.1.{nth}");
+        let changed = slice("web", &[&format!("elsewhere {address}")]);
+        let ((), ()) = tokio::join!(apply(&bed, others.collect()), async {
+            bed.apply(changed).await;
+            let begin = Instant::now();
+            proxy.sees("web", &[&format!("{address}:8080 ")]).await;
+            waits.push(begin.elapsed());
+        });
+        tokio::time::sleep_until(next.into()).await;
+    }
+    waits.sort();
+    let (median, worst) = (waits[MEASURED / 2], waits[MEASURED - 1]);
+    println!("a change arrived after {median:?} (median), {worst:?} (worst of {MEASURED})");
+    println!("{} KiB resident in the end", replica.rss_kib());
+    replica.end();
+}
+
+/// Makes services, with their pods and slices, spread over namespaces.
+async fn fill(bed: &Bed, services: usize) {
+    let namespaces: Vec<String> = (0..services.div_ceil(TOGETHER)).map(namespace).collect();
+    let made = |name: &String| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    apply(bed, namespaces.iter().map(made).collect()).await;
+    let accounts = namespaces.iter().map(|name| {
+        let metadata = json!({"name": "web", "namespace": name});
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    });
+    apply(bed, accounts.collect()).await;
+    for nth in 0..services {
+        let pods: Vec<Value> = (0..ENDPOINTS).map(|one| pod_of(nth, one)).collect();
+        apply(bed, pods.clone()).await;
+        let statuses = pods.into_iter().map(|pod| bed.set_status(pod));
+        stream::iter(statuses).buffer_unordered(AT_ONCE).collect::<()>().await;
+        apply(bed, vec![moved(nth, service(&format!("s{nth}"), 80)), slice_of(nth, ENDPOINTS)])
+            .await;
+    }
+}
+
+async fn apply(bed: &Bed, objects: Vec<Value>) {
+    let applied = objects.into_iter().map(|object| bed.apply(object));
+    stream::iter(applied).buffer_unordered(AT_ONCE).collect::<()>().await;
+}
+
+/// The slice of a service with one endpoint more or less than before.
+fn toggled(round: usize, nth: usize) -> Value {
+    slice_of(nth, ENDPOINTS - 1 - round % 2)
+}
+
+fn slice_of(nth: usize, endpoints: usize) -> Value {
+    let pods: Vec<String> =
+        (0..endpoints).map(|one| format!("s{nth}-{one} {}", address(nth, one))).collect();
+    let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+    let mut slice = moved(nth, slice(&format!("s{nth}"), &pods));
+    for endpoint in slice["endpoints"].as_array_mut().unwrap() {
+        endpoint["targetRef"]["namespace"] = json!(namespace(nth / TOGETHER));
+    }
+    slice
+}
+
+fn pod_of(nth: usize, one: usize) -> Value {
+    moved(nth, pod(&format!("s{nth}-{one}"), &address(nth, one)))
+}
+
+fn address(nth: usize, one: usize) -> String {
+    format!("10.{}.{}.{}", 100 + nth / 250, nth % 250, one + 1)
+}
+
+fn moved(nth: usize, mut object: Value) -> Value {
+    object["metadata"]["namespace"] = json!(namespace(nth / TOGETHER));
+    object
+}
+
+fn namespace(nth: usize) -> String {
+    format!("team-{nth}")
+}

@@ -1,0 +1,184 @@
+//! Which of the replicas writes: the one whose name is in a Lease.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+mod election;
+
+use election::{Election, Record, Step};
+
+/// The Lease's name; its namespace is the control plane's.
+pub const LEASE: &str = "leno-controller";
+
+/// How long a leader that says nothing more still counts as one, for the others. As long as
+/// Kubernetes' own components have it.
+const TERM: Duration = Duration::from_secs(15);
+/// How often each replica looks, and the leader says that it is there.
+const LOOK: Duration = Duration::from_secs(2);
+/// Longest wait for one answer of the API server.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long a leader that is not heard still acts as one. With a look and two answers more it is over
+/// before the others may begin.
+const ACTS: Duration = Duration::from_secs(8);
+/// The term that a leader leaves behind when it ends.
+const RELEASED: i32 = 1;
+
+/// Takes part in choosing the leader of the replicas.
+pub struct Elector {
+    leases: Api<Lease>,
+    election: Election,
+    leads: watch::Sender<bool>,
+    /// Until when we lead by what the API server has last heard of us.
+    until: Option<Instant>,
+    terms: Arc<AtomicU64>,
+}
+
+/// What a read and a write of the Lease came to.
+enum Outcome {
+    Leads,
+    Follows,
+}
+
+impl Elector {
+    /// Of the Lease in `namespace`; `name` is the replica's, and `run` what tells this start of it from
+    /// others.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, (name, run): (&str, &str)) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            election: Election::new(format!("{name}_{run}")),
+            leads: watch::Sender::new(false),
+            until: None,
+            terms: Arc::default(),
+        }
+    }
+
+    /// Whether this replica leads.
+    #[must_use]
+    pub fn leads(&self) -> watch::Receiver<bool> {
+        self.leads.subscribe()
+    }
+
+    /// Takes part until `stop` says true, and then hands a lead over at once. Tells `heard` of every
+    /// look whether the API server answered.
+    pub async fn run(mut self, heard: impl Fn(bool), mut stop: watch::Receiver<bool>) {
+        loop {
+            let begin = Instant::now();
+            let outcome = timeout(ANSWER * 2, self.look()).await;
+            match outcome {
+                Ok(Ok(outcome)) => {
+                    heard(true);
+                    let leads = matches!(outcome, Outcome::Leads);
+                    self.until = leads.then_some(begin + ACTS);
+                }
+                Ok(Err(error)) => {
+                    // An answer all the same, such as that we may not read the Lease.
+                    heard(matches!(error, kube::Error::Api(_)));
+                    let error: &dyn std::error::Error = &error;
+                    tracing::debug!(error, "the Lease cannot be looked at");
+                }
+                Err(_elapsed) => heard(false),
+            }
+            self.tell();
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                // A dropped sender says the same.
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        self.release().await;
+    }
+
+    fn tell(&self) {
+        let leads = self.until.is_some_and(|until| Instant::now() < until);
+        self.leads.send_if_modified(|led| {
+            let turned = *led != leads;
+            if turned {
+                let (me, verb) = (self.election.me(), if leads { "begins" } else { "ends" });
+                tracing::info!(me, "the lead of this replica {verb}");
+                self.terms.fetch_add(u64::from(leads), Ordering::Relaxed);
+            }
+            *led = leads;
+            turned
+        });
+    }
+
+    async fn look(&mut self) -> Result<Outcome, kube::Error> {
+        let found = self.leases.get_opt(LEASE).await?;
+        let step = self.election.step(found.as_ref().map(record), Instant::now());
+        let now = MicroTime(Timestamp::now());
+        let fresh = || LeaseSpec {
+            holder_identity: Some(self.election.me().to_owned()),
+            lease_duration_seconds: i32::try_from(TERM.as_secs()).ok(),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now.clone()),
+            ..LeaseSpec::default()
+        };
+        let written = match (step, found) {
+            (Step::Wait, _) => return Ok(Outcome::Follows),
+            (Step::Create, _) | (_, None) => {
+                let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
+                let lease = Lease { metadata, spec: Some(fresh()) };
+                self.leases.create(&PostParams::default(), &lease).await
+            }
+            (Step::Take, Some(mut lease)) => {
+                let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
+                let transitions = transitions.unwrap_or(0).saturating_add(1);
+                lease.spec = Some(LeaseSpec { lease_transitions: Some(transitions), ..fresh() });
+                self.leases.replace(LEASE, &PostParams::default(), &lease).await
+            }
+            (Step::Renew, Some(mut lease)) => {
+                lease.spec.get_or_insert_default().renew_time = Some(now);
+                self.leases.replace(LEASE, &PostParams::default(), &lease).await
+            }
+        };
+        match written {
+            Ok(_) => Ok(Outcome::Leads),
+            // Another was first, by the version of the Lease.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(Outcome::Follows),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Leaves the Lease to whoever looks next.
+    async fn release(mut self) {
+        if !*self.leads.borrow() {
+            return;
+        }
+        let released = async {
+            let Some(mut lease) = self.leases.get_opt(LEASE).await? else { return Ok(()) };
+            if self.election.step(Some(record(&lease)), Instant::now()) != Step::Renew {
+                return Ok(());
+            }
+            let spec = lease.spec.get_or_insert_default();
+            spec.holder_identity = Some(String::new());
+            spec.lease_duration_seconds = Some(RELEASED);
+            self.leases.replace(LEASE, &PostParams::default(), &lease).await.map(drop)
+        };
+        let released: Result<Result<(), kube::Error>, _> = timeout(ANSWER, released).await;
+        if !matches!(released, Ok(Ok(()))) {
+            tracing::warn!("the lead was not handed over; another replica takes it in {TERM:?}");
+        }
+        self.until = None;
+        self.tell();
+    }
+}
+
+fn record(lease: &Lease) -> Record {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    Record {
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        holder: spec.holder_identity.unwrap_or_default(),
+        term: seconds.map_or(TERM, Duration::from_secs),
+    }
+}

@@ -1,0 +1,106 @@
+//! Who leads, decided from what the Lease says and how long it has said so. No clock of another
+//! machine counts: a term ends when its record has not changed for its length by our own.
+
+use std::time::{Duration, Instant};
+
+/// What a Lease says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The version of the object, which every write changes.
+    pub(super) version: String,
+    /// Who leads; empty where nobody does.
+    pub(super) holder: String,
+    /// How long a term lasts.
+    pub(super) term: Duration,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There is no Lease: create it.
+    Create,
+    /// Nobody leads: write ourselves into it.
+    Take,
+    /// We lead: say so again.
+    Renew,
+    /// Another leads.
+    Wait,
+}
+
+/// What one replica has seen of the Lease.
+#[derive(Debug)]
+pub(super) struct Election {
+    me: String,
+    seen: Option<(Record, Instant)>,
+}
+
+impl Election {
+    /// `me` differs from replica to replica and from start to start.
+    pub(super) fn new(me: String) -> Self {
+        Self { me, seen: None }
+    }
+
+    pub(super) fn me(&self) -> &str {
+        &self.me
+    }
+
+    /// Takes note of what the Lease says now.
+    pub(super) fn step(&mut self, found: Option<Record>, now: Instant) -> Step {
+        let Some(found) = found else {
+            self.seen = None;
+            return Step::Create;
+        };
+        let since = match &self.seen {
+            Some((seen, since)) if *seen == found => *since,
+            _ => now,
+        };
+        let ended = now.duration_since(since) >= found.term;
+        let step = match found.holder.as_str() {
+            "" => Step::Take,
+            holder if holder == self.me => Step::Renew,
+            _ if ended => Step::Take,
+            _ => Step::Wait,
+        };
+        self.seen = Some((found, since));
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERM: Duration = Duration::from_secs(15);
+
+    fn record(version: &str, holder: &str) -> Option<Record> {
+        Some(Record { version: version.to_owned(), holder: holder.to_owned(), term: TERM })
+    }
+
+    #[test]
+    fn a_lease_that_is_not_there_or_nobodys_is_taken() {
+        let mut election = Election::new("a".to_owned());
+        let now = Instant::now();
+        assert_eq!(election.step(None, now), Step::Create);
+        assert_eq!(election.step(record("1", ""), now), Step::Take);
+        assert_eq!(election.step(record("2", "a"), now), Step::Renew);
+    }
+
+    #[test]
+    fn anothers_term_ends_only_after_it_was_seen_unchanged_for_its_length() {
+        let mut election = Election::new("a".to_owned());
+        let begin = Instant::now();
+        assert_eq!(election.step(record("1", "b"), begin), Step::Wait);
+        let almost = begin + TERM - Duration::from_millis(1);
+        assert_eq!(election.step(record("1", "b"), almost), Step::Wait);
+        assert_eq!(election.step(record("2", "b"), begin + TERM), Step::Wait, "it was renewed");
+        assert_eq!(election.step(record("2", "b"), begin + TERM * 2), Step::Take);
+    }
+
+    #[test]
+    fn our_own_record_of_before_is_renewed_whenever_it_was_seen() {
+        let mut election = Election::new("a".to_owned());
+        let begin = Instant::now();
+        assert_eq!(election.step(record("1", "a"), begin), Step::Renew);
+        assert_eq!(election.step(record("1", "a"), begin + TERM * 2), Step::Renew);
+    }
+}

@@ -1,0 +1,28 @@
+//! What the control plane keeps in a Kubernetes cluster, and asks of it, beside the objects that it
+//! follows.
+//!
+//! ```text
+//!  Secret       <- authority   one pair for all replicas, made by whoever is first
+//!  TokenReview  <- reviews     whose token a proxy shows
+//!  Lease        <- lease       which replica may write
+//!  routes       <- routes      their status, by that replica
+//! ```
+//!
+//! The replicas share nothing but the API server, and what one of them does twice or too late is
+//! refused by it: a Secret is created once, and a Lease or a status is replaced only in the version
+//! that was read.
+//!
+//! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
+//! (`leno-sources`) or how proxies are served (`leno-serve`).
+//!
+//! Read first: [`authority`], [`Reviews`], [`Elector`], [`RouteStatuses`].
+
+mod authority;
+mod lease;
+mod reviews;
+mod routes;
+
+pub use authority::{AuthorityError, Keeper, SECRET, authority};
+pub use lease::{Elector, LEASE};
+pub use reviews::{AUDIENCE, Reviews};
+pub use routes::RouteStatuses;

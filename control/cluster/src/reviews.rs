@@ -1,0 +1,251 @@
+//! Whose token it is, by the API server's word (`TokenReview`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use leno_serve::{Answer, Authenticator, Proven, Refused};
+use leno_types::{Identity, InstanceName, TrustDomain};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+mod cache;
+mod claims;
+
+use cache::{Cache, Key, Reviewed};
+
+/// Whom the tokens of proxies are for, where nobody says otherwise.
+pub const AUDIENCE: &str = "leno";
+
+/// Reviews at once: a signature check each, for an API server that has other work.
+const AT_ONCE: usize = 16;
+/// Longest wait for a turn and an answer. A proxy waits 5 s for its certificate, and should hear why it
+/// has none.
+const ANSWER: Duration = Duration::from_secs(4);
+/// How long a proxy may be ahead of the watch that tells of its pod.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What the API server says of the pod that a token was made for.
+const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+/// How it calls service accounts; namespace and name follow.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// Knows tokens by asking the API server.
+pub struct Reviews {
+    api: Api<TokenReview>,
+    audience: String,
+    trust_domain: TrustDomain,
+    turns: Semaphore,
+    cache: Mutex<Cache>,
+    counts: Counts,
+}
+
+/// How reviews ended.
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    cached: AtomicU64,
+}
+
+/// Why there was no review.
+#[derive(Debug, thiserror::Error)]
+enum NoReview {
+    #[error("the API server did not answer within {ANSWER:?}")]
+    Late,
+    #[error("the API server reviews no token")]
+    Failed(#[from] kube::Error),
+}
+
+impl Reviews {
+    /// Reviews tokens for an audience; identities are of `trust_domain`.
+    #[must_use]
+    pub fn new(client: Client, audience: &str, trust_domain: TrustDomain) -> Self {
+        Self {
+            api: Api::all(client),
+            audience: audience.to_owned(),
+            trust_domain,
+            turns: Semaphore::new(AT_ONCE),
+            cache: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub fn render(&self, text: &mut String) {
+        let Counts { accepted, refused, failed, cached } = &self.counts;
+        text.push_str(
+            "# HELP leno_control_token_reviews_total Tokens that proxies showed, by what became of them.\n\
+             # TYPE leno_control_token_reviews_total counter\n",
+        );
+        let rows =
+            [("accepted", accepted), ("refused", refused), ("failed", failed), ("cached", cached)];
+        for (result, count) in rows {
+            let count = count.load(Ordering::Relaxed);
+            // Writing to a String cannot fail.
+            let _ =
+                writeln!(text, "leno_control_token_reviews_total{{result=\"{result}\"}} {count}");
+        }
+    }
+
+    async fn check(&self, token: &str) -> Result<Proven, Refused> {
+        let begin = SystemTime::now();
+        let ends = claims::check(token, &self.audience, begin).map_err(|error| {
+            count(&self.counts.refused);
+            Refused::Bad(error.to_string())
+        })?;
+        let key = Key::of(token);
+        let known = self.cache().get(key, Instant::now());
+        let reviewed = if let Some(known) = known {
+            count(&self.counts.cached);
+            known
+        } else {
+            let reviewed = self.review(token).await.map_err(|error| {
+                count(&self.counts.failed);
+                let denied = matches!(&error,
+                    NoReview::Failed(kube::Error::Api(status)) if matches!(status.code, 401 | 403));
+                let error = Arc::new(error);
+                if denied { Refused::Broken(error) } else { Refused::Unavailable(error) }
+            })?;
+            count(if reviewed.is_ok() { &self.counts.accepted } else { &self.counts.refused });
+            let left = ends.and_then(|ends| ends.duration_since(begin).ok());
+            let left = left.unwrap_or(Duration::MAX);
+            self.cache().put(key, reviewed.clone(), left, Instant::now());
+            reviewed
+        };
+        reviewed.map_err(Refused::Bad)
+    }
+
+    async fn review(&self, token: &str) -> Result<Reviewed, NoReview> {
+        let audience = self.audience.clone();
+        let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience]) };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let asked = async {
+            // The semaphore is never closed.
+            let _turn = self.turns.acquire().await;
+            self.api.create(&PostParams::default(), &review).await
+        };
+        let answer = timeout(ANSWER, asked).await.map_err(|_| NoReview::Late)??;
+        let status = answer.status.unwrap_or_default();
+        Ok(proven(status, &self.audience, &self.trust_domain))
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        // Whole entries only: what a panic left behind is still sound.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Authenticator for Reviews {
+    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>> {
+        Box::pin(self.check(token))
+    }
+
+    fn identity_of<'a>(&'a self, _instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
+        // A pod's service account is in the index.
+        Box::pin(std::future::ready(None))
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+impl fmt::Debug for Reviews {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reviews").field("audience", &self.audience).finish_non_exhaustive()
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What the API server's answer proves.
+fn proven(status: TokenReviewStatus, audience: &str, trust_domain: &TrustDomain) -> Reviewed {
+    if status.authenticated != Some(true) {
+        let error = status.error.filter(|error| !error.is_empty());
+        let error = error.unwrap_or_else(|| "it gives no reason".to_owned());
+        return Err(format!("the API server does not accept the token: {error}"));
+    }
+    // One that knows nothing of audiences names none, and has not looked.
+    if !status.audiences.iter().flatten().any(|found| found == audience) {
+        return Err(format!("the API server does not say that the token is for {audience:?}"));
+    }
+    let user = status.user.unwrap_or_default();
+    let name = user.username.unwrap_or_default();
+    let account = name.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':'));
+    let Some((namespace, account)) = account else {
+        return Err(format!("the token is of {name:?}, which is no service account"));
+    };
+    let identity = Identity::new(trust_domain.clone(), namespace, account)
+        .map_err(|error| format!("{name:?} cannot be an identity: {error}"))?;
+    let instance = pod(user.extra.as_ref()).and_then(|pod| InstanceName::new(namespace, pod).ok());
+    Ok(Proven { identity, instance })
+}
+
+fn pod(extra: Option<&BTreeMap<String, Vec<String>>>) -> Option<&str> {
+    extra?.get(POD_NAME)?.first().map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(status: &str) -> Reviewed {
+        proven(serde_json::from_str(status).unwrap(), AUDIENCE, &TrustDomain::default())
+    }
+
+    #[test]
+    fn a_reviewed_token_is_its_service_account_and_its_pod() {
+        let proven = judged(
+            r#"{"authenticated":true,"audiences":["leno"],"user":{
+                "username":"system:serviceaccount:shop:web",
+                "extra":{"authentication.kubernetes.io/pod-name":["web-7d9"]}}}"#,
+        )
+        .unwrap();
+        assert_eq!(proven.identity.to_string(), "spiffe://cluster.local/ns/shop/sa/web");
+        assert_eq!(proven.instance.unwrap().to_string(), "shop/web-7d9");
+        let unbound = judged(
+            r#"{"authenticated":true,"audiences":["leno"],
+                "user":{"username":"system:serviceaccount:shop:web"}}"#,
+        );
+        assert_eq!(unbound.unwrap().instance, None);
+    }
+
+    #[test]
+    fn whatever_is_less_proves_nothing_and_says_why() {
+        let rows = [
+            (r#"{}"#, "it gives no reason"),
+            (r#"{"authenticated":false,"error":"token has been invalidated"}"#, "invalidated"),
+            (
+                r#"{"authenticated":true,"user":{"username":"system:serviceaccount:shop:web"}}"#,
+                "does not say that the token is for",
+            ),
+            (
+                r#"{"authenticated":true,"audiences":["other"],
+                    "user":{"username":"system:serviceaccount:shop:web"}}"#,
+                "does not say that the token is for",
+            ),
+            (
+                r#"{"authenticated":true,"audiences":["leno"],"user":{"username":"admin"}}"#,
+                "no service account",
+            ),
+            (
+                r#"{"authenticated":true,"audiences":["leno"],
+                    "user":{"username":"system:serviceaccount:shop:a/b"}}"#,
+                "cannot be an identity",
+            ),
+        ];
+        for (status, part) in rows {
+            let reason = judged(status).unwrap_err();
+            assert!(reason.contains(part), "{status}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What reviews have come to lately, by the digest of the token; the tokens are not kept.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use leno_serve::Proven;
+
+/// Most results kept, about 300 bytes each: one for each connection of a large mesh that comes back at
+/// once.
+const MAX_RESULTS: usize = 8_192;
+/// How long a good token counts without another review: as long as the API server's own cache has it.
+/// A token whose pod is gone counts for this much longer.
+const GOOD_FOR: Duration = Duration::from_secs(10);
+/// How long a bad one does, so that a proxy that asks again and again costs one review in this time.
+const BAD_FOR: Duration = Duration::from_secs(5);
+
+/// What a review came to: who it is, or why it proves nothing.
+pub(super) type Reviewed = Result<Proven, String>;
+
+/// A token's digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key([u8; 32]);
+
+impl Key {
+    pub(super) fn of(token: &str) -> Self {
+        let mut key = [0; 32];
+        key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        Self(key)
+    }
+}
+
+/// The results.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    results: HashMap<Key, (Reviewed, Instant)>,
+}
+
+impl Cache {
+    pub(super) fn get(&self, key: Key, now: Instant) -> Option<Reviewed> {
+        let (reviewed, until) = self.results.get(&key)?;
+        (now < *until).then(|| reviewed.clone())
+    }
+
+    /// Keeps a result, of a token that itself holds for `left`.
+    pub(super) fn put(&mut self, key: Key, reviewed: Reviewed, left: Duration, now: Instant) {
+        if self.results.len() >= MAX_RESULTS {
+            self.results.retain(|_, (_, until)| now < *until);
+        }
+        if self.results.len() >= MAX_RESULTS
+            && let Some(any) = self.results.keys().next().copied()
+        {
+            self.results.remove(&any);
+        }
+        let longest = if reviewed.is_ok() { GOOD_FOR } else { BAD_FOR };
+        self.results.insert(key, (reviewed, now + longest.min(left)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn good() -> Reviewed {
+        let identity = "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap();
+        Ok(Proven { identity, instance: None })
+    }
+
+    #[test]
+    fn a_result_holds_for_a_while_and_never_longer_than_its_token() {
+        let (mut cache, now) = (Cache::default(), Instant::now());
+        let (long, short, bad) = (Key::of("long"), Key::of("short"), Key::of("bad"));
+        cache.put(long, good(), HOUR, now);
+        cache.put(short, good(), Duration::from_secs(1), now);
+        cache.put(bad, Err("no".to_owned()), HOUR, now);
+        assert_eq!(cache.get(long, now), Some(good()));
+        assert_eq!(cache.get(bad, now), Some(Err("no".to_owned())));
+        assert_eq!(cache.get(Key::of("other"), now), None);
+        assert_eq!(cache.get(short, now + Duration::from_secs(1)), None);
+        assert_eq!(cache.get(bad, now + BAD_FOR), None);
+        assert_eq!(cache.get(long, now + BAD_FOR), Some(good()));
+        assert_eq!(cache.get(long, now + GOOD_FOR), None);
+    }
+
+    #[test]
+    fn no_number_of_tokens_makes_it_larger_than_its_bound() {
+        let (mut cache, now) = (Cache::default(), Instant::now());
+        for token in 0..MAX_RESULTS + 10 {
+            cache.put(Key::of(&token.to_string()), Err(String::new()), HOUR, now);
+        }
+        assert_eq!(cache.results.len(), MAX_RESULTS);
+        assert!(cache.get(Key::of(&(MAX_RESULTS + 9).to_string()), now).is_some());
+        cache.put(Key::of("later"), good(), HOUR, now + BAD_FOR);
+        assert_eq!(cache.results.len(), 1, "what has ended makes room");
+    }
+}

@@ -1,0 +1,135 @@
+//! What a token says of itself (RFC 7519), read before anybody is asked whether it is true: enough to
+//! refuse it with a clear word, and never to accept it.
+
+use std::time::{Duration, SystemTime};
+
+use data_encoding::BASE64URL_NOPAD;
+use serde::Deserialize;
+
+/// Largest token, in bytes; one of a service account takes about 1 KiB.
+const MAX_TOKEN: usize = 16 * 1024;
+
+/// Why a token need not be reviewed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Hopeless {
+    #[error("this is not a token of a service account")]
+    Form,
+    #[error(
+        "the token is for {}, not for {wanted:?}: mount a projected token with audience: {wanted}",
+        audiences(.found)
+    )]
+    Audience { found: Vec<String>, wanted: String },
+    #[error(
+        "the token has ended; the kubelet replaces projected tokens in time, so read the file anew"
+    )]
+    Ended,
+}
+
+fn audiences(found: &[String]) -> String {
+    match found.is_empty() {
+        true => "no audience".to_owned(),
+        false => found.iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(" and "),
+    }
+}
+
+/// The claims that matter.
+#[derive(Deserialize)]
+struct Claims {
+    #[serde(default)]
+    aud: Audience,
+    exp: Option<u64>,
+}
+
+/// One audience or several (RFC 7519, section 4.1.3).
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Default for Audience {
+    fn default() -> Self {
+        Self::Several(Vec::new())
+    }
+}
+
+/// Whether a token may be good for `wanted` now, and when it ends.
+pub(super) fn check(
+    token: &str,
+    wanted: &str,
+    now: SystemTime,
+) -> Result<Option<SystemTime>, Hopeless> {
+    let mut parts = token.split('.');
+    let (Some(_), Some(claims), Some(_), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(Hopeless::Form);
+    };
+    if token.len() > MAX_TOKEN {
+        return Err(Hopeless::Form);
+    }
+    let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).map_err(|_| Hopeless::Form)?;
+    let claims: Claims = serde_json::from_slice(&claims).map_err(|_| Hopeless::Form)?;
+    let found = match claims.aud {
+        Audience::One(one) => vec![one],
+        Audience::Several(several) => several,
+    };
+    if !found.iter().any(|audience| audience == wanted) {
+        return Err(Hopeless::Audience { found, wanted: wanted.to_owned() });
+    }
+    let ends =
+        claims.exp.and_then(|exp| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(exp)));
+    match ends {
+        Some(ends) if ends <= now => Err(Hopeless::Ended),
+        ends => Ok(ends),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(claims: &str) -> String {
+        format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.as_bytes()))
+    }
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)
+    }
+
+    fn checked(claims: &str) -> Result<Option<SystemTime>, Hopeless> {
+        check(&token(claims), "leno", now())
+    }
+
+    #[test]
+    fn a_token_for_our_audience_is_worth_a_review() {
+        let ends = SystemTime::UNIX_EPOCH + Duration::from_secs(1_001);
+        assert_eq!(checked(r#"{"aud":["leno"],"exp":1001}"#), Ok(Some(ends)));
+        assert_eq!(checked(r#"{"aud":["other","leno"],"exp":1001,"x":{}}"#), Ok(Some(ends)));
+        assert_eq!(checked(r#"{"aud":"leno"}"#), Ok(None));
+    }
+
+    #[test]
+    fn a_token_for_others_says_for_whom_it_is() {
+        let error =
+            checked(r#"{"aud":["https://kubernetes.default.svc"],"exp":1001}"#).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("for \"https://kubernetes.default.svc\", not for \"leno\""),
+            "{text}"
+        );
+        assert!(checked("{}").unwrap_err().to_string().contains("no audience"));
+    }
+
+    #[test]
+    fn one_that_has_ended_or_is_none_is_refused() {
+        assert_eq!(checked(r#"{"aud":["leno"],"exp":1000}"#), Err(Hopeless::Ended));
+        let long = format!("{}.{}", token(r#"{"aud":["leno"]}"#), "x");
+        let large = format!("{}{}", token(r#"{"aud":["leno"]}"#), "x".repeat(MAX_TOKEN));
+        let bad = ["", "nonsense", "a.b", "a.!.c", &token("[]"), &token("{"), &long, &large];
+        for text in bad {
+            assert_eq!(check(text, "leno", now()), Err(Hopeless::Form), "{text:.40}");
+        }
+    }
+}
