@@ -42,5 +42,7 @@ only_in() { # what, pattern, folders...
 }
 only_in protobuf '^(prost|tonic-prost)[. ]' api/wire
 only_in 'the kernel loader' '^libbpf' bpf/loader
+# The controller has it for its tests alone.
+only_in 'the client of Kubernetes' '^kube[. ]' control/sources control/cluster control/app
 
 exit "$bad"
