@@ -124,6 +124,11 @@ impl Source {
                 }
                 reloads.took();
             }
+            Update::Misread(misread) => {
+                if let Some(statuses) = &self.statuses {
+                    statuses.misread(misread.into_iter().map(|one| (one.route, one.reason)));
+                }
+            }
             Update::Refused(problems) => {
                 for problem in &problems {
                     tracing::error!("{problem}");

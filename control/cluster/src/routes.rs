@@ -34,7 +34,7 @@ const JUDGED: usize = 256;
 pub struct RouteStatuses {
     client: Client,
     /// The routes as last read, with the version that a status replaces.
-    routes: Mutex<BTreeMap<ObjectKey, Object>>,
+    routes: Mutex<BTreeMap<ObjectKey, Route>>,
     /// Something has changed that a status may depend on.
     changed: Notify,
     counts: Counts,
@@ -45,6 +45,13 @@ struct Counts {
     written: AtomicU64,
     conflicts: AtomicU64,
     failed: AtomicU64,
+}
+
+/// A route, and why it is not understood where it is not.
+#[derive(Clone)]
+struct Route {
+    object: Object,
+    misread: Option<String>,
 }
 
 /// A status to be written.
@@ -78,7 +85,8 @@ impl RouteStatuses {
             concerned |= is_route || matches!(kind, Kind::Service | Kind::ReferenceGrant);
             match change {
                 Change::Upsert(object) if is_route => {
-                    routes.insert(object.key(), object.clone());
+                    let route = Route { object: object.clone(), misread: None };
+                    routes.insert(object.key(), route);
                 }
                 Change::Delete(key) if is_route => {
                     routes.remove(key);
@@ -87,6 +95,16 @@ impl RouteStatuses {
             }
         }
         concerned
+    }
+
+    /// Takes note of routes that are not understood, each with the reason.
+    pub fn misread(&self, misread: impl IntoIterator<Item = (Object, String)>) {
+        let mut routes = self.routes();
+        for (object, reason) in misread {
+            routes.insert(object.key(), Route { object, misread: Some(reason) });
+        }
+        drop(routes);
+        self.changed();
     }
 
     /// Says that what was noted is in the state now.
@@ -132,8 +150,8 @@ impl RouteStatuses {
 
     fn due(&self, state: &State) -> Vec<Due> {
         let now = Time(Timestamp::now());
-        let routes: Vec<Object> = self.routes().values().cloned().collect();
-        let judge = |index: &Index, some: &[Object]| -> Vec<Due> {
+        let routes: Vec<Route> = self.routes().values().cloned().collect();
+        let judge = |index: &Index, some: &[Route]| -> Vec<Due> {
             some.iter().filter_map(|route| due(index, route, &now)).collect()
         };
         routes.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
@@ -186,7 +204,7 @@ impl RouteStatuses {
         }
     }
 
-    fn routes(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Object>> {
+    fn routes(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Route>> {
         // Whole entries only: what a panic left behind is still sound.
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -197,11 +215,14 @@ fn is_route(kind: Kind) -> bool {
 }
 
 /// The status that a route should have, where it has another.
-fn due(index: &Index, route: &Object, now: &Time) -> Option<Due> {
-    let status = leno_status::status(index, route, now)?;
-    let (api_version, metadata) = written(route)?;
+fn due(index: &Index, Route { object, misread }: &Route, now: &Time) -> Option<Due> {
+    let status = match misread {
+        None => leno_status::status(index, object, now)?,
+        Some(reason) => leno_status::refused(object, reason, now)?,
+    };
+    let (api_version, metadata) = written(object)?;
     Some(Due {
-        key: route.key(),
+        key: object.key(),
         api_version: api_version.clone(),
         version: metadata.resource_version.clone()?,
         status,

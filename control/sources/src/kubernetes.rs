@@ -122,6 +122,10 @@ impl KubernetesSource {
             let begin = Instant::now();
             collector.take(nth, event);
             collect_until_quiet(&mut collector, &mut events, begin).await;
+            let misread = collector.misread();
+            if !misread.is_empty() && updates.send(Update::Misread(misread)).await.is_err() {
+                return;
+            }
             let Some(changes) = collector.changes() else { continue };
             (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
             if updates.send(Update::Changes(changes)).await.is_err() {
@@ -179,5 +183,10 @@ pub(crate) enum NoObject {
     /// There is nothing to it, as of a pod that has ended.
     Absent(ObjectKey),
     /// It cannot be understood; the last good state of it holds.
-    Bad(ObjectKey, String),
+    Bad {
+        key: ObjectKey,
+        reason: String,
+        /// What a route's status is written by, where it is one.
+        route: Option<Box<Object>>,
+    },
 }

@@ -23,7 +23,7 @@ pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
 pub use kubernetes::{ConnectError, Followed, KubernetesSource, PROXY_CONTAINER, connect};
 
 use leno_index::Change;
-use leno_resources::Problem;
+use leno_resources::{Object, Problem};
 
 /// What a source has to tell.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,4 +33,15 @@ pub enum Update {
     Changes(Vec<Change>),
     /// The newest state as a whole is refused; the last good one holds.
     Refused(Vec<Problem>),
+    /// Routes of a cluster that are not understood, each for itself; what they said before holds.
+    Misread(Vec<Misread>),
+}
+
+/// A route that is not understood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Misread {
+    /// The route with its parents and its status, and without anything else.
+    pub route: Object,
+    /// What is wrong with it.
+    pub reason: String,
 }

@@ -7,6 +7,9 @@ pub const ACCEPTED: &str = "Accepted";
 /// Whether its references lead to ports of services that it may refer to.
 pub const RESOLVED: &str = "ResolvedRefs";
 
+/// The route asks for something that is not done.
+pub(crate) const UNSUPPORTED: &str = "UnsupportedValue";
+
 /// What is wrong, in one word for programs and in a sentence for people. The words are the Gateway
 /// API's own (`RouteConditionReason`) wherever it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]

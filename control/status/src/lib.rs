@@ -2,7 +2,7 @@
 //!
 //! [`status`] compares what a route asks for with what the index holds, and gives the two conditions
 //! that the Gateway API specifies: `Accepted` (does it attach?) and `ResolvedRefs` (do its references
-//! lead somewhere?). What others have said of the route stays as it is, and where nothing is to be
+//! lead somewhere?); [`refused`] is for a route that is not understood. What others have said of the route stays as it is, and where nothing is to be
 //! changed there is no answer, so that nobody writes in vain.
 //!
 //! It knows neither where routes come from nor how a status is written: objects, the index and a
@@ -21,4 +21,4 @@ mod route;
 mod status;
 
 pub use conditions::{ACCEPTED, RESOLVED};
-pub use status::{CONTROLLER, status};
+pub use status::{CONTROLLER, refused, status};

@@ -5,13 +5,11 @@ use leno_resources::gateway::ParentRef;
 use leno_types::mesh::{Resolution, Service, ServicePort, Subject};
 use leno_types::routes::RouteKind;
 
-use crate::conditions::Wrong;
+use crate::conditions::{UNSUPPORTED, Wrong};
 use crate::route::Route;
 
 /// Nothing that is named is there.
 const NO_PARENT: &str = "NoMatchingParent";
-/// It is there, and cannot have routes.
-const UNSUPPORTED: &str = "UnsupportedValue";
 /// A route of a more specific kind has its place (GEP-1426, "Route types").
 const CONFLICTED: &str = "Conflicted";
 

@@ -5,7 +5,7 @@ use leno_index::Index;
 use leno_resources::Object;
 use leno_resources::gateway::{ParentRef, RouteParentStatus, RouteStatus};
 
-use crate::conditions::{ACCEPTED, RESOLVED, condition};
+use crate::conditions::{ACCEPTED, RESOLVED, UNSUPPORTED, Wrong, condition};
 use crate::parent::accepted;
 use crate::references::resolved;
 use crate::route::Route;
@@ -18,6 +18,20 @@ pub const CONTROLLER: &str = "leno.dev/controller";
 
 /// Most entries of a status: what the Gateway API's definitions let a route have.
 const MAX_PARENTS: usize = 32;
+/// Longest message, in characters; a condition may have 32 KiB of it, and people read the beginning.
+const MESSAGE: usize = 1_024;
+
+/// What the status of a route that is not understood should be, by the same rules as [`status`]: it is
+/// not accepted, for `reason`, which is said as it is.
+#[must_use]
+pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus> {
+    let route = Route::new(object)?;
+    merged(&route, |parent, before| {
+        let message = format!("not understood: {reason}; what the route said before holds");
+        let wrong = Wrong { reason: UNSUPPORTED, message: message.chars().take(MESSAGE).collect() };
+        judged(&route, parent, vec![(ACCEPTED, Err(wrong))], (before, now))
+    })
+}
 
 /// What the status of a route should be. None where it is so already, where nothing of the route is
 /// ours to judge, and for what is no route.
@@ -27,6 +41,20 @@ const MAX_PARENTS: usize = 32;
 #[must_use]
 pub fn status(index: &Index, object: &Object, now: &Time) -> Option<RouteStatus> {
     let route = Route::new(object)?;
+    merged(&route, |parent, before| {
+        let found = vec![
+            (ACCEPTED, accepted(index, &route, parent)),
+            (RESOLVED, resolved(index, &route, parent)),
+        ];
+        judged(&route, parent, found, (before, now))
+    })
+}
+
+/// What others have said of a route, and what we say of each of its parents.
+fn merged(
+    route: &Route<'_>,
+    judge: impl Fn(&ParentRef, &[Condition]) -> RouteParentStatus,
+) -> Option<RouteStatus> {
     let said = route.said.map(|status| status.parents.as_slice()).unwrap_or_default();
     let mut wanted: Vec<&ParentRef> = Vec::new();
     for parent in route.parents.iter().filter(|parent| parent.is_service()) {
@@ -39,31 +67,28 @@ pub fn status(index: &Index, object: &Object, now: &Time) -> Option<RouteStatus>
         if entry.controller_name != CONTROLLER {
             parents.push(entry.clone());
         } else if let Some(place) = wanted.iter().position(|parent| **parent == entry.parent_ref) {
-            parents.push(judged(index, &route, wanted.remove(place), (&entry.conditions, now)));
+            parents.push(judge(wanted.remove(place), &entry.conditions));
         }
     }
-    parents.extend(wanted.into_iter().map(|parent| judged(index, &route, parent, (&[], now))));
+    parents.extend(wanted.into_iter().map(|parent| judge(parent, &[])));
     parents.truncate(MAX_PARENTS);
     (parents != said).then_some(RouteStatus { parents })
 }
 
 /// What we say of a route and one of its parents.
 fn judged(
-    index: &Index,
     route: &Route<'_>,
     parent: &ParentRef,
+    found: Vec<(&'static str, Result<(), Wrong>)>,
     (before, now): (&[Condition], &Time),
 ) -> RouteParentStatus {
-    let of = |kind: &'static str, found| {
+    let of = |(kind, found): (&'static str, _)| {
         let before = before.iter().find(|condition| condition.type_ == kind);
         condition(kind, found, route.metadata.generation, (before, now))
     };
     RouteParentStatus {
         parent_ref: parent.clone(),
         controller_name: CONTROLLER.to_owned(),
-        conditions: vec![
-            of(ACCEPTED, accepted(index, route, parent)),
-            of(RESOLVED, resolved(index, route, parent)),
-        ],
+        conditions: found.into_iter().map(of).collect(),
     }
 }

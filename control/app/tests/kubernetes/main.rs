@@ -164,6 +164,11 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     assert_eq!(second.metric(written).await as u64, 0, "only the leader writes");
     assert_eq!(second.count("kind=\"HTTPRoute\" the cluster") + http_route_lines(&second), 1);
 
+    let mut misspelt = http_route("good", "web");
+    misspelt["spec"]["rules"][0]["backendRef"] = json!([]);
+    bed.apply(misspelt).await;
+    judged(&bed, "good", ("Accepted", "False", "UnsupportedValue")).await;
+
     // Handed over: the next one leads long before the term of the first is over.
     first.end();
     leads(&second).await;

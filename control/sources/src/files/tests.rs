@@ -30,7 +30,7 @@ impl Run {
     async fn changes(&mut self) -> Vec<String> {
         match self.next().await {
             Update::Changes(changes) => changes.iter().map(short).collect(),
-            Update::Refused(problems) => panic!("refused: {problems:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -41,8 +41,8 @@ impl Run {
 
     async fn refused(&mut self) -> Vec<Problem> {
         match self.next().await {
-            Update::Changes(changes) => panic!("changes: {changes:?}"),
             Update::Refused(problems) => problems,
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -8,12 +8,14 @@ use leno_resources::ObjectKey;
 
 use super::watch::Event;
 use super::{WATCHED, Watched};
+use crate::Misread;
 
 /// What is known of the objects of every kind, and what was not told of yet.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     kinds: [State; WATCHED.len()],
     pending: Vec<Change>,
+    misread: Vec<Misread>,
     /// Whether all kinds have been listed, and told of.
     begun: bool,
 }
@@ -22,6 +24,8 @@ pub(super) struct Collector {
 struct State {
     complete: bool,
     known: BTreeSet<ObjectKey>,
+    /// Those that are there and not understood, with a last good state or without.
+    kept: BTreeSet<ObjectKey>,
     /// While all objects are listed anew: those of the list so far.
     listed: Option<BTreeSet<ObjectKey>>,
 }
@@ -36,19 +40,23 @@ impl Collector {
                 if let Some(listed) = &mut state.listed {
                     listed.insert(key.clone());
                 }
+                state.kept.remove(&key);
                 state.known.insert(key);
                 pending.push(Change::Upsert(object));
             }
-            Event::Kept(key) => {
+            Event::Kept(key, misread) => {
+                self.misread.extend(misread);
                 if let Some(listed) = &mut state.listed {
-                    listed.insert(key);
+                    listed.insert(key.clone());
                 }
+                state.kept.insert(key);
             }
             Event::Gone(key) => {
                 if let Some(listed) = &mut state.listed {
                     listed.remove(&key);
                 }
-                if state.known.remove(&key) {
+                // Whoever was told of it in any way is told of its end.
+                if state.known.remove(&key) | state.kept.remove(&key) {
                     pending.push(Change::Delete(key));
                 }
             }
@@ -77,6 +85,11 @@ impl Collector {
         all.filter(|(_, state)| !state.complete).map(|(watched, _)| watched).collect()
     }
 
+    /// The routes that were not understood and not told of yet: nothing before the first changes.
+    pub(super) fn misread(&mut self) -> Vec<Misread> {
+        if self.begun { mem::take(&mut self.misread) } else { Vec::new() }
+    }
+
     /// What is to be told now: nothing before all kinds have been listed, then everything, if it is
     /// nothing at all, and then what is different.
     pub(super) fn changes(&mut self) -> Option<Vec<Change>> {
@@ -94,9 +107,11 @@ impl Collector {
 impl State {
     /// Forgets what is not listed.
     fn keep_only(&mut self, listed: &BTreeSet<ObjectKey>, pending: &mut Vec<Change>) {
-        let gone = self.known.difference(listed).cloned().map(Change::Delete);
-        pending.extend(gone);
+        let gone: BTreeSet<_> = self.known.union(&self.kept).collect();
+        let gone = gone.into_iter().filter(|key| !listed.contains(key));
+        pending.extend(gone.cloned().map(Change::Delete));
         self.known.retain(|key| listed.contains(key));
+        self.kept.retain(|key| listed.contains(key));
     }
 }
 
@@ -160,6 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_misread_is_told_of_once_and_not_before_the_rest() {
+        let mut collector = Collector::default();
+        let misread = Misread { route: namespace("a"), reason: "why".to_owned() };
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Kept(namespace("a").key(), Some(misread.clone())));
+        all_empty_but_the_first(&mut collector);
+        assert_eq!(collector.misread(), []);
+        collector.take(0, Event::Complete);
+        collector.changes();
+        assert_eq!(collector.misread(), [misread]);
+        assert_eq!(collector.misread(), []);
+        collector.take(0, Event::Gone(namespace("a").key()));
+        assert_eq!(collector.changes(), Some(vec![Change::Delete(namespace("a").key())]));
+    }
+
+    #[test]
     fn what_is_not_understood_any_more_stays_as_it_was_also_when_all_is_listed_anew() {
         let mut collector = Collector::default();
         collector.take(0, Event::Begin);
@@ -168,7 +199,7 @@ mod tests {
         all_empty_but_the_first(&mut collector);
         collector.changes();
         collector.take(0, Event::Begin);
-        collector.take(0, Event::Kept(namespace("a").key()));
+        collector.take(0, Event::Kept(namespace("a").key(), None));
         collector.take(0, Event::Complete);
         assert_eq!(collector.changes(), None);
         assert_eq!(collector.count(0), 1);

@@ -3,7 +3,7 @@
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use leno_resources::gateway::RouteStatus;
-use leno_resources::{DEFAULT_NAMESPACE, Kind, Object, ObjectKey, parse};
+use leno_resources::{DEFAULT_NAMESPACE, Kind, Object, ObjectKey, Problem, parse};
 use serde_json::{Value, json};
 
 use super::NoObject;
@@ -60,11 +60,38 @@ fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObject> {
             .into_iter()
             .next()
             .map(|located| seen.attach(located.value))
-            .ok_or_else(|| NoObject::Bad(key, "it is none of Leno's".into())),
+            .ok_or_else(|| NoObject::Bad {
+                key,
+                reason: "it is none of Leno's".to_owned(),
+                route: None,
+            }),
         Err(problems) => {
-            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            Err(NoObject::Bad(key, lines.join("; ")))
+            let lines: Vec<String> = problems.iter().map(said).collect();
+            let route = outline(kind, document).map(|route| Box::new(seen.attach(route)));
+            Err(NoObject::Bad { key, reason: lines.join("; "), route })
         }
+    }
+}
+
+/// A problem without a place: nobody wrote the text that it is in.
+fn said(problem: &Problem) -> String {
+    match problem.path.as_str() {
+        "" => problem.reason.clone(),
+        path => format!("{path} {}", problem.reason),
+    }
+}
+
+/// A route that is not understood, with nothing but its names and its parents; none where even they
+/// cannot be read.
+fn outline(kind: Kind, mut document: Value) -> Option<Object> {
+    let parents = document["spec"]["parentRefs"].take();
+    document["spec"] = json!({"parentRefs": parents, "hostnames": [], "rules": []});
+    match kind {
+        Kind::HttpRoute => serde_json::from_value(document).ok().map(Object::HttpRoute),
+        Kind::GrpcRoute => serde_json::from_value(document).ok().map(Object::GrpcRoute),
+        Kind::TlsRoute => serde_json::from_value(document).ok().map(Object::TlsRoute),
+        Kind::TcpRoute => serde_json::from_value(document).ok().map(Object::TcpRoute),
+        _ => None,
     }
 }
 
@@ -134,10 +161,14 @@ mod tests {
     #[test]
     fn what_is_not_understood_says_which_object_and_why() {
         let spec = r#"{"parentRefs":[{"group":"","kind":"Service","name":"web"}],"rule":[]}"#;
-        let Err(NoObject::Bad(key, reason)) = object(Kind::HttpRoute, route(spec)) else {
+        let Err(NoObject::Bad { key, reason, route }) = object(Kind::HttpRoute, route(spec)) else {
             panic!()
         };
         assert_eq!((&*key.namespace, &*key.name), ("shop", "r"));
-        assert!(reason.contains("rule"), "{reason}");
+        assert!(reason.starts_with("spec.rule "), "{reason}");
+        let Some(Object::HttpRoute(route)) = route.as_deref() else { panic!("{route:?}") };
+        assert_eq!(route.metadata.generation, Some(4));
+        assert_eq!(route.metadata.resource_version.as_deref(), Some("7"));
+        assert_eq!(route.spec.parent_refs.as_ref().unwrap()[0].name, "web");
     }
 }

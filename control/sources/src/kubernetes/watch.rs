@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::NoObject;
 use super::connect::CONNECT_TIMEOUT;
 use super::followed::Followed;
+use crate::Misread;
 
 /// First wait after a watch has failed; it doubles with each failure that follows.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
@@ -37,8 +38,9 @@ pub(crate) enum Event {
     Begin,
     /// An object is there, new or different.
     Put(Object),
-    /// An object is there, and not understood: its last good state holds.
-    Kept(ObjectKey),
+    /// An object is there, and not understood: its last good state holds. With what is to be said of
+    /// it, where it is a route.
+    Kept(ObjectKey, Option<Misread>),
     /// An object is gone.
     Gone(ObjectKey),
     /// All objects have been listed.
@@ -177,7 +179,7 @@ where
             }
             watcher::Event::Delete(object) => match make(object) {
                 Ok(object) => Event::Gone(object.key()),
-                Err(NoObject::Absent(key) | NoObject::Bad(key, _)) => Event::Gone(key),
+                Err(NoObject::Absent(key) | NoObject::Bad { key, .. }) => Event::Gone(key),
             },
         };
         if !teller.tell(event).await {
@@ -205,10 +207,10 @@ fn made(made: Result<Object, NoObject>, followed: &Followed, nth: usize) -> Even
     match made {
         Ok(object) => Event::Put(object),
         Err(NoObject::Absent(key)) => Event::Gone(key),
-        Err(NoObject::Bad(key, reason)) => {
+        Err(NoObject::Bad { key, reason, route }) => {
             followed.refused(nth);
             tracing::warn!(%key, reason, "is not understood; its last good state holds");
-            Event::Kept(key)
+            Event::Kept(key, route.map(|route| Misread { route: *route, reason }))
         }
     }
 }

@@ -88,90 +88,93 @@ fn judgement(index: &Index, object: &Object) -> (String, String, String) {
     (accepted.reason.clone(), resolved.reason.clone(), messages)
 }
 
+const WEB: &str = "{group: '', kind: Service, name: web}";
+const GOOD: &str = "{name: web, port: 80}";
+
+/// A parent, a backend, the reasons of both conditions, and a part of their messages.
+const MISTAKES: [(&str, &str, &str, &str, &str); 16] = [
+    (WEB, GOOD, "Accepted", "ResolvedRefs", ""),
+    ("{group: '', kind: Service, name: web, port: 81}", GOOD, "Accepted", "ResolvedRefs", ""),
+    (
+        "{group: '', kind: Service, name: web, sectionName: admin}",
+        GOOD,
+        "Accepted",
+        "ResolvedRefs",
+        "",
+    ),
+    (
+        "{group: '', kind: Service, name: nobody}",
+        GOOD,
+        "NoMatchingParent",
+        "ResolvedRefs",
+        "shop/nobody",
+    ),
+    (
+        "{group: '', kind: Service, name: web, port: 82}",
+        GOOD,
+        "NoMatchingParent",
+        "ResolvedRefs",
+        "80 (http), 81 (admin)",
+    ),
+    (
+        "{group: '', kind: Service, name: web, sectionName: none}",
+        GOOD,
+        "NoMatchingParent",
+        "ResolvedRefs",
+        "",
+    ),
+    (
+        "{group: '', kind: Service, name: each}",
+        GOOD,
+        "UnsupportedValue",
+        "ResolvedRefs",
+        "one by one",
+    ),
+    ("{group: '', kind: Service, name: calls}", GOOD, "Accepted", "ResolvedRefs", ""),
+    (
+        "{group: '', kind: Service, name: calls, port: 80}",
+        GOOD,
+        "Conflicted",
+        "ResolvedRefs",
+        "GRPCRoute",
+    ),
+    (WEB, "{name: none, port: 80}", "Accepted", "BackendNotFound", "no Service shop/none"),
+    (WEB, "{name: web, port: 99}", "Accepted", "BackendNotFound", "no port 99"),
+    (
+        WEB,
+        "{group: example.com, kind: Bucket, name: b}",
+        "Accepted",
+        "InvalidKind",
+        "a Bucket takes no requests",
+    ),
+    (
+        WEB,
+        "{name: db, namespace: closed, port: 80}",
+        "Accepted",
+        "RefNotPermitted",
+        "ReferenceGrant of closed",
+    ),
+    (
+        WEB,
+        "{name: none, namespace: closed, port: 80}",
+        "Accepted",
+        "RefNotPermitted",
+        "closed/none",
+    ),
+    (WEB, "{name: db, namespace: open, port: 80}", "Accepted", "ResolvedRefs", ""),
+    (
+        "{group: '', kind: Service, name: db, namespace: closed}",
+        "{name: db, namespace: closed, port: 80}",
+        "Accepted",
+        "ResolvedRefs",
+        "",
+    ),
+];
+
 #[test]
 fn every_mistake_has_its_reason() {
-    let web = "{group: '', kind: Service, name: web}";
-    let good = "{name: web, port: 80}";
-    let rows = [
-        (web, good, "Accepted", "ResolvedRefs", ""),
-        ("{group: '', kind: Service, name: web, port: 81}", good, "Accepted", "ResolvedRefs", ""),
-        (
-            "{group: '', kind: Service, name: web, sectionName: admin}",
-            good,
-            "Accepted",
-            "ResolvedRefs",
-            "",
-        ),
-        (
-            "{group: '', kind: Service, name: nobody}",
-            good,
-            "NoMatchingParent",
-            "ResolvedRefs",
-            "shop/nobody",
-        ),
-        (
-            "{group: '', kind: Service, name: web, port: 82}",
-            good,
-            "NoMatchingParent",
-            "ResolvedRefs",
-            "80 (http), 81 (admin)",
-        ),
-        (
-            "{group: '', kind: Service, name: web, sectionName: none}",
-            good,
-            "NoMatchingParent",
-            "ResolvedRefs",
-            "",
-        ),
-        (
-            "{group: '', kind: Service, name: each}",
-            good,
-            "UnsupportedValue",
-            "ResolvedRefs",
-            "one by one",
-        ),
-        ("{group: '', kind: Service, name: calls}", good, "Accepted", "ResolvedRefs", ""),
-        (
-            "{group: '', kind: Service, name: calls, port: 80}",
-            good,
-            "Conflicted",
-            "ResolvedRefs",
-            "GRPCRoute",
-        ),
-        (web, "{name: none, port: 80}", "Accepted", "BackendNotFound", "no Service shop/none"),
-        (web, "{name: web, port: 99}", "Accepted", "BackendNotFound", "no port 99"),
-        (
-            web,
-            "{group: example.com, kind: Bucket, name: b}",
-            "Accepted",
-            "InvalidKind",
-            "a Bucket takes no requests",
-        ),
-        (
-            web,
-            "{name: db, namespace: closed, port: 80}",
-            "Accepted",
-            "RefNotPermitted",
-            "ReferenceGrant of closed",
-        ),
-        (
-            web,
-            "{name: none, namespace: closed, port: 80}",
-            "Accepted",
-            "RefNotPermitted",
-            "closed/none",
-        ),
-        (web, "{name: db, namespace: open, port: 80}", "Accepted", "ResolvedRefs", ""),
-        (
-            "{group: '', kind: Service, name: db, namespace: closed}",
-            "{name: db, namespace: closed, port: 80}",
-            "Accepted",
-            "ResolvedRefs",
-            "",
-        ),
-    ];
     let index = index();
-    for (parents, backends, accepted, resolved, part) in rows {
+    for (parents, backends, accepted, resolved, part) in MISTAKES {
         let (a, r, messages) = judgement(&index, &route(parents, backends));
         assert_eq!((&*a, &*r), (accepted, resolved), "{parents} {backends}: {messages}");
         assert!(messages.contains(part), "{messages} lacks {part}");
@@ -250,4 +253,20 @@ fn other_controllers_keep_their_entries_and_ours_go_with_their_parents() {
 #[test]
 fn a_route_of_gateways_alone_is_not_ours() {
     assert_eq!(status(&index(), &route("{name: border}", "{name: web, port: 80}"), &at(0)), None);
+}
+
+#[test]
+fn a_route_that_is_not_understood_says_why_and_forgets_what_it_said_of_references() {
+    let parent = "{group: '', kind: Service, name: web}";
+    let index = index();
+    let good = status(&index, &route(parent, "{name: web, port: 80}"), &at(1)).unwrap();
+    let object = with(route(parent, ""), good);
+    let made = refused(&object, "spec.rule is no field", &at(2)).unwrap();
+    let [accepted] = &made.parents[0].conditions[..] else { panic!("{made:?}") };
+    assert_eq!((&*accepted.type_, &*accepted.status), (ACCEPTED, "False"));
+    assert_eq!(accepted.reason, "UnsupportedValue");
+    assert!(accepted.message.contains("spec.rule is no field"), "{accepted:?}");
+    assert_eq!(refused(&with(route(parent, ""), made), "spec.rule is no field", &at(3)), None);
+    let long = refused(&object, &"x".repeat(40_000), &at(2)).unwrap();
+    assert!(long.parents[0].conditions[0].message.len() < 2_000);
 }

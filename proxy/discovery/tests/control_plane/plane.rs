@@ -80,6 +80,7 @@ impl Plane {
                 match update {
                     Update::Changes(changes) => applied.apply(changes),
                     Update::Refused(problems) => refused.send(problems).await.unwrap(),
+                    Update::Misread(_) => unreachable!("a file is refused as a whole"),
                 }
             }
         });
