@@ -2,8 +2,12 @@
 
 use std::error::Error;
 
-const FILES: [&str; 3] =
-    ["leno/v1/discovery.proto", "leno/v1/identity.proto", "leno/v1/mesh.proto"];
+const FILES: [&str; 4] = [
+    "leno/v1/discovery.proto",
+    "leno/v1/identity.proto",
+    "leno/v1/limits.proto",
+    "leno/v1/mesh.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");

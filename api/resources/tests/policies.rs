@@ -223,7 +223,7 @@ const OF_LIMITS: &[(&str, &str, &str)] = &[
     ("per: 1m", "per: 25h", "spec.limits[1].per: is longer than 24h"),
     ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: names not one key"),
     ("scope: Instance", "scope: Everywhere", "spec.limits[2].scope: unknown variant `Everywhere`"),
-    ("scope: Instance", "scope: Global", "spec.limits[2].scope: no control plane leases tokens"),
+    ("scope: Instance", "scope: Global", "spec.limits[2].by: is not looked at with scope: Global"),
     (
         "name: cart}]",
         "name: cart, sectionName: x}]",

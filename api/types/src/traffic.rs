@@ -292,6 +292,17 @@ pub struct RateLimit {
     pub is_global: bool,
 }
 
+impl RateLimit {
+    /// What all proxies call a limit that they share: everything that one policy is attached to has one
+    /// for each of its limits, whatever the ports.
+    #[must_use]
+    pub fn shared_name(&self) -> String {
+        let Source { namespace, name, .. } = &self.source;
+        let (requests, per_ms, burst) = (self.requests, self.per.as_millis(), self.burst);
+        format!("{namespace}/{name}/{requests}/{per_ms}/{burst}")
+    }
+}
+
 /// What requests of a rate limit are counted together by.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LimitKey {

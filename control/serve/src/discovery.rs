@@ -150,7 +150,7 @@ async fn serve(
 }
 
 /// Why a stream must end though both ends go on.
-async fn ended(not_after: SystemTime, mut stop: watch::Receiver<bool>) -> Status {
+pub(crate) async fn ended(not_after: SystemTime, mut stop: watch::Receiver<bool>) -> Status {
     let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
     tokio::select! {
         () = tokio::time::sleep(left) => Status::unauthenticated(

@@ -20,6 +20,7 @@ mod authenticate;
 mod discovery;
 mod identity;
 mod incoming;
+mod leases;
 mod metrics;
 mod peer;
 mod recognise;

@@ -71,6 +71,10 @@ pub(crate) struct Metrics {
     pub(crate) catch_ups: Number,
     pub(crate) certificates: Number,
     pub(crate) certificates_refused: Number,
+    pub(crate) lease_streams: Number,
+    pub(crate) lease_streams_refused: Number,
+    pub(crate) lease_asks: Number,
+    pub(crate) leased_tokens: Number,
     pub(crate) index_version: Number,
     pub(crate) cached_resources: Number,
 }
@@ -87,7 +91,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 17] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 21] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed for the bound on their number.", &self.connections_refused),
@@ -104,6 +108,10 @@ impl Metrics {
             ("catch_ups_total", "counter", "Times that a stream was too far behind to follow single changes.", &self.catch_ups),
             ("certificates_issued_total", "counter", "Workload certificates signed.", &self.certificates),
             ("certificates_refused_total", "counter", "Certificate requests refused.", &self.certificates_refused),
+            ("lease_streams", "gauge", "Open streams of proxies that share rate limits.", &self.lease_streams),
+            ("lease_streams_refused_total", "counter", "Streams for leases refused: no certificate, another's name, or too many.", &self.lease_streams_refused),
+            ("lease_questions_total", "counter", "Questions for tokens of shared rate limits.", &self.lease_asks),
+            ("leased_tokens_total", "counter", "Tokens of shared rate limits that were leased.", &self.leased_tokens),
             ("index_version", "gauge", "Changes applied to the index since the start.", &self.index_version),
             ("cached_resources", "gauge", "Resources kept encoded.", &self.cached_resources),
         ]

@@ -14,6 +14,7 @@ use leno_identity::Authority;
 use leno_wire::MAX_MESSAGE;
 use leno_wire::proto::discovery_server::{self, DiscoveryServer};
 use leno_wire::proto::identity_server::{self, IdentityServer};
+use leno_wire::proto::limits_server::{self, LimitsServer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -25,6 +26,7 @@ use crate::authenticate::Authenticator;
 use crate::discovery::DiscoveryService;
 use crate::identity::{IdentityService, Issuer};
 use crate::incoming;
+use crate::leases::LeaseService;
 use crate::recognise::Recogniser;
 use crate::state::State;
 use crate::tls::{Credentials, TlsError};
@@ -114,13 +116,16 @@ impl Server {
             authenticator: settings.authenticator,
             lifetime: settings.lifetime,
         };
+        let recogniser = Recogniser::new(Arc::clone(&issuer.authenticator), Arc::clone(&state));
         let services = Services {
             discovery: DiscoveryServer::new(DiscoveryService::new(
-                Recogniser::new(Arc::clone(&issuer.authenticator), Arc::clone(&state)),
+                recogniser.clone(),
                 stop.clone(),
             ))
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE),
+            limits: LimitsServer::new(LeaseService::new(recogniser, stop.clone()))
+                .max_decoding_message_size(MAX_IDENTITY_MESSAGE),
             identity: IdentityServer::new(IdentityService::new(
                 Arc::new(issuer),
                 Arc::clone(&state.metrics),
@@ -157,11 +162,12 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Both services, told apart by the path of a call.
+/// All services, told apart by the path of a call.
 #[derive(Clone)]
 struct Services {
     discovery: DiscoveryServer<DiscoveryService>,
     identity: IdentityServer<IdentityService>,
+    limits: LimitsServer<LeaseService>,
 }
 
 type Call = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
@@ -181,6 +187,7 @@ impl Service<http::Request<Body>> for Services {
         match service {
             Some(discovery_server::SERVICE_NAME) => self.discovery.call(request),
             Some(identity_server::SERVICE_NAME) => self.identity.call(request),
+            Some(limits_server::SERVICE_NAME) => self.limits.call(request),
             _ => {
                 let status = tonic::Status::unimplemented("no such service");
                 Box::pin(std::future::ready(Ok(status.into_http())))

@@ -274,6 +274,11 @@ impl View<'_> {
         Some(self.state.encode(instance.to_string(), Source::Policy(policy)))
     }
 
+    /// The same as a value.
+    pub(crate) fn server_policy(&self, instance: &InstanceName) -> Option<Arc<ServerPolicy>> {
+        self.tables.index.server_policy(instance)
+    }
+
     fn service(&self, service: Arc<Service>) -> Arc<Encoded> {
         self.state.encode(names::of_service(&service.name), Source::Service(service))
     }

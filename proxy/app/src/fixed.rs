@@ -7,7 +7,9 @@ use anyhow::{Context, bail};
 use leno_discovery::Directory;
 use leno_index::{Change, Index, Settings};
 use leno_outbound::Fixed as FixedDestination;
-use leno_resources::{Documents, Object, Proxy, ProxyIdentity, STDIN, egress, load};
+use leno_resources::{
+    Documents, LimitScope, Object, Proxy, ProxyIdentity, RateLimitSpec, STDIN, egress, load,
+};
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Resolution, ServerPolicy, Subject};
 use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
@@ -124,7 +126,14 @@ fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
     for located in &documents.objects {
         let (namespace, targets) = match &located.value {
             Object::TrafficPolicy(of) => (&of.metadata.namespace, &of.spec.target_refs),
-            Object::RateLimitPolicy(of) => (&of.metadata.namespace, &of.spec.target_refs),
+            Object::RateLimitPolicy(of) => {
+                let shared = |limit: &RateLimitSpec| limit.scope == Some(LimitScope::Global);
+                if of.spec.limits.iter().any(shared) {
+                    let (file, place) = (&located.file, located.place);
+                    bail!("{file}:{place}: scope: Global needs a control plane: leave it out");
+                }
+                (&of.metadata.namespace, &of.spec.target_refs)
+            }
             _ => continue,
         };
         for target in targets.iter().filter(|target| target.kind == "Service") {

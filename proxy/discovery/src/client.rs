@@ -12,6 +12,7 @@ use crate::certificate::Certificate;
 use crate::connection::Connection;
 use crate::directory::{Directory, Live};
 use crate::identity::IdentityClient;
+use crate::leases::{self, Leases, Questions};
 use crate::settings::Settings;
 use crate::stream;
 
@@ -26,6 +27,7 @@ pub struct Client {
     settings: Arc<Settings>,
     live: Arc<Live>,
     identity: IdentityClient,
+    questions: Questions,
 }
 
 impl Client {
@@ -33,9 +35,10 @@ impl Client {
     #[must_use]
     pub fn new(settings: Settings) -> (Self, Directory) {
         let settings = Arc::new(settings);
-        let (directory, live) = Directory::live(settings.instance.clone());
+        let (leases, questions) = Leases::new();
+        let (directory, live) = Directory::live(settings.instance.clone(), leases);
         let identity = IdentityClient::new(Arc::clone(&settings));
-        (Self { settings, live, identity }, directory)
+        (Self { settings, live, identity, questions }, directory)
     }
 
     /// The certificate in use, none until the first was issued.
@@ -48,10 +51,12 @@ impl Client {
     /// proxy's control thread. Never gives up; dropping the future ends it, the directory keeps
     /// what it has.
     pub async fn run(self) -> Infallible {
-        let Self { settings, live, identity } = self;
+        let Self { settings, live, identity, questions } = self;
+        let certificates = identity.certificates();
         tokio::select! {
             never = identity.clone().run() => never,
             never = discover(&settings, &live, &identity) => never,
+            never = leases::run(&settings, questions, certificates) => never,
         }
     }
 }

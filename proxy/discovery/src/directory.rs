@@ -11,12 +11,13 @@ use leno_types::{InstanceName, ServiceName, canonical};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::leases::Leases;
 use crate::table::{Resource, Table};
 use crate::watches::{Asker, Watches};
 
 /// What stands behind every address. Cheap to clone; all clones share one state.
 #[derive(Clone)]
-pub struct Directory(Kind);
+pub struct Directory(Kind, Leases);
 
 #[derive(Clone)]
 enum Kind {
@@ -74,9 +75,9 @@ struct Fixed {
 }
 
 impl Directory {
-    pub(crate) fn live(instance: InstanceName) -> (Self, Arc<Live>) {
+    pub(crate) fn live(instance: InstanceName, leases: Leases) -> (Self, Arc<Live>) {
         let live = Arc::new(Live::new(instance));
-        (Self(Kind::Live(Arc::clone(&live))), live)
+        (Self(Kind::Live(Arc::clone(&live)), leases), live)
     }
 
     /// A directory that never changes: for static mode and tests. There is no server policy
@@ -84,7 +85,7 @@ impl Directory {
     #[must_use]
     pub fn fixed(resolver: impl Fn(&Subject) -> Resolution + Send + Sync + 'static) -> Self {
         let fixed = Fixed { resolver: Box::new(resolver), policy: watch::Sender::new(None) };
-        Self(Kind::Fixed(Arc::new(fixed)))
+        Self(Kind::Fixed(Arc::new(fixed)), Leases::none())
     }
 
     /// The same directory with a server policy, where it is a fixed one; a live one has its own.
@@ -148,6 +149,12 @@ impl Directory {
             Kind::Live(live) => live.state().table.services(),
             Kind::Fixed(_) => Vec::new(),
         }
+    }
+
+    /// Where tokens of shared rate limits are asked for.
+    #[must_use]
+    pub fn leases(&self) -> &Leases {
+        &self.1
     }
 
     /// How the proxy stands with its control plane.

@@ -20,6 +20,7 @@ mod client;
 mod connection;
 mod directory;
 mod identity;
+mod leases;
 mod settings;
 mod stream;
 mod table;
@@ -31,6 +32,7 @@ pub use client::Client;
 pub use connection::ConnectError;
 pub use directory::{Directory, Status};
 pub use identity::{IdentityClient, IdentityError};
+pub use leases::{Asker, Lease, Leases};
 pub use settings::Settings;
 pub use watches::{IDLE, MAX_LOOKED_UP, MAX_WATCHED};
 

@@ -265,7 +265,10 @@ impl Shared {
             let said = now.as_ref().map_or(&[][..], |policy| &*policy.limits);
             let known = Rc::clone(&self.limits.borrow());
             if !known.is_of(said) {
-                let new = RateLimits::new(said, &known, self.parts.workers);
+                let new = {
+                    let leases = self.parts.directory.leases();
+                    RateLimits::new(said, &known, (self.parts.workers, leases))
+                };
                 self.limits.replace(Rc::new(new));
             }
         }

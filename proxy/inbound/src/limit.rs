@@ -3,9 +3,12 @@
 use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leno_discovery::{Asker, Lease, Leases};
 use leno_http::{Answer, HeaderLine, RequestView};
+use leno_resilience::lease::{Ask, Grant, Holder};
 use leno_resilience::{KeyedLimit, MAX_KEYS, Rate, Verdict};
 use leno_telemetry::{Counter, Registry};
 use leno_types::Identity;
@@ -19,12 +22,32 @@ pub(crate) const RATE_LIMITED: &str = "rate-limited";
 /// The limits of one worker. All of them count every request that they are for, those of a request
 /// that another one refuses, too.
 #[derive(Debug)]
-pub(crate) struct RateLimits(Vec<Rc<Limit>>);
+pub(crate) struct RateLimits {
+    limits: Vec<Rc<Limit>>,
+    /// Where tokens of shared limits come from.
+    asker: Option<Rc<RefCell<Asker>>>,
+}
 
 #[derive(Debug)]
 struct Limit {
     said: RateLimit,
-    state: RefCell<KeyedLimit>,
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Of this proxy alone.
+    Own(KeyedLimit),
+    /// One for all proxies, and for all ports that it is for here.
+    Shared(Rc<Shared>),
+}
+
+/// A part of a limit that all proxies share.
+#[derive(Debug)]
+struct Shared {
+    /// What all of them call it.
+    name: Arc<str>,
+    holder: RefCell<Holder>,
 }
 
 /// What a client's requests are counted by, for one connection.
@@ -54,28 +77,47 @@ impl Key {
 impl RateLimits {
     /// No limit.
     pub(crate) const fn none() -> Self {
-        Self(Vec::new())
+        Self { limits: Vec::new(), asker: None }
     }
 
     /// The limits of one of `workers` workers, which share them evenly. One that `before` has already
     /// keeps its counts.
-    pub(crate) fn new(limits: &[RateLimit], before: &Self, workers: u16) -> Self {
-        let limit = |said: &RateLimit| {
-            if let Some(known) = before.0.iter().find(|known| known.said == *said) {
+    pub(crate) fn new(
+        limits: &[RateLimit],
+        before: &Self,
+        (workers, leases): (u16, &Leases),
+    ) -> Self {
+        let mut shared: Vec<Rc<Shared>> = Vec::new();
+        let mut limit = |said: &RateLimit| {
+            if let Some(known) = before.limits.iter().find(|known| known.said == *said) {
+                if let State::Shared(known) = &*known.state.borrow() {
+                    shared.push(Rc::clone(known));
+                }
                 return Rc::clone(known);
             }
             let rate = Rate::new(said.requests, said.per, said.burst);
             let rate = rate.map(|rate| rate.divided(workers.into()));
             let keys = if said.key == LimitKey::Workload { 1 } else { MAX_KEYS };
-            let state = RefCell::new(KeyedLimit::new(rate, keys));
-            Rc::new(Limit { said: said.clone(), state })
+            let state = match said.is_global {
+                true => {
+                    let of = Shared::of(said, &shared);
+                    shared.push(Rc::clone(&of));
+                    State::Shared(of)
+                }
+                false => State::Own(KeyedLimit::new(rate, keys)),
+            };
+            Rc::new(Limit { said: said.clone(), state: RefCell::new(state) })
         };
-        Self(limits.iter().map(limit).collect())
+        let limits: Vec<_> = limits.iter().map(&mut limit).collect();
+        let is_shared = limits.iter().any(|limit| limit.said.is_global);
+        let asker =
+            || before.asker.clone().unwrap_or_else(|| Rc::new(RefCell::new(leases.asker())));
+        Self { limits, asker: is_shared.then(asker) }
     }
 
     /// Whether it is what these say.
     pub(crate) fn is_of(&self, limits: &[RateLimit]) -> bool {
-        self.0.iter().map(|limit| &limit.said).eq(limits)
+        self.limits.iter().map(|limit| &limit.said).eq(limits)
     }
 
     /// Counts a request; how long to wait where it may not pass.
@@ -85,25 +127,30 @@ impl RateLimits {
         key: &Key,
         request: RequestView<'_>,
     ) -> Result<(), Duration> {
-        if self.0.is_empty() {
+        if self.limits.is_empty() {
             return Ok(());
         }
         let now = Instant::now();
+        self.take_leases();
         let mut wait = None;
         let here = |limit: &&Rc<Limit>| limit.said.port.is_none_or(|port| port == key.port);
-        for limit in self.0.iter().filter(here) {
+        for limit in self.limits.iter().filter(here) {
             let value: &[u8] = match &limit.said.key {
                 LimitKey::Workload => b"",
                 LimitKey::Client => key.client().as_bytes(),
                 LimitKey::Header(name) => request.header(name).unwrap_or_default(),
             };
-            let mut state = limit.state.borrow_mut();
-            let evicted = state.evicted();
-            if let Verdict::Limited(until) = state.check(value, now) {
+            let verdict = match &mut *limit.state.borrow_mut() {
+                State::Own(own) => {
+                    let evicted = own.evicted();
+                    let verdict = own.check(value, now);
+                    registry.count_many(Counter::RateLimitKeysEvicted, own.evicted() - evicted);
+                    verdict
+                }
+                State::Shared(shared) => self.of_shared(registry, shared, now),
+            };
+            if let Verdict::Limited(until) = verdict {
                 wait = wait.max(Some(until));
-            }
-            for _ in evicted..state.evicted() {
-                registry.count(Counter::RateLimitKeysEvicted);
             }
         }
         match wait {
@@ -115,11 +162,56 @@ impl RateLimits {
         }
     }
 
+    /// What a limit says that all proxies share; asks for more tokens where that is due.
+    fn of_shared(&self, registry: &Registry, shared: &Shared, now: Instant) -> Verdict {
+        let mut holder = shared.holder.borrow_mut();
+        let verdict = holder.check(now);
+        if holder.is_alone(now) {
+            registry.count(Counter::RateLimitAlone);
+        }
+        if let (Some(Ask { wanted }), Some(asker)) = (holder.ask(now), &self.asker) {
+            asker.borrow().ask(&shared.name, wanted);
+        }
+        verdict
+    }
+
+    /// Takes the tokens that came since the last request.
+    fn take_leases(&self) {
+        let Some(asker) = &self.asker else { return };
+        while let Some(Lease { limit: name, tokens, holders }) = asker.borrow_mut().take() {
+            // The control plane does not know the limit yet, or any more.
+            if holders == 0 {
+                continue;
+            }
+            let own = self.limits.iter().find_map(|limit| match &*limit.state.borrow() {
+                State::Shared(own) if own.name == name => Some(Rc::clone(own)),
+                _ => None,
+            });
+            if let Some(own) = own {
+                own.holder.borrow_mut().granted(Grant { tokens, holders });
+            }
+        }
+    }
+
     /// Forgets keys that need not be kept.
     pub(crate) fn sweep(&self) {
-        for limit in &self.0 {
-            limit.state.borrow_mut().sweep(Instant::now());
+        for limit in &self.limits {
+            if let State::Own(own) = &mut *limit.state.borrow_mut() {
+                own.sweep(Instant::now());
+            }
         }
+    }
+}
+
+impl Shared {
+    /// The part of this limit, or the one that another port has of it already.
+    fn of(said: &RateLimit, known: &[Rc<Self>]) -> Rc<Self> {
+        let name = said.shared_name();
+        if let Some(known) = known.iter().find(|known| *known.name == *name) {
+            return Rc::clone(known);
+        }
+        let holder = RefCell::new(Holder::new(said.requests, said.per));
+        Rc::new(Self { name: name.into(), holder })
     }
 }
 

@@ -120,6 +120,8 @@ counters! {
     Ejections = "leno_ejections" "",
     /// Requests refused by a rate limit.
     RateLimited = "leno_rate_limited" "",
+    /// Requests counted by the proxy's own share of a shared rate limit, since the control plane is away.
+    RateLimitAlone = "leno_rate_limit_alone" "",
     /// Keys of a rate limit that were forgotten because its bound on keys was reached.
     RateLimitKeysEvicted = "leno_rate_limit_keys_evicted" "",
     /// Edges counted as `other` because the bound on edges was reached.

@@ -15,6 +15,7 @@ mod http2;
 mod life;
 mod programs;
 mod routes;
+mod shared_limits;
 mod soak;
 mod streams;
 mod traffic;
@@ -63,7 +64,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 13] {
         ),
         ("conformance", conformance::cases()),
         ("explain", explain::cases()),
-        ("traffic", traffic::cases()),
+        ("traffic", [traffic::cases(), shared_limits::cases()].into_iter().flatten().collect()),
         ("egress", egress::cases()),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),

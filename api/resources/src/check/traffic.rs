@@ -133,8 +133,10 @@ fn rate_limit(check: &mut Check<'_>, at: &Cursor<'_>, limit: &RateLimitSpec) {
     if limit.burst == Some(0) && limit.requests > 0 {
         check.fail(&at.key("burst"), "0 lets nothing through: use 1 or more, or requests: 0");
     }
-    if limit.scope == Some(LimitScope::Global) {
-        check.fail(&at.key("scope"), "no control plane leases tokens yet: leave it out");
+    if limit.scope == Some(LimitScope::Global) && limit.by.is_some() {
+        let reason = "is not looked at with scope: Global, which counts all requests together: leave \
+                      one of the two out";
+        check.fail(&at.key("by"), reason);
     }
     if let Some(by) = &limit.by {
         let at = at.key("by");

@@ -13,7 +13,7 @@ use crate::table::{Address, Resource};
 use crate::watches::{IDLE, MAX_LOOKED_UP, MAX_WATCHED};
 
 fn live() -> (Directory, Arc<Live>) {
-    Directory::live("shop/web-0".parse().unwrap())
+    Directory::live("shop/web-0".parse().unwrap(), crate::leases::Leases::none())
 }
 
 fn ip(text: &str) -> IpAddr {

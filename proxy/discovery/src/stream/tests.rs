@@ -43,7 +43,8 @@ fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {
 
 #[test]
 fn a_good_response_is_taken_and_acknowledged() {
-    let (directory, live) = Directory::live("shop/web-0".parse().unwrap());
+    let (directory, live) =
+        Directory::live("shop/web-0".parse().unwrap(), crate::leases::Leases::none());
     let watched = directory.watch("10.96.0.1".parse().unwrap());
     let good = resource("service/shop/db", service("shop/db", "10.96.0.1"));
     let answer = take(&live, response(ADDRESS_TYPE, vec![good]));
@@ -54,7 +55,8 @@ fn a_good_response_is_taken_and_acknowledged() {
 
 #[test]
 fn what_does_not_convert_is_refused_and_harms_nothing_else() {
-    let (directory, live) = Directory::live("shop/web-0".parse().unwrap());
+    let (directory, live) =
+        Directory::live("shop/web-0".parse().unwrap(), crate::leases::Leases::none());
     let watched = directory.watch("10.96.0.1".parse().unwrap());
     let first = resource("service/shop/db", service("shop/db", "10.96.0.1"));
     take(&live, response(ADDRESS_TYPE, vec![first]));
@@ -77,7 +79,8 @@ fn what_does_not_convert_is_refused_and_harms_nothing_else() {
 
 #[test]
 fn a_policy_must_be_for_this_workload_and_outlives_its_removal() {
-    let (directory, live) = Directory::live("shop/web-0".parse().unwrap());
+    let (directory, live) =
+        Directory::live("shop/web-0".parse().unwrap(), crate::leases::Leases::none());
     let watched = directory.server_policy();
     let foreign = resource("shop/web-1", policy("shop/web-1", MtlsMode::Disabled));
     let answer = take(&live, response(SERVER_POLICY_TYPE, vec![foreign]));
@@ -96,7 +99,7 @@ fn a_policy_must_be_for_this_workload_and_outlives_its_removal() {
 
 #[test]
 fn a_long_reason_is_cut() {
-    let (_, live) = Directory::live("shop/web-0".parse().unwrap());
+    let (_, live) = Directory::live("shop/web-0".parse().unwrap(), crate::leases::Leases::none());
     let bad = |n: usize| resource(&format!("service/é/{n}"), proto::Any::default());
     let answer = take(&live, response(ADDRESS_TYPE, (0..500).map(bad).collect()));
     assert!(answer.error_detail.unwrap().message.len() <= MAX_REASON);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ASK_EVERY, ASK_SOON, Ask, Grant, LEASE, LOST};
+use super::{ASK_EVERY, ASK_SOON, Ask, Grant, LEASE, LOST, MAX_CREDIT};
 use crate::bucket::{Rate, TokenBucket};
 use crate::keyed::Verdict;
 
@@ -26,11 +26,18 @@ pub struct Holder {
     rate: Option<Rate>,
     alone: TokenBucket,
     holders: u32,
+    /// Requests that passed on credit and are still to be paid for.
+    debt: u32,
+    /// How many may be: until the control plane has said how many share the limit, one.
+    credit: u32,
+    /// Of one proxy alone, in the time between two questions.
+    most_credit: u32,
     leases: [Lease; MAX_LEASES],
     asked_at: Option<Instant>,
     /// Whether there was no answer yet.
     is_asking: bool,
-    answered_at: Instant,
+    /// Since when questions have not been answered.
+    unanswered_since: Option<Instant>,
     /// Requests since the last question, let through or not.
     needed: u32,
     /// Whether some of them were not.
@@ -46,8 +53,13 @@ struct Lease {
 impl Holder {
     /// A limit of which nothing is leased yet.
     #[must_use]
-    pub fn new(requests: u32, per: Duration, now: Instant) -> Self {
+    pub fn new(requests: u32, per: Duration) -> Self {
+        let a_second = f64::from(requests) / per.as_secs_f64().max(1e-9);
+        let most_credit = ((a_second * ASK_EVERY.as_secs_f64()) as u32).min(MAX_CREDIT);
         Self {
+            debt: 0,
+            credit: u32::from(requests > 0),
+            most_credit,
             // A burst of its own would be one for each proxy.
             rate: Rate::new(requests, per, 1),
             alone: TokenBucket::default(),
@@ -55,7 +67,7 @@ impl Holder {
             leases: [Lease::default(); MAX_LEASES],
             asked_at: None,
             is_asking: false,
-            answered_at: now,
+            unanswered_since: None,
             needed: 0,
             has_refused: false,
         }
@@ -69,6 +81,10 @@ impl Holder {
             |lease: &&mut Lease| lease.tokens > 0 && lease.until.is_some_and(|until| now < until);
         if let Some(lease) = self.leases.iter_mut().filter(live).min_by_key(|lease| lease.until) {
             lease.tokens -= 1;
+            return Verdict::Pass;
+        }
+        if !self.is_alone(now) && self.debt < self.credit {
+            self.debt += 1;
             return Verdict::Pass;
         }
         self.has_refused = true;
@@ -85,7 +101,8 @@ impl Holder {
     /// Whether the control plane has not answered for so long that the proxy goes by itself.
     #[must_use]
     pub fn is_alone(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.answered_at) >= LOST
+        let since = self.unanswered_since;
+        since.is_some_and(|since| now.saturating_duration_since(since) >= LOST)
     }
 
     /// A question, when one is due: every [`ASK_EVERY`] while there are requests. A question that
@@ -105,7 +122,9 @@ impl Holder {
         let a_period = f64::from(self.needed) * ASK_EVERY.as_secs_f64() / since.as_secs_f64();
         let expected = (a_period * HEADROOM).ceil() as u32;
         let wanted = expected.saturating_sub(self.left(now)).max(MIN_WANTED);
+        let wanted = wanted.saturating_add(self.debt);
         self.asked_at = Some(now);
+        self.unanswered_since.get_or_insert(now);
         self.is_asking = true;
         self.needed = 0;
         self.has_refused = false;
@@ -114,16 +133,21 @@ impl Holder {
 
     /// The answer to the last question. The lease began when that was asked. One that comes after
     /// the question was given up is not taken: its tokens are old.
-    pub fn granted(&mut self, grant: Grant, now: Instant) {
-        self.answered_at = now;
+    pub fn granted(&mut self, grant: Grant) {
+        self.unanswered_since = None;
         self.holders = grant.holders.max(1);
         if !std::mem::take(&mut self.is_asking) {
             return;
         }
+        if self.credit > 0 {
+            self.credit = (self.most_credit / self.holders).max(1);
+        }
+        let paid = self.debt.min(grant.tokens);
+        self.debt -= paid;
         let until = self.asked_at.map(|asked| asked + LEASE);
         let oldest = self.leases.iter_mut().min_by_key(|lease| lease.until);
         if let Some(oldest) = oldest {
-            *oldest = Lease { tokens: grant.tokens, until };
+            *oldest = Lease { tokens: grant.tokens - paid, until };
         }
     }
 

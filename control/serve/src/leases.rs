@@ -1,0 +1,226 @@
+//! The Limits service: tokens of rate limits that proxies share, leased from one bucket each.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use leno_resilience::lease::{Allocator, Ask};
+use leno_types::InstanceName;
+use leno_types::traffic::RateLimit;
+use leno_wire::proto::{
+    DeltaDiscoveryRequest, LeaseAsk, LeaseGrant, LeaseRequest, LeaseResponse, limits_server,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::discovery::{MAX_STREAMS, ended};
+use crate::metrics::{Held, Metrics};
+use crate::peer::{Peer, PeerCertificate};
+use crate::recognise::Recogniser;
+use crate::state::State;
+
+/// Limits that are kept at once, far more than a mesh has; those that nobody asks for are forgotten first.
+const MAX_LIMITS: usize = 4_096;
+/// How long a limit is kept that nobody asks for. It comes back empty, so that nothing is gained.
+const LIMIT_IDLE: Duration = Duration::from_secs(60);
+/// Most questions of one request; a proxy has as many as limits and workers.
+const MAX_ASKS: usize = 1_024;
+/// Parts of a proxy that are leased tokens, by limit: limits times workers, with room.
+const MAX_HELD: usize = 4_096;
+/// Responses that wait for the connection to take them. More are dropped: they would be too old.
+const OUTSTANDING: usize = 16;
+/// Longest wait for the first request of a stream.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
+
+type Answer = Result<LeaseResponse, Status>;
+
+/// Serves streams.
+pub(crate) struct LeaseService {
+    recogniser: Recogniser,
+    places: Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
+    limits: Arc<Limits>,
+}
+
+/// The buckets of all limits, and who holds tokens of them.
+#[derive(Default)]
+struct Limits {
+    buckets: Mutex<HashMap<String, Bucket>>,
+    streams: AtomicU64,
+}
+
+struct Bucket {
+    allocator: Allocator,
+    asked_at: Instant,
+}
+
+/// One stream of one proxy.
+struct Stream {
+    state: Arc<State>,
+    limits: Arc<Limits>,
+    instance: InstanceName,
+    /// Tells the proxies apart, together with the worker.
+    number: u64,
+    /// The limits that it has asked for, and by which worker.
+    held: HashMap<(String, u32), u64>,
+}
+
+impl LeaseService {
+    pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>) -> Self {
+        let places = Arc::new(Semaphore::new(MAX_STREAMS));
+        Self { recogniser, places, stop, limits: Arc::default() }
+    }
+
+    fn admit(
+        &self,
+        peer: Option<&Peer>,
+    ) -> Result<(PeerCertificate, OwnedSemaphorePermit), Status> {
+        let certificate = peer.and_then(|peer| peer.certificate.clone()).ok_or_else(|| {
+            Status::unauthenticated("leases need a certificate: ask for one with your token")
+        })?;
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| Status::resource_exhausted("too many streams"))?;
+        Ok((certificate, place))
+    }
+}
+
+#[tonic::async_trait]
+impl limits_server::Limits for LeaseService {
+    type LeaseStream = ReceiverStream<Answer>;
+
+    async fn lease(
+        &self,
+        request: Request<Streaming<LeaseRequest>>,
+    ) -> Result<Response<Self::LeaseStream>, Status> {
+        let admitted = self.admit(request.extensions().get::<Peer>());
+        let (certificate, place) = admitted.inspect_err(|_| {
+            self.recogniser.state.metrics.lease_streams_refused.increment();
+        })?;
+        let (responses, receiver) = mpsc::channel(OUTSTANDING);
+        let (recogniser, stop) = (self.recogniser.clone(), self.stop.clone());
+        let limits = Arc::clone(&self.limits);
+        let requests = request.into_inner();
+        tokio::spawn(async move {
+            let metrics = Arc::clone(&recogniser.state.metrics);
+            let _counted = Held::new(&metrics, |metrics| &metrics.lease_streams);
+            let sender = responses.clone();
+            let conversation = (requests, responses, stop);
+            if let Err(status) = serve(&recogniser, limits, certificate, conversation).await {
+                // No receiver: the connection has ended, and nobody is left to be told.
+                let _ = sender.send(Err(status)).await;
+            }
+            drop(place);
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+type Conversation = (Streaming<LeaseRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
+
+async fn serve(
+    recogniser: &Recogniser,
+    limits: Arc<Limits>,
+    certificate: PeerCertificate,
+    (mut requests, responses, stop): Conversation,
+) -> Result<(), Status> {
+    let first = tokio::time::timeout(FIRST_REQUEST, requests.message()).await;
+    let late = |_| Status::deadline_exceeded("the first request did not come in time");
+    let Some(first) = first.map_err(late)?? else { return Ok(()) };
+    let said = DeltaDiscoveryRequest { node: first.node.clone(), ..Default::default() };
+    let instance = recogniser.recognise(&certificate, &said).await.inspect_err(|status| {
+        recogniser.state.metrics.lease_streams_refused.increment();
+        tracing::warn!(identity = %certificate.identity, reason = status.message(), "leases refused");
+    })?;
+    let number = limits.streams.fetch_add(1, Ordering::Relaxed);
+    let state = Arc::clone(&recogniser.state);
+    let mut stream = Stream { state, limits, instance, number, held: HashMap::new() };
+    stream.answer(first, &responses);
+    let talk = async {
+        while let Some(request) = requests.message().await? {
+            stream.answer(request, &responses);
+        }
+        Ok(())
+    };
+    tokio::select! {
+        done = talk => done,
+        status = ended(certificate.not_after, stop) => Err(status),
+    }
+}
+
+impl Stream {
+    fn answer(&mut self, request: LeaseRequest, responses: &mpsc::Sender<Answer>) {
+        let policy = self.state.view().server_policy(&self.instance);
+        let shared = policy.as_ref().map_or(&[][..], |policy| &*policy.limits);
+        let shared: Vec<&RateLimit> = shared.iter().filter(|limit| limit.is_global).collect();
+        let asks = request.asks.into_iter().take(MAX_ASKS);
+        let grants = asks.map(|ask| {
+            let limit = shared.iter().find(|limit| limit.shared_name() == ask.limit);
+            self.grant(ask, limit.copied())
+        });
+        let grants: Vec<LeaseGrant> = grants.collect();
+        if !grants.is_empty() {
+            let _dropped = responses.try_send(Ok(LeaseResponse { grants }));
+        }
+    }
+
+    fn grant(&mut self, ask: LeaseAsk, limit: Option<&RateLimit>) -> LeaseGrant {
+        let LeaseAsk { limit: name, worker, wanted } = ask;
+        let Some(limit) = limit else {
+            return LeaseGrant { limit: name, worker, tokens: 0, holders: 0 };
+        };
+        let places = self.held.len() as u64;
+        let key = (name.clone(), worker);
+        if self.held.len() >= MAX_HELD && !self.held.contains_key(&key) {
+            return LeaseGrant { limit: name, worker, tokens: 0, holders: 0 };
+        }
+        let place = *self.held.entry(key).or_insert(places);
+        // As many holders of a stream as fit beside its number.
+        let holder = (self.number << 16) | (place & 0xffff);
+        let granted = self.limits.ask(&name, limit, (holder, Ask { wanted }));
+        let metrics: &Metrics = &self.state.metrics;
+        metrics.lease_asks.increment();
+        metrics.leased_tokens.add(granted.tokens.into());
+        let (tokens, holders) = (granted.tokens, granted.holders);
+        LeaseGrant { limit: name, worker, tokens, holders }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut buckets = self.limits.buckets();
+        for ((name, _), place) in &self.held {
+            if let Some(bucket) = buckets.get_mut(name) {
+                bucket.allocator.leave((self.number << 16) | (place & 0xffff));
+            }
+        }
+    }
+}
+
+impl Limits {
+    /// No change is left half done while the lock is held.
+    fn buckets(&self) -> MutexGuard<'_, HashMap<String, Bucket>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(
+        &self,
+        name: &str,
+        limit: &RateLimit,
+        (holder, ask): (u64, Ask),
+    ) -> leno_resilience::lease::Grant {
+        let now = Instant::now();
+        let mut buckets = self.buckets();
+        if !buckets.contains_key(name) {
+            if buckets.len() >= MAX_LIMITS {
+                buckets.retain(|_, bucket| now.duration_since(bucket.asked_at) < LIMIT_IDLE);
+            }
+            let allocator = Allocator::new(limit.requests, limit.per, limit.burst, now);
+            buckets.insert(name.to_owned(), Bucket { allocator, asked_at: now });
+        }
+        let bucket = buckets.get_mut(name).expect("it was put in just now, if it was not there");
+        bucket.asked_at = now;
+        bucket.allocator.ask(holder, ask, now)
+    }
+}

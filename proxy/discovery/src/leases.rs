@@ -1,0 +1,208 @@
+//! Tokens of rate limits that proxies share, leased from the control plane.
+//!
+//! ```text
+//! worker ──Question──► (bounded) ──► one stream, opened with the first question ──► control plane
+//!        ◄──Lease──── (bounded) ◄── grants
+//! ```
+//! A question that cannot be asked, because there is no stream or too many wait, is dropped: whoever asked
+//! asks again, and goes by itself when nobody answers.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leno_wire::proto::limits_client::LimitsClient;
+use leno_wire::proto::{LeaseAsk, LeaseGrant, LeaseRequest, Node};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::backoff::Backoff;
+use crate::certificate::Certificate;
+use crate::connection::Connection;
+use crate::settings::Settings;
+
+/// Questions that wait for the stream; a worker asks at most ten times a second for each limit.
+const MAX_QUESTIONS: usize = 256;
+/// Answers that wait for a worker, which takes them with its next request.
+const MAX_LEASES: usize = 64;
+/// Whom grants are passed on to: limits times workers. One more gets no answer.
+const MAX_ASKERS: usize = 4_096;
+/// Longest wait for the control plane to accept the stream.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest wait after a lost stream. Until then proxies go by themselves.
+const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What a worker is leased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The limit.
+    pub limit: Arc<str>,
+    /// Tokens.
+    pub tokens: u32,
+    /// How many share the limit; 0 where the control plane knows of no such limit.
+    pub holders: u32,
+}
+
+/// Where tokens are asked for. Cheap to clone; each worker needs an [`Asker`] of its own.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    questions: Option<mpsc::Sender<Question>>,
+    /// Numbers those who ask.
+    askers: Arc<AtomicU32>,
+}
+
+/// One worker's way to ask, and what it was answered.
+#[derive(Debug)]
+pub struct Asker {
+    questions: Option<mpsc::Sender<Question>>,
+    number: u32,
+    answer: mpsc::Sender<Lease>,
+    answers: mpsc::Receiver<Lease>,
+}
+
+#[derive(Debug)]
+struct Question {
+    limit: Arc<str>,
+    asker: u32,
+    wanted: u32,
+    answer: mpsc::Sender<Lease>,
+}
+
+/// The questions of all workers, as the task takes them that asks the control plane.
+#[derive(Debug)]
+pub(crate) struct Questions(mpsc::Receiver<Question>);
+
+impl Leases {
+    pub(crate) fn new() -> (Self, Questions) {
+        let (questions, taken) = mpsc::channel(MAX_QUESTIONS);
+        let leases = Self { questions: Some(questions), askers: Arc::default() };
+        (leases, Questions(taken))
+    }
+
+    /// Where there is no control plane: nobody answers.
+    pub(crate) fn none() -> Self {
+        Self { questions: None, askers: Arc::default() }
+    }
+
+    /// For one worker.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        let (answer, answers) = mpsc::channel(MAX_LEASES);
+        let number = self.askers.fetch_add(1, Ordering::Relaxed);
+        Asker { questions: self.questions.clone(), number, answer, answers }
+    }
+}
+
+impl Asker {
+    /// Asks for tokens; never waits.
+    pub fn ask(&self, limit: &Arc<str>, wanted: u32) {
+        let Some(questions) = &self.questions else { return };
+        let (limit, answer) = (Arc::clone(limit), self.answer.clone());
+        // One that does not fit is asked again later.
+        let _dropped = questions.try_send(Question { limit, asker: self.number, wanted, answer });
+    }
+
+    /// What was answered since the last call.
+    pub fn take(&mut self) -> Option<Lease> {
+        self.answers.try_recv().ok()
+    }
+}
+
+/// Whom a grant is for.
+type Askers = HashMap<(Arc<str>, u32), mpsc::Sender<Lease>>;
+
+/// Asks the control plane for whatever is asked for here, again and again. Dropping the future ends it.
+pub(crate) async fn run(
+    settings: &Settings,
+    Questions(mut questions): Questions,
+    certificates: watch::Receiver<Option<Arc<Certificate>>>,
+) -> Infallible {
+    let mut backoff = Backoff::new(WAITS.0, WAITS.1);
+    loop {
+        let Some(first) = questions.recv().await else {
+            // No worker is left.
+            return std::future::pending().await;
+        };
+        let certificate = certificates.borrow().clone();
+        let mut heard = || backoff.reset();
+        let reason = match Connection::open(settings, certificate.as_deref()).await {
+            Ok(connection) => {
+                let asked = (first, &mut questions);
+                converse(settings, connection, asked, &mut heard).await
+            }
+            Err(error) => crate::chain(&error),
+        };
+        let wait = backoff.wait();
+        tracing::warn!(reason, wait_ms = wait.as_millis(), "no leases of shared rate limits");
+        sleep(wait).await;
+        // They are too old to be asked now.
+        while questions.try_recv().is_ok() {}
+    }
+}
+
+/// Asks on one stream until that ends; why it has.
+async fn converse(
+    settings: &Settings,
+    connection: Connection,
+    (first, questions): (Question, &mut mpsc::Receiver<Question>),
+    heard: &mut impl FnMut(),
+) -> String {
+    let (requests, outgoing) = mpsc::channel(MAX_QUESTIONS);
+    let mut askers = Askers::new();
+    let node = Some(Node { id: settings.instance.to_string() });
+    let opening = LeaseRequest { node, asks: vec![note(&mut askers, first)] };
+    if requests.try_send(opening).is_err() {
+        return "the stream has no room for its first request".to_owned();
+    }
+    let mut client = LimitsClient::with_origin(connection, Connection::origin());
+    let mut responses =
+        match timeout(OPEN_TIMEOUT, client.lease(ReceiverStream::new(outgoing))).await {
+            Ok(Ok(responses)) => responses.into_inner(),
+            Ok(Err(status)) => return status.message().to_owned(),
+            Err(_) => return format!("no answer within {OPEN_TIMEOUT:?}"),
+        };
+    loop {
+        tokio::select! {
+            response = responses.message() => match response {
+                Ok(Some(response)) => {
+                    heard();
+                    response.grants.into_iter().for_each(|grant| pass_on(&askers, grant));
+                }
+                Ok(None) => return "the control plane ended the stream".to_owned(),
+                Err(status) => return status.message().to_owned(),
+            },
+            question = questions.recv() => {
+                let Some(question) = question else {
+                    return "no worker is left".to_owned();
+                };
+                let asks = vec![note(&mut askers, question)];
+                // A control plane that takes nothing answers nothing.
+                let _dropped = requests.try_send(LeaseRequest { node: None, asks });
+            }
+        }
+    }
+}
+
+/// Remembers who has asked.
+fn note(askers: &mut Askers, question: Question) -> LeaseAsk {
+    let Question { limit, asker, wanted, answer } = question;
+    let ask = LeaseAsk { limit: limit.to_string(), worker: asker, wanted };
+    let key = (limit, asker);
+    if askers.len() >= MAX_ASKERS && !askers.contains_key(&key) {
+        // Limits that have been changed away; those in use ask again.
+        askers.clear();
+    }
+    askers.insert(key, answer);
+    ask
+}
+
+fn pass_on(askers: &Askers, grant: LeaseGrant) {
+    let limit: Arc<str> = grant.limit.into();
+    let Some(answer) = askers.get(&(Arc::clone(&limit), grant.worker)) else { return };
+    let lease = Lease { limit, tokens: grant.tokens, holders: grant.holders };
+    // A worker that takes none has no requests.
+    let _dropped = answer.try_send(lease);
+}
