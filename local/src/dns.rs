@@ -4,6 +4,7 @@
 //! A meshed client gets a service's VIP. For an unmeshed one nothing routes a VIP, so it gets the
 //! addresses of the endpoints; who is who is told by the address a query comes from.
 
+mod cache;
 mod forward;
 mod server;
 mod zone;

@@ -165,6 +165,8 @@ impl Draft<'_> {
                 | Object::TlsRoute(_)
                 | Object::TcpRoute(_)
                 | Object::ReferenceGrant(_)
+                | Object::ConfigMap(_)
+                | Object::BackendTlsPolicy(_)
                 | Object::TrafficPolicy(_)
                 | Object::RateLimitPolicy(_) => {
                     self.plan.others.push(located.value.clone());

@@ -7,6 +7,7 @@ mod life;
 mod rolling;
 mod signals;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ pub struct Options {
     pub mtls: MtlsMode,
     /// Whether workloads may call what the mesh does not know, where documents do not say.
     pub egress: Egress,
+    /// Who is asked for names that are not of the mesh; the host's own resolvers where nobody is named.
+    pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.
     pub cert_lifetime: Duration,
     /// How long applications may take to end.

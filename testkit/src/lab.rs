@@ -10,6 +10,7 @@ mod status;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,13 +74,15 @@ pub struct Options {
     pub mtls: Option<&'static str>,
     /// How long certificates live; the default of `leno up` without it.
     pub cert_lifetime: Option<Duration>,
+    /// Who is asked for names that are not of the mesh; the host's resolvers without it.
+    pub resolver: Option<SocketAddr>,
 }
 
 impl Options {
     /// The defaults of `leno up` with this capture.
     #[must_use]
     pub fn new(capture: Capture) -> Self {
-        Options { programs: None, capture, mtls: None, cert_lifetime: None }
+        Options { programs: None, capture, mtls: None, cert_lifetime: None, resolver: None }
     }
 }
 
@@ -404,6 +407,9 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     }
     if let Some(lifetime) = options.cert_lifetime {
         command.args(["--cert-lifetime", &format!("{}s", lifetime.as_secs())]);
+    }
+    if let Some(resolver) = options.resolver {
+        command.args(["--resolver", &resolver.to_string()]);
     }
     command.arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

@@ -26,6 +26,7 @@ pub mod lab;
 pub mod netns;
 pub mod peer;
 pub mod proxy;
+pub mod resolver;
 pub mod sniff;
 pub mod tools;
 pub mod wait;

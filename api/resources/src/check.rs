@@ -30,11 +30,13 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node) -> Vec<Probl
             kubernetes::metadata(&mut check, &at, &object.metadata, Name::Subdomain);
         }
         Object::EndpointSlice(object) => kubernetes::endpoint_slice(&mut check, &at, object),
+        Object::ConfigMap(object) => kubernetes::config_map(&mut check, &at, object),
         Object::HttpRoute(object) => gateway::http_route(&mut check, &at, object),
         Object::GrpcRoute(object) => gateway::grpc_route(&mut check, &at, object),
         Object::TlsRoute(object) => gateway::tls_route(&mut check, &at, object),
         Object::TcpRoute(object) => gateway::tcp_route(&mut check, &at, object),
         Object::ReferenceGrant(object) => gateway::reference_grant(&mut check, &at, object),
+        Object::BackendTlsPolicy(object) => gateway::backend_tls_policy(&mut check, &at, object),
         Object::TrafficPolicy(object) => traffic::traffic_policy(&mut check, &at, object),
         Object::RateLimitPolicy(object) => traffic::rate_limit_policy(&mut check, &at, object),
         Object::Workload(object) => own::workload(&mut check, &at, object),

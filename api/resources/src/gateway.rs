@@ -5,6 +5,7 @@ mod grpc;
 mod http;
 mod reference;
 mod stream;
+mod tls;
 
 pub use filter::{
     CorsFilter, FilterType, Fraction, Header, HeaderFilter, MirrorFilter, PathModifier,
@@ -20,3 +21,7 @@ pub use reference::{
     ReferenceGrantSpec, RouteParentStatus, RouteStatus,
 };
 pub use stream::{StreamRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
+pub use tls::{
+    AUTHORITIES_KEY, AuthorityRef, BackendTlsPolicy, BackendTlsPolicySpec, PolicyAncestorStatus,
+    PolicyStatus, SubjectAltName, SubjectAltNameType, TlsValidation,
+};

@@ -30,7 +30,7 @@ mod traffic;
 mod tree;
 mod workload;
 
-pub use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+pub use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub use duration::{Duration, DurationError};

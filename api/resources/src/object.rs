@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use crate::gateway::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
+use crate::gateway::{BackendTlsPolicy, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
 use crate::metadata::Metadata;
 use crate::proxy::{Proxy, ProxySpec};
 use crate::ratelimit::{RateLimitPolicy, RateLimitPolicySpec};
@@ -25,6 +25,8 @@ pub enum Object {
     ServiceAccount(Box<ServiceAccount>),
     /// Where a service can be served.
     EndpointSlice(Box<EndpointSlice>),
+    /// Certificates of authorities, for policies that refer to it.
+    ConfigMap(Box<ConfigMap>),
     /// Where HTTP requests to a service go.
     HttpRoute(Box<HttpRoute>),
     /// Where gRPC calls to a service go.
@@ -35,6 +37,8 @@ pub enum Object {
     TcpRoute(Box<TcpRoute>),
     /// Who may refer to objects of a namespace.
     ReferenceGrant(Box<ReferenceGrant>),
+    /// How TLS is begun with a service outside of the mesh.
+    BackendTlsPolicy(Box<BackendTlsPolicy>),
     /// How clients treat a service.
     TrafficPolicy(Box<TrafficPolicy>),
     /// How many requests a workload takes.
@@ -56,6 +60,8 @@ pub enum Kind {
     ServiceAccount,
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlice,
+    /// `v1` `ConfigMap`.
+    ConfigMap,
     /// `gateway.networking.k8s.io/v1` `HTTPRoute`.
     HttpRoute,
     /// `gateway.networking.k8s.io/v1` `GRPCRoute`.
@@ -66,6 +72,8 @@ pub enum Kind {
     TcpRoute,
     /// `gateway.networking.k8s.io/v1` `ReferenceGrant`.
     ReferenceGrant,
+    /// `gateway.networking.k8s.io/v1` `BackendTLSPolicy`.
+    BackendTlsPolicy,
     /// `leno.dev/v1alpha1` `TrafficPolicy`.
     TrafficPolicy,
     /// `leno.dev/v1alpha1` `RateLimitPolicy`.
@@ -89,16 +97,18 @@ pub struct ObjectKey {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Namespace,
         Self::Service,
         Self::ServiceAccount,
         Self::EndpointSlice,
+        Self::ConfigMap,
         Self::HttpRoute,
         Self::GrpcRoute,
         Self::TlsRoute,
         Self::TcpRoute,
         Self::ReferenceGrant,
+        Self::BackendTlsPolicy,
         Self::TrafficPolicy,
         Self::RateLimitPolicy,
         Self::Workload,
@@ -113,11 +123,13 @@ impl Kind {
             Self::Service => "Service",
             Self::ServiceAccount => "ServiceAccount",
             Self::EndpointSlice => "EndpointSlice",
+            Self::ConfigMap => "ConfigMap",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::TlsRoute => "TLSRoute",
             Self::TcpRoute => "TCPRoute",
             Self::ReferenceGrant => "ReferenceGrant",
+            Self::BackendTlsPolicy => "BackendTLSPolicy",
             Self::TrafficPolicy => "TrafficPolicy",
             Self::RateLimitPolicy => "RateLimitPolicy",
             Self::Workload => "Workload",
@@ -135,9 +147,12 @@ impl Kind {
     #[must_use]
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Namespace | Self::Service | Self::ServiceAccount => &["v1"],
+            Self::Namespace | Self::Service | Self::ServiceAccount | Self::ConfigMap => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::GrpcRoute => &["gateway.networking.k8s.io/v1"],
+            Self::BackendTlsPolicy => {
+                &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha3"]
+            }
             Self::TlsRoute => &[
                 "gateway.networking.k8s.io/v1",
                 "gateway.networking.k8s.io/v1alpha3",
@@ -185,11 +200,13 @@ impl Object {
             Self::Service(object) => of_meta(Kind::Service, &object.metadata),
             Self::ServiceAccount(object) => of_meta(Kind::ServiceAccount, &object.metadata),
             Self::EndpointSlice(object) => of_meta(Kind::EndpointSlice, &object.metadata),
+            Self::ConfigMap(object) => of_meta(Kind::ConfigMap, &object.metadata),
             Self::HttpRoute(object) => of_meta(Kind::HttpRoute, &object.metadata),
             Self::GrpcRoute(object) => of_meta(Kind::GrpcRoute, &object.metadata),
             Self::TlsRoute(object) => of_meta(Kind::TlsRoute, &object.metadata),
             Self::TcpRoute(object) => of_meta(Kind::TcpRoute, &object.metadata),
             Self::ReferenceGrant(object) => of_meta(Kind::ReferenceGrant, &object.metadata),
+            Self::BackendTlsPolicy(object) => of_meta(Kind::BackendTlsPolicy, &object.metadata),
             Self::TrafficPolicy(object) => of_own(Kind::TrafficPolicy, &object.metadata),
             Self::RateLimitPolicy(object) => of_own(Kind::RateLimitPolicy, &object.metadata),
             Self::Workload(object) => of_own(Kind::Workload, &object.metadata),
@@ -206,11 +223,13 @@ pub fn to_yaml(object: &Object) -> String {
         Object::Service(object) => serde_saphyr::to_string(object),
         Object::ServiceAccount(object) => serde_saphyr::to_string(object),
         Object::EndpointSlice(object) => serde_saphyr::to_string(object),
+        Object::ConfigMap(object) => serde_saphyr::to_string(object),
         Object::HttpRoute(object) => serde_saphyr::to_string(object),
         Object::GrpcRoute(object) => serde_saphyr::to_string(object),
         Object::TlsRoute(object) => serde_saphyr::to_string(object),
         Object::TcpRoute(object) => serde_saphyr::to_string(object),
         Object::ReferenceGrant(object) => serde_saphyr::to_string(object),
+        Object::BackendTlsPolicy(object) => serde_saphyr::to_string(object),
         Object::TrafficPolicy(object) => own(Kind::TrafficPolicy, &object.metadata, &object.spec),
         Object::RateLimitPolicy(object) => {
             own(Kind::RateLimitPolicy, &object.metadata, &object.spec)

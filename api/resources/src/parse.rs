@@ -8,7 +8,10 @@ use serde::de::DeserializeOwned;
 
 use crate::check;
 use crate::decode::decode;
-use crate::gateway::{GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
+use crate::gateway::{
+    AUTHORITIES_KEY, BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant,
+    TcpRoute, TlsRoute,
+};
 use crate::metadata::DEFAULT_NAMESPACE;
 use crate::object::{Kind, Object, ObjectKey, OwnDocument, WorkloadDocument};
 use crate::problem::{Located, Place, Problem};
@@ -19,8 +22,7 @@ use crate::tree::{self, Node, Value};
 
 /// Kinds of Kubernetes' core group that say nothing about the mesh: a file written for a cluster
 /// may hold them, and they are listed as ignored rather than refused as misspelt.
-const CORE_KINDS: [&str; 9] = [
-    "ConfigMap",
+const CORE_KINDS: [&str; 8] = [
     "LimitRange",
     "PersistentVolume",
     "PersistentVolumeClaim",
@@ -33,8 +35,8 @@ const CORE_KINDS: [&str; 9] = [
 
 /// Kinds of the Gateway API that are for gateways, or not read yet: a file written for a cluster may
 /// hold them, and they are listed as ignored.
-const GATEWAY_KINDS: [&str; 6] =
-    ["BackendTLSPolicy", "Gateway", "GatewayClass", "ListenerSet", "UDPRoute", "XListenerSet"];
+const GATEWAY_KINDS: [&str; 5] =
+    ["Gateway", "GatewayClass", "ListenerSet", "UDPRoute", "XListenerSet"];
 
 /// What a text, or several files, hold.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -224,6 +226,17 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             default_namespace(&mut object.metadata);
             Object::EndpointSlice(Box::new(object))
         }
+        Kind::ConfigMap => {
+            let mut object: crate::ConfigMap = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            only_authorities(&mut object);
+            Object::ConfigMap(Box::new(object))
+        }
+        Kind::BackendTlsPolicy => {
+            let mut object: BackendTlsPolicy = reader.decode()?;
+            default_namespace(&mut object.metadata);
+            Object::BackendTlsPolicy(Box::new(object))
+        }
         Kind::HttpRoute => {
             let mut object: HttpRoute = reader.decode()?;
             default_namespace(&mut object.metadata);
@@ -294,5 +307,13 @@ impl Reader<'_> {
 
     fn push(&mut self, place: Place, path: String, reason: String) {
         self.problems.push(Problem { file: self.file.clone(), place, path, reason });
+    }
+}
+
+/// Of a `ConfigMap` nothing but certificates is of the mesh, and nothing else is kept.
+fn only_authorities(object: &mut crate::ConfigMap) {
+    object.binary_data = None;
+    if let Some(texts) = &mut object.data {
+        texts.retain(|key, _| key == AUTHORITIES_KEY);
     }
 }

@@ -193,3 +193,77 @@ fn filters_that_only_http_knows_are_refused_for_grpc() {
     assert!(found[1].contains("names neither a service nor a method"), "{found:?}");
     assert!(found[2].contains("URLRewrite is no filter of a GRPCRoute"), "{found:?}");
 }
+
+const BACKEND_TLS: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: pay, namespace: shop}
+spec:
+  targetRefs: [{group: '', kind: Service, name: pay, sectionName: http}]
+  validation:
+    hostname: api.example.com
+    caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]
+    subjectAltNames: [{type: Hostname, hostname: a.example}, {type: URI, uri: 'spiffe://a/b'}]
+  options: {vendor.example/x: y}
+";
+
+#[test]
+fn a_policy_of_tls_is_taken_and_written_as_it_is() {
+    let documents = parse("p.yaml", BACKEND_TLS).unwrap();
+    let object = &documents.objects[0].value;
+    let again = parse("again.yaml", &leno_resources::to_yaml(object)).unwrap();
+    assert_eq!(again.objects[0].value, *object);
+    let older = BACKEND_TLS.replace("io/v1\n", "io/v1alpha3\n");
+    assert!(parse("p.yaml", &older).is_ok());
+}
+
+#[test]
+fn mistakes_in_a_policy_of_tls_say_where_and_what_to_do() {
+    for (from, to, expected) in [
+        ("kind: Service", "kind: Pod", "targetRefs[0].kind: Pod of group \"\" is no target"),
+        ("hostname: api.example.com", "hostname: ''", "validation.hostname: is missing"),
+        ("hostname: api.example.com", "hostname: 192.0.2.1", "validation.hostname: is an address"),
+        ("kind: ConfigMap", "kind: Secret", "caCertificateRefs[0].kind: is not ConfigMap"),
+        (
+            "    caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]\n",
+            "",
+            "spec.validation: trusts nobody: give caCertificateRefs",
+        ),
+        (
+            "name: ca}]",
+            "name: ca}]\n    wellKnownCACertificates: System",
+            "wellKnownCACertificates: contradicts caCertificateRefs",
+        ),
+        ("uri: 'spiffe://a/b'", "hostname: x", "subjectAltNames[1]: needs uri, and no hostname"),
+        ("uri: 'spiffe://a/b'", "uri: nothing", "uri: \"nothing\" is not a URI"),
+    ] {
+        let text = BACKEND_TLS.replacen(from, to, 1);
+        assert_ne!(text, BACKEND_TLS, "{from}");
+        let problems = parse("p.yaml", &text).expect_err(expected);
+        let found: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert!(found.iter().any(|problem| problem.contains(expected)), "{expected}: {found:#?}");
+    }
+}
+
+#[test]
+fn an_alias_names_a_host_and_a_config_map_keeps_authorities_alone() {
+    let alias = |name: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: pay}}\n\
+             spec: {{type: ExternalName, {name}}}\n"
+        );
+        parse("p.yaml", &text).map(drop).map_err(|problems| problems[0].to_string())
+    };
+    assert!(alias("externalName: API.example.com.").is_ok());
+    assert!(alias("ports: []").unwrap_err().contains("externalName: is missing"));
+    assert!(alias("externalName: 192.0.2.1").unwrap_err().contains("is an address"));
+    assert!(alias("externalName: 'a b'").is_err());
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca}\n\
+               data: {ca.crt: x, other: y}\nbinaryData: {z: aGV5}\n";
+    let documents = parse("p.yaml", map).unwrap();
+    let leno_resources::Object::ConfigMap(map) = &documents.objects[0].value else {
+        panic!("{documents:?}");
+    };
+    assert_eq!(map.data.as_ref().unwrap().keys().collect::<Vec<_>>(), ["ca.crt"]);
+    assert!(map.binary_data.is_none());
+}

@@ -33,7 +33,7 @@ kind: VirtualService
 metadata: {name: other}
 ---
 apiVersion: v1
-kind: ConfigMap
+kind: Secret
 metadata: {name: settings}
 ---
 apiVersion: v1
@@ -58,7 +58,7 @@ fn documents_become_objects() {
     let kinds: Vec<_> = documents.objects.iter().map(|o| o.value.key().kind).collect();
     assert_eq!(kinds, [Kind::Workload, Kind::Service, Kind::Namespace]);
     let ignored: Vec<_> = documents.ignored.iter().map(|i| i.value.kind.as_str()).collect();
-    assert_eq!(ignored, ["VirtualService", "ConfigMap"]);
+    assert_eq!(ignored, ["VirtualService", "Secret"]);
     let Object::Workload(web) = &documents.objects[0].value else {
         panic!("not a workload");
     };

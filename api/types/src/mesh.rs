@@ -66,6 +66,61 @@ pub struct ServicePort {
     pub protocol: Protocol,
     /// Where it can be served, ready endpoints only.
     pub endpoints: Arc<[Endpoint]>,
+    /// What is known of those of its endpoints that are outside of the mesh.
+    pub external: Option<Arc<External>>,
+}
+
+/// What is outside of the mesh behind a port of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct External {
+    /// Where it can be served, by names whose addresses the client finds out.
+    pub names: Vec<NamedEndpoint>,
+    /// How TLS is begun there, also with endpoints that have addresses and no identity; none means that
+    /// they are called as the application calls.
+    pub tls: Option<Origination>,
+}
+
+/// A place outside of the mesh that has a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedEndpoint {
+    /// The name in DNS, in full and without a dot at its end.
+    pub host: Arc<str>,
+    /// The port there.
+    pub port: u16,
+}
+
+/// How TLS is begun with a server outside of the mesh, and whom it must prove to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origination {
+    /// Who says so, for messages: `BackendTLSPolicy <namespace>/<name>`.
+    pub source: Arc<str>,
+    /// What the server is asked for (RFC 6066 section 3) and, where there are no names, what its
+    /// certificate must be for.
+    pub hostname: Arc<str>,
+    /// Who must have issued its certificate.
+    pub roots: Roots,
+    /// What its certificate must be for, one of these.
+    pub names: Arc<[SubjectName]>,
+}
+
+/// Authorities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Roots {
+    /// Those that the proxy's machine trusts.
+    System,
+    /// These, in DER.
+    Given(Arc<[Vec<u8>]>),
+    /// None that can be used, and why; nothing is sent then.
+    Missing(Arc<str>),
+}
+
+/// A name in a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubjectName {
+    /// Of a host.
+    Host(Arc<str>),
+    /// A URI, compared as it is.
+    Uri(Arc<str>),
 }
 
 /// One place that serves a service's port.

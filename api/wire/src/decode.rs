@@ -1,9 +1,11 @@
 //! From messages to the mesh's values, checked.
 
+mod external;
 mod routes;
 mod traffic;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
@@ -201,6 +203,7 @@ fn service_port(
         name: message.name.into(),
         protocol: protocol(message.protocol),
         endpoints: endpoints.into(),
+        external: message.external.map(external::external).transpose()?.map(Arc::new),
     })
 }
 

@@ -1,5 +1,6 @@
 //! From the mesh's values to messages. Never fails.
 
+mod external;
 mod routes;
 mod traffic;
 
@@ -100,6 +101,7 @@ fn service_port(port: &ServicePort, identities: &mut Identities) -> proto::Servi
         name: port.name.to_string(),
         protocol: protocol(port.protocol).into(),
         endpoints: port.endpoints.iter().map(|one| endpoint(one, identities)).collect(),
+        external: port.external.as_deref().map(external::external),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `leno up`.
 
 use std::io::{self, IsTerminal as _};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -44,6 +45,11 @@ pub(crate) struct Up {
     /// Whether workloads may call what the mesh does not know: allow or deny
     #[arg(long, default_value = "allow", value_name = "EGRESS")]
     egress: Egress,
+
+    /// Who is asked for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353; repeat for up to
+    /// three [default: those of /etc/resolv.conf]
+    #[arg(long = "resolver", value_name = "ADDRESS", value_parser = resolver)]
+    resolvers: Vec<SocketAddr>,
 
     /// How long certificates hold, from 10s to 90d; they are renewed at 70 %
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = lifetime)]
@@ -102,6 +108,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         capture: up.capture,
         mtls: up.mtls,
         egress: up.egress,
+        resolvers: up.resolvers.clone(),
         cert_lifetime: up.cert_lifetime,
         grace: up.grace,
         colour: !no_colour && std::io::stdout().is_terminal(),
@@ -127,6 +134,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     count.checked_mul(ms).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// An address, with port 53 where it names none.
+fn resolver(text: &str) -> Result<SocketAddr, String> {
+    let whole = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
+    whole.map_err(|_| format!("{text:?} is not an address: use for example 192.0.2.53"))
 }
 
 /// A duration between two bounds, both of them allowed.

@@ -1,5 +1,6 @@
 //! Mistakes in documents.
 
+mod external;
 mod finding;
 mod grants;
 mod policies;
@@ -26,5 +27,6 @@ pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
     services::services(&mesh, &mut findings);
     grants::grants(&mesh, &mut findings);
     policies::policies(&mesh, &mut findings);
+    external::external(&mesh, &mut findings);
     findings.sorted()
 }

@@ -49,6 +49,48 @@ fn shown(text: &str) -> Vec<String> {
     findings(text).iter().map(shown).collect()
 }
 
+/// An external service, and its policy with these authorities.
+fn external(port: &str, validation: &str) -> String {
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: pay, namespace: shop}}\n\
+         spec: {{type: ExternalName, externalName: pay.example.com, ports: [{{{port}}}]}}\n---\n"
+    );
+    if validation.is_empty() { service } else { service + &backend_tls("pay", validation) }
+}
+
+fn backend_tls(target: &str, validation: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\n\
+         metadata: {{name: tls, namespace: shop}}\nspec:\n  \
+         targetRefs: [{{group: '', kind: Service, name: {target}}}]\n  \
+         validation: {{hostname: pay.example.com, {validation}}}\n---\n"
+    )
+}
+
+#[test]
+fn what_is_outside_is_called_in_clear_or_by_authorities_that_are_there() {
+    const SYSTEM: &str = "wellKnownCACertificates: System";
+    const GIVEN: &str = "caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]";
+    let port = "port: 80, targetPort: 443, appProtocol: http";
+    let said = shown(&external(port, ""));
+    assert!(
+        said[0].starts_with("warning[external-in-clear] spec.ports: requests to port 80"),
+        "{said:?}"
+    );
+    assert_eq!(shown(&external(port, SYSTEM)), [""; 0]);
+    assert_eq!(shown(&external("port: 443, appProtocol: https", "")), [""; 0]);
+    assert_eq!(shown(&external("port: 443", "")), [""; 0]);
+    let said = shown(&external(port, GIVEN));
+    let missing = "error[authorities-missing] spec.validation.caCertificateRefs: there is no ConfigMap \
+                   shop/ca, so that nothing is sent to shop/pay";
+    assert!(said.len() == 1 && said[0].starts_with(missing), "{said:?}");
+    let empty = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, namespace: shop}\ndata: {x: y}\n---\n";
+    let said = shown(&(external(port, GIVEN) + empty));
+    assert!(said[0].contains("ConfigMap shop/ca: it has no ca.crt"), "{said:?}");
+    let said = shown(&backend_tls("none", SYSTEM));
+    assert!(said[0].starts_with("error[target-not-found]"), "{said:?}");
+}
+
 fn route(parent: &str, rules: &str) -> String {
     kind_of_route("HTTPRoute", "r", parent, rules)
 }

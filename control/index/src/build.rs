@@ -1,5 +1,6 @@
 //! From facts to the values that proxies are told; pure.
 
+mod external;
 pub(crate) mod policies;
 pub(crate) mod routes;
 
@@ -28,6 +29,7 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService>
         name: port.name.clone(),
         protocol: service_protocol(facts, name, port),
         endpoints: endpoints(facts, name, port),
+        external: external::external(facts, name, row, port),
     };
     let ports = row.ports.iter().map(port).collect();
     let (routes, consumers) = routes::routes(facts, name, row);

@@ -1,5 +1,6 @@
 //! The rows of all objects, and who refers to whom.
 
+mod external;
 mod policies;
 mod routes;
 
@@ -9,9 +10,11 @@ use leno_resources::{Object, ObjectKey, egress, mtls_mode};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, ServiceName};
 
 use crate::index::Settings;
+use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
 
+use external::Authorities;
 use policies::Attached;
 use routes::RouteFacts;
 
@@ -32,6 +35,8 @@ pub(crate) struct Facts {
     routes: RouteFacts,
     traffic: Attached<TrafficRow>,
     rate_limits: Attached<RateLimitRow>,
+    backend_tls: Attached<BackendTlsRow>,
+    authorities: Authorities,
 }
 
 /// What a namespace sets for its workloads.
@@ -70,6 +75,8 @@ impl Facts {
             routes: RouteFacts::default(),
             traffic: Attached::default(),
             rate_limits: Attached::default(),
+            backend_tls: Attached::default(),
+            authorities: Authorities::default(),
         }
     }
 
@@ -105,32 +112,26 @@ impl Facts {
                 let rows = rows::instances(workload, &self.settings.trust_domain);
                 rows.map(|rows| self.put_instances(&key, rows, touched)).is_some()
             }
-            Object::HttpRoute(route) => {
-                let row = rows::routes::http(route);
-                row.map(|row| self.routes.put(&key, row, touched)).is_some()
-            }
-            Object::GrpcRoute(route) => {
-                let row = rows::routes::grpc(route);
-                row.map(|row| self.routes.put(&key, row, touched)).is_some()
-            }
-            Object::TlsRoute(route) => {
-                let row = rows::routes::tls(route);
-                row.map(|row| self.routes.put(&key, row, touched)).is_some()
-            }
-            Object::TcpRoute(route) => {
-                let row = rows::routes::tcp(route);
-                row.map(|row| self.routes.put(&key, row, touched)).is_some()
-            }
-            Object::ReferenceGrant(grant) => {
-                let row = rows::routes::grant(grant);
-                row.map(|row| self.routes.put_grant(&key, row, touched)).is_some()
-            }
+            Object::HttpRoute(_)
+            | Object::GrpcRoute(_)
+            | Object::TlsRoute(_)
+            | Object::TcpRoute(_)
+            | Object::ReferenceGrant(_) => self.put_route(&key, object, touched),
             Object::TrafficPolicy(policy) => {
                 let row = rows::policies::traffic(policy);
                 self.touch_targets(&row.targets, touched);
                 self.traffic.put(&key, row);
                 true
             }
+            Object::BackendTlsPolicy(policy) => {
+                let row = rows::external::backend_tls(policy);
+                row.map(|row| {
+                    self.touch_targets(&row.targets, touched);
+                    self.backend_tls.put(&key, row);
+                })
+                .is_some()
+            }
+            Object::ConfigMap(object) => self.put_authorities(&key, object, touched),
             Object::RateLimitPolicy(policy) => {
                 let row = rows::policies::rate_limits(policy);
                 self.touch_limited(&row.targets, touched);
@@ -143,6 +144,30 @@ impl Facts {
         if !taken {
             tracing::debug!(object = %key, "left out: nothing in it for the mesh");
         }
+    }
+
+    /// Takes a route or a grant; whether there is anything in it for the mesh.
+    fn put_route(&mut self, key: &ObjectKey, object: &Object, touched: &mut Touched) -> bool {
+        let routes = &mut self.routes;
+        let taken = match object {
+            Object::HttpRoute(route) => {
+                rows::routes::http(route).map(|row| routes.put(key, row, touched))
+            }
+            Object::GrpcRoute(route) => {
+                rows::routes::grpc(route).map(|row| routes.put(key, row, touched))
+            }
+            Object::TlsRoute(route) => {
+                rows::routes::tls(route).map(|row| routes.put(key, row, touched))
+            }
+            Object::TcpRoute(route) => {
+                rows::routes::tcp(route).map(|row| routes.put(key, row, touched))
+            }
+            Object::ReferenceGrant(grant) => {
+                rows::routes::grant(grant).map(|row| routes.put_grant(key, row, touched))
+            }
+            _ => None,
+        };
+        taken.is_some()
     }
 
     pub(crate) fn remove(&mut self, key: &ObjectKey, touched: &mut Touched) {
@@ -181,6 +206,12 @@ impl Facts {
                     self.touch_targets(&row.targets, touched);
                 }
             }
+            Kind::BackendTlsPolicy => {
+                if let Some(row) = self.backend_tls.remove(key) {
+                    self.touch_targets(&row.targets, touched);
+                }
+            }
+            Kind::ConfigMap => self.remove_authorities(key, touched),
             Kind::RateLimitPolicy => {
                 if let Some(row) = self.rate_limits.remove(key) {
                     self.touch_limited(&row.targets, touched);

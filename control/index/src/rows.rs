@@ -3,6 +3,7 @@
 //! Objects from [`leno_resources::load`] always fit. What another source lets through and does not
 //! fit makes no row, as if it were not there: a part that is left out could turn mTLS off.
 
+pub(crate) mod external;
 pub(crate) mod policies;
 pub(crate) mod routes;
 
@@ -20,6 +21,8 @@ pub(crate) struct ServiceRow {
     pub(crate) vips: Vec<IpAddr>,
     /// TCP ports, by ascending number.
     pub(crate) ports: Vec<ServicePortRow>,
+    /// What it is an alias of, in the outside.
+    pub(crate) external_name: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +46,8 @@ pub(crate) struct SliceRow {
     /// TCP ports.
     pub(crate) ports: Vec<SlicePortRow>,
     pub(crate) endpoints: Vec<EndpointRow>,
+    /// Endpoints outside of the mesh that are known by name, those that are ready.
+    pub(crate) names: Vec<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -79,14 +84,16 @@ pub(crate) struct InstancePortRow {
     pub(crate) protocol: Option<Protocol>,
 }
 
-/// The row of a service; none for an `ExternalName`, which is an alias in DNS only.
+/// The row of a service. An alias without ports is one in DNS only, and has none.
 pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
     let (namespace, name) = names(&object.metadata)?;
     let name = ServiceName::new(namespace, name).ok()?;
     let spec = object.spec.as_ref()?;
-    if spec.type_.as_deref() == Some("ExternalName") {
+    let is_alias = spec.type_.as_deref() == Some("ExternalName");
+    if is_alias && spec.ports.as_ref().is_none_or(Vec::is_empty) {
         return None;
     }
+    let external_name = spec.external_name.as_deref().filter(|_| is_alias).map(external::host);
     let texts = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip);
     let vips = addresses(texts.filter_map(|text| text.parse().ok()));
     let mut ports: Vec<_> = spec
@@ -108,7 +115,7 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
         .collect();
     ports.sort_by_key(|port| port.number);
     ports.dedup_by_key(|port| port.number);
-    Some((name, ServiceRow { vips, ports }))
+    Some((name, ServiceRow { vips, ports, external_name }))
 }
 
 /// The row of a slice, and the service that it is of.
@@ -122,6 +129,7 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
         number: port.port.and_then(port_number),
         protocol: declared(port.app_protocol.as_deref()),
     });
+    let names = external::names(object);
     let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {
         // Kubernetes gives a meaning to the first address only.
         let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
@@ -135,7 +143,8 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
         let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
         Some(EndpointRow { ip: ip.to_canonical(), ready, instance })
     });
-    Some((service, SliceRow { ports: ports.collect(), endpoints: endpoints.collect() }))
+    let (ports, endpoints) = (ports.collect(), endpoints.collect());
+    Some((service, SliceRow { ports, endpoints, names }))
 }
 
 /// The rows of a workload's instances.

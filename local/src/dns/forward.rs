@@ -3,12 +3,14 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+use super::cache::Cache;
 
 /// How long one resolver may take. Clients give up after five seconds, by then the next has been
 /// asked as well.
@@ -25,6 +27,7 @@ const MAX_DATAGRAM: usize = 65_535;
 pub struct Upstreams {
     servers: Vec<SocketAddr>,
     questions: Semaphore,
+    cache: Cache,
 }
 
 impl Upstreams {
@@ -36,13 +39,19 @@ impl Upstreams {
         Self::new(servers(&text))
     }
 
-    fn new(servers: Vec<SocketAddr>) -> Self {
-        Self { servers, questions: Semaphore::new(MAX_QUESTIONS) }
+    /// These, in this order, and no more than three.
+    #[must_use]
+    pub fn new(mut servers: Vec<SocketAddr>) -> Self {
+        servers.truncate(MAX_RESOLVERS);
+        Self { servers, questions: Semaphore::new(MAX_QUESTIONS), cache: Cache::default() }
     }
 
     /// Passes a question on as it is and returns the answer as it is; over TCP when `stream`.
     /// None when nobody answers in time.
     pub async fn ask(&self, question: &[u8], stream: bool) -> Option<Vec<u8>> {
+        if let Some(known) = self.cache.get(question, Instant::now()) {
+            return Some(known);
+        }
         let _permit = self.questions.try_acquire().ok()?;
         for server in &self.servers {
             let asked = async {
@@ -52,7 +61,10 @@ impl Upstreams {
                 }
             };
             match timeout(RESOLVER_BOUND, asked).await {
-                Ok(Ok(answer)) => return Some(answer),
+                Ok(Ok(answer)) => {
+                    self.cache.put(question, &answer, Instant::now());
+                    return Some(answer);
+                }
                 Ok(Err(error)) => tracing::debug!(%server, %error, "resolver failed"),
                 Err(_) => tracing::debug!(%server, "resolver did not answer"),
             }

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, ResponseCode};
+use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, Record, RecordType};
+use leno_names::PROXY_OPTION;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -102,6 +104,13 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<Shared>) {
                 let _ = socket.try_send_to(&answer, client);
             }
             Reply::Never => {}
+            Reply::Alias(aliased) => {
+                let (socket, shared) = (socket.clone(), shared.clone());
+                tokio::spawn(async move {
+                    let answer = aliased.answer(&shared.upstreams).await;
+                    let _ = socket.send_to(&answer, client).await;
+                });
+            }
             Reply::Elsewhere(failure) => {
                 let (socket, shared) = (socket.clone(), shared.clone());
                 let question = question.to_vec();
@@ -143,6 +152,7 @@ async fn converse(
         let answer = match answer(shared, &question, client, true) {
             Reply::Now(answer) => answer,
             Reply::Never => return Ok(()),
+            Reply::Alias(aliased) => aliased.answer(&shared.upstreams).await,
             Reply::Elsewhere(failure) => {
                 shared.upstreams.ask(&question, true).await.unwrap_or(failure)
             }
@@ -162,6 +172,37 @@ enum Reply {
     Never,
     /// Ask the host's resolvers; this is the answer when they do not.
     Elsewhere(Vec<u8>),
+    /// Ask them for another name, and say that it is another one.
+    Alias(Box<Aliased>),
+}
+
+/// A question for a name of the mesh that is another one for a name outside.
+struct Aliased {
+    request: Message,
+    alias: Record,
+    target: Name,
+    kind: RecordType,
+    limit: u16,
+    failure: Vec<u8>,
+}
+
+impl Aliased {
+    /// The alias, and what the host's resolvers say of its target.
+    async fn answer(self, upstreams: &Upstreams) -> Vec<u8> {
+        let mut question = Message::query();
+        question.metadata.id = self.request.metadata.id;
+        question.metadata.recursion_desired = true;
+        question.add_query(Query::query(self.target, self.kind));
+        let Ok(question) = question.to_vec() else { return self.failure };
+        // Over TCP, so that nothing of it is cut.
+        let Some(said) = upstreams.ask(&question, true).await else { return self.failure };
+        let Ok(said) = Message::from_vec(&said) else { return self.failure };
+        let all = [self.alias].into_iter().chain(said.answers.iter().cloned()).collect();
+        let mut answer = response(&self.request, said.metadata.response_code, all);
+        answer.metadata.authoritative = false;
+        answer.add_authorities(said.authorities.iter().cloned());
+        encode(&answer, self.limit).unwrap_or(self.failure)
+    }
 }
 
 fn answer(shared: &Shared, question: &[u8], client: SocketAddr, stream: bool) -> Reply {
@@ -184,7 +225,19 @@ fn answer(shared: &Shared, question: &[u8], client: SocketAddr, stream: bool) ->
     }
     let zone = shared.zone.borrow().clone();
     let client = leno_types::canonical(client).ip();
-    match zone.answer(query.name(), query.query_type(), client) {
+    let edns = request.edns.as_ref();
+    let is_proxy = edns.is_some_and(|edns| edns.option(PROXY_OPTION.into()).is_some());
+    match zone.answer(query.name(), query.query_type(), (client, is_proxy)) {
+        Answer::Alias(target) => {
+            let alias = Zone::alias(query.name().clone(), target.clone());
+            match (query.query_type(), reply(ResponseCode::ServFail, Vec::new())) {
+                (RecordType::CNAME, _) => now(reply(ResponseCode::NoError, vec![alias])),
+                (kind, Some(failure)) => {
+                    Reply::Alias(Box::new(Aliased { request, alias, target, kind, limit, failure }))
+                }
+                (_, None) => Reply::Never,
+            }
+        }
         Answer::Records(records) => now(reply(ResponseCode::NoError, records)),
         Answer::NoName => now(reply(ResponseCode::NXDomain, Vec::new())),
         Answer::Elsewhere => match reply(ResponseCode::ServFail, Vec::new()) {
@@ -198,11 +251,7 @@ fn now(answer: Option<Vec<u8>>) -> Reply {
     answer.map_or(Reply::Never, Reply::Now)
 }
 
-fn response(
-    request: &Message,
-    code: ResponseCode,
-    answers: Vec<hickory_proto::rr::Record>,
-) -> Message {
+fn response(request: &Message, code: ResponseCode, answers: Vec<Record>) -> Message {
     let mut response = Message::response(request.metadata.id, request.metadata.op_code);
     response.metadata = Metadata::response_from_request(&request.metadata);
     response.metadata.recursion_available = true;
@@ -237,9 +286,6 @@ fn encode(response: &Message, limit: u16) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use hickory_proto::op::Query;
-    use hickory_proto::rr::{Name, RecordType};
-
     use super::super::zone::{EndpointNames, ServiceNames};
     use super::*;
     use crate::addresses::Subnet;

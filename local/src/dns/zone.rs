@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use hickory_proto::rr::rdata::{PTR, SOA, SRV};
+use hickory_proto::rr::rdata::{CNAME, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use super::DOMAIN;
@@ -17,8 +17,10 @@ const TTL_SECONDS: u32 = 5;
 pub struct Zone {
     services: BTreeMap<(String, String), ServiceNames>,
     namespaces: BTreeSet<String>,
-    /// Clients that get VIPs.
-    meshed: BTreeSet<IpAddr>,
+    /// Clients that get VIPs, with their namespaces.
+    meshed: BTreeMap<IpAddr, String>,
+    /// The services that stand for a name outside of the mesh, by that name and their namespace.
+    outside: BTreeMap<String, BTreeMap<String, Vec<IpAddr>>>,
     reverse: BTreeMap<IpAddr, String>,
 }
 
@@ -31,6 +33,8 @@ pub struct ServiceNames {
     pub ports: Vec<PortName>,
     /// Its ready endpoints.
     pub endpoints: Vec<EndpointNames>,
+    /// The names outside of the mesh that it stands for.
+    pub outside: Vec<String>,
 }
 
 /// What the name of one endpoint of a service stands for.
@@ -60,6 +64,8 @@ pub struct PortName {
 pub enum Answer {
     /// The records asked for; none when the name exists and has no such record.
     Records(Vec<Record>),
+    /// The name is another one for this name outside of the mesh.
+    Alias(Name),
     /// There is no such name.
     NoName,
     /// The name is not of this mesh.
@@ -67,15 +73,22 @@ pub enum Answer {
 }
 
 impl Zone {
-    /// Makes the zone of these services; `meshed` are the addresses of meshed workloads.
+    /// Makes the zone of these services; `meshed` are the addresses of meshed workloads, with their
+    /// namespaces.
     #[must_use]
     pub fn new(
         services: impl IntoIterator<Item = ((String, String), ServiceNames)>,
-        meshed: impl IntoIterator<Item = IpAddr>,
+        meshed: impl IntoIterator<Item = (IpAddr, String)>,
     ) -> Self {
         let services: BTreeMap<_, _> = services.into_iter().collect();
         let mut reverse = BTreeMap::new();
+        let mut outside: BTreeMap<String, BTreeMap<String, Vec<IpAddr>>> = BTreeMap::new();
         for ((namespace, service), names) in &services {
+            for host in names.outside.iter().filter(|_| !names.vips.is_empty()) {
+                let of_host = outside.entry(host.clone()).or_default();
+                // Of two in one namespace the first by name holds.
+                of_host.entry(namespace.clone()).or_insert_with(|| names.vips.clone());
+            }
             let full = format!("{service}.{namespace}.svc.{DOMAIN}.");
             for endpoint in &names.endpoints {
                 for address in &endpoint.addresses {
@@ -91,20 +104,32 @@ impl Zone {
             namespaces: services.keys().map(|(namespace, _)| namespace.clone()).collect(),
             services,
             meshed: meshed.into_iter().collect(),
+            outside,
             reverse,
         }
     }
 
-    /// Answers the question for `name` and `kind`, asked from the address `client`.
+    /// Answers the question for `name` and `kind`, asked from the address `client`: by an application or,
+    /// where it says so, by its proxy.
     #[must_use]
-    pub fn answer(&self, name: &Name, kind: RecordType, client: IpAddr) -> Answer {
+    pub fn answer(
+        &self,
+        name: &Name,
+        kind: RecordType,
+        (client, is_proxy): (IpAddr, bool),
+    ) -> Answer {
         let text = name.to_ascii().to_ascii_lowercase();
         let text = text.trim_end_matches('.');
         if text.ends_with(".in-addr.arpa") || text.ends_with(".ip6.arpa") {
             return self.reverse(name, kind);
         }
         let Some(inside) = below_domain(text) else {
-            return Answer::Elsewhere;
+            return match self.outside_vips(text, client).filter(|_| !is_proxy) {
+                Some(vips) if matches!(kind, RecordType::A | RecordType::AAAA) => {
+                    records(name, addresses(vips.iter().copied(), kind))
+                }
+                _ => Answer::Elsewhere,
+            };
         };
         let mut labels: Vec<&str> = inside.split('.').filter(|label| !label.is_empty()).collect();
         labels.reverse();
@@ -113,8 +138,12 @@ impl Zone {
             ["svc", namespace] => self.namespaces.contains(*namespace).then(Vec::new),
             ["svc", namespace, service, rest @ ..] => {
                 let key = ((*namespace).to_owned(), (*service).to_owned());
-                self.services.get(&key).and_then(|names| {
-                    let vips = self.meshed.contains(&client);
+                let names = self.services.get(&key);
+                let vips = self.meshed.contains_key(&client);
+                if let Some(alias) = names.filter(|_| rest.is_empty()).and_then(|n| n.alias(vips)) {
+                    return Answer::Alias(alias);
+                }
+                names.and_then(|names| {
                     let front = Front {
                         names,
                         vips,
@@ -125,10 +154,21 @@ impl Zone {
             }
             _ => None,
         };
-        data.map_or(Answer::NoName, |data| {
-            let record = |data| Record::from_rdata(name.clone(), TTL_SECONDS, data);
-            Answer::Records(data.into_iter().map(record).collect())
-        })
+        data.map_or(Answer::NoName, |data| records(name, data))
+    }
+
+    /// The record that says that a name is another one for `target`.
+    #[must_use]
+    pub fn alias(name: Name, target: Name) -> Record {
+        Record::from_rdata(name, TTL_SECONDS, RData::CNAME(CNAME(target)))
+    }
+
+    /// What a name outside of the mesh is to a meshed client: a service of its own namespace, else the
+    /// first by namespace. So its proxy knows by the address which name was meant.
+    fn outside_vips(&self, host: &str, client: IpAddr) -> Option<&Vec<IpAddr>> {
+        let namespace = self.meshed.get(&client)?;
+        let services = self.outside.get(host)?;
+        services.get(namespace).or_else(|| services.values().next())
     }
 
     /// The record that goes with "no": how long it may be kept (RFC 2308).
@@ -159,6 +199,16 @@ impl Zone {
         let record =
             |target| Record::from_rdata(name.clone(), TTL_SECONDS, RData::PTR(PTR(target)));
         Answer::Records(target.map(record).into_iter().collect())
+    }
+}
+
+impl ServiceNames {
+    /// What the name is an alias of to a client that gets VIPs or does not: of a name outside of the mesh
+    /// where the service has nothing else for it.
+    fn alias(&self, vips: bool) -> Option<Name> {
+        let has_addresses = vips && !self.vips.is_empty() || !self.endpoints.is_empty();
+        let host = self.outside.first().filter(|_| !has_addresses)?;
+        Name::from_ascii(format!("{host}.")).ok()
     }
 }
 
@@ -234,6 +284,11 @@ impl Front<'_> {
     }
 }
 
+fn records(name: &Name, data: Vec<RData>) -> Answer {
+    let record = |data| Record::from_rdata(name.clone(), TTL_SECONDS, data);
+    Answer::Records(data.into_iter().map(record).collect())
+}
+
 /// The part of a name before the domain, none when it is not below it.
 fn below_domain(name: &str) -> Option<&str> {
     let inside = name.strip_suffix(DOMAIN)?;
@@ -255,6 +310,8 @@ mod tests {
 
     const MESHED: &str = "10.89.0.2";
     const UNMESHED: &str = "10.89.0.9";
+    /// Of a meshed workload in a namespace without services.
+    const ELSEWHERE: &str = "10.89.0.8";
 
     fn zone() -> Zone {
         let port = |port| PortName { name: "http".into(), protocol: "tcp".into(), port };
@@ -267,25 +324,42 @@ mod tests {
             vips: Subnet::services(true).addresses(1).iter().collect(),
             ports: vec![port(80)],
             endpoints: vec![endpoint("web-0", 2), endpoint("web-1", 3)],
+            outside: Vec::new(),
         };
         let headless = ServiceNames {
             vips: Vec::new(),
             ports: vec![port(80)],
             endpoints: vec![endpoint("db-0", 4)],
+            outside: Vec::new(),
         };
+        let outside = |number| ServiceNames {
+            vips: Subnet::services(true).addresses(number).iter().collect(),
+            outside: vec!["api.example.com".into()],
+            ..ServiceNames::default()
+        };
+        let alias = ServiceNames { vips: Vec::new(), ..outside(9) };
         Zone::new(
             [
                 (("shop".to_owned(), "web".to_owned()), web),
                 (("shop".to_owned(), "db".to_owned()), headless),
+                (("shop".to_owned(), "pay".to_owned()), outside(7)),
+                (("first".to_owned(), "pay".to_owned()), outside(8)),
+                (("shop".to_owned(), "alias".to_owned()), alias),
             ],
-            [MESHED.parse().unwrap()],
+            [(MESHED, "shop"), (ELSEWHERE, "other")]
+                .map(|(ip, namespace)| (ip.parse().unwrap(), namespace.to_owned())),
         )
     }
 
     /// The answer as text: the records' data, or why there are none.
     fn ask(name: &str, kind: RecordType, client: &str) -> String {
+        ask_as(name, kind, (client, false))
+    }
+
+    fn ask_as(name: &str, kind: RecordType, (client, is_proxy): (&str, bool)) -> String {
         let name = Name::from_ascii(name).unwrap();
-        match zone().answer(&name, kind, client.parse().unwrap()) {
+        match zone().answer(&name, kind, (client.parse().unwrap(), is_proxy)) {
+            Answer::Alias(target) => format!("alias of {target}"),
             Answer::Records(records) => {
                 let data: Vec<String> = records.iter().map(|r| r.data.to_string()).collect();
                 data.join(" ")
@@ -302,6 +376,29 @@ mod tests {
         assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::1");
         assert_eq!(ask("WEB.Shop.svc.cluster.LOCAL.", RecordType::A, MESHED), "10.96.0.1");
         assert_eq!(ask(name, RecordType::MX, MESHED), "");
+    }
+
+    #[test]
+    fn a_name_outside_is_a_service_to_the_applications_that_have_one_for_it() {
+        let name = "API.example.com.";
+        assert_eq!(ask(name, RecordType::A, MESHED), "10.96.0.7");
+        assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::7");
+        assert_eq!(ask(name, RecordType::A, ELSEWHERE), "10.96.0.8");
+        // Neither to those without a proxy nor to the proxy, which has to find the place itself.
+        assert_eq!(ask(name, RecordType::A, UNMESHED), "elsewhere");
+        assert_eq!(ask_as(name, RecordType::A, (MESHED, true)), "elsewhere");
+        assert_eq!(ask(name, RecordType::MX, MESHED), "elsewhere");
+        assert_eq!(ask("www.api.example.com.", RecordType::A, MESHED), "elsewhere");
+    }
+
+    #[test]
+    fn an_external_service_has_a_vip_and_is_an_alias_where_nothing_routes_that() {
+        let name = "pay.shop.svc.cluster.local.";
+        assert_eq!(ask(name, RecordType::A, MESHED), "10.96.0.7");
+        assert_eq!(ask(name, RecordType::A, UNMESHED), "alias of api.example.com.");
+        let alias = "alias.shop.svc.cluster.local.";
+        assert_eq!(ask(alias, RecordType::A, MESHED), "alias of api.example.com.");
+        assert_eq!(ask("x.pay.shop.svc.cluster.local.", RecordType::A, UNMESHED), "no name");
     }
 
     #[test]

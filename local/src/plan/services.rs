@@ -48,6 +48,12 @@ impl Service {
         self.endpoints.iter().any(|endpoint| endpoint.instance == *instance)
     }
 
+    /// What it is another name for.
+    pub(super) fn external_name(&self) -> Option<&str> {
+        let spec = self.object.spec.as_ref().filter(|spec| is_alias(spec))?;
+        spec.external_name.as_deref()
+    }
+
     pub(super) fn ports(&self) -> &[ServicePort] {
         self.object.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default()
     }
@@ -99,9 +105,9 @@ impl Draft<'_> {
     /// Reads `clusterIP`, `clusterIPs` and the families.
     fn wanted(&mut self, located: &Located<Object>, object: &ServiceObject) -> Wanted {
         let spec = object.spec.clone().unwrap_or_default();
-        if spec.type_.as_deref() == Some("ExternalName") {
-            let reason = "leno up has no ExternalName services: dial the name itself";
-            self.problem(located, "spec.type", reason.to_owned());
+        // An alias without ports is one in DNS only.
+        if is_alias(&spec) && spec.ports.as_ref().is_none_or(Vec::is_empty) {
+            return Wanted::Headless;
         }
         let mut texts = spec.cluster_ips.unwrap_or_default();
         if let Some(first) = spec.cluster_ip.filter(|text| !text.is_empty())
@@ -203,6 +209,7 @@ impl Draft<'_> {
     ) -> Service {
         let key = leno_resources::Object::Service(Box::new(object.clone())).key();
         let spec = object.spec.get_or_insert_default();
+        let alias = is_alias(spec);
         let texts: Vec<String> = match vips.as_slice() {
             [] => vec![HEADLESS.to_owned()],
             vips => vips.iter().map(IpAddr::to_string).collect(),
@@ -214,7 +221,7 @@ impl Draft<'_> {
             .plan
             .workloads
             .iter()
-            .filter(|workload| workload.metadata.namespace == key.namespace)
+            .filter(|workload| workload.metadata.namespace == key.namespace && !alias)
             .filter(|workload| match implied {
                 true => workload.metadata.name == key.name,
                 false => matches(&selector, &workload.metadata.labels),
@@ -286,6 +293,11 @@ fn endpoints(workload: &Workload, ports: &[ServicePort]) -> Vec<Endpoint> {
         Some(Endpoint { instance, ports: ports.clone() })
     };
     (0..workload.spec.replicas).filter_map(endpoint).collect()
+}
+
+/// Whether a service is another name for one outside of the mesh.
+fn is_alias(spec: &ServiceSpec) -> bool {
+    spec.type_.as_deref() == Some("ExternalName")
 }
 
 /// An empty selector selects nothing: the service's endpoints are given.

@@ -185,7 +185,7 @@ fn names_follow_readiness() {
     let ask = |ready: &BTreeSet<InstanceName>, name: &str| {
         let name = Name::from_ascii(name).unwrap();
         let client: IpAddr = "10.89.0.2".parse().unwrap();
-        match plan.zone(ready).answer(&name, RecordType::A, client) {
+        match plan.zone(ready).answer(&name, RecordType::A, (client, false)) {
             Answer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
             other => vec![format!("{other:?}")],
         }
@@ -267,4 +267,30 @@ fn what_the_control_plane_reads_is_taken_with_the_longest_names() {
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_name_outside_has_an_address_where_it_has_ports() {
+    let pay = "apiVersion: v1\nkind: Service\nmetadata: {name: pay, namespace: shop}\n\
+               spec: {type: ExternalName, externalName: api.example.com, PORTS}\n";
+    let with = |ports: &str| plan(&format!("{SHOP}---\n{}", pay.replace("PORTS", ports)));
+    let ask = |plan: &Plan, name: &str, client: &str| {
+        let name = Name::from_ascii(name).unwrap();
+        let zone = plan.zone(&all(plan));
+        match zone.answer(&name, RecordType::A, (client.parse().unwrap(), false)) {
+            Answer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
+            other => format!("{other:?}"),
+        }
+    };
+    let (meshed, elsewhere) = ("10.89.0.2", "10.89.9.9");
+    let external = with("ports: [{port: 80, targetPort: 443}]");
+    let vip = ask(&external, "pay.shop.svc.cluster.local.", meshed);
+    assert!(vip.starts_with("10.96."), "{vip}");
+    assert_eq!(ask(&external, "api.example.com.", meshed), vip);
+    assert!(ask(&external, "api.example.com.", elsewhere).contains("Elsewhere"));
+    let rendered = external.render(&all(&external));
+    assert!(rendered.contains(&format!("clusterIP: \"{vip}\"")), "{rendered}");
+    let alias = with("ports: []");
+    assert!(ask(&alias, "pay.shop.svc.cluster.local.", meshed).contains("Alias"));
+    assert!(ask(&alias, "api.example.com.", meshed).contains("Elsewhere"));
 }

@@ -20,7 +20,11 @@ impl Plan {
             (key, self.names(name, service, ready))
         });
         let meshed = self.instances.values().filter(|instance| instance.launch.meshed);
-        Zone::new(services, meshed.flat_map(|instance| instance.addresses.iter()))
+        let addresses = meshed.flat_map(|instance| {
+            let namespace = instance.name.namespace.to_string();
+            instance.addresses.iter().map(move |ip| (ip, namespace.clone()))
+        });
+        Zone::new(services, addresses)
     }
 
     fn names(
@@ -39,9 +43,11 @@ impl Plan {
             })
         });
         let mut endpoints: Vec<EndpointNames> = own.collect();
-        for slice in &self.slices {
-            if belongs(slice, name) {
-                endpoints.extend(given(slice));
+        let mut outside: Vec<String> = service.external_name().map(host).into_iter().collect();
+        for slice in self.slices.iter().filter(|slice| belongs(slice, name)) {
+            match slice.address_type.as_str() {
+                "FQDN" => outside.extend(hosts(slice)),
+                _ => endpoints.extend(given(slice)),
             }
         }
         let port = |port: &k8s_openapi::api::core::v1::ServicePort| {
@@ -51,6 +57,7 @@ impl Plan {
             vips: service.vips.clone(),
             ports: service.ports().iter().filter_map(port).collect(),
             endpoints,
+            outside,
         }
     }
 }
@@ -69,6 +76,17 @@ fn port_name(name: Option<&str>, protocol: Option<&str>, port: Option<u16>) -> O
         protocol: protocol.unwrap_or("TCP").to_ascii_lowercase(),
         port: port?,
     })
+}
+
+/// A name as it is asked for.
+fn host(text: &str) -> String {
+    text.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// The names outside of the mesh that are the endpoints of a slice.
+fn hosts(slice: &EndpointSlice) -> impl Iterator<Item = String> {
+    let endpoints = slice.endpoints.iter().flatten();
+    endpoints.filter_map(|endpoint| endpoint.addresses.first().map(|text| host(text)))
 }
 
 fn belongs(slice: &EndpointSlice, service: &ServiceName) -> bool {

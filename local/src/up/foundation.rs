@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub(super) async fn lay(
     let name = layout.switch_netns();
     record.add(Made::Netns(name.clone()))?;
     let switch = Switch::create(Netns::create(&name)?, &subnet()).await?;
-    let zone = serve_dns(&switch)?;
+    let zone = serve_dns(&switch, &options.resolvers)?;
     let tokens = Tokens::prepare(layout)?;
     // Made here and not by the controller, so that no proxy has to wait for the roots.
     let authority = Authority::open(&layout.control(), tokens.trust_domain());
@@ -96,12 +97,16 @@ impl Foundation {
     }
 }
 
-fn serve_dns(switch: &Switch) -> Result<watch::Sender<Arc<Zone>>> {
+fn serve_dns(switch: &Switch, resolvers: &[SocketAddr]) -> Result<watch::Sender<Arc<Zone>>> {
     let gateway = subnet().gateway();
     let what = || "cannot serve DNS on the gateway".to_owned();
     let sockets =
         switch.netns().within(|| dns::Sockets::bind(gateway.iter(), DNS).attempt(what))?;
     let (zone, received) = watch::channel(Arc::default());
-    dns::serve(sockets, received, dns::Upstreams::of_host()).attempt(what)?;
+    let upstreams = match resolvers {
+        [] => dns::Upstreams::of_host(),
+        given => dns::Upstreams::new(given.to_vec()),
+    };
+    dns::serve(sockets, received, upstreams).attempt(what)?;
     Ok(zone)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use leno_discovery::{Certificate, Client, Settings};
+use leno_names::{Names, Resolvers};
 use leno_tls::{Credentials, CredentialsError, Keyring};
 use leno_types::{InstanceName, TrustDomain};
 use tokio::sync::watch;
@@ -47,6 +48,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         fixed: None,
         policy: directory.server_policy(),
         directory,
+        names: Names::new(Resolvers::of_machine()),
         keyring,
         identity: identity_seen,
         drain_timeout: drain_timeout(flags),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use leno_discovery::Directory;
 use leno_index::{Change, Index, Settings};
+use leno_names::{Names, Resolvers};
 use leno_outbound::Fixed as FixedDestination;
 use leno_resources::{
     Documents, LimitScope, Object, Proxy, ProxyIdentity, RateLimitSpec, STDIN, egress, load,
@@ -78,6 +79,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         fixed,
         policy: directory.server_policy(),
         directory,
+        names: Names::new(Resolvers::of_machine()),
         keyring,
         identity: watch::Sender::new(identity).subscribe(),
         drain_timeout: drain_timeout(flags),

@@ -44,6 +44,7 @@ async fn serve(setup: Setup) -> anyhow::Result<()> {
         instance: setup.instance.clone(),
         workers: RefCell::default(),
         directory: setup.directory.clone(),
+        names: setup.names.clone(),
         policy: setup.policy.clone(),
         identity: setup.identity.clone(),
         draining: Cell::new(false),

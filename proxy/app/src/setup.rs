@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use leno_discovery::Directory;
 use leno_http::Limits;
+use leno_names::Names;
 use leno_outbound::Fixed;
 use leno_telemetry::access::{Format, Log};
 use leno_tls::{Credentials, Keyring};
@@ -40,6 +41,7 @@ pub(crate) struct Setup {
     pub(crate) application: Option<SocketAddr>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) directory: Directory,
+    pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) keyring: Keyring,
     pub(crate) identity: watch::Receiver<IdentityState>,
@@ -70,6 +72,7 @@ impl Setup {
         Plan {
             instance: self.instance.clone(),
             directory: self.directory.clone(),
+            names: self.names.clone(),
             policy: self.policy.clone(),
             connector: self.keyring.connector(),
             acceptor: self.keyring.acceptor(),

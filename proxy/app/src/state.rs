@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use leno_discovery::{Directory, Status};
 use leno_h2::Open;
+use leno_names::{Counts, Names};
 use leno_telemetry::{Kind, Measured, Snapshot, render};
 use leno_types::InstanceName;
 use leno_types::mesh::{ServerPolicy, Service, ServicePort};
@@ -21,6 +22,7 @@ pub(crate) struct State {
     pub(crate) instance: InstanceName,
     pub(crate) workers: RefCell<Vec<Worker>>,
     pub(crate) directory: Directory,
+    pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) identity: watch::Receiver<IdentityState>,
     pub(crate) draining: Cell<bool>,
@@ -78,6 +80,7 @@ impl State {
         let load = self.load().await;
         let mut measured = discovery(&self.directory.status());
         measured.extend(http2(&load));
+        measured.extend(names(&self.names.counts()));
         measured.extend([
             gauge(
                 "leno_connections_open",
@@ -220,6 +223,33 @@ fn http2(load: &Load) -> Vec<Measured> {
         of("leno_http2_connections_open", "HTTP/2 connections open.", |open| open.connections);
     let streams = of("leno_http2_streams_open", "HTTP/2 streams open.", |open| open.streams);
     connections.chain(streams).collect()
+}
+
+/// Names outside of the mesh.
+fn names(counts: &Counts) -> Vec<Measured> {
+    let resolved = |labels, value: u64| Measured {
+        kind: Kind::Counter,
+        name: "leno_names_resolved",
+        labels,
+        help: "Resolutions of names outside of the mesh, by what came of them.",
+        value: value as f64,
+    };
+    vec![
+        gauge(
+            "leno_names",
+            "Names outside of the mesh that are kept up to date.",
+            counts.names as f64,
+        ),
+        gauge(
+            "leno_names_stale",
+            "Names whose addresses are older than they should be, since no resolver answers.",
+            counts.stale as f64,
+        ),
+        resolved(r#"result="addresses""#, counts.resolved),
+        resolved(r#"result="none""#, counts.absent),
+        resolved(r#"result="failed""#, counts.failed),
+        resolved(r#"result="refused""#, counts.refused),
+    ]
 }
 
 fn unix(time: SystemTime) -> f64 {

@@ -12,6 +12,7 @@ use anyhow::Context;
 use leno_discovery::Directory;
 use leno_http::Limits;
 use leno_inbound::Inbound;
+use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::access::Log;
 use leno_telemetry::{Counter, Registry, Snapshot};
@@ -38,6 +39,7 @@ const MAX_COMMANDS: usize = 16;
 pub(crate) struct Plan {
     pub(crate) instance: InstanceName,
     pub(crate) directory: Directory,
+    pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) connector: Connector,
     pub(crate) acceptor: Acceptor,
@@ -210,6 +212,7 @@ impl Planes {
             registry: Rc::clone(&registry),
             activity: Rc::clone(&activity),
             limits: plan.limits.clone(),
+            names: plan.names,
             fixed: plan.fixed,
         });
         let inbound = Inbound::new(leno_inbound::Parts {

@@ -13,10 +13,11 @@ use leno_policy::effective;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
 use leno_tls::Channel;
 use leno_types::Protocol;
-use leno_types::mesh::{Endpoint, Service};
+use leno_types::mesh::{Endpoint, External, Service};
 use leno_types::traffic::Traffic;
 
 use crate::Shared;
+use crate::external::Outside;
 use crate::policy::{EndpointPolicy, RequestPolicy};
 use crate::routes::Routes;
 use crate::server::Clients;
@@ -45,6 +46,12 @@ pub(crate) struct Backends {
     streams: RefCell<Option<Rc<Streams>>>,
     /// What both were made of.
     routed: RefCell<Option<Arc<[Arc<leno_types::routes::Route>]>>>,
+    /// How TLS is begun with endpoints outside of the mesh.
+    outside: RefCell<Option<Rc<Outside>>>,
+    /// Why endpoints that have names have no addresses.
+    unresolved: Cell<Option<&'static str>>,
+    /// Why TLS with an endpoint outside of the mesh failed lately; none since it was begun with one.
+    failure: Cell<Option<&'static str>>,
     /// Counts what failed before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
 }
@@ -64,7 +71,9 @@ pub(crate) struct Remote {
     pub(crate) pool: ConnPool<Channel>,
     /// Connections that requests share.
     pub(crate) clients: Clients,
-    /// The other proxy has agreed on HTTP/1 when HTTP/2 was offered.
+    /// How TLS is begun with it, where it is outside of the mesh.
+    pub(crate) outside: Option<Rc<Outside>>,
+    /// The other side has agreed on HTTP/1 when HTTP/2 was offered.
     pub(crate) http1_only: Cell<bool>,
     edge: OnceCell<Rc<Edge>>,
     labels: EdgeLabels,
@@ -73,7 +82,11 @@ pub(crate) struct Remote {
 /// An endpoint stays the same one, with its pool and its history, while these stay.
 impl PartialEq for Remote {
     fn eq(&self, other: &Self) -> bool {
-        self.address == other.address && self.endpoint == other.endpoint
+        let same_tls = match (&self.outside, &other.outside) {
+            (Some(own), Some(other)) => Rc::ptr_eq(own, other),
+            (own, other) => own.is_none() && other.is_none(),
+        };
+        self.address == other.address && self.endpoint == other.endpoint && same_tls
     }
 }
 
@@ -119,7 +132,47 @@ impl Backends {
             ejections: Cell::new(0),
             streams: RefCell::new(None),
             routed: RefCell::new(None),
+            outside: RefCell::new(None),
+            unresolved: Cell::new(None),
+            failure: Cell::new(None),
             nobody: OnceCell::new(),
+        }
+    }
+
+    /// Takes what is known of endpoints outside of the mesh, before they themselves are updated.
+    pub(crate) fn update_external(
+        &self,
+        external: Option<&External>,
+        unresolved: Option<&'static str>,
+    ) {
+        self.unresolved.set(unresolved);
+        let how = external.and_then(|external| external.tls.as_ref());
+        let known = self.outside.borrow().as_ref().is_some_and(|known| Some(&known.how) == how);
+        if !known {
+            self.outside.replace(how.map(Outside::new));
+        }
+    }
+
+    /// Whether TLS is begun with endpoints that have no identity.
+    pub(crate) fn originates_tls(&self) -> bool {
+        self.outside.borrow().is_some()
+    }
+
+    /// Why no endpoint could be picked, for `leno-error` and metrics.
+    pub(crate) fn cause(&self, reason: NoPick) -> &'static str {
+        // That all were tried, or failed just now, says less than why.
+        let outside = match reason {
+            NoPick::Empty => self.unresolved.get(),
+            NoPick::Excluded | NoPick::Failfast => self.failure.get(),
+            NoPick::Full => None,
+        };
+        outside.unwrap_or_else(|| cause(reason))
+    }
+
+    /// A connection to an endpoint was made, or was not for this cause.
+    pub(crate) fn opened(&self, failure: Option<&'static str>) {
+        if self.originates_tls() {
+            self.failure.set(failure.filter(|cause| cause.starts_with("external-")));
         }
     }
 
@@ -282,6 +335,7 @@ impl Backends {
             address,
             pool: ConnPool::default(),
             clients: Clients::new(Rc::clone(&self.shared.h2_limits)),
+            outside: self.outside.borrow().clone().filter(|_| endpoint.identity.is_none()),
             http1_only: Cell::new(false),
             edge: OnceCell::new(),
             labels,
@@ -310,8 +364,8 @@ impl Remote {
     }
 }
 
-/// Why no endpoint could be picked, for `leno-error` and metrics.
-pub(crate) const fn cause(reason: NoPick) -> &'static str {
+/// The same where every endpoint has an address.
+const fn cause(reason: NoPick) -> &'static str {
     match reason {
         NoPick::Empty => "no-endpoints",
         NoPick::Excluded => "endpoints-tried",

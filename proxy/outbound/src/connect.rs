@@ -1,14 +1,16 @@
 //! Connections to endpoints, other proxies' and plain ones.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use leno_telemetry::Counter;
-use leno_tls::{Alpn, Channel, HandshakeError};
+use leno_tls::{Alpn, Channel, HandshakeError, OriginationError};
 use leno_transport::{CONNECT_TIMEOUT, ConnectError, own_addresses};
 use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::backends::Remote;
+use crate::external::{Outside, with_remedy};
 
 /// For `leno-error` and metrics: the server's proxy has refused this one's certificate. The client's
 /// side of a handshake is over before the server has seen it, so the refusal comes with the first read.
@@ -21,6 +23,10 @@ pub(crate) enum OpenError {
     Connect(#[from] ConnectError),
     #[error("TLS with {0}")]
     Handshake(SocketAddr, #[source] HandshakeError),
+    #[error("TLS with {1}, which is {0}")]
+    Outside(Arc<str>, SocketAddr, #[source] HandshakeError),
+    #[error("{0}")]
+    Origination(#[from] OriginationError),
 }
 
 impl OpenError {
@@ -31,6 +37,9 @@ impl OpenError {
             Self::Connect(ConnectError::Timeout(..)) => "connect-timeout",
             Self::Connect(_) => "connect-failed",
             Self::Handshake(..) => "tls-handshake-failed",
+            Self::Outside(_, _, error) => error.outside_cause(),
+            Self::Origination(OriginationError::Roots(_)) => "external-authorities-missing",
+            Self::Origination(OriginationError::Name(_)) => "external-wrong-name",
         }
     }
 }
@@ -42,16 +51,30 @@ pub(crate) fn is_mesh(shared: &Shared, remote: &Remote) -> bool {
 
 /// Opens a connection to an endpoint: mTLS where it has an identity, plain where it has none or
 /// is this workload itself (whose inbound side a connection from here would not pass).
+///
+/// `own_tls`: the client has begun TLS itself, with whoever is at the other end.
 pub(crate) async fn open(
     shared: &Shared,
     remote: &Remote,
     offered: &[Alpn],
+    own_tls: bool,
 ) -> Result<Channel, OpenError> {
+    let outside = remote.outside.as_ref().filter(|_| !own_tls);
     if shared.local.is_local(remote.address.ip()) {
         return Ok(Channel::from(to_own_application(remote.address).await?));
     }
+    if let Some(outside) = outside
+        && let Err(error) = &outside.originator
+    {
+        return Err(OpenError::Origination(error.clone()));
+    }
     let tcp = leno_transport::connect(remote.address, CONNECT_TIMEOUT).await?;
-    let Some(identity) = &remote.endpoint.identity else { return Ok(Channel::from(tcp)) };
+    let Some(identity) = &remote.endpoint.identity else {
+        return match outside {
+            None => Ok(Channel::from(tcp)),
+            Some(outside) => originate(shared, remote.address, outside, (tcp, offered)).await,
+        };
+    };
     match shared.tls.connect(tcp, identity, offered).await {
         Ok(stream) => {
             shared.registry.count(Counter::OutboundHandshake);
@@ -60,6 +83,31 @@ pub(crate) async fn open(
         Err(error) => {
             shared.registry.count(Counter::OutboundHandshakeFailed);
             Err(OpenError::Handshake(remote.address, error))
+        }
+    }
+}
+
+/// Begins TLS with a server outside of the mesh.
+async fn originate(
+    shared: &Shared,
+    address: SocketAddr,
+    outside: &Outside,
+    (tcp, offered): (TcpStream, &[Alpn]),
+) -> Result<Channel, OpenError> {
+    let originator = outside.originator.as_ref().map_err(Clone::clone)?;
+    match originator.connect(tcp, offered).await {
+        Ok(stream) => {
+            shared.registry.count(Counter::ExternalHandshake);
+            Ok(Channel::from(stream))
+        }
+        Err(error) => {
+            shared.registry.count(Counter::ExternalHandshakeFailed);
+            let hostname = Arc::clone(&outside.how.hostname);
+            let (cause, source) = (error.outside_cause(), &outside.how.source);
+            let remedy = with_remedy(cause);
+            let reason: &dyn std::error::Error = &error;
+            tracing::warn!(%hostname, %address, %source, reason, remedy, "no TLS with an external service");
+            Err(OpenError::Outside(hostname, address, error))
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::Shared;
 use crate::backends::{Backends, ServiceLabels};
+use crate::external::Resolved;
 
 /// Longest wait for discovery's first answer about an address; after it the address is refused
 /// where it may be one of the mesh, and dialled as it is where it cannot be. A control plane answers
@@ -22,6 +23,9 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for the first endpoint of a service that has none: one that has just become ready is
 /// known within this time, and a restart of the only instance is bridged.
 const EMPTY_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait for the first addresses of a name: a resolver that is near answers at once, and one
+/// that is silent is given up after two seconds for the next one.
+const NAMES_WAIT: Duration = Duration::from_secs(5);
 /// Most destinations remembered by one worker; past it, those idle longest are forgotten.
 const MAX_DESTINATIONS: usize = 4096;
 /// How long a destination is remembered that nobody uses.
@@ -43,6 +47,8 @@ pub(crate) struct Destination {
     resolution: RefCell<watch::Receiver<Resolution>>,
     route: RefCell<Option<Route>>,
     used_at: Cell<Instant>,
+    /// The names among its endpoints.
+    resolved: RefCell<Resolved>,
     /// Requests here have followed routes already: those of a service lead to its endpoints, never to
     /// other routes (GEP-1294, "Multiple routes for a Service").
     routed: bool,
@@ -135,6 +141,7 @@ impl Destination {
             resolution: RefCell::new(resolution),
             route: RefCell::new(None),
             used_at: Cell::new(Instant::now()),
+            resolved: RefCell::default(),
             routed: false,
         }
     }
@@ -175,16 +182,25 @@ impl Destination {
             return route;
         }
         let mut resolution = self.resolution.borrow().clone();
+        let mut names = self.shared.names.changes();
         let filled = async {
             while self.route_now().is_empty() {
-                // The sender lives as long as the directory does.
-                if resolution.changed().await.is_err() {
+                // The senders live as long as the directory and the names do.
+                let ended = tokio::select! {
+                    changed = resolution.changed() => changed.is_err(),
+                    changed = names.changed() => changed.is_err(),
+                };
+                if ended {
                     return;
                 }
             }
         };
+        let wait = match self.resolved.borrow().is_pending() {
+            true => NAMES_WAIT,
+            false => EMPTY_WAIT,
+        };
         // Whoever asked finds none, and says so.
-        let _still_empty = tokio::time::timeout(EMPTY_WAIT, filled).await;
+        let _still_empty = tokio::time::timeout(wait, filled).await;
         self.route_now()
     }
 
@@ -194,7 +210,12 @@ impl Destination {
         let mut resolution = self.resolution.borrow_mut();
         let mut route = self.route.borrow_mut();
         match &*route {
-            Some(route) if !resolution.has_changed().unwrap_or(false) => return route.clone(),
+            Some(route)
+                if !resolution.has_changed().unwrap_or(false)
+                    && !self.resolved.borrow().has_changed() =>
+            {
+                return route.clone();
+            }
             _ => {}
         }
         let now = resolution.borrow_and_update().clone();
@@ -217,6 +238,7 @@ impl Destination {
         let labels;
         let protocol;
         let endpoints: Arc<[Endpoint]>;
+        let mut external = None;
         match now {
             _ if self.shared.local.is_local(self.original.ip()) && !self.is_fixed() => {
                 return Route::Own;
@@ -229,7 +251,14 @@ impl Destination {
                 };
                 labels = ServiceLabels::of(service);
                 protocol = port.protocol;
-                endpoints = Arc::clone(&port.endpoints);
+                external = port.external.clone();
+                let names = external.as_ref().map_or(&[][..], |external| &external.names);
+                let mut resolved = self.resolved.borrow_mut();
+                resolved.update(&self.shared.names, names);
+                endpoints = match names {
+                    [] => Arc::clone(&port.endpoints),
+                    _ => resolved.endpoints(&port.endpoints, self.original.ip()),
+                };
             }
             Resolution::Workload(workload) => {
                 labels = ServiceLabels::none();
@@ -241,6 +270,7 @@ impl Destination {
             Some(Route::Backends(backends)) if backends.labels() == &labels => backends,
             _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original)),
         };
+        backends.update_external(external.as_deref(), self.resolved.borrow().nothing());
         backends.update(protocol, &endpoints);
         if let Resolution::Service(service) = now {
             let changed = backends.update_traffic(&service.traffic, self.original.port());

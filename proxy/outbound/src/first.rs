@@ -25,6 +25,9 @@ use crate::streams;
 /// How long a client may stay silent before the endpoint is asked too. A client that speaks first
 /// mostly sends with or right after the handshake.
 const GRACE: Duration = Duration::from_millis(5);
+/// How long it may where TLS is begun for clients that do not do so themselves: one that does speaks with
+/// or right after the handshake.
+const OWN_TLS_WAIT: Duration = Duration::from_secs(1);
 /// How long it may where routes of requests and of connections meet on one port, so that nothing can
 /// be opened before it speaks: as long as a handshake may take.
 const SPEAK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +38,11 @@ pub(crate) async fn serve(
     backends: &Rc<Backends>,
     mut client: TcpStream,
 ) {
-    let grace = if backends.server_speaks_first() { Duration::ZERO } else { GRACE };
+    let grace = match (backends.server_speaks_first(), backends.originates_tls()) {
+        (true, _) => Duration::ZERO,
+        (false, true) => OWN_TLS_WAIT,
+        (false, false) => GRACE,
+    };
     let mut first = Vec::new();
     match timeout(grace, read_first(&mut client, &mut first)).await {
         Ok(Ok(_)) => by_first_bytes(shared, destination, backends, (first, client), None).await,
@@ -51,6 +58,30 @@ pub(crate) async fn serve(
         }
         Err(_silent) => race(shared, destination, backends, client).await,
     }
+}
+
+/// A service whose bytes are relayed, and with which TLS is begun unless the client does so itself.
+pub(crate) async fn serve_outside(
+    shared: &Rc<Shared>,
+    destination: &Rc<Destination>,
+    backends: &Rc<Backends>,
+    mut client: TcpStream,
+) {
+    let (mut first, mut tls) = (Vec::new(), Tls::default());
+    let said = async {
+        read_first(&mut client, &mut first).await?;
+        if detect_first(&mut client, &mut first).await? == Detected::TlsClientHello {
+            tls = tls_of(shared, &mut client, &mut first).await?;
+        }
+        Ok::<_, io::Error>(())
+    };
+    // One that stays silent waits for the server to speak, inside TLS.
+    if let Ok(Err(error)) = timeout(OWN_TLS_WAIT, said).await {
+        tracing::debug!(%error, "a client broke off");
+        return client.abort();
+    }
+    let attempts = Attempts::new(shared, backends, destination.original());
+    attempts.relay(None, (first, client), tls).await;
 }
 
 /// A service that declares HTTP, whose clients speak first. Either version is served, as servers do

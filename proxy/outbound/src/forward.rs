@@ -15,7 +15,7 @@ use leno_tls::refused_by_server;
 use smallvec::SmallVec;
 
 use crate::Shared;
-use crate::backends::{Backends, Remote, cause};
+use crate::backends::{Backends, Remote};
 use crate::connect::REFUSED_BY_SERVER;
 use crate::destination::{Destination, Route};
 use crate::egress;
@@ -187,7 +187,7 @@ impl<R: Request> Attempts<'_, R> {
             let pick = match self.pick() {
                 Ok(pick) => pick,
                 Err(reason) if self.waits_for_endpoints(reason).await => continue,
-                Err(reason) => return self.nowhere(503, cause(reason)),
+                Err(reason) => return self.nowhere(503, self.backends.cause(reason)),
             };
             if let Some(forwarded) = self.attempt(pick).await {
                 return forwarded;
@@ -237,8 +237,12 @@ impl<R: Request> Attempts<'_, R> {
         let got = server::get(self.shared, pick.endpoint(), self.request, deadline).await;
         let mut server = match got {
             Ok(server) => server,
-            Err(error) => return self.not_connected(&pick, &error).await,
+            Err(error) => {
+                self.backends.opened(Some(error.cause()));
+                return self.not_connected(&pick, &error).await;
+            }
         };
+        self.backends.opened(None);
         let done = self.exchange(&pick, &mut server, deadline).await;
         let (same_endpoint, cause) = match self.verdict(&pick, &done, &server) {
             Verdict::Done => {

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::destination::{Destination, Route};
+use crate::external::with_remedy;
 use crate::forward::{Forwarded, forward};
 use crate::request::OfHttp1;
 
@@ -23,7 +24,7 @@ pub(crate) async fn serve_http1(
         let _busy = shared.activity.enter();
         match forward(shared, destination, &mut OfHttp1 { client, head, of_http2: false }).await {
             Forwarded::Done(done) => client.conclude(head, &done).await,
-            Forwarded::Failed(status, cause) => client.fail(head, status, cause).await,
+            Forwarded::Failed(status, cause) => client.fail(head, status, with_remedy(cause)).await,
             Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
         }
     };
@@ -53,7 +54,7 @@ async fn serve_call((shared, destination, request): Job) {
     let mut call = Call::new(request);
     match forward(&shared, &destination, &mut call).await {
         Forwarded::Done(done) => call.conclude(&done),
-        Forwarded::Failed(status, cause) => call.fail(status, cause),
+        Forwarded::Failed(status, cause) => call.fail(status, with_remedy(cause)),
         Forwarded::Answered(answer) => call.respond(&answer.answer()),
     }
 }

@@ -17,6 +17,7 @@ mod backends;
 mod connect;
 mod destination;
 mod egress;
+mod external;
 mod first;
 mod forward;
 mod greeting;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 
 use leno_discovery::Directory;
 use leno_http::{Limits, Tasks, Version};
+use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
@@ -65,6 +67,8 @@ pub struct Parts {
     pub activity: Rc<Activity>,
     /// Bounds of the HTTP engine.
     pub limits: Limits,
+    /// Addresses of what is outside of the mesh.
+    pub names: Names,
     /// Where everything accepted goes, whatever its original destination.
     pub fixed: Option<Fixed>,
 }
@@ -101,6 +105,7 @@ pub(crate) struct Shared {
     pub(crate) egress: EgressPolicy,
     pub(crate) client_namespace: Arc<str>,
     pub(crate) tls: Connector,
+    pub(crate) names: Names,
     pub(crate) registry: Rc<Registry>,
     pub(crate) activity: Rc<Activity>,
     pub(crate) limits: Limits,
@@ -151,6 +156,7 @@ impl Outbound {
             egress: EgressPolicy::new(parts.directory.server_policy()),
             client_namespace: parts.workload.namespace,
             tls: parts.tls,
+            names: parts.names,
             registry: parts.registry,
             activity: parts.activity,
             limits: parts.limits,
@@ -210,6 +216,9 @@ impl Outbound {
                 Protocol::Detect => {
                     first::serve(&self.shared, &destination, &backends, stream).await;
                 }
+                Protocol::Opaque if backends.originates_tls() => {
+                    first::serve_outside(&self.shared, &destination, &backends, stream).await;
+                }
                 Protocol::Opaque => {
                     let original = destination.original();
                     opaque::relay(&self.shared, &backends, original, stream).await;
@@ -256,6 +265,7 @@ pub(crate) mod tests {
             registry: Rc::default(),
             activity: Rc::default(),
             limits: Limits::default(),
+            names: Names::new(leno_names::Resolvers::new(Vec::new())),
             fixed: None,
         })
     }

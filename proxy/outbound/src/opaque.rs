@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
 use crate::Shared;
-use crate::backends::{Backends, Remote, cause};
+use crate::backends::{Backends, Remote};
 use crate::connect::{REFUSED_BY_SERVER, open as open_channel, to_own_application};
 use crate::first::tls_of;
 use crate::greeting::{Greeting, greet};
@@ -154,14 +154,15 @@ impl<'a> Attempts<'a> {
             let pick = match self.backends.pick(&self.tried) {
                 Ok(pick) => pick,
                 Err(reason) => {
-                    self.backends.nobody().error(cause(reason));
+                    self.backends.nobody().error(self.backends.cause(reason));
                     let tried = &self.tried;
                     tracing::debug!(%reason, ?tried, "no endpoint for an opaque connection");
                     return None;
                 }
             };
             let started = Instant::now();
-            match open_channel(self.shared, pick.endpoint(), &[Alpn::Opaque]).await {
+            match open_channel(self.shared, pick.endpoint(), &[Alpn::Opaque], self.tls.is_tls).await
+            {
                 Ok(channel) => {
                     pick.observe(started.elapsed(), Instant::now());
                     let within = self.backends.requests().stream_timeout();

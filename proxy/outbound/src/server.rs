@@ -123,7 +123,7 @@ async fn find(shared: &Shared, remote: &Remote, http2: bool) -> Result<Server, G
         count(shared, true);
         return Ok(Server { reused: true, is_mesh, way: Way::Http1(pooled) });
     }
-    let channel = connect::open(shared, remote, &[Alpn::Http1]).await?;
+    let channel = connect::open(shared, remote, &[Alpn::Http1], false).await?;
     count(shared, false);
     Ok(Server { reused: false, is_mesh, way: Way::Http1(Conn::new(channel)) })
 }
@@ -138,7 +138,7 @@ async fn over_http2(
     shared: &Shared,
     remote: &Remote,
 ) -> Result<Option<(Watched, Refused)>, Rc<OpenError>> {
-    let channel = connect::open(shared, remote, Alpn::HTTP).await?;
+    let channel = connect::open(shared, remote, Alpn::HTTP, false).await?;
     if channel.alpn() == Some(Alpn::Http1) {
         remote.http1_only.set(true);
         remote.pool.put(Conn::new(channel), None);

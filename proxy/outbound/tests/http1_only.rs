@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use leno_discovery::Directory;
 use leno_http::Limits;
+use leno_names::{Names, Resolvers};
 use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::Registry;
 use leno_tls::{Credentials, Keyring};
@@ -128,6 +129,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
             name: "".into(),
             protocol: Protocol::Http1,
             endpoints: [endpoint].into(),
+            external: None,
         }],
         routes: [].into(),
         traffic: [].into(),
@@ -140,6 +142,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
         registry: Rc::new(Registry::new()),
         activity: Rc::default(),
         limits: Limits::default(),
+        names: Names::new(Resolvers::new(Vec::new())),
         fixed: Some(Fixed { resolution, port: PORT }),
     }))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use leno_discovery::Directory;
 use leno_http::Limits;
+use leno_names::{Names, Resolvers};
 use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::Registry;
 use leno_tls::Keyring;
@@ -37,6 +38,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
             name: "".into(),
             protocol,
             endpoints: endpoints.iter().map(endpoint).collect(),
+            external: None,
         }],
         routes: [].into(),
         traffic: [].into(),
@@ -49,6 +51,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
         registry: Rc::new(Registry::new()),
         activity: Rc::default(),
         limits: Limits::default(),
+        names: Names::new(Resolvers::new(Vec::new())),
         fixed: Some(Fixed { resolution, port: PORT }),
     })
 }

@@ -82,6 +82,10 @@ counters! {
     OutboundHandshake = "leno_tls_handshakes" r#"direction="outbound""#,
     /// TLS handshakes between proxies that succeeded.
     InboundHandshake = "leno_tls_handshakes" r#"direction="inbound""#,
+    /// TLS handshakes with servers outside of the mesh that failed.
+    ExternalHandshakeFailed = "leno_external_tls_handshake_failures" "",
+    /// TLS handshakes with servers outside of the mesh that succeeded.
+    ExternalHandshake = "leno_external_tls_handshakes" "",
     /// Requests by whether their connection to the server had been used before.
     OutboundPoolReused = "leno_pool_requests" r#"direction="outbound",connection="reused""#,
     /// Requests by whether their connection to the server had been used before.

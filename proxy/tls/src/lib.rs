@@ -10,6 +10,8 @@
 //! first bytes ─► sniff ─► Mesh | Other | NeedMore
 //! ```
 //!
+//! An [`Originator`] begins TLS with a server outside of the mesh, which has no identity but a name.
+//!
 //! Certificate chains are validated by webpki; this crate adds what SPIFFE asks: exactly one URI in
 //! the certificate, of the own trust domain, and on the client's side the very identity expected. A
 //! certificate that is refused is refused with a [`Refusal`] that names the reason. An acceptor that is
@@ -22,6 +24,7 @@ mod connector;
 mod credentials;
 mod error;
 mod keyring;
+mod originate;
 mod refusal;
 mod session;
 mod sniff;
@@ -35,6 +38,7 @@ pub use connector::{Acceptor, ClientIdentity, Connector, HANDSHAKE_TIMEOUT};
 pub use credentials::{Credentials, CredentialsError};
 pub use error::{HandshakeError, refused_by_server};
 pub use keyring::Keyring;
+pub use originate::{OriginationError, Originator};
 pub use refusal::Refusal;
 pub use sniff::{ClientHello, Sniffed, client_hello, sniff};
 pub use stream::{Alpn, MeshStream};

@@ -54,7 +54,7 @@ impl Alpn {
 }
 
 /// A TLS connection of the mesh, whose other side is known unless an acceptor was told that it need
-/// not be.
+/// not be; or of a proxy with a server outside of the mesh, which has a name in place of an identity.
 #[derive(Debug)]
 pub struct MeshStream {
     tls: Box<Tls>,

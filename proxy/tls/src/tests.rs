@@ -7,6 +7,7 @@ mod first;
 mod liar;
 mod memory;
 mod optional;
+mod outside;
 
 use std::time::Duration;
 

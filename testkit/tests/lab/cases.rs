@@ -10,6 +10,7 @@ mod disturbance;
 mod egress;
 mod encryption;
 mod explain;
+mod external;
 mod http;
 mod http2;
 mod life;
@@ -65,7 +66,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 13] {
         ("conformance", conformance::cases()),
         ("explain", explain::cases()),
         ("traffic", [traffic::cases(), shared_limits::cases()].into_iter().flatten().collect()),
-        ("egress", egress::cases()),
+        ("egress", [egress::cases(), external::cases()].into_iter().flatten().collect()),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),

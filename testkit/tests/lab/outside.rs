@@ -24,6 +24,9 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
+    /// Its second address.
+    pub(crate) const SECOND: &str = "198.51.100.3";
+
     /// Makes it beside a mesh that runs.
     pub(crate) fn beside(lab: &Lab) -> Result<Self> {
         let outside = Outside { name: format!("{}-out", lab.name()), programs: Vec::new() };
@@ -36,6 +39,8 @@ impl Outside {
         ip(&["-n", &switch, "link", "set", "outside", "up"])?;
         let address = format!("{ADDRESS}/24");
         ip(&["-n", own, "address", "add", &address, "dev", "eth0"])?;
+        let second = format!("{}/24", Self::SECOND);
+        ip(&["-n", own, "address", "add", &second, "dev", "eth0"])?;
         ip(&["-n", own, "link", "set", "eth0", "up"])?;
         ip(&["-n", own, "link", "set", "lo", "up"])?;
         ip(&["-n", own, "route", "add", "default", "via", "198.51.100.1"])?;

@@ -2,6 +2,7 @@
 
 mod filter;
 mod stream;
+mod tls;
 
 use std::collections::BTreeSet;
 
@@ -9,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_types::{check_label, check_subdomain};
 
 pub(super) use stream::{tcp_route, tls_route};
+pub(super) use tls::backend_tls_policy;
 
 use super::kubernetes::metadata;
 use super::{Check, Cursor, Name};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Namespace, Service, ServicePort};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -40,6 +40,10 @@ pub(super) fn namespace(check: &mut Check<'_>, at: &Cursor<'_>, namespace: &Name
     }
 }
 
+pub(super) fn config_map(check: &mut Check<'_>, at: &Cursor<'_>, object: &ConfigMap) {
+    metadata(check, at, &object.metadata, Name::Subdomain);
+}
+
 pub(super) fn service(check: &mut Check<'_>, at: &Cursor<'_>, service: &Service) {
     metadata(check, at, &service.metadata, Name::Label);
     let spec = at.key("spec");
@@ -64,6 +68,9 @@ pub(super) fn service(check: &mut Check<'_>, at: &Cursor<'_>, service: &Service)
         check.fail(&spec.key("clusterIPs"), format!("should begin with clusterIP, {cluster_ip}"));
     }
     let external = wanted.type_.as_deref() == Some("ExternalName");
+    if external {
+        external_name(check, &spec.key("externalName"), wanted.external_name.as_deref());
+    }
     let ports = wanted.ports.as_deref().unwrap_or_default();
     let at = spec.key("ports");
     if ports.is_empty() && !headless && !external {
@@ -73,6 +80,26 @@ pub(super) fn service(check: &mut Check<'_>, at: &Cursor<'_>, service: &Service)
         check.fail(&at, format!("{} are more than {MAX_PORTS}", ports.len()));
     }
     service_ports(check, &at, ports);
+}
+
+/// The name that an alias stands for: in full, as a resolver has it.
+fn external_name(check: &mut Check<'_>, at: &Cursor<'_>, name: Option<&str>) {
+    let name = name.unwrap_or_default();
+    if name.is_empty() {
+        check.fail(at, "is missing: a Service of type ExternalName is another name for it");
+    } else if name.parse::<IpAddr>().is_ok() {
+        let reason = "is an address: use a Service without selector, and an EndpointSlice with it";
+        check.fail(at, reason);
+    } else {
+        host(check, at, name);
+    }
+}
+
+fn host(check: &mut Check<'_>, at: &Cursor<'_>, name: &str) {
+    let whole = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    if let Err(error) = leno_types::check_subdomain("host name", &whole) {
+        check.fail(at, error.to_string());
+    }
 }
 
 fn service_ports(check: &mut Check<'_>, at: &Cursor<'_>, ports: &[ServicePort]) {
@@ -147,10 +174,11 @@ fn endpoint(check: &mut Check<'_>, at: &Cursor<'_>, family: &str, endpoint: &End
         check.fail(&addresses, format!("should be 1 to {MAX_ADDRESSES} addresses"));
     }
     for (index, text) in endpoint.addresses.iter().enumerate() {
+        let at = addresses.index(index);
         if family == "FQDN" {
+            host(check, &at, text);
             continue;
         }
-        let at = addresses.index(index);
         match check.address(&at, text) {
             Some(IpAddr::V4(_)) if family == "IPv6" => {
                 check.fail(&at, format!("{text} is not an IPv6 address, as addressType says"));

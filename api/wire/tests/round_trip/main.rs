@@ -1,6 +1,7 @@
 //! What is sent is received as the same value; what is garbage is an error.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+mod external;
 mod routes;
 mod traffic;
 
@@ -56,6 +57,7 @@ prop_compose! {
         traffic in traffic::traffic(),
     ) -> Service {
         let port = |(port, (name, protocol, endpoints)): (u16, (String, _, Vec<_>))| ServicePort {
+            external: port.is_multiple_of(2).then(|| external::of(port)),
             port, name: name.into(), protocol, endpoints: endpoints.into(),
         };
         let ports = ports.into_iter().map(port).collect();

@@ -96,9 +96,10 @@ fn backend(lines: &mut Lines, one: &BackendAnswer) {
     }
     for endpoint in one.endpoints.iter().take(MAX_ENDPOINTS) {
         let who = endpoint.workload.as_deref().unwrap_or("outside of the mesh");
-        let how = match &endpoint.identity {
-            Some(identity) => format!("mTLS, {identity}"),
-            None => "plaintext".to_owned(),
+        let how = match (&endpoint.identity, &endpoint.tls) {
+            (Some(identity), _) => format!("mTLS, {identity}"),
+            (None, Some(tls)) => format!("TLS with {tls}"),
+            (None, None) => "plaintext".to_owned(),
         };
         lines.add("", &format!("  {who} {} ({how})", endpoint.address));
     }

@@ -19,6 +19,7 @@ pub(super) fn policies(mesh: &Mesh, findings: &mut Findings<'_>) {
                 &policy.spec.target_refs
             }
             Object::RateLimitPolicy(policy) => &policy.spec.target_refs,
+            Object::BackendTlsPolicy(policy) => &policy.spec.target_refs,
             _ => continue,
         };
         let namespace = object.key().namespace;

@@ -148,10 +148,12 @@ pub struct MirrorAnswer {
 pub struct EndpointAnswer {
     /// The instance, where it is one of the mesh.
     pub workload: Option<String>,
-    /// Its address, with the port.
+    /// Its address, or its name outside of the mesh, with the port.
     pub address: String,
-    /// Whom the proxy expects over mTLS; none means plaintext.
+    /// Whom the proxy expects over mTLS; none means plaintext, or TLS with a server outside.
     pub identity: Option<String>,
+    /// Whom the proxy asks for over TLS, and who says so; none means that it begins none.
+    pub tls: Option<String>,
 }
 
 /// How long a request may take; none means without end.
@@ -321,7 +323,20 @@ impl BackendAnswer {
     }
 
     pub(super) fn of_port(service: &Service, port: &ServicePort, share: f64) -> Self {
-        let endpoints = port.endpoints.iter().flat_map(EndpointAnswer::of).collect();
+        let mut endpoints: Vec<_> = port.endpoints.iter().flat_map(EndpointAnswer::of).collect();
+        if let Some(external) = &port.external {
+            endpoints.extend(external.names.iter().map(|name| EndpointAnswer {
+                workload: None,
+                address: format!("{}:{}", name.host, name.port),
+                identity: None,
+                tls: None,
+            }));
+            let tls = external.tls.as_ref();
+            let tls = tls.map(|tls| format!("{}, by {}", tls.hostname, tls.source));
+            for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.identity.is_none()) {
+                endpoint.tls.clone_from(&tls);
+            }
+        }
         Self { endpoints, ..Self::empty(service.name.to_string(), port.port, share) }
     }
 
@@ -345,6 +360,7 @@ impl EndpointAnswer {
             workload: endpoint.workload.as_ref().map(ToString::to_string),
             address: address.to_string(),
             identity: endpoint.identity.as_ref().map(ToString::to_string),
+            tls: None,
         })
     }
 }

@@ -109,7 +109,7 @@ fn port<'a>(service: &'a ServiceRow, section: &str) -> Option<&'a ServicePortRow
 }
 
 /// Whether a section is this port: by its name, else by its number.
-fn is_named(port: &ServicePortRow, section: &str) -> bool {
+pub(super) fn is_named(port: &ServicePortRow, section: &str) -> bool {
     *port.name == *section || section.parse() == Ok(port.number)
 }
 

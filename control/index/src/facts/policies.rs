@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leno_resources::ObjectKey;
 use leno_types::ServiceName;
 
+use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 
 /// The rows of policies of one kind, and what leads from their targets to them.
@@ -34,6 +35,12 @@ impl PolicyRow for RateLimitRow {
     }
 }
 
+impl PolicyRow for BackendTlsRow {
+    fn targets(&self) -> &[TargetRow] {
+        &self.targets
+    }
+}
+
 impl<R> Default for Attached<R> {
     fn default() -> Self {
         Self { rows: BTreeMap::new(), services: BTreeMap::new(), objects: BTreeMap::new() }
@@ -51,6 +58,11 @@ impl<R: PolicyRow> Attached<R> {
     pub(crate) fn of_object(&self, object: &ObjectKey) -> impl Iterator<Item = &R> {
         let keys = self.objects.get(object).into_iter().flatten();
         keys.filter_map(|key| self.rows.get(key))
+    }
+
+    /// All of them, by name.
+    pub(super) fn rows(&self) -> impl Iterator<Item = &R> {
+        self.rows.values()
     }
 
     pub(super) fn put(&mut self, key: &ObjectKey, row: R) {

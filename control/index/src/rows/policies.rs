@@ -44,7 +44,7 @@ pub(crate) fn rate_limits(policy: &RateLimitPolicy) -> RateLimitRow {
 }
 
 /// None of a kind that no policy attaches to, which is refused where documents are read.
-fn row(target: &PolicyTarget, namespace: &str) -> Option<TargetRow> {
+pub(super) fn row(target: &PolicyTarget, namespace: &str) -> Option<TargetRow> {
     let kind = match target.kind.as_str() {
         "Service" => {
             let name = ServiceName::new(namespace, &target.name).ok()?;

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod changes;
+mod external;
 mod orders;
 mod policies;
 mod routes;

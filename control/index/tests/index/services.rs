@@ -169,7 +169,7 @@ spec: {clusterIP: None, clusterIPs: [None], ports: [{name: http, port: 80}]}
 }
 
 #[test]
-fn an_external_name_is_no_service_of_the_mesh() {
+fn an_external_name_without_ports_is_an_alias_in_dns_alone() {
     let mut index = shop();
     let changed = put(
         &mut index,

@@ -1,0 +1,85 @@
+//! Mistakes about what is outside of the mesh: authorities that are not there, TLS where there is mTLS,
+//! requests in clear.
+
+use leno_resources::Object;
+use leno_resources::gateway::BackendTlsPolicy;
+use leno_types::mesh::{Roots, Service, ServicePort};
+use leno_types::{Protocol, ServiceName};
+
+use super::finding::{Findings, Wrong};
+use crate::mesh::Mesh;
+
+/// The port of HTTP within TLS (RFC 9110 section 4.2.2).
+const HTTPS: u16 = 443;
+
+pub(super) fn external(mesh: &Mesh, findings: &mut Findings<'_>) {
+    for (at, object) in findings.objects() {
+        match object {
+            Object::BackendTlsPolicy(policy) => self::policy(mesh, findings, (at, policy)),
+            Object::Service(_) => {
+                let key = object.key();
+                let Ok(name) = ServiceName::new(&key.namespace, &key.name) else { continue };
+                if let Some(service) = mesh.index.service(&name) {
+                    in_clear(findings, at, &service);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn policy(mesh: &Mesh, findings: &mut Findings<'_>, (at, policy): (usize, &BackendTlsPolicy)) {
+    let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+    for (index, target) in policy.spec.target_refs.iter().enumerate() {
+        let Ok(name) = ServiceName::new(namespace, &target.name) else { continue };
+        let Some(service) = mesh.index.service(&name) else { continue };
+        if let Some(why) = service.ports.iter().find_map(missing) {
+            let remedy = "make it, with certificates in PEM under the key ca.crt".to_owned();
+            let reason = format!("{why}, so that nothing is sent to {name}");
+            let wrong = Wrong::error("authorities-missing", reason, remedy);
+            findings.push(at, "spec.validation.caCertificateRefs", wrong);
+            return;
+        }
+        let endpoints = || service.ports.iter().flat_map(|port| port.endpoints.iter());
+        let named = service.ports.iter().filter_map(|port| port.external.as_ref());
+        let has_names = named.into_iter().any(|external| !external.names.is_empty());
+        if !has_names && endpoints().next().is_some() && endpoints().all(|e| e.identity.is_some()) {
+            let reason = format!(
+                "every endpoint of {name} has a proxy, with which there is mTLS in any case: the \
+                 policy holds for nothing"
+            );
+            let remedy = "attach it to a Service of something outside of the mesh".to_owned();
+            let wrong = Wrong::warning("tls-of-the-mesh", reason, remedy);
+            findings.push(at, &format!("spec.targetRefs[{index}]"), wrong);
+        }
+    }
+}
+
+fn missing(port: &ServicePort) -> Option<&str> {
+    match &port.external.as_ref()?.tls.as_ref()?.roots {
+        Roots::Missing(why) => Some(why),
+        _ => None,
+    }
+}
+
+/// Requests to the port of HTTPS outside, with which nobody begins TLS.
+fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
+    for port in service.ports.iter().filter(|port| port.protocol != Protocol::Opaque) {
+        let Some(external) = port.external.as_ref().filter(|external| external.tls.is_none())
+        else {
+            continue;
+        };
+        let Some(name) = external.names.iter().find(|name| name.port == HTTPS) else { continue };
+        // On the same port the application begins TLS itself.
+        if port.port == HTTPS && port.protocol == Protocol::Detect {
+            continue;
+        }
+        let (host, number) = (&name.host, port.port);
+        let reason = format!("requests to port {number} go to {host}:443 in clear");
+        let remedy = format!(
+            "attach a BackendTLSPolicy with hostname {host}, or declare appProtocol: https if the \
+             application speaks TLS itself"
+        );
+        findings.push(at, "spec.ports", Wrong::warning("external-in-clear", reason, remedy));
+    }
+}

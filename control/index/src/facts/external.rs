@@ -1,0 +1,89 @@
+//! Authorities among the facts, and how TLS is begun with a service.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leno_resources::{ConfigMap, ObjectKey};
+use leno_types::ServiceName;
+use leno_types::mesh::{Origination, Roots};
+
+use super::{Facts, Touched};
+use crate::rows::external::{self, BackendTlsRow};
+use crate::rows::policies::TargetRow;
+
+/// The authorities in each `ConfigMap`, or why there are none in it.
+pub(super) type Authorities = BTreeMap<ObjectKey, Result<Vec<Vec<u8>>, &'static str>>;
+
+impl Facts {
+    /// Takes the authorities of a `ConfigMap`; whether a policy refers to it or may later.
+    pub(super) fn put_authorities(
+        &mut self,
+        key: &ObjectKey,
+        object: &ConfigMap,
+        touched: &mut Touched,
+    ) -> bool {
+        self.authorities.insert(key.clone(), external::authorities(object));
+        self.touch_referring_to(key, touched);
+        true
+    }
+
+    pub(super) fn remove_authorities(&mut self, key: &ObjectKey, touched: &mut Touched) {
+        if self.authorities.remove(key).is_some() {
+            self.touch_referring_to(key, touched);
+        }
+    }
+
+    fn touch_referring_to(&self, key: &ObjectKey, touched: &mut Touched) {
+        let refers = |row: &&BackendTlsRow| {
+            row.namespace == key.namespace && row.authorities.contains(&key.name)
+        };
+        for row in self.backend_tls.rows().filter(refers) {
+            self.touch_targets(&row.targets, touched);
+        }
+    }
+
+    /// How TLS is begun at a port of a service: by the policy of the port, else by that of the service;
+    /// of two for the same by the older one, then by the first by name.
+    pub(crate) fn origination(
+        &self,
+        service: &ServiceName,
+        is_port: impl Fn(&str) -> bool,
+    ) -> Option<Origination> {
+        let rank = |row: &BackendTlsRow| {
+            let of_targets = row.targets.iter().filter_map(|target| match target {
+                TargetRow::Service(of, Some(section)) if of == service => {
+                    is_port(section).then_some(0)
+                }
+                TargetRow::Service(of, None) if of == service => Some(1),
+                _ => None,
+            });
+            of_targets.min()
+        };
+        let ranked = self.backend_tls.of_service(service);
+        let ranked = ranked.filter_map(|row| Some((rank(row)?, &row.precedence, row)));
+        let (_, _, row) = ranked.min_by_key(|(rank, precedence, _)| (*rank, *precedence))?;
+        Some(Origination {
+            source: format!("BackendTLSPolicy {}/{}", row.namespace, row.precedence.1).into(),
+            hostname: Arc::clone(&row.hostname),
+            roots: self.roots(row),
+            names: Arc::clone(&row.names),
+        })
+    }
+
+    fn roots(&self, row: &BackendTlsRow) -> Roots {
+        if row.authorities.is_empty() {
+            return Roots::System;
+        }
+        let mut all = Vec::new();
+        for name in &row.authorities {
+            let kind = leno_resources::Kind::ConfigMap;
+            let key = ObjectKey { kind, namespace: row.namespace.clone(), name: name.clone() };
+            match self.authorities.get(&key) {
+                Some(Ok(certificates)) => all.extend(certificates.iter().cloned()),
+                Some(Err(why)) => return Roots::Missing(format!("{key}: {why}").into()),
+                None => return Roots::Missing(format!("there is no {key}").into()),
+            }
+        }
+        Roots::Given(all.into())
+    }
+}

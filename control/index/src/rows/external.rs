@@ -1,0 +1,77 @@
+//! What is outside of the mesh as rows: names, and how TLS is begun there.
+
+use std::sync::Arc;
+
+use leno_resources::gateway::{AUTHORITIES_KEY, BackendTlsPolicy, SubjectAltNameType};
+use leno_resources::{ConfigMap, EndpointSlice};
+use leno_types::mesh::SubjectName;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use super::policies::{TargetRow, row};
+
+/// A policy of how TLS is begun with services.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BackendTlsRow {
+    /// Its age in seconds of Unix time, and its name: of two for one service the older one holds
+    /// (GEP-713), then the first by name.
+    pub(crate) precedence: (i64, String),
+    pub(crate) namespace: String,
+    pub(crate) targets: Vec<TargetRow>,
+    pub(crate) hostname: Arc<str>,
+    pub(crate) names: Arc<[SubjectName]>,
+    /// The `ConfigMap`s with its authorities; none means those of the machine.
+    pub(crate) authorities: Vec<String>,
+}
+
+/// A name as it is asked for: without the dot at its end, in lower case.
+pub(crate) fn host(text: &str) -> Arc<str> {
+    text.trim_end_matches('.').to_ascii_lowercase().into()
+}
+
+/// The endpoints of a slice that are known by name, those that are ready.
+pub(crate) fn names(slice: &EndpointSlice) -> Vec<Arc<str>> {
+    if slice.address_type != "FQDN" {
+        return Vec::new();
+    }
+    let ready = slice.endpoints.iter().flatten().filter(|endpoint| {
+        let conditions = endpoint.conditions.as_ref();
+        conditions.and_then(|conditions| conditions.ready).unwrap_or(true)
+    });
+    ready.filter_map(|endpoint| endpoint.addresses.first().map(|name| host(name))).collect()
+}
+
+pub(crate) fn backend_tls(policy: &BackendTlsPolicy) -> Option<BackendTlsRow> {
+    let namespace = policy.metadata.namespace.as_deref()?;
+    let validation = &policy.spec.validation;
+    let names = validation.subject_alt_names.iter().flatten().filter_map(|name| match name.kind {
+        SubjectAltNameType::Hostname => {
+            name.hostname.as_deref().map(|h| SubjectName::Host(host(h)))
+        }
+        SubjectAltNameType::Uri => name.uri.as_deref().map(|uri| SubjectName::Uri(uri.into())),
+    });
+    let created = policy.metadata.creation_timestamp.as_ref();
+    let age = created.map_or(i64::MAX, |time| time.0.as_second());
+    let references = validation.ca_certificate_refs.iter().flatten();
+    Some(BackendTlsRow {
+        precedence: (age, policy.metadata.name.clone().unwrap_or_default()),
+        namespace: namespace.to_owned(),
+        targets: policy.spec.target_refs.iter().filter_map(|one| row(one, namespace)).collect(),
+        hostname: host(&validation.hostname),
+        names: names.collect(),
+        authorities: references.map(|reference| reference.name.clone()).collect(),
+    })
+}
+
+/// The certificates of a `ConfigMap` in DER; an error where there are none.
+pub(crate) fn authorities(object: &ConfigMap) -> Result<Vec<Vec<u8>>, &'static str> {
+    let pem = object.data.as_ref().and_then(|texts| texts.get(AUTHORITIES_KEY));
+    let pem = pem.ok_or("it has no ca.crt")?;
+    let certificates = CertificateDer::pem_slice_iter(pem.as_bytes());
+    let certificates: Result<Vec<_>, _> =
+        certificates.map(|one| one.map(|der| der.to_vec())).collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err("its ca.crt is no certificate in PEM"),
+    }
+}

@@ -1,0 +1,163 @@
+//! Answers of the host's resolvers, kept for as long as they hold.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::RData;
+
+/// Most answers kept: each is a name and family that some workload asks for again and again.
+const MAX_ANSWERS: usize = 1024;
+/// Longest answer that is kept, in bytes: what fits a datagram that fits every path.
+const MAX_LENGTH: usize = 1232;
+/// How long an answer is kept at the most, whatever it says of itself.
+const MAX_HOLD: Duration = Duration::from_secs(300);
+
+/// Answers by the question they are to, less its number.
+#[derive(Debug, Default)]
+pub(super) struct Cache(Mutex<HashMap<Vec<u8>, Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    answer: Message,
+    since: Instant,
+    hold: Duration,
+}
+
+impl Cache {
+    /// The answer to a question, with its number and what is left of its time.
+    pub(super) fn get(&self, question: &[u8], now: Instant) -> Option<Vec<u8>> {
+        let (id, rest) = split(question)?;
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = now.saturating_duration_since(kept.get(rest)?.since);
+        if age >= kept.get(rest)?.hold {
+            kept.remove(rest);
+            return None;
+        }
+        let mut answer = kept.get(rest)?.answer.clone();
+        drop(kept);
+        answer.metadata.id = id;
+        let seconds = u32::try_from(age.as_secs()).unwrap_or(u32::MAX);
+        let sections = [&mut answer.answers, &mut answer.authorities, &mut answer.additionals];
+        for record in sections.into_iter().flatten() {
+            record.ttl = record.ttl.saturating_sub(seconds);
+        }
+        answer.to_vec().ok()
+    }
+
+    /// Keeps an answer if it holds for a time.
+    pub(super) fn put(&self, question: &[u8], answer: &[u8], now: Instant) {
+        let Some((_, rest)) = split(question).filter(|_| answer.len() <= MAX_LENGTH) else {
+            return;
+        };
+        let Ok(answer) = Message::from_vec(answer) else { return };
+        let hold = holds(&answer).min(MAX_HOLD);
+        if hold.is_zero() {
+            return;
+        }
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MAX_ANSWERS {
+            kept.retain(|_, one| now.saturating_duration_since(one.since) < one.hold);
+        }
+        if kept.len() >= MAX_ANSWERS {
+            // Whoever asks for so many names is not helped by a cache.
+            kept.clear();
+        }
+        kept.insert(rest.to_vec(), Kept { answer, since: now, hold });
+    }
+}
+
+fn split(question: &[u8]) -> Option<(u16, &[u8])> {
+    let (id, rest) = question.split_first_chunk()?;
+    Some((u16::from_be_bytes(*id), rest))
+}
+
+/// How long an answer holds; zero where it may not be kept.
+fn holds(answer: &Message) -> Duration {
+    let seconds = match answer.metadata.response_code {
+        _ if answer.metadata.truncation => None,
+        ResponseCode::NoError if !answer.answers.is_empty() => {
+            answer.answers.iter().map(|record| record.ttl).min()
+        }
+        // "There is none" holds as long as its zone says (RFC 2308 section 5).
+        ResponseCode::NoError | ResponseCode::NXDomain => {
+            answer.authorities.iter().find_map(|record| match &record.data {
+                RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
+                _ => None,
+            })
+        }
+        _ => None,
+    };
+    Duration::from_secs(seconds.unwrap_or(0).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::op::{OpCode, Query};
+    use hickory_proto::rr::rdata::SOA;
+    use hickory_proto::rr::{Name, Record, RecordType};
+
+    use super::*;
+
+    fn question(id: u16, host: &str) -> Vec<u8> {
+        let mut message = Message::query();
+        message.metadata.id = id;
+        message.add_query(Query::query(Name::from_ascii(host).unwrap(), RecordType::A));
+        message.to_vec().unwrap()
+    }
+
+    fn answer(host: &str, code: ResponseCode, ttl: Option<u32>) -> Vec<u8> {
+        let name = Name::from_ascii(host).unwrap();
+        let mut message = Message::response(1, OpCode::Query);
+        message.metadata.response_code = code;
+        message.add_query(Query::query(name.clone(), RecordType::A));
+        if let Some(ttl) = ttl {
+            let data = RData::A("192.0.2.1".parse().unwrap());
+            message.add_answer(Record::from_rdata(name, ttl, data));
+        }
+        message.to_vec().unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_kept_for_its_time_and_grows_old_meanwhile() {
+        let (cache, now) = (Cache::default(), Instant::now());
+        let asked = question(7, "a.example.");
+        cache.put(&asked, &answer("a.example.", ResponseCode::NoError, Some(10)), now);
+        let got = cache.get(&question(9, "a.example."), now + Duration::from_secs(4)).unwrap();
+        let got = Message::from_vec(&got).unwrap();
+        assert_eq!((got.metadata.id, got.answers[0].ttl), (9, 6));
+        assert_eq!(cache.get(&question(9, "b.example."), now), None);
+        assert_eq!(cache.get(&asked, now + Duration::from_secs(10)), None);
+    }
+
+    #[test]
+    fn failures_are_not_kept_and_no_name_is_as_long_as_its_zone_says() {
+        let (cache, now) = (Cache::default(), Instant::now());
+        let asked = question(7, "a.example.");
+        for code in [ResponseCode::ServFail, ResponseCode::NXDomain] {
+            cache.put(&asked, &answer("a.example.", code, None), now);
+            assert_eq!(cache.get(&asked, now), None, "{code}");
+        }
+        let said = answer("a.example.", ResponseCode::NXDomain, None);
+        let mut message = Message::from_vec(&said).unwrap();
+        let zone = Name::from_ascii("example.").unwrap();
+        let soa = SOA::new(zone.clone(), zone.clone(), 1, 1, 1, 1, 5);
+        message.insert_authorities(vec![Record::from_rdata(zone, 600, RData::SOA(soa))]);
+        cache.put(&asked, &message.to_vec().unwrap(), now);
+        assert!(cache.get(&asked, now + Duration::from_secs(4)).is_some());
+        assert_eq!(cache.get(&asked, now + Duration::from_secs(5)), None);
+    }
+
+    #[test]
+    fn the_cache_is_bounded() {
+        let (cache, now) = (Cache::default(), Instant::now());
+        for number in 0..3 * MAX_ANSWERS {
+            let host = format!("n{number}.example.");
+            let said = answer(&host, ResponseCode::NoError, Some(60));
+            cache.put(&question(7, &host), &said, now);
+            assert!(cache.0.lock().unwrap().len() <= MAX_ANSWERS);
+            assert!(cache.get(&question(8, &host), now).is_some());
+        }
+    }
+}

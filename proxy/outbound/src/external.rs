@@ -1,0 +1,130 @@
+//! Endpoints outside of the mesh: their addresses, and TLS with them.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_names::{Found, Names};
+use leno_tls::{OriginationError, Originator};
+use leno_types::mesh::{Endpoint, NamedEndpoint, Origination};
+use tokio::sync::watch;
+
+/// The names among the endpoints of a destination, and what is known of each.
+#[derive(Debug, Default)]
+pub(crate) struct Resolved(Vec<(NamedEndpoint, watch::Receiver<Found>)>);
+
+impl Resolved {
+    /// Watches these names and no others.
+    pub(crate) fn update(&mut self, names: &Names, wanted: &[NamedEndpoint]) {
+        let same = self.0.len() == wanted.len()
+            && self.0.iter().zip(wanted).all(|((known, _), wanted)| known == wanted);
+        if !same {
+            let watch = |one: &NamedEndpoint| (one.clone(), names.watch(&one.host));
+            self.0 = wanted.iter().map(watch).collect();
+        }
+    }
+
+    /// Whether a name has other addresses than it had.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.0.iter().any(|(_, found)| found.has_changed().unwrap_or(false))
+    }
+
+    /// Whether nobody has answered yet for one of the names.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.0.iter().any(|(_, found)| matches!(*found.borrow(), Found::Pending))
+    }
+
+    /// Why there are no addresses, where there are none.
+    pub(crate) fn nothing(&self) -> Option<&'static str> {
+        self.0.iter().find_map(|(_, found)| match &*found.borrow() {
+            Found::Nothing(_) => Some(UNRESOLVED),
+            _ => None,
+        })
+    }
+
+    /// These and those that have names, one for each address: of the family of `like` where the name has
+    /// such addresses.
+    pub(crate) fn endpoints(&mut self, known: &[Endpoint], like: IpAddr) -> Arc<[Endpoint]> {
+        let mut all = known.to_vec();
+        for (name, found) in &mut self.0 {
+            let Found::Addresses(addresses) = &*found.borrow_and_update() else { continue };
+            let fits = |ip: &&IpAddr| ip.is_ipv4() == like.is_ipv4();
+            let any_fits = addresses.iter().any(|ip| fits(&ip));
+            for ip in addresses.iter().filter(|ip| !any_fits || fits(ip)) {
+                all.push(Endpoint {
+                    workload: None,
+                    addresses: vec![*ip],
+                    port: name.port,
+                    identity: None,
+                });
+            }
+        }
+        all.into()
+    }
+}
+
+/// For `leno-error` and metrics: none of the names has an address.
+pub(crate) const UNRESOLVED: &str = "external-unresolved";
+
+/// How TLS is begun with endpoints that have no identity.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    pub(crate) how: Origination,
+    /// Made once, so that sessions are resumed.
+    pub(crate) originator: Result<Originator, OriginationError>,
+}
+
+impl Outside {
+    pub(crate) fn new(how: &Origination) -> Rc<Self> {
+        let originator = Originator::new(how);
+        if let Err(error) = &originator {
+            tracing::warn!(policy = %how.source, %error, "nothing can be sent to this service");
+        }
+        Rc::new(Self { how: how.clone(), originator })
+    }
+}
+
+/// What to do about a cause, for the `leno-error` header: who reads it has no other page at hand.
+pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
+    match cause.as_bytes() {
+        b"external-unresolved" => {
+            "external-unresolved; remedy=\"check externalName or the names of the EndpointSlice, and the resolver\""
+        }
+        b"external-unknown-authority" => {
+            "external-unknown-authority; remedy=\"name its CA in caCertificateRefs of the BackendTLSPolicy\""
+        }
+        b"external-wrong-name" => {
+            "external-wrong-name; remedy=\"set hostname or subjectAltNames of the BackendTLSPolicy to a name of the certificate\""
+        }
+        b"external-expired" => {
+            "external-expired; remedy=\"the server needs a new certificate, or a clock is wrong\""
+        }
+        b"external-authorities-missing" => {
+            "external-authorities-missing; remedy=\"make the ConfigMap of the BackendTLSPolicy, with certificates in ca.crt\""
+        }
+        b"external-tls-failed" => {
+            "external-tls-failed; remedy=\"does the server speak TLS on this port? without a BackendTLSPolicy it is called in clear\""
+        }
+        _ => cause,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_begins_with_itself() {
+        for cause in [
+            UNRESOLVED,
+            "external-unknown-authority",
+            "external-wrong-name",
+            "external-expired",
+            "external-authorities-missing",
+            "external-tls-failed",
+        ] {
+            assert!(with_remedy(cause).starts_with(&format!("{cause}; remedy=\"")), "{cause}");
+        }
+        assert_eq!(with_remedy("connect-refused"), "connect-refused");
+    }
+}

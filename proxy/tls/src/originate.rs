@@ -1,0 +1,244 @@
+//! TLS with servers outside of the mesh, which have certificates of public or given authorities.
+
+use std::fs;
+use std::future::poll_fn;
+use std::sync::{Arc, OnceLock};
+
+use leno_transport::Prefixed;
+use leno_types::mesh::{Origination, Roots, SubjectName};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{
+    ClientSessionMemoryCache, Resumption, UnbufferedClientConnection, verify_server_name,
+};
+use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::ParsedCertificate;
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use crate::connector::HANDSHAKE_TIMEOUT;
+use crate::session::Session;
+use crate::stream::{Alpn, MeshStream};
+use crate::tls::Tls;
+use crate::{HandshakeError, Refusal};
+
+/// Where systems keep the authorities that they trust, in one file.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// Sessions that are remembered of one external service: its addresses are few.
+const SESSIONS: usize = 64;
+
+/// The names of RFC 7301 for what a server outside of the mesh is asked for.
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// Begins TLS with one external service, as its policy says.
+#[derive(Clone, Debug)]
+pub struct Originator {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+/// Why TLS cannot even be begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OriginationError {
+    /// The policy names no authorities that can be used.
+    #[error("no authority to check the server's certificate by: {0}")]
+    Roots(Arc<str>),
+    /// The name is none that TLS can ask for.
+    #[error("{0:?} is no name of a server")]
+    Name(Arc<str>),
+}
+
+impl Originator {
+    /// Made once for a policy: sessions are resumed within it.
+    ///
+    /// # Errors
+    /// [`OriginationError`]
+    pub fn new(how: &Origination) -> Result<Self, OriginationError> {
+        let wrong = |_| OriginationError::Name(Arc::clone(&how.hostname));
+        let name = ServerName::try_from(how.hostname.to_string()).map_err(wrong)?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = OutsideVerifier {
+            roots: roots(&how.roots)?,
+            algorithms: provider.signature_verification_algorithms,
+            names: Arc::clone(&how.names),
+        };
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .expect("the provider has suites of both versions")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        let sessions = ClientSessionMemoryCache::new(SESSIONS);
+        config.resumption = Resumption::store(Arc::new(sessions));
+        Ok(Self { config: Arc::new(config), name })
+    }
+
+    /// Makes `tcp` a TLS connection with the server that the policy names, that carries what the server
+    /// prefers of `offered`; with nothing that can be offered, the application's bytes.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]: nothing of a request was sent then.
+    pub async fn connect(
+        &self,
+        tcp: TcpStream,
+        offered: &[Alpn],
+    ) -> Result<MeshStream, HandshakeError> {
+        let alpns = offered.iter().filter_map(|alpn| match alpn {
+            Alpn::Http2 => Some(HTTP2.to_vec()),
+            Alpn::Http1 => Some(HTTP1.to_vec()),
+            Alpn::Opaque => None,
+        });
+        let (config, name) = (Arc::clone(&self.config), self.name.clone());
+        let session = UnbufferedClientConnection::new_with_alpn(config, name, alpns.collect())?;
+        let mut tls = Tls::new(Prefixed::new(Vec::new(), tcp), Session::Client(session));
+        let handshake = poll_fn(|cx| tls.poll_handshake(cx));
+        let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
+        done.map_err(|_| HandshakeError::Timeout)??;
+        // HTTP/2 only where the server has said so (RFC 9113 section 3.3).
+        let alpn = match tls.common().alpn_protocol() {
+            Some(HTTP2) => Alpn::Http2,
+            _ if offered.contains(&Alpn::Http1) => Alpn::Http1,
+            _ => Alpn::Opaque,
+        };
+        Ok(MeshStream::new(tls, Err("outside"), alpn))
+    }
+}
+
+/// The authorities of a policy.
+fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
+    match of {
+        Roots::System => system_roots(),
+        Roots::Given(certificates) => {
+            let mut roots = RootCertStore::empty();
+            let certificates = certificates.iter().map(|der| CertificateDer::from(der.as_slice()));
+            let (added, _ignored) = roots.add_parsable_certificates(certificates);
+            match added {
+                0 => Err(OriginationError::Roots("the given ones cannot be read".into())),
+                _ => Ok(Arc::new(roots)),
+            }
+        }
+        Roots::Missing(why) => Err(OriginationError::Roots(Arc::clone(why))),
+    }
+}
+
+/// Those of the machine, read once a process: hundreds, which all policies share.
+fn system_roots() -> Result<Arc<RootCertStore>, OriginationError> {
+    static SYSTEM: OnceLock<Option<Arc<RootCertStore>>> = OnceLock::new();
+    let read = || {
+        SYSTEM_ROOTS.iter().find_map(|file| {
+            let mut roots = RootCertStore::empty();
+            let pem = fs::read(file).ok()?;
+            let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+            let (added, _ignored) = roots.add_parsable_certificates(certificates);
+            (added > 0).then(|| Arc::new(roots))
+        })
+    };
+    SYSTEM.get_or_init(read).clone().ok_or_else(|| {
+        OriginationError::Roots("this machine has none: install ca-certificates".into())
+    })
+}
+
+/// Checks a chain against the authorities, and the certificate against names: those that the policy
+/// gives, else the one that is asked for.
+#[derive(Debug)]
+struct OutsideVerifier {
+    roots: Arc<RootCertStore>,
+    algorithms: WebPkiSupportedAlgorithms,
+    names: Arc<[SubjectName]>,
+}
+
+impl ServerCertVerifier for OutsideVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        rustls::client::verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )?;
+        if self.names.is_empty() {
+            verify_server_name(&parsed, server_name)?;
+        } else if !self.names.iter().any(|name| is_for(end_entity, &parsed, name)) {
+            return Err(CertificateError::NotValidForName.into());
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Whether a certificate has a name, of either kind.
+fn is_for(der: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>, name: &SubjectName) -> bool {
+    match name {
+        SubjectName::Host(host) => ServerName::try_from(&**host)
+            .is_ok_and(|host| verify_server_name(parsed, &host).is_ok()),
+        SubjectName::Uri(uri) => {
+            let Ok((_, certificate)) = X509Certificate::from_der(der) else { return false };
+            let names = certificate.subject_alternative_name().ok().flatten();
+            names.is_some_and(|extension| {
+                let mut names = extension.value.general_names.iter();
+                names.any(|name| matches!(name, GeneralName::URI(own) if *own == &**uri))
+            })
+        }
+    }
+}
+
+impl HandshakeError {
+    /// For `leno-error` and metrics: why there is no TLS with a server outside of the mesh.
+    #[must_use]
+    pub fn outside_cause(&self) -> &'static str {
+        match self {
+            Self::Refused(Refusal::UnknownIssuer | Refusal::BadSignature) => {
+                "external-unknown-authority"
+            }
+            Self::Refused(Refusal::Expired | Refusal::NotYetValid) => "external-expired",
+            Self::Refused(Refusal::Invalid(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => "external-wrong-name",
+            _ => "external-tls-failed",
+        }
+    }
+}

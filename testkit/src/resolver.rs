@@ -1,0 +1,143 @@
+//! A DNS server that answers as it is told, over UDP and TCP (RFC 1035), for A records.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result};
+
+/// What is said of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// These addresses, for so many seconds.
+    Addresses(Vec<Ipv4Addr>, u32),
+    /// That the server has failed.
+    Failure,
+}
+
+/// A server; its threads end with the process. A name that it was told nothing of does not exist.
+#[derive(Clone, Debug)]
+pub struct Resolver {
+    address: SocketAddr,
+    names: Arc<Mutex<HashMap<String, Says>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+const NO_ERROR: u8 = 0;
+const FAILURE: u8 = 2;
+const NO_NAME: u8 = 3;
+const TYPE_A: u16 = 1;
+/// Bytes before the question (RFC 1035 section 4.1.1).
+const HEADER: usize = 12;
+
+impl Resolver {
+    /// Serves on a free port of 127.0.0.1.
+    pub fn start() -> Result<Self> {
+        let udp = UdpSocket::bind("127.0.0.1:0").context("cannot bind")?;
+        let address = udp.local_addr()?;
+        let tcp = TcpListener::bind(address).context("cannot listen on the same port")?;
+        let resolver = Self { address, names: Arc::default(), asked: Arc::default() };
+        let serving = resolver.clone();
+        thread::spawn(move || {
+            let mut question = [0; 512];
+            while let Ok((length, client)) = udp.recv_from(&mut question) {
+                if let Some(answer) = serving.answer(&question[..length]) {
+                    let _gone = udp.send_to(&answer, client);
+                }
+            }
+        });
+        let serving = resolver.clone();
+        thread::spawn(move || {
+            for stream in tcp.incoming().flatten() {
+                let serving = serving.clone();
+                // An error is a client that has left.
+                thread::spawn(move || serving.converse(stream).unwrap_or_default());
+            }
+        });
+        Ok(resolver)
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What to say of a name from now on.
+    pub fn set(&self, name: &str, says: Says) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(name.to_owned(), says);
+    }
+
+    /// How often it was asked for a name.
+    #[must_use]
+    pub fn asked(&self, name: &str) -> usize {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.iter().filter(|one| *one == name).count()
+    }
+
+    fn converse(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length)?;
+        let mut question = vec![0; usize::from(u16::from_be_bytes(length))];
+        stream.read_exact(&mut question)?;
+        let Some(answer) = self.answer(&question) else { return Ok(()) };
+        let length = u16::try_from(answer.len()).unwrap_or(u16::MAX);
+        stream.write_all(&[&length.to_be_bytes()[..], &answer].concat())
+    }
+
+    /// None where it is no question.
+    fn answer(&self, question: &[u8]) -> Option<Vec<u8>> {
+        let (name, end) = name(question)?;
+        let kind = u16::from_be_bytes([*question.get(end)?, *question.get(end + 1)?]);
+        let asked = question.get(HEADER..end + 4)?;
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
+        let says = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+        let (code, addresses, ttl) = match says {
+            Some(Says::Addresses(addresses, ttl)) if kind == TYPE_A => (NO_ERROR, addresses, ttl),
+            Some(Says::Addresses(..)) => (NO_ERROR, Vec::new(), 0),
+            Some(Says::Failure) => (FAILURE, Vec::new(), 0),
+            None => (NO_NAME, Vec::new(), 0),
+        };
+        let mut answer = question[..2].to_vec();
+        // A response, recursion desired and available; one question.
+        answer.extend([
+            0x81,
+            0x80 | code,
+            0,
+            1,
+            0,
+            u8::try_from(addresses.len()).ok()?,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        answer.extend(asked);
+        for address in addresses {
+            // The name of the question, A, IN.
+            answer.extend([0xc0, 0x0c, 0, 1, 0, 1]);
+            answer.extend(ttl.to_be_bytes());
+            answer.extend([0, 4]);
+            answer.extend(address.octets());
+        }
+        Some(answer)
+    }
+}
+
+/// The name that is asked for, in lower case, and where it ends.
+fn name(question: &[u8]) -> Option<(String, usize)> {
+    let (mut labels, mut at) = (Vec::new(), HEADER);
+    loop {
+        let length = usize::from(*question.get(at)?);
+        at += 1;
+        if length == 0 {
+            return Some((labels.join("."), at));
+        }
+        let label = question.get(at..at + length)?;
+        labels.push(String::from_utf8_lossy(label).to_ascii_lowercase());
+        at += length;
+    }
+}
