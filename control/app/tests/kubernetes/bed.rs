@@ -51,7 +51,7 @@ pub(crate) fn binary() -> Option<PathBuf> {
 /// The API server; everything ends with it.
 pub(crate) struct Bed {
     kube: PathBuf,
-    port: u16,
+    pub(crate) port: u16,
     etcd: Child,
     server: Option<Child>,
     pub(crate) admin: Client,
@@ -106,10 +106,10 @@ impl Bed {
         self.ready().await;
     }
 
-    /// A kubeconfig for whoever has a token.
-    pub(crate) fn kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+    /// A kubeconfig for whoever has a token, by the server's own port or another that leads to it.
+    pub(crate) fn kubeconfig(&self, name: &str, port: u16, token: &str) -> PathBuf {
         let path = self.directory.path().join(name);
-        let text = serde_json::to_string(&kubeconfig(self.directory.path(), self.port, token));
+        let text = serde_json::to_string(&kubeconfig(self.directory.path(), port, token));
         fs::write(&path, text.unwrap()).unwrap();
         path
     }

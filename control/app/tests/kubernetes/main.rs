@@ -9,6 +9,7 @@
 mod bed;
 mod objects;
 mod proxy;
+mod relay;
 mod replica;
 mod scale;
 
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 use bed::{Bed, binary, until};
 use objects::{condition, http_route, http_route_definition, pod, service, slice};
 use proxy::Proxy;
+use relay::Relay;
 use replica::Replica;
 
 /// Where the control plane is, and what it may do: what people install.
@@ -35,7 +37,7 @@ async fn cluster(kube: &std::path::Path) -> (Bed, std::path::PathBuf) {
     let bed = Bed::start(kube).await;
     bed.apply_yaml(RBAC).await;
     let token = bed.token(("leno-system", "controller"), None, None).await;
-    let kubeconfig = bed.kubeconfig("controller.kubeconfig", &token);
+    let kubeconfig = bed.kubeconfig("controller.kubeconfig", bed.port, &token);
     bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})).await;
     for name in ["web", "other"] {
         let metadata = json!({"name": name, "namespace": "shop"});
@@ -93,6 +95,36 @@ async fn a_proxy_follows_a_cluster_through_changes_and_an_outage_of_its_api_serv
         replica.metric("leno_control_cluster_watch_failures_total{kind=\"Service\"}").await > 0.0
     );
     replica.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_that_are_cut_go_on_where_they_were() {
+    let Some(kube) = binary() else { return };
+    let (bed, _) = cluster(&kube).await;
+    bed.apply(service("web", 80)).await;
+    let relay = Relay::start(bed.port).await;
+    let token = bed.token(("leno-system", "controller"), None, None).await;
+    let kubeconfig = bed.kubeconfig("relayed.kubeconfig", relay.port, &token);
+    let replica = Replica::start("controller-0", &kubeconfig);
+    replica.line("serving discovery and identity").await;
+    let services = |what: &str| format!("leno_control_cluster_{what}{{kind=\"Service\"}}");
+    let stale = "leno_control_cluster_stale_seconds";
+    until("all is followed", async || (replica.metric(stale).await == 0.0).then_some(())).await;
+    let lists = replica.metric(&services("lists_total")).await;
+
+    relay.open(false);
+    until("the cut is noticed", async || (replica.metric(stale).await > 0.0).then_some(())).await;
+    bed.apply(service("other", 80)).await;
+    relay.open(true);
+    // Nothing happens to most kinds meanwhile: that they are followed again is found out all the same.
+    until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))
+        .await;
+    until("the change of meanwhile is known", async || {
+        // Beside the two, every cluster has the Service of its API server.
+        (replica.metric(&services("objects")).await == 3.0).then_some(())
+    })
+    .await;
+    assert_eq!(replica.metric(&services("lists_total")).await, lists, "nothing was read anew");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

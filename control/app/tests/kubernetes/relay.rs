@@ -1,0 +1,51 @@
+//! The way to an API server, which can be cut while the server itself goes on.
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Relays connections to a port of loopback; all of them end with it.
+pub(crate) struct Relay {
+    pub(crate) port: u16,
+    open: watch::Sender<bool>,
+    running: JoinHandle<()>,
+}
+
+impl Relay {
+    pub(crate) async fn start(to: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (open, opened) = watch::channel(true);
+        let running = tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut opened = opened.clone();
+                tokio::spawn(async move {
+                    let relayed = async {
+                        let mut server = TcpStream::connect(("127.0.0.1", to)).await?;
+                        copy_bidirectional(&mut client, &mut server).await
+                    };
+                    tokio::select! {
+                        // How a connection ends is the matter of its ends.
+                        _ = relayed => {}
+                        _ = opened.wait_for(|open| !open) => {}
+                    }
+                });
+            }
+        });
+        Self { port, open, running }
+    }
+
+    /// Ends all connections and refuses new ones, or lets them through again.
+    pub(crate) fn open(&self, open: bool) {
+        self.open.send_replace(open);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.open(false);
+        self.running.abort();
+    }
+}
