@@ -1,9 +1,18 @@
 //! Which parts of several policies hold for a request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use leno_types::routes::RouteKind;
-use leno_types::traffic::{Scope, Timeouts, Traffic};
+use leno_types::routes::{RouteKind, Rule};
+use leno_types::traffic::{
+    Backoff, Budget, Conditions, Retries, Scope, StatusRange, Timeouts, Traffic,
+};
+
+/// The longest `Retry-After` that is waited for where no policy says more, as in a policy.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// What a try ends before its time.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// The rule of a route that a request follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +45,37 @@ pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>
     merged
 }
 
+/// The same with what the rule itself says about retries (GEP-1731), which is narrower than any policy.
+/// What it does not speak of is as in a policy for it: the budget above all. Where there is none,
+/// its attempts are the only bound, as upstream has it.
+#[must_use]
+pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
+    let Some(retry) = &rule.retry else { return traffic };
+    let before = traffic.retries.take();
+    let attempts = retry.attempts.unwrap_or(1);
+    let free = Budget { percent: attempts * 100, ..Budget::default() };
+    // A moment before its end, so that a try that is late is told from a request that is over.
+    let of_try =
+        rule.timeouts.backend_request.map(|time| time.saturating_sub(MOMENT).max(time / 2));
+    let per_try = before.as_ref().and_then(|retries| retries.per_try_timeout);
+    // The random part of a wait is up to its half.
+    let backoff = retry.backoff.map(|least| Backoff { base: least * 2, max: least * 2 });
+    traffic.retries = Some(Retries {
+        attempts,
+        statuses: retry.codes.iter().map(|code| StatusRange::one(*code)).collect(),
+        grpc_statuses: Vec::new(),
+        on: Conditions { connect_failure: true, reset: true, refused_stream: true, timeout: true },
+        non_idempotent: before.as_ref().is_some_and(|retries| retries.non_idempotent),
+        per_try_timeout: [of_try, per_try].into_iter().flatten().min(),
+        backoff: backoff.unwrap_or_default(),
+        budget: before.as_ref().map_or(free, |retries| retries.budget),
+        max_retry_after: before.map_or(MAX_RETRY_AFTER, |retries| retries.max_retry_after),
+    });
+    traffic
+}
+
 /// How narrow a scope is; none where it does not hold for the request.
-fn narrowness(scope: &Scope, port: u16, route: Option<RuleOf<'_>>) -> Option<u8> {
+pub(crate) fn narrowness(scope: &Scope, port: u16, route: Option<RuleOf<'_>>) -> Option<u8> {
     match scope {
         Scope::Service => Some(0),
         Scope::Port(of) => (*of == port).then_some(1),
@@ -76,8 +114,7 @@ fn overlay(merged: &mut Traffic, policy: &Traffic) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use leno_types::routes::Retry;
     use leno_types::traffic::{Faults, Hedging, Limits, Source};
 
     use super::*;
@@ -130,7 +167,12 @@ mod tests {
     fn what_a_narrow_policy_does_not_speak_of_is_left_to_a_wider_one() {
         let second = Duration::from_secs(1);
         let wide = Traffic {
-            hedging: Some(Hedging { delay: second, copies: 1 }),
+            hedging: Some(Hedging {
+                delay: second,
+                percentile: None,
+                copies: 1,
+                non_idempotent: false,
+            }),
             timeouts: Timeouts { request: Some(second), idle: Some(second), ..Timeouts::default() },
             ..policy("wide", 1, Scope::Service)
         };
@@ -144,5 +186,38 @@ mod tests {
         assert_eq!(merged.timeouts.request, Some(second * 2));
         assert_eq!(merged.timeouts.idle, Some(second));
         assert_eq!(&*merged.source.name, "narrow");
+    }
+
+    #[test]
+    fn a_rule_says_more_of_retries_than_policy_and_policy_the_rest() {
+        let retry = Retry {
+            codes: vec![503],
+            attempts: Some(3),
+            backoff: Some(Duration::from_millis(100)),
+        };
+        let rule = Rule { retry: Some(retry), ..Rule::default() };
+        let alone = with_rule(Traffic::default(), &rule).retries.unwrap();
+        assert_eq!((alone.attempts, alone.statuses), (3, vec![StatusRange::one(503)]));
+        assert_eq!(alone.budget.percent, 300);
+        assert_eq!(alone.backoff.base, Duration::from_millis(200));
+        assert!(alone.on.timeout && alone.on.connect_failure && !alone.non_idempotent);
+        let budget = Budget { percent: 7, min_per_second: 1 };
+        let policy =
+            Retries { budget, non_idempotent: true, statuses: Vec::new(), ..alone_again(&rule) };
+        let traffic = Traffic { retries: Some(policy), ..Traffic::default() };
+        let both = with_rule(traffic.clone(), &rule).retries.unwrap();
+        assert_eq!((both.budget, both.non_idempotent, both.attempts), (budget, true, 3));
+        // Without a word of the rule's all is policy's.
+        assert_eq!(with_rule(traffic.clone(), &Rule::default()), traffic);
+        let timeouts = leno_types::routes::Timeouts {
+            backend_request: Some(Duration::from_millis(200)),
+            ..Default::default()
+        };
+        let timed = with_rule(Traffic::default(), &Rule { timeouts, ..rule });
+        assert_eq!(timed.retries.unwrap().per_try_timeout, Some(Duration::from_millis(199)));
+    }
+
+    fn alone_again(rule: &Rule) -> Retries {
+        with_rule(Traffic::default(), rule).retries.expect("it says something")
     }
 }

@@ -38,7 +38,7 @@ pub use changes::Changes;
 pub use choice::{Choice, Weights, sampled};
 pub use condition::Mismatch;
 pub use decide::{Decision, Refusal};
-pub use effective::{RuleOf, effective};
+pub use effective::{RuleOf, effective, with_rule};
 pub use explain::{Considered, Explanation};
 pub use headers::{combined, is_field_name};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};

@@ -13,8 +13,9 @@ pub use filter::{
 };
 pub use grpc::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
 pub use http::{
-    HeaderMatch, HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteSpec, HttpTimeouts, MatchType,
-    PathMatch, PathMatchType,
+    CookieConfig, CookieLifetime, HeaderMatch, HttpRetry, HttpRoute, HttpRouteMatch, HttpRouteRule,
+    HttpRouteSpec, HttpTimeouts, MatchType, PathMatch, PathMatchType, SessionPersistence,
+    SessionPersistenceType,
 };
 pub use reference::{
     BackendObject, BackendRef, GATEWAY_GROUP, GrantFrom, GrantTo, ParentRef, ReferenceGrant,

@@ -37,7 +37,8 @@ pub use duration::{Duration, DurationError};
 pub use load::{MAX_FILE_BYTES, STDIN, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION,
-    MTLS_ANNOTATION, Metadata, SERVICE_NAME_LABEL, egress, mtls_mode,
+    MTLS_ANNOTATION, Metadata, NODE_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL, egress, mtls_mode,
+    place,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};

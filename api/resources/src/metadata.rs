@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use leno_types::mesh::Place;
 use leno_types::{Egress, MtlsMode};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,18 @@ pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
 pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
 /// The label of an `EndpointSlice` that names its service (Kubernetes' own).
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// The label that says in which zone something is (Kubernetes' own).
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// The label that says on which node something is (Kubernetes' own).
+pub const NODE_LABEL: &str = "kubernetes.io/hostname";
+
+/// Where something with these labels is.
+#[must_use]
+pub fn place(labels: &BTreeMap<String, String>) -> Place {
+    let of = |label: &str| labels.get(label).map(String::as_str).unwrap_or_default().into();
+    Place { zone: of(ZONE_LABEL), node: of(NODE_LABEL) }
+}
 
 /// Name, namespace, labels and annotations of a document of our own group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -156,14 +156,21 @@ pub struct TimeoutsSpec {
 }
 
 /// A second copy of a request that is late.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HedgingSpec {
-    /// How late.
-    pub delay: Duration,
+    /// How late; at least so late where there is a percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Duration>,
+    /// Later than so many of a hundred responses were, as this worker has seen them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percentile: Option<f64>,
     /// Most copies after the first; 1 where not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
+    /// Whether requests that may change something are copied, too.
+    #[serde(default)]
+    pub non_idempotent: bool,
 }
 
 /// How much may be under way at once; without a bound where not given.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leno_resources::{Object, RateLimitPolicy, TrafficPolicy, parse, to_yaml};
 use leno_types::traffic::{
-    Algorithm, Budget, HashOn, LimitKey, Scope, Share, StatusRange, Timeouts,
+    Algorithm, Budget, HashOn, Hedging, LimitKey, Scope, Share, StatusRange, Timeouts,
 };
 
 const FULL: &str = "\
@@ -24,7 +24,8 @@ spec:
     maxRetryAfter: 2s
     budget: {percent: 25, minPerSecond: 5}
   timeouts: {request: 10s, response: 5s, idle: 1m, stream: 1h}
-  limits: {requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true}
+  hedging: {delay: 50ms, percentile: 99.5, copies: 2, nonIdempotent: true}
+  limits: {connections: 9, requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true}
   ejection:
     consecutiveFailures: 5
     successRate: {interval: 5s, minimumRequests: 20, deviations: 2.5}
@@ -37,6 +38,7 @@ spec:
     hash: {header: X-User}
     sessionCookie: stick
     slowStart: 30s
+    overflow: 8
   faults:
     delay: {by: 100ms, percent: 0.5}
     abort: {status: 503, percent: 10}
@@ -97,7 +99,17 @@ fn every_part_is_read_and_told() {
             stream: seconds(3600)
         }
     );
+    assert_eq!(
+        traffic.hedging,
+        Some(Hedging {
+            delay: Duration::from_millis(50),
+            percentile: Some(995),
+            copies: 2,
+            non_idempotent: true
+        })
+    );
     let limits = traffic.limits.unwrap();
+    assert_eq!(limits.connections, Some(9));
     assert_eq!((limits.requests, limits.pending, limits.adaptive), (Some(200), Some(50), true));
     let ejection = traffic.ejection.unwrap();
     assert_eq!((ejection.consecutive_failures, ejection.max_percent), (Some(5), 40));
@@ -105,6 +117,7 @@ fn every_part_is_read_and_told() {
     let balancing = traffic.balancing.unwrap();
     assert_eq!(balancing.algorithm, Algorithm::Maglev(HashOn::Header("x-user".into())));
     assert_eq!(balancing.session_cookie.as_deref(), Some("stick"));
+    assert_eq!(balancing.overflow, Some(8));
     let faults = traffic.faults.unwrap();
     assert_eq!(faults.delay.unwrap().share, Share(5_000));
     assert_eq!(faults.abort.unwrap().share, Share(100_000));
@@ -161,22 +174,11 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     ),
     ("maxBackoff: 1s", "maxBackoff: 1ms", "spec.retries.maxBackoff: is shorter than backoff"),
     ("percent: 25", "percent: 1001", "spec.retries.budget.percent: is more than 1000"),
-    (
-        "  limits: {",
-        "  hedging: {delay: 50ms, copies: 9}\n  limits: {connections: 9, ",
-        "spec.hedging.copies: is not from 1 to 3",
-    ),
-    (
-        "  limits: {",
-        "  hedging: {delay: 50ms}\n  limits: {",
-        "spec.hedging: no proxy does that yet",
-    ),
-    ("limits: {", "limits: {connections: 9, ", "spec.limits.connections: no proxy does that"),
-    (
-        "slowStart: 30s",
-        "slowStart: 30s\n    overflow: 8",
-        "spec.balancing.overflow: no proxy does that yet",
-    ),
+    ("copies: 2", "copies: 9", "spec.hedging.copies: is not from 1 to 3"),
+    ("percentile: 99.5", "percentile: 10", "spec.hedging.percentile: 10 is not from 50 to 99.9"),
+    ("delay: 50ms, percentile: 99.5, ", "", "spec.hedging: does not say when"),
+    ("connections: 9", "connections: 0", "spec.limits.connections: 0 lets nothing through"),
+    ("overflow: 8", "overflow: 0", "spec.balancing.overflow: 0 would prefer nobody"),
     (
         "group: '', kind: Service,",
         "group: gateway.networking.k8s.io, kind: HTTPRoute,",

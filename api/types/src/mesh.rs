@@ -33,6 +33,8 @@ pub struct Service {
     pub vips: Vec<IpAddr>,
     /// Its ports, by ascending number.
     pub ports: Vec<ServicePort>,
+    /// Which endpoints clients prefer.
+    pub distribution: Distribution,
     /// Where requests to it go instead of its own endpoints: the routes that hold for the client
     /// that this value was made for. None means that nobody has attached any.
     pub routes: Arc<[Arc<Route>]>,
@@ -134,6 +136,29 @@ pub struct Endpoint {
     pub port: u16,
     /// Whom to expect over mTLS; none means plaintext (unmeshed, or mTLS disabled).
     pub identity: Option<Identity>,
+    /// Where it is, for clients that prefer near ones; empty where the service prefers none.
+    pub place: Place,
+}
+
+/// Where something runs; empty where nobody has said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The zone (`topology.kubernetes.io/zone`).
+    pub zone: Arc<str>,
+    /// The node (`kubernetes.io/hostname`).
+    pub node: Arc<str>,
+}
+
+/// Which endpoints of a service clients prefer (`trafficDistribution`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// None.
+    #[default]
+    Any,
+    /// Those of the client's zone (`PreferSameZone`, `PreferClose`).
+    SameZone,
+    /// Those of the client's node, then those of its zone (`PreferSameNode`).
+    SameNode,
 }
 
 /// One workload instance, for clients that dial its address.
@@ -163,6 +188,8 @@ pub struct ServerPolicy {
     pub limits: Arc<[RateLimit]>,
     /// Whether it may call what the mesh does not know.
     pub egress: Egress,
+    /// Where it is.
+    pub place: Place,
 }
 
 /// A port number and what it carries.
@@ -179,6 +206,20 @@ impl Service {
     #[must_use]
     pub fn port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|candidate| candidate.port == port)
+    }
+}
+
+impl Place {
+    /// Whether both are known to be on one node.
+    #[must_use]
+    pub fn shares_node(&self, other: &Self) -> bool {
+        !self.node.is_empty() && self.node == other.node
+    }
+
+    /// Whether both are known to be in one zone.
+    #[must_use]
+    pub fn shares_zone(&self, other: &Self) -> bool {
+        !self.zone.is_empty() && self.zone == other.zone
     }
 }
 

@@ -55,6 +55,10 @@ pub struct Rule {
     pub backends: Vec<Backend>,
     /// How long they may take.
     pub timeouts: Timeouts,
+    /// When they are sent again; none means as policy says.
+    pub retry: Option<Retry>,
+    /// What keeps a client's requests together.
+    pub session: Option<Session>,
 }
 
 /// Conditions that must all hold.
@@ -240,6 +244,32 @@ pub struct Timeouts {
     pub request: Option<Duration>,
     /// Each time that it is sent to a backend.
     pub backend_request: Option<Duration>,
+}
+
+/// When a request of a rule is sent again (GEP-1731).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retry {
+    /// Statuses that are taken for failures, beside what fails without a response.
+    pub codes: Vec<u16>,
+    /// Most tries after the first; none means one.
+    pub attempts: Option<u32>,
+    /// The least wait before a try; none means as policy has it.
+    pub backoff: Option<Duration>,
+}
+
+/// What keeps the requests of one client with one endpoint (GEP-1619).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    /// The name of the cookie or header.
+    pub name: Arc<str>,
+    /// It is a header of requests and responses, and not a cookie.
+    pub is_header: bool,
+    /// How long a session lasts in all.
+    pub absolute: Option<Duration>,
+    /// How long it lasts without a request.
+    pub idle: Option<Duration>,
+    /// The cookie outlives the client's process.
+    pub is_permanent: bool,
 }
 
 impl Default for PathMatch {

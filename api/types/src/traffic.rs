@@ -150,10 +150,15 @@ pub struct Timeouts {
 /// A second copy of a request, while the first is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hedging {
-    /// How long to wait for a response before each further copy.
+    /// How long to wait for a response before each further copy; the least wait where there is a
+    /// percentile.
     pub delay: Duration,
+    /// The percentile of the times until responses began that is waited for, in tenths of a percent.
+    pub percentile: Option<u16>,
     /// Most copies after the first.
     pub copies: u32,
+    /// Whether requests are copied whose method does not promise that this changes nothing.
+    pub non_idempotent: bool,
 }
 
 /// How much a worker may have under way at once. None means that policy sets no bound.

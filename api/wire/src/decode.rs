@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::mesh::{
+    Distribution, Endpoint, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+};
 use leno_types::{
     Egress, Identity, IdentityError, InstanceName, MtlsMode, NameError, Protocol, ServiceName,
 };
@@ -115,17 +117,53 @@ impl TryFrom<proto::Service> for Service {
         let endpoints = message.ports.iter().map(|port| port.endpoints.len()).sum();
         bounded("endpoints", endpoints, MAX_ENDPOINTS)?;
         bounded("identities", message.identities.len(), MAX_ENDPOINTS)?;
-        let identities: Vec<Identity> =
-            message.identities.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+        bounded("places", message.places.len(), MAX_ENDPOINTS)?;
+        let shared = Shared {
+            identities: message
+                .identities
+                .iter()
+                .map(|text| text.parse())
+                .collect::<Result<_, _>>()?,
+            places: message.places.into_iter().map(Arc::from).collect(),
+        };
         let mut ports = message
             .ports
             .into_iter()
-            .map(|port| service_port(port, &name, &identities))
+            .map(|port| service_port(port, &name, &shared))
             .collect::<Result<Vec<_>, _>>()?;
         ports.sort_by_key(|port| port.port);
         let routes = routes::routes(message.routes)?;
         let traffic = traffic::traffic(message.traffic)?;
-        Ok(Self { vips: ips(&message.vips)?, name, ports, routes, traffic })
+        let distribution = distribution(message.distribution);
+        Ok(Self { vips: ips(&message.vips)?, name, ports, distribution, routes, traffic })
+    }
+}
+
+/// What many endpoints share.
+struct Shared {
+    identities: Vec<Identity>,
+    places: Vec<Arc<str>>,
+}
+
+impl Shared {
+    /// Empty for 0.
+    fn place(&self, place: u32) -> Result<Arc<str>, DecodeError> {
+        if place == 0 { Ok(Arc::default()) } else { at("place of a zone", &self.places, place) }
+    }
+}
+
+/// What stands at a place, from 1.
+fn at<T: Clone>(field: &'static str, all: &[T], place: u32) -> Result<T, DecodeError> {
+    let index = usize::try_from(place - 1).unwrap_or(usize::MAX);
+    all.get(index).cloned().ok_or(DecodeError::Number { field, number: place.into() })
+}
+
+/// One of a later version prefers none.
+fn distribution(number: i32) -> Distribution {
+    match proto::Distribution::try_from(number) {
+        Ok(proto::Distribution::SameZone) => Distribution::SameZone,
+        Ok(proto::Distribution::SameNode) => Distribution::SameNode,
+        Ok(proto::Distribution::Any) | Err(_) => Distribution::Any,
     }
 }
 
@@ -172,6 +210,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             egress,
             ports: ports(&message.ports)?,
             limits: traffic::rate_limits(message.limits)?,
+            place: Place { zone: message.zone.into(), node: message.node.into() },
         })
     }
 }
@@ -191,12 +230,12 @@ fn bounded(field: &'static str, length: usize, bound: usize) -> Result<(), Decod
 fn service_port(
     message: proto::ServicePort,
     service: &ServiceName,
-    identities: &[Identity],
+    shared: &Shared,
 ) -> Result<ServicePort, DecodeError> {
     let endpoints = message
         .endpoints
         .into_iter()
-        .map(|one| endpoint(one, service, identities))
+        .map(|one| endpoint(one, service, shared))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(ServicePort {
         port: port(message.port)?,
@@ -210,7 +249,7 @@ fn service_port(
 fn endpoint(
     message: proto::Endpoint,
     service: &ServiceName,
-    identities: &[Identity],
+    shared: &Shared,
 ) -> Result<Endpoint, DecodeError> {
     let workload = match message.workload.as_str() {
         "" => None,
@@ -225,12 +264,7 @@ fn endpoint(
     };
     let identity = match message.identity {
         0 => None,
-        place => {
-            let index = usize::try_from(place - 1).unwrap_or(usize::MAX);
-            let unknown =
-                || DecodeError::Number { field: "place of an identity", number: place.into() };
-            Some(identities.get(index).ok_or_else(unknown)?.clone())
-        }
+        place => Some(at("place of an identity", &shared.identities, place)?),
     };
     if message.addresses.is_empty() {
         return Err(DecodeError::Missing("address of an endpoint"));
@@ -240,6 +274,7 @@ fn endpoint(
         addresses: ips(&message.addresses)?,
         port: port(message.port)?,
         identity,
+        place: Place { zone: shared.place(message.zone)?, node: shared.place(message.node)? },
     })
 }
 

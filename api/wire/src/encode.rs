@@ -5,10 +5,14 @@ mod routes;
 mod traffic;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::mesh::{
+    Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+};
 use leno_types::{Egress, Identity, MtlsMode, Protocol};
 use prost::Message;
 
@@ -16,15 +20,22 @@ use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, proto};
 
 impl From<&Service> for proto::Service {
     fn from(service: &Service) -> Self {
-        let mut identities = Identities::default();
-        let ports = service.ports.iter().map(|port| service_port(port, &mut identities)).collect();
+        let mut shared = Shared::default();
+        let ports = service.ports.iter().map(|port| service_port(port, &mut shared)).collect();
         Self {
             name: service.name.to_string(),
             vips: ips(&service.vips),
             ports,
-            identities: identities.texts,
+            identities: shared.identities.texts,
             routes: service.routes.iter().map(routes::route).collect(),
             traffic: service.traffic.iter().map(|policy| traffic::traffic(policy)).collect(),
+            distribution: match service.distribution {
+                Distribution::Any => proto::Distribution::Any,
+                Distribution::SameZone => proto::Distribution::SameZone,
+                Distribution::SameNode => proto::Distribution::SameNode,
+            }
+            .into(),
+            places: shared.places.texts,
         }
     }
 }
@@ -48,6 +59,8 @@ impl From<&ServerPolicy> for proto::ServerPolicy {
             ports: ports(&policy.ports),
             limits: policy.limits.iter().map(traffic::rate_limit).collect(),
             egress: egress(policy.egress).into(),
+            zone: policy.place.zone.to_string(),
+            node: policy.place.node.to_string(),
         }
     }
 }
@@ -76,41 +89,62 @@ fn address(kind: proto::address::Kind) -> proto::Any {
     proto::Any { type_url: ADDRESS_TYPE.to_owned(), value }
 }
 
-/// Identities in the order of their first use.
+/// What many endpoints share.
 #[derive(Default)]
-struct Identities {
-    places: HashMap<Identity, u32>,
+struct Shared {
+    identities: Texts<Identity>,
+    places: Texts<Arc<str>>,
+}
+
+/// Texts in the order of their first use, which are referred to by their place, from 1.
+struct Texts<T> {
+    places: HashMap<T, u32>,
     texts: Vec<String>,
 }
 
-impl Identities {
-    fn place(&mut self, identity: &Identity) -> u32 {
-        if let Some(place) = self.places.get(identity) {
+impl<T> Default for Texts<T> {
+    fn default() -> Self {
+        Self { places: HashMap::new(), texts: Vec::new() }
+    }
+}
+
+impl<T: Eq + Hash + Clone + ToString> Texts<T> {
+    fn place(&mut self, of: &T) -> u32 {
+        if let Some(place) = self.places.get(of) {
             return *place;
         }
-        self.texts.push(identity.to_string());
+        self.texts.push(of.to_string());
         let place = u32::try_from(self.texts.len()).expect("endpoints are fewer than 2^32");
-        self.places.insert(identity.clone(), place);
+        self.places.insert(of.clone(), place);
         place
     }
 }
 
-fn service_port(port: &ServicePort, identities: &mut Identities) -> proto::ServicePort {
+impl Shared {
+    /// 0 for an empty one.
+    fn text(&mut self, text: &Arc<str>) -> u32 {
+        if text.is_empty() { 0 } else { self.places.place(text) }
+    }
+}
+
+fn service_port(port: &ServicePort, shared: &mut Shared) -> proto::ServicePort {
     proto::ServicePort {
         port: port.port.into(),
         name: port.name.to_string(),
         protocol: protocol(port.protocol).into(),
-        endpoints: port.endpoints.iter().map(|one| endpoint(one, identities)).collect(),
+        endpoints: port.endpoints.iter().map(|one| endpoint(one, shared)).collect(),
         external: port.external.as_deref().map(external::external),
     }
 }
 
-fn endpoint(endpoint: &Endpoint, identities: &mut Identities) -> proto::Endpoint {
+fn endpoint(endpoint: &Endpoint, shared: &mut Shared) -> proto::Endpoint {
     proto::Endpoint {
         workload: endpoint.workload.as_ref().map(ToString::to_string).unwrap_or_default(),
         addresses: ips(&endpoint.addresses),
         port: endpoint.port.into(),
-        identity: endpoint.identity.as_ref().map_or(0, |identity| identities.place(identity)),
+        identity: endpoint.identity.as_ref().map_or(0, |id| shared.identities.place(id)),
+        zone: shared.text(&endpoint.place.zone),
+        node: shared.text(&endpoint.place.node),
     }
 }
 

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::mesh::{
+    Distribution, Endpoint, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+};
 use leno_types::{InstanceName, Protocol, ServiceName};
 
 use crate::facts::Facts;
@@ -28,13 +30,14 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService>
         port: port.number,
         name: port.name.clone(),
         protocol: service_protocol(facts, name, port),
-        endpoints: endpoints(facts, name, port),
+        endpoints: endpoints(facts, name, (port, row.distribution)),
         external: external::external(facts, name, row, port),
     };
     let ports = row.ports.iter().map(port).collect();
     let (routes, consumers) = routes::routes(facts, name, row);
     let traffic = policies::traffic(facts, name, row, &routes);
-    let service = Service { name: name.clone(), vips: row.vips.clone(), ports, routes, traffic };
+    let (vips, distribution) = (row.vips.clone(), row.distribution);
+    let service = Service { name: name.clone(), vips, ports, distribution, routes, traffic };
     let own = |(of, routes): (_, routes::Routes)| {
         let traffic = policies::traffic(facts, name, row, &routes);
         (of, Service { routes, traffic, ..service.clone() })
@@ -54,13 +57,13 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
         ports: ports.clone(),
     };
     let (mtls, egress) = (facts.mode(name, row), facts.egress(name, row));
-    let limits = policies::limits(facts, name);
-    let policy = ServerPolicy { workload: name.clone(), mtls, ports, limits, egress };
+    let (limits, place) = (policies::limits(facts, name), row.place.clone());
+    let policy = ServerPolicy { workload: name.clone(), mtls, ports, limits, egress, place };
     Some((workload, policy))
 }
 
 /// One address of one port of a service.
-struct Place<'a> {
+struct Served<'a> {
     endpoint: &'a EndpointRow,
     number: u16,
 }
@@ -70,13 +73,13 @@ fn places<'a>(
     facts: &'a Facts,
     service: &ServiceName,
     port: &'a ServicePortRow,
-) -> impl Iterator<Item = Place<'a>> {
+) -> impl Iterator<Item = Served<'a>> {
     facts.slices(service).flat_map(move |slice| {
         let served = slice_port(slice, port);
         slice.endpoints.iter().filter_map(move |endpoint| {
             let instance = endpoint.instance.as_ref().and_then(|name| facts.instance(name));
             let number = target_number(port, served?, instance)?;
-            Some(Place { endpoint, number })
+            Some(Served { endpoint, number })
         })
     })
 }
@@ -162,12 +165,18 @@ enum Whose {
 struct Families {
     v4: Option<IpAddr>,
     v6: Option<IpAddr>,
+    /// Left out where clients do not ask.
+    place: Place,
 }
 
 /// The ready endpoints of a port, in an order that depends on their names alone.
-fn endpoints(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Arc<[Endpoint]> {
+fn endpoints(
+    facts: &Facts,
+    name: &ServiceName,
+    (port, distribution): (&ServicePortRow, Distribution),
+) -> Arc<[Endpoint]> {
     let mut found: BTreeMap<(Whose, u16), Families> = BTreeMap::new();
-    for Place { endpoint, number } in places(facts, name, port).filter(|p| p.endpoint.ready) {
+    for Served { endpoint, number } in places(facts, name, port).filter(|p| p.endpoint.ready) {
         let whose = match &endpoint.instance {
             Some(instance) => Whose::Instance(instance.clone()),
             None => Whose::Unknown(endpoint.ip),
@@ -175,6 +184,9 @@ fn endpoints(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Arc<[E
         let families = found.entry((whose, number)).or_default();
         let family = if endpoint.ip.is_ipv4() { &mut families.v4 } else { &mut families.v6 };
         family.get_or_insert(endpoint.ip);
+        if distribution != Distribution::Any {
+            families.place.clone_from(&endpoint.place);
+        }
     }
     let endpoint = |((whose, port), families): ((Whose, u16), Families)| {
         let workload = match whose {
@@ -183,7 +195,7 @@ fn endpoints(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Arc<[E
         };
         let identity = workload.as_ref().and_then(|name| facts.identity(name)).cloned();
         let addresses = families.v4.into_iter().chain(families.v6).collect();
-        Endpoint { workload, addresses, port, identity }
+        Endpoint { workload, addresses, port, identity, place: families.place }
     };
     found.into_iter().map(endpoint).collect()
 }

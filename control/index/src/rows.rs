@@ -10,9 +10,13 @@ pub(crate) mod routes;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use k8s_openapi::api::discovery::v1::Endpoint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use leno_resources::{EndpointSlice, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode};
+use leno_resources::{
+    EndpointSlice, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode, place,
+};
+use leno_types::mesh::{Distribution, Place};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
 /// A front: VIPs and ports.
@@ -23,6 +27,7 @@ pub(crate) struct ServiceRow {
     pub(crate) ports: Vec<ServicePortRow>,
     /// What it is an alias of, in the outside.
     pub(crate) external_name: Option<Arc<str>>,
+    pub(crate) distribution: Distribution,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +69,8 @@ pub(crate) struct EndpointRow {
     pub(crate) ready: bool,
     /// None outside of the mesh.
     pub(crate) instance: Option<InstanceName>,
+    /// Whom it is near to.
+    pub(crate) place: Place,
 }
 
 /// One running instance, of whatever kind of object.
@@ -75,6 +82,7 @@ pub(crate) struct InstanceRow {
     pub(crate) egress: Option<Egress>,
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
+    pub(crate) place: Place,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -115,7 +123,12 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
         .collect();
     ports.sort_by_key(|port| port.number);
     ports.dedup_by_key(|port| port.number);
-    Some((name, ServiceRow { vips, ports, external_name }))
+    let distribution = match spec.traffic_distribution.as_deref() {
+        Some("PreferClose" | "PreferSameZone") => Distribution::SameZone,
+        Some("PreferSameNode") => Distribution::SameNode,
+        _ => Distribution::Any,
+    };
+    Some((name, ServiceRow { vips, ports, external_name, distribution }))
 }
 
 /// The row of a slice, and the service that it is of.
@@ -141,7 +154,7 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
             InstanceName::new(namespace, target.name.as_deref()?).ok()
         });
         let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
-        Some(EndpointRow { ip: ip.to_canonical(), ready, instance })
+        Some(EndpointRow { ip: ip.to_canonical(), ready, instance, place: near(endpoint) })
     });
     let (ports, endpoints) = (ports.collect(), endpoints.collect());
     Some((service, SliceRow { ports, endpoints, names }))
@@ -173,10 +186,24 @@ pub(crate) fn instances(
             egress: egress(&metadata.annotations),
             identity: identity.clone(),
             ports: ports.clone(),
+            place: place(&metadata.labels),
         };
         Some((InstanceName::new(namespace, &instance.name).ok()?, row))
     };
     instances.map(row).collect()
+}
+
+/// Whose clients an endpoint is near to: those that its hints name, else those of where it is. Of several
+/// zones in one hint the first counts; Kubernetes gives one.
+fn near(endpoint: &Endpoint) -> Place {
+    let hints = endpoint.hints.as_ref();
+    let zone = hints.and_then(|hints| Some(&hints.for_zones.as_ref()?.first()?.name));
+    let node = hints.and_then(|hints| Some(&hints.for_nodes.as_ref()?.first()?.name));
+    let text = |text: Option<&String>| text.map(String::as_str).unwrap_or_default().into();
+    Place {
+        zone: text(zone.or(endpoint.zone.as_ref())),
+        node: text(node.or(endpoint.node_name.as_ref())),
+    }
 }
 
 fn names(metadata: &ObjectMeta) -> Option<(&str, &str)> {

@@ -9,7 +9,10 @@ use k8s_openapi::api::discovery::v1::{
     Endpoint as SliceEndpoint, EndpointConditions, EndpointPort, EndpointSlice,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leno_resources::{InstanceStatus, Kind, Object, SERVICE_NAME_LABEL, WorkloadStatus, to_yaml};
+use leno_resources::{
+    InstanceStatus, Kind, NODE_LABEL, Object, SERVICE_NAME_LABEL, Workload, WorkloadStatus,
+    ZONE_LABEL, to_yaml,
+};
 use leno_types::{InstanceName, ServiceName};
 
 use super::services::{Endpoint, Service};
@@ -78,7 +81,11 @@ impl Plan {
                     let instance = self.instances.get(&endpoint.instance)?;
                     let address = instance.addresses.iter().find(|a| family.has(*a))?;
                     let ready = service.lists_unready || ready.contains(&instance.name);
-                    Some(slice_endpoint(instance, address, ready))
+                    Some(SliceEndpoint {
+                        zone: self.label(instance, ZONE_LABEL),
+                        node_name: self.label(instance, NODE_LABEL),
+                        ..slice_endpoint(instance, address, ready)
+                    })
                 };
                 let found: Vec<_> = endpoints.iter().filter_map(endpoint).collect();
                 if found.is_empty() {
@@ -94,6 +101,16 @@ impl Plan {
             }
         }
         slices
+    }
+
+    /// A label of an instance's workload.
+    fn label(&self, instance: &Instance, label: &str) -> Option<String> {
+        let of_instance = |workload: &&Workload| {
+            workload.metadata.namespace == *instance.name.namespace
+                && workload.metadata.name == *instance.workload
+        };
+        let workload = self.workloads.iter().find(of_instance)?;
+        workload.metadata.labels.get(label).cloned()
     }
 }
 

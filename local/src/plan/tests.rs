@@ -180,6 +180,23 @@ fn what_is_rendered_is_read_back_and_says_who_is_ready() {
 }
 
 #[test]
+fn endpoints_are_where_their_workload_says() {
+    let labels = "labels: {app: web, topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1}";
+    let plan = plan(&SHOP.replacen("labels: {app: web}", labels, 1));
+    let read = leno_resources::parse("state.yaml", &plan.render(&all(&plan))).unwrap();
+    let mut found = 0;
+    for located in read.objects {
+        let Object::EndpointSlice(slice) = located.value else { continue };
+        for endpoint in slice.endpoints.unwrap() {
+            assert_eq!(endpoint.zone.as_deref(), Some("a"));
+            assert_eq!(endpoint.node_name.as_deref(), Some("n1"));
+            found += 1;
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
 fn names_follow_readiness() {
     let plan = plan(SHOP);
     let ask = |ready: &BTreeSet<InstanceName>, name: &str| {

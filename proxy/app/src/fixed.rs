@@ -64,6 +64,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         ports: Vec::new(),
         limits,
         egress: egress_of(&documents, proxy),
+        place: leno_resources::place(&metadata.labels),
     };
     let client = Arc::clone(&instance.namespace);
     let directory =

@@ -167,6 +167,8 @@ async fn serve(
         }
     };
     let addresses = outbound.iter().chain(&inbound).map(Listener::address).collect();
+    let mut policy = plan.policy.clone();
+    policy.mark_changed();
     let planes = Rc::new(Planes::new(plan));
     for listener in outbound {
         spawn_local(accept_outbound(listener, Rc::clone(&planes)));
@@ -183,6 +185,12 @@ async fn serve(
                 Some(command) => planes.answer(command),
                 None => return,
             },
+            // It ends with the process.
+            Ok(()) = policy.changed() => {
+                if let Some(policy) = &*policy.borrow_and_update() {
+                    planes.outbound.set_place(&policy.place);
+                }
+            }
             _ = sweep.tick() => planes.sweep(),
         }
     }

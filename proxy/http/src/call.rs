@@ -1,5 +1,7 @@
 //! A request that came on a stream of an HTTP/2 connection.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,6 +32,8 @@ pub struct Call {
     head: Head,
     /// Until the relay is left to the connections.
     stream: Option<Stream>,
+    /// Of a copy: where the stream is until this copy's response is the one that goes to the client.
+    aside: Option<Rc<RefCell<Option<Stream>>>>,
     /// The value of the mesh's own header, from another proxy.
     carried: Option<SmallVec<[u8; 32]>>,
     /// The body so far, for another try.
@@ -73,6 +77,7 @@ impl Call {
                 .and_then(|timeout| Instant::now().checked_add(timeout + DEADLINE_GRACE)),
             head,
             stream: Some(stream),
+            aside: None,
             carried: internal.filter(|_| mesh),
             held: SmallVec::new(),
             held_bytes: 0,
@@ -188,6 +193,34 @@ impl Call {
         self.stream.take()
     }
 
+    pub(crate) fn give_stream(&mut self, stream: Option<Stream>) {
+        self.stream = stream;
+    }
+
+    /// A copy of a call that is here whole, without its stream, which is in `aside`.
+    pub(crate) fn copied(&self, aside: &Rc<RefCell<Option<Stream>>>) -> Self {
+        Self {
+            head: self.head.clone(),
+            stream: None,
+            aside: Some(Rc::clone(aside)),
+            carried: self.carried.clone(),
+            held: self.held.clone(),
+            held_bytes: self.held_bytes,
+            trailers: self.trailers.clone(),
+            ended: true,
+            used: false,
+            deadline: self.deadline,
+            grpc: self.grpc,
+        }
+    }
+
+    /// The response goes to the client: of a copy, the client is its own now.
+    pub(crate) fn claim(&mut self) {
+        if let Some(aside) = self.aside.take() {
+            self.stream = aside.take();
+        }
+    }
+
     /// Whether there is no body, as far as is known now.
     pub(crate) fn is_empty(&self) -> bool {
         let ended = self.stream.as_ref().is_none_or(Stream::is_ended_without_rest);
@@ -196,7 +229,7 @@ impl Call {
 
     /// Whether the whole request is still here.
     pub(crate) fn is_replayable(&self) -> bool {
-        !self.used && self.stream.is_some()
+        !self.used && (self.stream.is_some() || self.aside.is_some())
     }
 
     /// Whether some of the body has come.

@@ -155,7 +155,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    fn new(started: Instant) -> Self {
+    pub(crate) fn new(started: Instant) -> Self {
         Self {
             status: None,
             started,

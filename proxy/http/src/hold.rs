@@ -39,6 +39,13 @@ impl Call {
         (whole && self.trailers().is_none()).then(|| self.text())
     }
 
+    /// Waits until all of the call is here, to be copied. Not where its body is longer than `limit`, or
+    /// does not come to its end, nor where it asks for another protocol. Whatever was read stays for
+    /// the relay.
+    pub async fn hold_whole(&mut self, limit: usize) -> bool {
+        !self.is_extended_connect() && poll_fn(|cx| self.poll_hold(limit, cx)).await
+    }
+
     fn poll_hold(&mut self, limit: usize, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
             let held = self.held_pieces().iter().map(|piece| piece.len()).sum::<usize>();

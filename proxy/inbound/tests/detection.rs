@@ -11,7 +11,7 @@ use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_transport::Activity;
-use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy};
+use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -50,9 +50,14 @@ impl Lab {
     ) -> Self {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let ports = ports.iter().map(|&(port, protocol)| PortProtocol { port, protocol }).collect();
-        let egress = leno_types::Egress::Allow;
-        let policy =
-            ServerPolicy { workload: workload.clone(), mtls, ports, limits: [].into(), egress };
+        let policy = ServerPolicy {
+            workload: workload.clone(),
+            mtls,
+            ports,
+            limits: [].into(),
+            egress: leno_types::Egress::Allow,
+            place: Place::default(),
+        };
         let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
         let registry = Rc::new(Registry::new());
         let activity = Rc::<Activity>::default();

@@ -9,7 +9,7 @@ use leno_http::Limits;
 use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::{Alpn, Credentials, Keyring, MeshStream};
-use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy};
+use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -50,6 +50,7 @@ async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc
         ports,
         limits: [].into(),
         egress: leno_types::Egress::Allow,
+        place: Place::default(),
     };
     let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
     let registry = Rc::new(Registry::new());

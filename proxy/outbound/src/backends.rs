@@ -10,10 +10,11 @@ use std::time::Instant;
 use leno_balance::{Balancer, Candidate, Nearness, NoPick, Pick, Wanted, hash};
 use leno_http::ConnPool;
 use leno_policy::effective;
+use leno_resilience::Gate;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
 use leno_tls::Channel;
 use leno_types::Protocol;
-use leno_types::mesh::{Endpoint, External, Service};
+use leno_types::mesh::{Distribution, Endpoint, External, Service};
 use leno_types::traffic::Traffic;
 
 use crate::Shared;
@@ -31,8 +32,11 @@ pub(crate) struct Backends {
     /// The family of the address dialled, preferred for endpoints.
     like: IpAddr,
     declared: Cell<Protocol>,
+    distribution: Cell<Distribution>,
     server_first: Cell<bool>,
     balancer: RefCell<Balancer<Remote>>,
+    /// Connections to all endpoints, those that have gone from the set as well.
+    connections: Rc<Gate>,
     /// Where requests go instead of to these endpoints, where somebody has said so.
     routes: RefCell<Option<Rc<Routes>>>,
     /// What `requests` and `endpoints` were made of.
@@ -69,6 +73,8 @@ pub(crate) struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
     pub(crate) pool: ConnPool<Channel>,
+    /// Those to all endpoints of the service.
+    pub(crate) connections: Rc<Gate>,
     /// Connections that requests share.
     pub(crate) clients: Clients,
     /// How TLS is begun with it, where it is outside of the mesh.
@@ -117,14 +123,16 @@ impl Backends {
         let requests = RequestPolicy::new(&none, None, &shared.limits);
         let endpoints = EndpointPolicy::new(&none, None, &shared.source);
         let mut balancer = Balancer::new();
-        balancer.configure(endpoints.settings());
+        balancer.configure(endpoints.settings(Distribution::Any));
         Self {
             shared,
             labels,
             like: dialled.ip(),
             declared: Cell::new(Protocol::Detect),
+            distribution: Cell::default(),
             server_first: Cell::new(false),
             balancer: RefCell::new(balancer),
+            connections: Gate::new(u32::MAX, 0),
             routes: RefCell::new(None),
             traffic: RefCell::default(),
             requests: RefCell::new(Rc::new(requests)),
@@ -177,15 +185,29 @@ impl Backends {
     }
 
     /// Takes what discovery says now; endpoints that stay keep their pools and estimates.
-    pub(crate) fn update(&self, protocol: Protocol, endpoints: &[Endpoint]) {
+    pub(crate) fn update(
+        &self,
+        protocol: Protocol,
+        distribution: Distribution,
+        endpoints: &[Endpoint],
+    ) {
         self.declared.set(protocol);
+        if self.distribution.replace(distribution) != distribution {
+            let settings = self.endpoints.borrow().settings(distribution);
+            self.balancer.borrow_mut().configure(settings);
+        }
+        let own = self.shared.place.borrow();
         let remotes = endpoints.iter().filter_map(|endpoint| {
             let address = endpoint.address(self.like)?;
             Some(Candidate {
                 endpoint: self.remote(endpoint, address),
                 key: hash(address.to_string().as_bytes()),
                 weight: 1,
-                nearness: Nearness::Elsewhere,
+                nearness: match &endpoint.place {
+                    place if place.shares_node(&own) => Nearness::Node,
+                    place if place.shares_zone(&own) => Nearness::Zone,
+                    _ => Nearness::Elsewhere,
+                },
             })
         });
         self.balancer.borrow_mut().update_with(Instant::now(), remotes);
@@ -226,7 +248,9 @@ impl Backends {
         let endpoints = Rc::clone(&self.endpoints.borrow());
         if !endpoints.is_of(&now) {
             let new = EndpointPolicy::new(&now, Some(&endpoints), &self.shared.source);
-            self.balancer.borrow_mut().configure(new.settings());
+            let settings = new.settings(self.distribution.get());
+            self.balancer.borrow_mut().configure(settings);
+            self.connections.set(new.connections(), 0);
             self.endpoints.replace(Rc::new(new));
         }
         true
@@ -275,6 +299,13 @@ impl Backends {
         let picked = self.balancer.borrow_mut().pick_for(Instant::now(), wanted, excluded);
         self.count_ejections();
         picked
+    }
+
+    /// Closes a connection that no request uses, for the sake of another endpoint's; whether there was
+    /// one.
+    pub(crate) fn close_idle(&self) -> bool {
+        let balancer = self.balancer.borrow();
+        balancer.endpoints().any(|(remote, _)| remote.pool.take().is_some())
     }
 
     /// Whether there are endpoints that are none of `tried`.
@@ -334,6 +365,7 @@ impl Backends {
             endpoint: endpoint.clone(),
             address,
             pool: ConnPool::default(),
+            connections: Rc::clone(&self.connections),
             clients: Clients::new(Rc::clone(&self.shared.h2_limits)),
             outside: self.outside.borrow().clone().filter(|_| endpoint.identity.is_none()),
             http1_only: Cell::new(false),
@@ -379,7 +411,7 @@ mod tests {
     use leno_discovery::Directory;
     use leno_types::Identity;
     use leno_types::TrustDomain;
-    use leno_types::mesh::Resolution;
+    use leno_types::mesh::{Place, Resolution};
 
     use super::*;
 
@@ -394,11 +426,13 @@ mod tests {
             let backends = Backends::new(shared, ServiceLabels::none(), dialled);
             backends.update(
                 Protocol::Http1,
+                Distribution::Any,
                 &[Endpoint {
                     workload: None,
                     addresses: vec![ip],
                     port: 80,
                     identity: Some(identity.clone()),
+                    place: Place::default(),
                 }],
             );
             let pick = backends.pick(&[]).unwrap();

@@ -1,6 +1,7 @@
 //! Connections to endpoints, other proxies' and plain ones.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_telemetry::Counter;
@@ -27,6 +28,8 @@ pub(crate) enum OpenError {
     Outside(Arc<str>, SocketAddr, #[source] HandshakeError),
     #[error("{0}")]
     Origination(#[from] OriginationError),
+    #[error("policy allows no more connections to the service")]
+    Full,
 }
 
 impl OpenError {
@@ -40,6 +43,7 @@ impl OpenError {
             Self::Outside(_, _, error) => error.outside_cause(),
             Self::Origination(OriginationError::Roots(_)) => "external-authorities-missing",
             Self::Origination(OriginationError::Name(_)) => "external-wrong-name",
+            Self::Full => "connections-in-use",
         }
     }
 }
@@ -60,8 +64,9 @@ pub(crate) async fn open(
     own_tls: bool,
 ) -> Result<Channel, OpenError> {
     let outside = remote.outside.as_ref().filter(|_| !own_tls);
+    let place = Rc::new(remote.connections.try_enter().ok_or(OpenError::Full)?);
     if shared.local.is_local(remote.address.ip()) {
-        return Ok(Channel::from(to_own_application(remote.address).await?));
+        return Ok(Channel::from(to_own_application(remote.address).await?).guarded(place));
     }
     if let Some(outside) = outside
         && let Err(error) = &outside.originator
@@ -70,15 +75,16 @@ pub(crate) async fn open(
     }
     let tcp = leno_transport::connect(remote.address, CONNECT_TIMEOUT).await?;
     let Some(identity) = &remote.endpoint.identity else {
-        return match outside {
-            None => Ok(Channel::from(tcp)),
-            Some(outside) => originate(shared, remote.address, outside, (tcp, offered)).await,
+        let channel = match outside {
+            None => Channel::from(tcp),
+            Some(outside) => originate(shared, remote.address, outside, (tcp, offered)).await?,
         };
+        return Ok(channel.guarded(place));
     };
     match shared.tls.connect(tcp, identity, offered).await {
         Ok(stream) => {
             shared.registry.count(Counter::OutboundHandshake);
-            Ok(Channel::from(stream))
+            Ok(Channel::from(stream).guarded(place))
         }
         Err(error) => {
             shared.registry.count(Counter::OutboundHandshakeFailed);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_discovery::Directory;
-use leno_types::mesh::{Endpoint, Resolution, Workload, declared};
+use leno_types::mesh::{Distribution, Endpoint, Place, Resolution, Workload, declared};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -52,6 +52,8 @@ pub(crate) struct Destination {
     /// Requests here have followed routes already: those of a service lead to its endpoints, never to
     /// other routes (GEP-1294, "Multiple routes for a Service").
     routed: bool,
+    /// [`Shared::moved`] when the route was made.
+    moved: Cell<u64>,
 }
 
 /// Where its connections go.
@@ -137,6 +139,7 @@ impl Destination {
     ) -> Self {
         Self {
             original,
+            moved: Cell::new(shared.moved.get()),
             shared,
             resolution: RefCell::new(resolution),
             route: RefCell::new(None),
@@ -212,12 +215,14 @@ impl Destination {
         match &*route {
             Some(route)
                 if !resolution.has_changed().unwrap_or(false)
-                    && !self.resolved.borrow().has_changed() =>
+                    && !self.resolved.borrow().has_changed()
+                    && self.moved.get() == self.shared.moved.get() =>
             {
                 return route.clone();
             }
             _ => {}
         }
+        self.moved.set(self.shared.moved.get());
         let now = resolution.borrow_and_update().clone();
         let new = self.make_route(route.take(), &now);
         // An answer that is still to come must not be remembered as the answer.
@@ -239,6 +244,7 @@ impl Destination {
         let protocol;
         let endpoints: Arc<[Endpoint]>;
         let mut external = None;
+        let mut distribution = Distribution::Any;
         match now {
             _ if self.shared.local.is_local(self.original.ip()) && !self.is_fixed() => {
                 return Route::Own;
@@ -259,6 +265,7 @@ impl Destination {
                     [] => Arc::clone(&port.endpoints),
                     _ => resolved.endpoints(&port.endpoints, self.original.ip()),
                 };
+                distribution = service.distribution;
             }
             Resolution::Workload(workload) => {
                 labels = ServiceLabels::none();
@@ -271,7 +278,7 @@ impl Destination {
             _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original)),
         };
         backends.update_external(external.as_deref(), self.resolved.borrow().nothing());
-        backends.update(protocol, &endpoints);
+        backends.update(protocol, distribution, &endpoints);
         if let Resolution::Service(service) = now {
             let changed = backends.update_traffic(&service.traffic, self.original.port());
             if !self.routed {
@@ -292,6 +299,7 @@ impl Destination {
             addresses: vec![self.original.ip()],
             port: self.original.port(),
             identity: workload.identity.clone(),
+            place: Place::default(),
         }
     }
 }

@@ -122,7 +122,7 @@ pub(crate) fn denied<R: Request>(
 #[cfg(test)]
 mod tests {
     use leno_discovery::Directory;
-    use leno_types::mesh::Resolution;
+    use leno_types::mesh::{Place, Resolution};
     use leno_types::{InstanceName, MtlsMode};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -133,8 +133,8 @@ mod tests {
     async fn hears(said: &[u8]) -> (std::io::Result<String>, String) {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let (mtls, egress) = (MtlsMode::Strict, Egress::Deny);
-        let (ports, limits) = (Vec::new(), [].into());
-        let policy = ServerPolicy { workload, mtls, ports, limits, egress };
+        let (ports, limits, place) = (Vec::new(), [].into(), Place::default());
+        let policy = ServerPolicy { workload, mtls, ports, limits, egress, place };
         let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
         let outbound = crate::tests::outbound(directory);
         let destination = outbound.destinations.get("192.0.2.1:80".parse().unwrap());
@@ -171,10 +171,10 @@ mod tests {
     fn dns_passes_and_a_change_holds_at_once() {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let policy = |egress| {
-            let ports = Vec::new();
+            let (ports, place) = (Vec::new(), Place::default());
             let (mtls, limits) = (MtlsMode::Strict, [].into());
             let workload = workload.clone();
-            Some(Arc::new(ServerPolicy { workload, mtls, ports, limits, egress }))
+            Some(Arc::new(ServerPolicy { workload, mtls, ports, limits, egress, place }))
         };
         let (sender, receiver) = watch::channel(None);
         let egress = EgressPolicy::new(receiver);

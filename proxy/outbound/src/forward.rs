@@ -1,15 +1,17 @@
 //! One request on its way to an endpoint, and to another one where it never reached an application.
 
+mod race;
+mod sending;
+
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_balance::{NoPick, Pick, Wanted};
 use leno_http::{
-    Cause, Exchange, Failure, HeaderLine, Judgement, Order, Place, ResponseView, grpc_status_of,
-    is_idempotent,
+    Cause, Exchange, Failure, Judgement, Place, ResponseView, grpc_status_of, is_idempotent,
 };
-use leno_resilience::Permit;
+use leno_resilience::{Hedge, Permit};
 use leno_telemetry::{Begun, Counter, Outcome};
 use leno_tls::refused_by_server;
 use smallvec::SmallVec;
@@ -21,9 +23,10 @@ use crate::destination::{Destination, Route};
 use crate::egress;
 use crate::mirror;
 use crate::policy::{EndpointPolicy, Plan, RequestPolicy};
-use crate::request::Request;
+use crate::request::{Hedgeable, Request};
 use crate::routes::{Applied, Decision, MeshAnswer, Routes};
 use crate::server::{self, GetError, Server};
+use sending::Sending;
 
 /// Most endpoints tried for one request, and most tries in all.
 const MAX_TRIES: usize = 3;
@@ -63,6 +66,8 @@ struct Attempts<'a, R> {
     policy: &'a RequestPolicy,
     endpoints: &'a EndpointPolicy,
     plan: Plan,
+    /// The copies that policy has it sent in.
+    hedge: Option<Hedge>,
     wanted: Wanted,
     request: &'a mut R,
     begun: Begun,
@@ -71,7 +76,7 @@ struct Attempts<'a, R> {
     /// Tries that were not made by policy.
     tries: usize,
     /// What a route changes.
-    applied: Option<Rc<Applied>>,
+    applied: Option<&'a Applied>,
 }
 
 /// Whether there is to be another try.
@@ -87,7 +92,7 @@ enum Verdict {
 }
 
 /// Sends a request to an endpoint; counts it.
-pub(crate) async fn forward<R: Request>(
+pub(crate) async fn forward<R: Hedgeable>(
     shared: &Rc<Shared>,
     destination: &Destination,
     request: &mut R,
@@ -116,19 +121,23 @@ pub(crate) async fn forward<R: Request>(
     };
     let head = request.view();
     let endpoints = backends.endpoints();
+    let idempotent = is_idempotent(head.method());
+    let mut wanted = endpoints.wanted(head);
+    wanted.session = applied.as_ref().and_then(|applied| applied.endpoint()).or(wanted.session);
     let attempts = Attempts {
         shared,
         backends: &backends,
         policy: &policy,
         endpoints: &endpoints,
-        plan: policy.plan(is_idempotent(head.method())),
-        wanted: endpoints.wanted(head),
+        plan: policy.plan(idempotent),
+        hedge: policy.hedge(idempotent),
+        wanted,
         request,
         begun,
         is_grpc,
         tried: Tried::new(),
         tries: 0,
-        applied,
+        applied: applied.as_deref(),
     };
     attempts.run().await
 }
@@ -168,7 +177,7 @@ fn answered(
     Forwarded::Answered(answer)
 }
 
-impl<R: Request> Attempts<'_, R> {
+impl<'a, R: Hedgeable> Attempts<'a, R> {
     async fn run(mut self) -> Forwarded {
         let fault = self.policy.fault();
         if let Some(delay) = fault.delay {
@@ -189,7 +198,12 @@ impl<R: Request> Attempts<'_, R> {
                 Err(reason) if self.waits_for_endpoints(reason).await => continue,
                 Err(reason) => return self.nowhere(503, self.backends.cause(reason)),
             };
-            if let Some(forwarded) = self.attempt(pick).await {
+            let forwarded = match &self.hedge {
+                None => self.attempt(pick).await,
+                // In a box: requests without copies hold no room for it.
+                Some(_) => Box::pin(self.race(pick)).await,
+            };
+            if let Some(forwarded) = forwarded {
                 return forwarded;
             }
         }
@@ -233,7 +247,9 @@ impl<R: Request> Attempts<'_, R> {
     /// One try; none where there is to be another one.
     async fn attempt(&mut self, pick: Pick<Remote>) -> Option<Forwarded> {
         self.tries += 1;
-        let deadline = self.deadline();
+        let sending = self.sending();
+        let deadline = sending.deadline();
+        let response_by = self.plan.response_by(self.policy);
         let got = server::get(self.shared, pick.endpoint(), self.request, deadline).await;
         let mut server = match got {
             Ok(server) => server,
@@ -243,7 +259,30 @@ impl<R: Request> Attempts<'_, R> {
             }
         };
         self.backends.opened(None);
-        let done = self.exchange(&pick, &mut server, deadline).await;
+        let policy = (self.policy, &*self.shared.registry);
+        let (plan, is_mesh) = (&mut self.plan, server.is_mesh);
+        let judge = |response: ResponseView<'_>, replayable: bool| {
+            let unreached = refuse_unreached(response, replayable);
+            if unreached == Judgement::Forward
+                && plan.judge(policy, response, (replayable, is_mesh))
+            {
+                return Judgement::Refuse;
+            }
+            unreached
+        };
+        let way = (&pick, &mut server);
+        let times = (deadline, response_by);
+        let done = sending.exchange(&mut *self.request, way, times, judge).await;
+        self.settle(pick, server, done).await
+    }
+
+    /// What is to be done after a try; none where there is to be another one.
+    async fn settle(
+        &mut self,
+        pick: Pick<Remote>,
+        server: Server,
+        done: Exchange,
+    ) -> Option<Forwarded> {
         let (same_endpoint, cause) = match self.verdict(&pick, &done, &server) {
             Verdict::Done => {
                 self.count(&pick, &done);
@@ -265,48 +304,16 @@ impl<R: Request> Attempts<'_, R> {
         (self.tries >= MAX_TRIES).then(|| self.failed(&pick, 503, cause))
     }
 
-    /// When a try that begins now must be over.
-    fn deadline(&self) -> Option<tokio::time::Instant> {
-        let of_route = self.applied.as_ref().and_then(|applied| applied.deadline());
-        [self.plan.request_by().map(Into::into), of_route].into_iter().flatten().min()
-    }
-
-    async fn exchange(
-        &mut self,
-        pick: &Pick<Remote>,
-        server: &mut Server,
-        deadline: Option<tokio::time::Instant>,
-    ) -> Exchange {
-        let line = self.endpoints.session_line(self.wanted, pick.key());
-        let policy = (self.policy, &*self.shared.registry);
-        let is_mesh = server.is_mesh;
-        let plan = &mut self.plan;
-        let response_by = plan.response_by(self.policy).map(Into::into);
-        let judge = |response: ResponseView<'_>, replayable: bool| {
-            let unreached = refuse_unreached(response, replayable);
-            if unreached == Judgement::Forward
-                && plan.judge(policy, response, (replayable, is_mesh))
-            {
-                return Judgement::Refuse;
-            }
-            unreached
-        };
-        let mut order = Order::new(self.policy.limits(&self.shared.limits)).judged_by(judge);
-        order.close_client = self.shared.activity.is_draining();
-        order.mesh = server.is_mesh;
-        order.deadline = deadline;
-        order.response_by = response_by;
-        let removed = self.applied.as_ref().map(|applied| applied.removed());
-        if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
-            order.request = applied.request(of_request);
-            order.response = applied.response(of_response);
+    /// What a try that begins now is sent with.
+    fn sending(&self) -> Sending<'a> {
+        Sending {
+            shared: self.shared,
+            policy: self.policy,
+            endpoints: self.endpoints,
+            wanted: self.wanted,
+            applied: self.applied,
+            request_by: self.plan.request_by(),
         }
-        let added: Vec<HeaderLine>;
-        if let Some(line) = line {
-            added = order.response.add.iter().cloned().chain([line]).collect();
-            order.response.add = &added;
-        }
-        server.exchange(self.request, &mut order).await
     }
 
     /// Waits for another try by policy, which begins elsewhere.
@@ -323,6 +330,10 @@ impl<R: Request> Attempts<'_, R> {
     }
 
     async fn not_connected(&mut self, pick: &Pick<Remote>, error: &GetError) -> Option<Forwarded> {
+        // An idle one makes room.
+        if error.is_full() && self.tries < MAX_TRIES && self.backends.close_idle() {
+            return None;
+        }
         tracing::debug!(%error, "endpoint left out");
         let (status, cause) = (error.status(), error.cause());
         let edge = pick.endpoint().edge(self.shared);
@@ -403,6 +414,7 @@ impl<R: Request> Attempts<'_, R> {
         }
         if let Some(first_byte) = done.first_byte {
             let latency = first_byte.saturating_duration_since(done.started);
+            self.policy.observe(latency);
             self.endpoints.answered(latency, done.counted_status() == 503);
             pick.observe(latency, Instant::now());
         } else if server_failed {

@@ -31,7 +31,7 @@ mod server;
 mod streams;
 mod targets;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -43,7 +43,7 @@ use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
-use leno_types::mesh::Resolution;
+use leno_types::mesh::{Place, Resolution};
 use leno_types::{InstanceName, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -120,6 +120,10 @@ pub(crate) struct Shared {
     pub(crate) mirrors: Cell<usize>,
     /// The workload that requests come from, as hashes take it.
     pub(crate) source: String,
+    /// Where it is, as far as is known.
+    pub(crate) place: RefCell<Place>,
+    /// How often that has changed.
+    pub(crate) moved: Cell<u64>,
 }
 
 impl Shared {
@@ -167,6 +171,8 @@ impl Outbound {
             random: Cell::new(RandomState::new().hash_one(0)),
             mirrors: Cell::new(0),
             source,
+            place: RefCell::default(),
+            moved: Cell::new(0),
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
             let original = SocketAddr::from(([0, 0, 0, 0], port));
@@ -174,6 +180,14 @@ impl Outbound {
         });
         let destinations = Destinations::new(parts.directory, Rc::clone(&shared));
         Self { destinations, fixed, shared }
+    }
+
+    /// Where the workload is, for services that prefer near endpoints.
+    pub fn set_place(&self, place: &Place) {
+        if *self.shared.place.borrow() != *place {
+            self.shared.place.replace(place.clone());
+            self.shared.moved.set(self.shared.moved.get() + 1);
+        }
     }
 
     /// Serves one accepted connection to its end. `listener` is the address it was accepted on.

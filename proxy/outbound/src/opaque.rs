@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::backends::{Backends, Remote};
-use crate::connect::{REFUSED_BY_SERVER, open as open_channel, to_own_application};
+use crate::connect::{OpenError, REFUSED_BY_SERVER, open as open_channel, to_own_application};
 use crate::first::tls_of;
 use crate::greeting::{Greeting, greet};
 
@@ -168,6 +168,14 @@ impl<'a> Attempts<'a> {
                     let within = self.backends.requests().stream_timeout();
                     return Some(Opened { pick, within, channel });
                 }
+                // Of none of its endpoints; an idle one makes room.
+                Err(error @ OpenError::Full) => {
+                    if !self.backends.close_idle() {
+                        pick.endpoint().edge(self.shared).error(error.cause());
+                        tracing::debug!(%error, "an opaque connection is refused");
+                        return None;
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(%error, "endpoint left out");
                     self.leave_out(&pick, error.cause());
@@ -212,7 +220,7 @@ impl<'a> Attempts<'a> {
                 None => self.open().await,
             };
             let Some(mut next) = next else { return client.abort() };
-            let Channel::Mesh(server) = &mut next.channel else {
+            let Some(server) = next.channel.mesh_mut() else {
                 // Nobody who might refuse stands before the application.
                 let client = Prefixed::new(from_client, client);
                 return next.relay(self, client, Vec::new()).await;

@@ -7,5 +7,5 @@
 mod endpoints;
 mod requests;
 
-pub(crate) use endpoints::EndpointPolicy;
+pub(crate) use endpoints::{EndpointPolicy, cookie};
 pub(crate) use requests::{Plan, RequestPolicy};

@@ -1,9 +1,11 @@
 //! A client's request in either version of HTTP, as forwarding sees it.
 
+use std::task::{Context, Poll};
+
 use leno_h2::Client;
 use leno_http::{
-    Call, Conn, Exchange, Io, Judge, Order, RequestHead, RequestView, exchange, h1_to_h2, h2_to_h1,
-    h2_to_h2,
+    Call, CallCopies, Conn, ConnCopies, Exchange, Failure, Io, Judge, Late, Order, RequestHead,
+    RequestView, Ticket, exchange, h1_to_h2, h2_to_h1, h2_to_h2,
 };
 use leno_tls::Channel;
 use tokio::net::TcpStream;
@@ -110,5 +112,148 @@ impl Request for Call {
 
     async fn to_http2<J: Judge>(&mut self, server: &Client, order: &mut Order<'_, J>) -> Exchange {
         h2_to_h2(self, server, order).await
+    }
+}
+
+/// A request of a client, which can be sent to several servers at once.
+pub(crate) trait Hedgeable: Request {
+    /// What makes the copies.
+    type Copies<'c>: Copies
+    where
+        Self: 'c;
+
+    /// Waits until all of it is here; false where it is longer than `limit`, or cannot be copied.
+    async fn hold_whole(&mut self, limit: usize) -> bool;
+
+    /// Puts the client aside for copies of what is held.
+    fn copies(&mut self) -> Self::Copies<'_>;
+}
+
+/// Makes copies of one request, of which one may answer the client.
+pub(crate) trait Copies {
+    /// A copy.
+    type Copy: Request;
+
+    /// One more.
+    fn copy(&self, ticket: &Ticket) -> Self::Copy;
+
+    /// Ready when the client has broken off.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure>;
+
+    /// All copies have ended, `winner` with a response for the client.
+    fn finish(self, winner: Option<(Self::Copy, &Exchange)>);
+}
+
+/// A copy of a request of an HTTP/1 client.
+pub(crate) struct CopyOfHttp1<'c, S> {
+    client: Conn<Late<'c, S>>,
+    head: &'c RequestHead,
+}
+
+impl<'c, S: Io> CopyOfHttp1<'c, S> {
+    fn request(&mut self) -> OfHttp1<'_, Late<'c, S>> {
+        OfHttp1 { client: &mut self.client, head: self.head, of_http2: false }
+    }
+}
+
+impl<S: Io> Request for CopyOfHttp1<'_, S> {
+    fn view(&self) -> RequestView<'_> {
+        self.head.view(self.client.received())
+    }
+
+    fn is_http2(&self) -> bool {
+        false
+    }
+
+    fn is_grpc(&self) -> bool {
+        false
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    async fn copy(&mut self, limit: usize) -> Option<Vec<u8>> {
+        self.request().copy(limit).await
+    }
+
+    async fn to_http1<J: Judge>(
+        &mut self,
+        server: &mut Conn<Channel>,
+        order: &mut Order<'_, J>,
+    ) -> Exchange {
+        self.request().to_http1(server, order).await
+    }
+
+    async fn to_http2<J: Judge>(&mut self, server: &Client, order: &mut Order<'_, J>) -> Exchange {
+        self.request().to_http2(server, order).await
+    }
+}
+
+/// Makes copies of a request of an HTTP/1 client.
+pub(crate) struct CopiesOfHttp1<'c, S> {
+    copies: ConnCopies<'c, S>,
+    head: &'c RequestHead,
+}
+
+impl<S: Io> Hedgeable for OfHttp1<'_, S> {
+    type Copies<'c>
+        = CopiesOfHttp1<'c, S>
+    where
+        Self: 'c;
+
+    async fn hold_whole(&mut self, limit: usize) -> bool {
+        let plain = !self.head.upgrade() && !self.of_http2;
+        plain && self.client.hold(self.head, limit).await.is_some()
+    }
+
+    fn copies(&mut self) -> CopiesOfHttp1<'_, S> {
+        CopiesOfHttp1 { copies: self.client.copies(self.head), head: self.head }
+    }
+}
+
+impl<'c, S: Io> Copies for CopiesOfHttp1<'c, S> {
+    type Copy = CopyOfHttp1<'c, S>;
+
+    fn copy(&self, ticket: &Ticket) -> CopyOfHttp1<'c, S> {
+        CopyOfHttp1 { client: self.copies.copy(ticket), head: self.head }
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        self.copies.poll_gone(cx)
+    }
+
+    fn finish(self, winner: Option<(Self::Copy, &Exchange)>) {
+        if let Some((winner, done)) = winner {
+            self.copies.finish(winner.client, done);
+        }
+    }
+}
+
+impl Hedgeable for Call {
+    type Copies<'c> = CallCopies<'c>;
+
+    async fn hold_whole(&mut self, limit: usize) -> bool {
+        Call::hold_whole(self, limit).await
+    }
+
+    fn copies(&mut self) -> CallCopies<'_> {
+        Call::copies(self)
+    }
+}
+
+impl Copies for CallCopies<'_> {
+    type Copy = Call;
+
+    fn copy(&self, _ticket: &Ticket) -> Call {
+        CallCopies::copy(self)
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        CallCopies::poll_gone(self, cx)
+    }
+
+    fn finish(self, winner: Option<(Call, &Exchange)>) {
+        CallCopies::finish(self, winner.map(|(winner, _)| winner));
     }
 }

@@ -12,11 +12,13 @@
 mod answer;
 mod applied;
 mod prepared;
+mod session;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use leno_http::RequestView;
-use leno_policy::{Found, RouteTable, RuleOf, TableRule, cors, effective, rewrite};
+use leno_policy::{Found, RouteTable, RuleOf, TableRule, cors, effective, rewrite, with_rule};
 use leno_types::mesh::Service;
 use leno_types::routes::Redirect;
 use leno_types::traffic::{Scope, Traffic};
@@ -72,7 +74,7 @@ impl Routes {
             tracing::debug!(service = %service.name, ?ignored, "a route counts for nothing");
         }
         let mut policies = Policies { shared, before, made: Vec::new() };
-        let rule = |rule: &TableRule| {
+        let rule = |(place, rule): (usize, &TableRule)| {
             let route = rule.route();
             let of = RuleOf {
                 kind: route.kind,
@@ -80,10 +82,22 @@ impl Routes {
                 name: &route.name,
                 rule: rule.rule().name.as_deref(),
             };
-            let policy = policies.of(effective(&service.traffic, port, Some(of)));
+            let mut traffic = effective(&service.traffic, port, Some(of));
+            if rule.rule().retry.is_some() {
+                traffic = with_rule(traffic, rule.rule());
+                // Of this rule alone, whatever it is called.
+                let name = of.rule.map_or_else(|| format!("#{place}").into(), Into::into);
+                traffic.scope = Scope::Route {
+                    kind: route.kind,
+                    namespace: Arc::clone(&route.namespace),
+                    name: Arc::clone(&route.name),
+                    rule: Some(name),
+                };
+            }
+            let policy = policies.of(traffic);
             Prepared { policy, ..Prepared::new(shared, rule) }
         };
-        let rules = table.rules().iter().map(rule).collect();
+        let rules = table.rules().iter().enumerate().map(rule).collect();
         let policies = policies.made;
         Some(Rc::new(Self { port, table, rules, policies }))
     }
@@ -109,9 +123,12 @@ impl Routes {
                 Decision::Answer(self.redirected(redirect, view, &found))
             }
             leno_policy::Decision::Backend(found, place) => {
-                let target = self.rules[found.place].backends[place].target.as_ref();
+                let prepared = &self.rules[found.place];
+                let kept = prepared.kept(view);
+                let place = kept.and_then(|kept| prepared.place_of(kept)).unwrap_or(place);
+                let target = prepared.backends[place].target.as_ref();
                 let target = target.expect("a backend that is chosen has a service");
-                let applied = Applied::new(self, found.place, place, view, found.prefix);
+                let applied = Applied::new(self, (found.place, place), (view, found.prefix), kept);
                 Decision::Forward(Rc::clone(target), Rc::new(applied))
             }
             leno_policy::Decision::Nowhere(found, why) => {

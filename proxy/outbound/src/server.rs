@@ -66,9 +66,14 @@ impl GetError {
         if matches!(self, Self::Deadline) { 504 } else { 503 }
     }
 
+    /// Whether policy allows the service no more connections.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Connect(error) if matches!(**error, OpenError::Full))
+    }
+
     /// Whether the endpoint cannot be connected to.
     pub(crate) fn is_of_endpoint(&self) -> bool {
-        matches!(self, Self::Connect(_))
+        matches!(self, Self::Connect(error) if !matches!(**error, OpenError::Full))
     }
 }
 

@@ -14,7 +14,7 @@ use leno_names::{Names, Resolvers};
 use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::Registry;
 use leno_tls::{Credentials, Keyring};
-use leno_types::mesh::{Endpoint, Resolution, Service, ServicePort};
+use leno_types::mesh::{Distribution, Endpoint, Place, Resolution, Service, ServicePort};
 use leno_types::{InstanceName, Protocol, ServiceName};
 use nix::sched::{CloneFlags, unshare};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
@@ -120,10 +120,12 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
         addresses: vec![server.ip()],
         port: server.port(),
         identity: Some(CART.parse().unwrap()),
+        place: Place::default(),
     };
     let service = Service {
         name: ServiceName::new("shop", "cart").unwrap(),
         vips: Vec::new(),
+        distribution: Distribution::Any,
         ports: vec![ServicePort {
             port: PORT,
             name: "".into(),

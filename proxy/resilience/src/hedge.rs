@@ -1,8 +1,6 @@
-//! Hedged requests: another copy while the first one is late, and the first answer wins.
+//! Hedged requests: another copy while the first one is late, and the first good answer wins.
 
-use std::time::Instant;
-
-use leno_types::traffic::Hedging;
+use std::time::{Duration, Instant};
 
 use crate::budget::Budget;
 
@@ -13,10 +11,13 @@ use crate::budget::Budget;
 ///     └──────────┴───────── first good answer: the others are dropped
 ///     └──────────┴───────── a failure: not an answer while others are under way
 /// ```
+///
+/// What retries send again begins anew, with the copies that are left.
 #[derive(Clone, Debug)]
 pub struct Hedge {
-    policy: Hedging,
-    sent: u32,
+    delay: Duration,
+    /// Copies that may still be sent, beside the first and those that retries send.
+    left: u32,
     under_way: u32,
     next: Option<Instant>,
 }
@@ -31,11 +32,16 @@ pub enum Step {
 }
 
 impl Hedge {
-    /// The first copy was sent.
+    /// At most `copies` after the first, each so long after the one before.
     #[must_use]
-    pub fn new(policy: Hedging, now: Instant) -> Self {
-        let next = (policy.copies > 0).then(|| now + policy.delay);
-        Self { policy, sent: 1, under_way: 1, next }
+    pub fn new(copies: u32, delay: Duration) -> Self {
+        Self { delay, left: copies, under_way: 0, next: None }
+    }
+
+    /// The first copy is sent, or what a retry sends.
+    pub fn begin(&mut self, now: Instant) {
+        self.under_way = 1;
+        self.next = self.after(now);
     }
 
     /// When to ask for another copy.
@@ -54,10 +60,21 @@ impl Hedge {
             self.next = None;
             return false;
         }
-        self.sent += 1;
+        self.left -= 1;
         self.under_way += 1;
-        self.next = (self.sent <= self.policy.copies).then(|| now + self.policy.delay);
+        self.next = self.after(now);
         true
+    }
+
+    /// No more copies beside those that are under way: there is no endpoint for them.
+    pub fn stop(&mut self) {
+        self.next = None;
+    }
+
+    /// How many copies are under way.
+    #[must_use]
+    pub fn under_way(&self) -> u32 {
+        self.under_way
     }
 
     /// A copy has ended; `is_good`: with an answer that is no failure.
@@ -70,17 +87,13 @@ impl Hedge {
         Step::Wait
     }
 
-    /// How many copies were sent.
-    #[must_use]
-    pub fn sent(&self) -> u32 {
-        self.sent
+    fn after(&self, now: Instant) -> Option<Instant> {
+        if self.left > 0 { now.checked_add(self.delay) } else { None }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const DELAY: Duration = Duration::from_millis(50);
@@ -89,17 +102,23 @@ mod tests {
         Budget::new(leno_types::traffic::Budget { percent: 0, min_per_second })
     }
 
+    fn begun(copies: u32, now: Instant) -> Hedge {
+        let mut hedge = Hedge::new(copies, DELAY);
+        hedge.begin(now);
+        hedge
+    }
+
     #[test]
     fn copies_come_one_by_one_up_to_their_bound() {
         let (mut budget, mut now) = (budget(10), Instant::now());
-        let mut hedge = Hedge::new(Hedging { delay: DELAY, copies: 2 }, now);
+        let mut hedge = begun(2, now);
         assert!(!hedge.another(&mut budget, now));
-        for sent in 2..=3 {
+        for under_way in 2..=3 {
             now += DELAY;
             assert_eq!(hedge.next(), Some(now));
             assert!(hedge.another(&mut budget, now));
             assert!(!hedge.another(&mut budget, now), "not at once");
-            assert_eq!(hedge.sent(), sent);
+            assert_eq!(hedge.under_way(), under_way);
         }
         now += DELAY * 10;
         assert!(!hedge.another(&mut budget, now));
@@ -108,21 +127,33 @@ mod tests {
     #[test]
     fn the_first_good_answer_wins_and_a_failure_only_when_it_is_the_last() {
         let (mut budget, now) = (budget(10), Instant::now());
-        let mut hedge = Hedge::new(Hedging { delay: DELAY, copies: 2 }, now);
+        let mut hedge = begun(2, now);
         assert!(hedge.another(&mut budget, now + DELAY));
         assert_eq!(hedge.ended(false), Step::Wait);
         assert_eq!(hedge.ended(true), Step::Take);
         assert_eq!(hedge.next(), None);
-        let mut all_fail = Hedge::new(Hedging { delay: DELAY, copies: 1 }, now);
+        let mut all_fail = begun(1, now);
         assert!(all_fail.another(&mut budget, now + DELAY));
         assert_eq!((all_fail.ended(false), all_fail.ended(false)), (Step::Wait, Step::Take));
     }
 
     #[test]
+    fn a_retry_gets_no_copies_anew() {
+        let (mut budget, mut now) = (budget(10), Instant::now());
+        let mut hedge = begun(1, now);
+        now += DELAY;
+        assert!(hedge.another(&mut budget, now));
+        assert_eq!((hedge.ended(false), hedge.ended(false)), (Step::Wait, Step::Take));
+        hedge.begin(now);
+        assert_eq!(hedge.next(), None);
+        assert!(!hedge.another(&mut budget, now + DELAY));
+    }
+
+    #[test]
     fn copies_are_paid_for() {
         let (mut budget, now) = (budget(0), Instant::now());
-        let mut hedge = Hedge::new(Hedging { delay: DELAY, copies: 2 }, now);
+        let mut hedge = begun(2, now);
         assert!(!hedge.another(&mut budget, now + DELAY));
-        assert_eq!((hedge.sent(), hedge.next()), (1, None));
+        assert_eq!((hedge.under_way(), hedge.next()), (1, None));
     }
 }

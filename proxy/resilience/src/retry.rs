@@ -81,20 +81,13 @@ impl Why {
     }
 }
 
-/// The retries of one request.
-#[derive(Clone, Debug)]
+/// The retries of one request. It pays for them, or another's, with [`Budget::request`].
+#[derive(Clone, Debug, Default)]
 pub struct Retry {
     made: u32,
 }
 
 impl Retry {
-    /// A request that comes in. It pays for retries, its own or another's.
-    #[must_use]
-    pub fn new(budget: &mut Budget, now: Instant) -> Self {
-        budget.request(now);
-        Self { made: 0 }
-    }
-
     /// How many retries were decided on.
     #[must_use]
     pub fn made(&self) -> u32 {
@@ -142,7 +135,8 @@ impl Retry {
 }
 
 /// Whether policy takes this for a failure.
-fn is_failure(policy: &Retries, ending: Ending) -> bool {
+#[must_use]
+pub fn is_failure(policy: &Retries, ending: Ending) -> bool {
     match ending {
         Ending::Status(status) => policy.statuses.iter().any(|range| range.contains(status)),
         Ending::Grpc(status) => policy.grpc_statuses.contains(&status),

@@ -116,6 +116,16 @@ counters! {
     RetriesWithoutTime = "leno_retries_denied" r#"reason="time""#,
     /// Requests that policy would have tried again, by why they were not.
     RetriesOverBudget = "leno_retries_denied" r#"reason="budget""#,
+    /// Further copies of requests whose response was late, by what became of them.
+    HedgesWon = "leno_hedges" r#"result="won""#,
+    /// Further copies of requests whose response was late, by what became of them.
+    HedgesLost = "leno_hedges" r#"result="lost""#,
+    /// Requests that policy would have sent a further copy of, by why it was not sent.
+    HedgesOverBudget = "leno_hedges_denied" r#"reason="budget""#,
+    /// Requests that policy would have sent a further copy of, by why it was not sent.
+    HedgesWithoutBody = "leno_hedges_denied" r#"reason="body""#,
+    /// Requests that policy would have sent a further copy of, by why it was not sent.
+    HedgesWithoutEndpoint = "leno_hedges_denied" r#"reason="endpoints""#,
     /// Requests that policy made to fail on purpose, by how.
     FaultsDelayed = "leno_faults" r#"kind="delay""#,
     /// Requests that policy made to fail on purpose, by how.

@@ -1,7 +1,9 @@
 //! A connection to an endpoint, encrypted where the endpoint is meshed.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use leno_http::Io;
@@ -14,7 +16,14 @@ use crate::{Alpn, MeshStream};
 
 /// Either kind, so that one pool and one relay serve both.
 #[derive(Debug)]
-pub enum Channel {
+pub struct Channel {
+    way: Way,
+    /// Dropped with it.
+    _guard: Option<Rc<dyn fmt::Debug>>,
+}
+
+#[derive(Debug)]
+enum Way {
     /// As it is.
     Plain(TcpStream),
     /// mTLS with another proxy.
@@ -22,12 +31,28 @@ pub enum Channel {
 }
 
 impl Channel {
+    /// Keeps `guard` for as long as the connection is open.
+    #[must_use]
+    pub fn guarded(self, guard: Rc<dyn fmt::Debug>) -> Self {
+        Self { _guard: Some(guard), ..self }
+    }
+
+    /// The connection with another proxy, if it is one.
+    pub fn mesh_mut(&mut self) -> Option<&mut MeshStream> {
+        match &mut self.way {
+            Way::Plain(_) => None,
+            Way::Mesh(mesh) => Some(mesh),
+        }
+    }
+}
+
+impl Channel {
     /// Who is on the other side, where it has proven it.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Mesh(mesh) => mesh.identity(),
+        match &self.way {
+            Way::Plain(_) => None,
+            Way::Mesh(mesh) => mesh.identity(),
         }
     }
 }
@@ -36,22 +61,22 @@ impl Channel {
     /// What is inside, of a connection with another proxy.
     #[must_use]
     pub fn alpn(&self) -> Option<Alpn> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Mesh(mesh) => Some(mesh.alpn()),
+        match &self.way {
+            Way::Plain(_) => None,
+            Way::Mesh(mesh) => Some(mesh.alpn()),
         }
     }
 }
 
 impl From<TcpStream> for Channel {
     fn from(tcp: TcpStream) -> Self {
-        Self::Plain(tcp)
+        Self { way: Way::Plain(tcp), _guard: None }
     }
 }
 
 impl From<MeshStream> for Channel {
     fn from(mesh: MeshStream) -> Self {
-        Self::Mesh(mesh)
+        Self { way: Way::Mesh(mesh), _guard: None }
     }
 }
 
@@ -61,9 +86,9 @@ impl AsyncRead for Channel {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, out),
-            Self::Mesh(mesh) => Pin::new(mesh).poll_read(cx, out),
+        match &mut self.get_mut().way {
+            Way::Plain(tcp) => Pin::new(tcp).poll_read(cx, out),
+            Way::Mesh(mesh) => Pin::new(mesh).poll_read(cx, out),
         }
     }
 }
@@ -74,9 +99,9 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            Self::Mesh(mesh) => Pin::new(mesh).poll_write(cx, bytes),
+        match &mut self.get_mut().way {
+            Way::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Way::Mesh(mesh) => Pin::new(mesh).poll_write(cx, bytes),
         }
     }
 
@@ -85,9 +110,9 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
-            Self::Mesh(mesh) => Pin::new(mesh).poll_write_vectored(cx, slices),
+        match &mut self.get_mut().way {
+            Way::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
+            Way::Mesh(mesh) => Pin::new(mesh).poll_write_vectored(cx, slices),
         }
     }
 
@@ -96,48 +121,48 @@ impl AsyncWrite for Channel {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Self::Mesh(mesh) => Pin::new(mesh).poll_flush(cx),
+        match &mut self.get_mut().way {
+            Way::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Way::Mesh(mesh) => Pin::new(mesh).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Self::Mesh(mesh) => Pin::new(mesh).poll_shutdown(cx),
+        match &mut self.get_mut().way {
+            Way::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Way::Mesh(mesh) => Pin::new(mesh).poll_shutdown(cx),
         }
     }
 }
 
 impl Stream for Channel {
     fn plain(&self) -> Option<&TcpStream> {
-        match self {
-            Self::Plain(tcp) => Some(tcp),
-            Self::Mesh(_) => None,
+        match &self.way {
+            Way::Plain(tcp) => Some(tcp),
+            Way::Mesh(_) => None,
         }
     }
 
     fn socket(&self) -> Option<&TcpStream> {
-        match self {
-            Self::Plain(tcp) => Some(tcp),
-            Self::Mesh(mesh) => mesh.socket(),
+        match &self.way {
+            Way::Plain(tcp) => Some(tcp),
+            Way::Mesh(mesh) => mesh.socket(),
         }
     }
 
     fn abort(&mut self) {
-        match self {
-            Self::Plain(tcp) => tcp.abort(),
-            Self::Mesh(mesh) => mesh.abort(),
+        match &mut self.way {
+            Way::Plain(tcp) => tcp.abort(),
+            Way::Mesh(mesh) => mesh.abort(),
         }
     }
 }
 
 impl Io for Channel {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Plain(tcp) => Io::poll_read_ready(tcp, cx),
-            Self::Mesh(mesh) => Io::poll_read_ready(mesh, cx),
+        match &mut self.way {
+            Way::Plain(tcp) => Io::poll_read_ready(tcp, cx),
+            Way::Mesh(mesh) => Io::poll_read_ready(mesh, cx),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub enum Act {
     After(Duration),
     /// Another status.
     Status(u16),
+    /// The same after a wait.
+    StatusAfter(u16, Duration),
     /// 429 with `Retry-After`, in seconds.
     Later(u32),
     /// Nothing, for as long as the client waits.
@@ -35,6 +38,7 @@ pub enum Act {
 pub struct Faulty {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<String>>>,
+    given_up: Arc<AtomicUsize>,
 }
 
 impl FromStr for Act {
@@ -64,7 +68,8 @@ impl Faulty {
         script: impl Fn(u32) -> Act + Send + Sync + 'static,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address).context("cannot listen")?;
-        let faulty = Self { address: listener.local_addr()?, seen: Arc::default() };
+        let address = listener.local_addr()?;
+        let faulty = Self { address, seen: Arc::default(), given_up: Arc::default() };
         let (serving, script) = (faulty.clone(), Arc::new(script));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -89,6 +94,12 @@ impl Faulty {
             }
         }
         Ok(())
+    }
+
+    /// How many requests were given up that were [stalled](Act::Stall).
+    #[must_use]
+    pub fn given_up(&self) -> usize {
+        self.given_up.load(Ordering::Relaxed)
     }
 
     /// Where it listens.
@@ -127,12 +138,20 @@ impl Faulty {
                 Act::Status(status) => {
                     write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
                 }
+                Act::StatusAfter(status, wait) => {
+                    thread::sleep(wait);
+                    write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
+                }
                 Act::Later(seconds) => write!(
                     stream,
                     "HTTP/1.1 429 X\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\n\r\n"
                 )?,
                 // Until the proxy gives up.
-                Act::Stall => return stream.read_exact(&mut [0]),
+                Act::Stall => {
+                    let end = stream.read_exact(&mut [0]);
+                    self.given_up.fetch_add(1, Ordering::Relaxed);
+                    return end;
+                }
                 Act::CutBody => {
                     return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-");
                 }

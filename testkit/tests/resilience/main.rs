@@ -5,6 +5,10 @@
 //!   client ──► leno-proxy --static, with a policy ──► servers that fail, stall, cut and babble
 //! ```
 
+mod connections;
+mod faults;
+mod hedging;
+mod locality;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +22,7 @@ use crate::world::{Script, World};
 const REQUESTS: u32 = 300;
 
 /// How often each id was seen.
-fn counted(seen: &[String]) -> BTreeMap<&str, u32> {
+pub(crate) fn counted(seen: &[String]) -> BTreeMap<&str, u32> {
     let mut counts = BTreeMap::new();
     for id in seen {
         *counts.entry(id.as_str()).or_default() += 1;
@@ -26,7 +30,7 @@ fn counted(seen: &[String]) -> BTreeMap<&str, u32> {
     counts
 }
 
-fn fails_half(number: u32) -> Act {
+pub(crate) fn fails_half(number: u32) -> Act {
     if number.is_multiple_of(2) { Act::Status(503) } else { Act::Good }
 }
 

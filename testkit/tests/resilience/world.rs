@@ -20,6 +20,15 @@ pub(crate) struct World {
     proxy: Proxy,
 }
 
+/// Where the proxy and the servers are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Places {
+    /// Labels of the proxy.
+    pub(crate) own: &'static str,
+    /// What endpoints say, in the order of the servers.
+    pub(crate) servers: &'static [&'static str],
+}
+
 /// A response; none of it where the connection ended without one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
@@ -32,20 +41,45 @@ pub(crate) struct Answer {
 impl World {
     /// The outbound side, with the `spec` of a TrafficPolicy but for its targets.
     pub(crate) fn outbound(spec: &str, scripts: &[Script]) -> Self {
+        Self::placed(spec, scripts, (&Places::default(), ""))
+    }
+
+    /// The same with more documents.
+    pub(crate) fn outbound_with(spec: &str, scripts: &[Script], more: &str) -> Self {
+        Self::started(spec, scripts, (&Places::default(), ""), more)
+    }
+
+    /// The same with places, of which the Service's `trafficDistribution` makes something.
+    pub(crate) fn placed(spec: &str, scripts: &[Script], places: (&Places, &str)) -> Self {
+        Self::started(spec, scripts, places, "")
+    }
+
+    fn started(
+        spec: &str,
+        scripts: &[Script],
+        (places, distribution): (&Places, &str),
+        more: &str,
+    ) -> Self {
         let backends: Vec<Faulty> = scripts.iter().map(|script| server(*script)).collect();
         let proxy = Proxy::start_with(|address, admin| {
             let mut documents = proxy_document(
-                admin,
+                (admin, places.own),
                 &format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}"),
             );
             documents += SERVICE;
+            if !distribution.is_empty() {
+                documents += &format!("  trafficDistribution: {distribution}\n");
+            }
             for (number, backend) in backends.iter().enumerate() {
-                documents += &slice(number, backend.address(), "");
+                let place = places.servers.get(number);
+                let place = place.map(|place| format!(", {place}")).unwrap_or_default();
+                documents += &slice(number, backend.address(), &place);
             }
             documents += "---\napiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\n\
                 metadata: {name: p, namespace: t}\nspec:\n  \
                 targetRefs: [{group: \"\", kind: Service, name: web}]\n";
             documents += spec;
+            documents += more;
             documents
         });
         Self { backends, proxy: proxy.expect("leno-proxy starts") }
@@ -57,7 +91,7 @@ impl World {
         let application = backend.address();
         let proxy = Proxy::start_with(|address, admin| {
             let mut documents = proxy_document(
-                admin,
+                (admin, ""),
                 &format!("inbound: {{listen: \"{address}\", application: \"{application}\"}}"),
             );
             documents += "---\napiVersion: leno.dev/v1alpha1\nkind: RateLimitPolicy\n\
@@ -78,10 +112,16 @@ impl World {
         Answer::parse(&bytes, read.is_ok())
     }
 
+    /// A connection to the proxy.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.proxy.address()).expect("the proxy listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+        stream
+    }
+
     /// The same without reading.
     pub(crate) fn send(&self, method: &str, id: &str, headers: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.proxy.address()).expect("the proxy listens");
-        stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+        let mut stream = self.connect();
         let mut request = format!("{method} /it HTTP/1.1\r\nHost: web\r\nConnection: close\r\n");
         write!(request, "x-id: {id}\r\n{headers}").expect("memory");
         if !body.is_empty() {
@@ -140,9 +180,10 @@ fn server(script: Script) -> Faulty {
     Faulty::start("127.0.0.1:0".parse().expect("an address"), script).expect("loopback")
 }
 
-fn proxy_document(admin: SocketAddr, side: &str) -> String {
+fn proxy_document((admin, labels): (SocketAddr, &str), side: &str) -> String {
     format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test-0, namespace: t}}\n\
+        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\n\
+         metadata: {{name: test-0, namespace: t, labels: {{{labels}}}}}\n\
          spec:\n  workers: 1\n  admin: \"{admin}\"\n  {side}\n  mtls: disabled\n"
     )
 }

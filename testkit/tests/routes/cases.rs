@@ -4,4 +4,6 @@ mod filters;
 mod matching;
 mod redirects;
 mod references;
+mod retries;
+mod sessions;
 mod timeouts;

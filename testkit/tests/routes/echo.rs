@@ -57,6 +57,18 @@ impl Echo {
         self.seen.lock().expect("no holder panics").clone()
     }
 
+    /// How many requests it has seen whose target is this.
+    pub(crate) fn tries(&self, target: &str) -> usize {
+        self.seen().iter().filter(|seen| seen.line.split(' ').nth(1) == Some(target)).count()
+    }
+
+    /// What a request is answered with that is to fail: `after=N` has so many of its target fail,
+    /// with the status of `code`.
+    fn fails(&self, target: &str) -> Option<Option<u64>> {
+        let after = number(target, "after")?;
+        (self.tries(target) as u64 <= after).then(|| number(target, "code"))
+    }
+
     fn serve(&self, name: &str, stream: TcpStream) -> Result<()> {
         let mut out = stream.try_clone()?;
         let mut reader = BufReader::new(stream);
@@ -66,6 +78,15 @@ impl Echo {
             let path = seen.line.split(' ').nth(1).unwrap_or_default();
             if let Some(delay) = path.strip_prefix("/delay/") {
                 thread::sleep(Duration::from_millis(delay.parse()?));
+            }
+            if let Some(failing) = self.fails(path) {
+                if let Some(delay) = number(path, "delay") {
+                    thread::sleep(Duration::from_millis(delay));
+                }
+                // Without a status the connection ends.
+                let Some(status) = failing else { return Ok(()) };
+                write!(out, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
+                continue;
             }
             let mut body = format!("{name}\n{}\n", seen.line);
             for (name, value) in &seen.headers {
@@ -80,6 +101,13 @@ impl Echo {
             out.write_all(body.as_bytes())?;
         }
     }
+}
+
+/// A number in the query of a target.
+fn number(target: &str, key: &str) -> Option<u64> {
+    let (_, query) = target.split_once('?')?;
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.filter(|(name, _)| *name == key).find_map(|(_, value)| value.parse().ok())
 }
 
 fn read(reader: &mut BufReader<TcpStream>) -> Result<Option<Seen>> {

@@ -1,6 +1,7 @@
 //! Checks of the Gateway API's kinds, as its custom resource definitions make them.
 
 mod filter;
+mod persistence;
 mod stream;
 mod tls;
 
@@ -79,6 +80,12 @@ pub(super) fn http_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &HttpRou
         if let Some(timeouts) = &rule.timeouts {
             self::timeouts(check, &at.key("timeouts"), timeouts);
         }
+        if let Some(retry) = &rule.retry {
+            persistence::retry(check, &at.key("retry"), retry);
+        }
+        if let Some(session) = &rule.session_persistence {
+            persistence::session(check, &at.key("sessionPersistence"), session);
+        }
         let redirects = filters.iter().any(|filter| filter.request_redirect.is_some());
         if redirects && !backends.is_empty() {
             let at = at.key("backendRefs");
@@ -103,6 +110,9 @@ pub(super) fn grpc_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &GrpcRou
                 grpc_method(check, &at.key("method"), method);
             }
             conditions(check, &at.key("headers"), wanted.headers.as_deref(), true);
+        }
+        if let Some(session) = &rule.session_persistence {
+            persistence::session(check, &at.key("sessionPersistence"), session);
         }
         let scope = filter::Scope { grpc: true, of_backend: false, prefix: false };
         let filters = rule.filters.as_deref().unwrap_or_default();

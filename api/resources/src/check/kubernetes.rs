@@ -19,6 +19,9 @@ const MAX_ADDRESSES: usize = 100;
 /// Transport protocols that Kubernetes knows; Leno carries TCP and leaves the others alone.
 const TRANSPORTS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
+/// Which endpoints clients may prefer, as Kubernetes has it.
+const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+
 pub(super) fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &ObjectMeta, form: Name) {
     let at = at.key("metadata");
     check.name(&at.key("name"), metadata.name.as_deref().unwrap_or_default(), form);
@@ -80,6 +83,12 @@ pub(super) fn service(check: &mut Check<'_>, at: &Cursor<'_>, service: &Service)
         check.fail(&at, format!("{} are more than {MAX_PORTS}", ports.len()));
     }
     service_ports(check, &at, ports);
+    if let Some(wanted) = &wanted.traffic_distribution
+        && !DISTRIBUTIONS.contains(&wanted.as_str())
+    {
+        let reason = format!("{wanted:?} is none of {}", DISTRIBUTIONS.join(", "));
+        check.fail(&spec.key("trafficDistribution"), reason);
+    }
 }
 
 /// The name that an alias stands for: in full, as a resolver has it.

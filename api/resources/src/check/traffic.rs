@@ -7,8 +7,8 @@ use crate::duration::Duration;
 use crate::metadata::Metadata;
 use crate::ratelimit::{LimitScope, MAX_LIMITS, RateLimitPolicy, RateLimitSpec};
 use crate::traffic::{
-    AlgorithmName, BalancingSpec, EjectionSpec, FaultsSpec, HashSpec, LimitsSpec, PolicyTarget,
-    RetriesSpec, RetryOn, TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
+    AlgorithmName, BalancingSpec, EjectionSpec, FaultsSpec, HashSpec, HedgingSpec, LimitsSpec,
+    PolicyTarget, RetriesSpec, RetryOn, TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
 };
 
 /// Most targets of one policy, as Gateway API has it (GEP-713).
@@ -34,19 +34,14 @@ pub(super) fn traffic_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Tr
     let kinds = [("", "Service"), (GATEWAY, "HTTPRoute"), (GATEWAY, "GRPCRoute")];
     targets(check, &at.key("targetRefs"), &spec.target_refs, &kinds);
     not_of_routes(check, &at, spec);
-    not_done(check, &at, spec);
     if let Some(part) = &spec.retries {
         retries(check, &at.key("retries"), part);
     }
     if let Some(part) = &spec.timeouts {
         timeouts(check, &at.key("timeouts"), part, spec.retries.as_ref());
     }
-    if let Some(hedging) = &spec.hedging {
-        let at = at.key("hedging");
-        positive(check, &at.key("delay"), Some(hedging.delay));
-        if hedging.copies.is_some_and(|copies| !(1..=MAX_COPIES).contains(&copies)) {
-            check.fail(&at.key("copies"), format!("is not from 1 to {MAX_COPIES}"));
-        }
+    if let Some(part) = &spec.hedging {
+        hedging(check, &at.key("hedging"), part);
     }
     if let Some(part) = &spec.limits {
         limits(check, &at.key("limits"), part);
@@ -63,7 +58,7 @@ pub(super) fn traffic_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Tr
     if is_empty(policy) {
         check.fail(
             &at,
-            "says nothing: give retries, timeouts, limits, ejection, balancing or faults",
+            "says nothing: give retries, timeouts, hedging, limits, ejection, balancing or faults",
         );
     }
 }
@@ -83,20 +78,6 @@ fn not_of_routes(check: &mut Check<'_>, at: &Cursor<'_>, spec: &TrafficPolicySpe
                           attach it to their Service, in a policy of its own";
             check.fail(&at.key(key), reason);
         }
-    }
-}
-
-/// Parts that would be without effect.
-fn not_done(check: &mut Check<'_>, at: &Cursor<'_>, spec: &TrafficPolicySpec) {
-    const REASON: &str = "no proxy does that yet: remove it";
-    if spec.hedging.is_some() {
-        check.fail(&at.key("hedging"), REASON);
-    }
-    if spec.limits.as_ref().is_some_and(|limits| limits.connections.is_some()) {
-        check.fail(&at.key("limits").key("connections"), REASON);
-    }
-    if spec.balancing.as_ref().is_some_and(|balancing| balancing.overflow.is_some()) {
-        check.fail(&at.key("balancing").key("overflow"), REASON);
     }
 }
 
@@ -218,6 +199,22 @@ fn retries(check: &mut Check<'_>, at: &Cursor<'_>, retries: &RetriesSpec) {
     let budget = retries.budget.as_ref();
     if budget.is_some_and(|budget| budget.percent.is_some_and(|percent| percent > 1000)) {
         check.fail(&at.key("budget").key("percent"), "is more than 1000: ten retries a request");
+    }
+}
+
+fn hedging(check: &mut Check<'_>, at: &Cursor<'_>, hedging: &HedgingSpec) {
+    positive(check, &at.key("delay"), hedging.delay);
+    match hedging.percentile {
+        None if hedging.delay.is_none() => {
+            check.fail(at, "does not say when: give delay, percentile or both");
+        }
+        Some(percentile) if !(50.0..=99.9).contains(&percentile) => {
+            check.fail(&at.key("percentile"), format!("{percentile} is not from 50 to 99.9"));
+        }
+        _ => {}
+    }
+    if hedging.copies.is_some_and(|copies| !(1..=MAX_COPIES).contains(&copies)) {
+        check.fail(&at.key("copies"), format!("is not from 1 to {MAX_COPIES}"));
     }
 }
 

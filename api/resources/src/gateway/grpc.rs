@@ -3,7 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::{BackendRef, HeaderMatch, MatchType, ParentRef, RouteFilter, RouteStatus};
+use super::{
+    BackendRef, HeaderMatch, MatchType, ParentRef, RouteFilter, RouteStatus, SessionPersistence,
+};
 
 /// How gRPC calls are matched and where they go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +56,9 @@ pub struct GrpcRouteRule {
     /// Where they go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_refs: Option<Vec<BackendRef>>,
+    /// What keeps a client's calls together (GEP-1619, experimental upstream).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 /// Conditions that must all hold.

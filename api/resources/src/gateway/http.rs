@@ -58,6 +58,74 @@ pub struct HttpRouteRule {
     /// How long they may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<HttpTimeouts>,
+    /// When they are sent again (GEP-1731, experimental upstream).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<HttpRetry>,
+    /// What keeps a client's requests together (GEP-1619, experimental upstream).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_persistence: Option<SessionPersistence>,
+}
+
+/// When a request is sent again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpRetry {
+    /// Statuses from 400 to 599.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codes: Option<Vec<u16>>,
+    /// Most tries after the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// The least wait before a try.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Duration>,
+}
+
+/// What keeps the requests of one client with one endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionPersistence {
+    /// The name of the cookie or header; the mesh's own where not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_name: Option<String>,
+    /// How long a session lasts in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub absolute_timeout: Option<Duration>,
+    /// How long it lasts without a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout: Option<Duration>,
+    /// What carries it; a cookie where not given.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<SessionPersistenceType>,
+    /// More about the cookie.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cookie_config: Option<CookieConfig>,
+}
+
+/// What carries a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionPersistenceType {
+    /// A cookie that the mesh sets.
+    Cookie,
+    /// A header of responses, which clients send back.
+    Header,
+}
+
+/// More about a session's cookie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CookieConfig {
+    /// How long clients keep it; as long as they run where not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lifetime_type: Option<CookieLifetime>,
+}
+
+/// How long clients keep a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CookieLifetime {
+    /// Until it is out of date.
+    Permanent,
+    /// As long as they run.
+    Session,
 }
 
 /// Conditions that must all hold.

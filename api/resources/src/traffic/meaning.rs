@@ -10,8 +10,8 @@ use leno_types::traffic::{
 };
 
 use super::{
-    AlgorithmName, BalancingSpec, EjectionSpec, FaultsSpec, HashSpec, RetriesSpec, SuccessRateSpec,
-    TimeoutsSpec, TrafficPolicy,
+    AlgorithmName, BalancingSpec, EjectionSpec, FaultsSpec, HashSpec, HedgingSpec, RetriesSpec,
+    SuccessRateSpec, TimeoutsSpec, TrafficPolicy,
 };
 use crate::ratelimit::{LimitScope, RateLimitPolicy, RateLimitSpec};
 
@@ -91,16 +91,12 @@ impl TrafficPolicy {
             requests_per_endpoint: limits.requests_per_endpoint,
             adaptive: limits.adaptive,
         });
-        let hedging = spec
-            .hedging
-            .as_ref()
-            .map(|hedging| Hedging { delay: hedging.delay.0, copies: hedging.copies.unwrap_or(1) });
         Traffic {
             source: source(&self.metadata),
             scope,
             retries: spec.retries.as_ref().map(retries),
             timeouts: spec.timeouts.as_ref().map(timeouts).unwrap_or_default(),
-            hedging,
+            hedging: spec.hedging.as_ref().map(hedging),
             limits,
             ejection: spec.ejection.as_ref().map(ejection),
             balancing: spec.balancing.as_ref().map(balancing),
@@ -175,6 +171,15 @@ fn retries(spec: &RetriesSpec) -> Retries {
             budget.min_per_second.unwrap_or(retries.budget.min_per_second);
     }
     retries
+}
+
+fn hedging(spec: &HedgingSpec) -> Hedging {
+    Hedging {
+        delay: spec.delay.map_or(Duration::ZERO, |delay| delay.0),
+        percentile: spec.percentile.map(|percentile| (percentile * 10.0).round() as u16),
+        copies: spec.copies.unwrap_or(1),
+        non_idempotent: spec.non_idempotent,
+    }
 }
 
 fn timeouts(spec: &TimeoutsSpec) -> Timeouts {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use leno_types::routes::{
     Backend, Cors, Filter, HeaderChanges, InvalidTarget, Match, Mirror, PathChange, PathMatch,
-    Redirect, Rewrite, Route, RouteKind, Rule, Target, TextMatch, Timeouts, ValueMatch,
+    Redirect, Retry, Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts,
+    ValueMatch,
 };
 
 use super::{DecodeError, bounded, port};
@@ -67,7 +68,27 @@ fn rule(message: proto::Rule) -> Result<Rule, DecodeError> {
             request: timeout(message.request_timeout_ms),
             backend_request: timeout(message.backend_request_timeout_ms),
         },
+        retry: match message.retry {
+            None => None,
+            Some(retry) => Some(Retry {
+                codes: list("codes of a retry", retry.codes, code)?,
+                attempts: retry.attempts,
+                backoff: timeout(retry.backoff_ms),
+            }),
+        },
+        session: message.session.map(|session| Session {
+            name: session.name.into(),
+            is_header: session.header,
+            absolute: timeout(session.absolute_ms),
+            idle: timeout(session.idle_ms),
+            is_permanent: session.permanent,
+        }),
     })
+}
+
+fn code(number: u32) -> Result<u16, DecodeError> {
+    let wrong = || DecodeError::Number { field: "code of a retry", number: number.into() };
+    u16::try_from(number).map_err(|_| wrong())
 }
 
 fn text(text: String) -> Option<Arc<str>> {

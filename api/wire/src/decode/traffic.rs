@@ -35,7 +35,9 @@ pub(super) fn rate_limits(
 fn one(message: proto::Traffic) -> Result<Traffic, DecodeError> {
     let hedging = |hedging: proto::Hedging| Hedging {
         delay: Duration::from_millis(hedging.delay_ms),
+        percentile: u16::try_from(hedging.percentile).ok().filter(|percentile| *percentile > 0),
         copies: hedging.copies,
+        non_idempotent: hedging.non_idempotent,
     };
     let limits = |limits: proto::TrafficLimits| Limits {
         connections: limits.connections,

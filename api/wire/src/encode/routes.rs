@@ -36,6 +36,18 @@ fn rule(rule: &Rule) -> proto::Rule {
         backends: rule.backends.iter().map(backend).collect(),
         request_timeout_ms: milliseconds(rule.timeouts.request),
         backend_request_timeout_ms: milliseconds(rule.timeouts.backend_request),
+        retry: rule.retry.as_ref().map(|retry| proto::RuleRetry {
+            codes: retry.codes.iter().map(|code| u32::from(*code)).collect(),
+            attempts: retry.attempts,
+            backoff_ms: milliseconds(retry.backoff),
+        }),
+        session: rule.session.as_ref().map(|session| proto::Session {
+            name: session.name.to_string(),
+            header: session.is_header,
+            absolute_ms: milliseconds(session.absolute),
+            idle_ms: milliseconds(session.idle),
+            permanent: session.is_permanent,
+        }),
     }
 }
 

@@ -17,8 +17,10 @@ pub(super) fn traffic(traffic: &Traffic) -> proto::Traffic {
         retries: traffic.retries.as_ref().map(retries),
         timeouts: Some(timeouts(&traffic.timeouts)),
         hedging: traffic.hedging.map(|hedging| proto::Hedging {
-            delay_ms: milliseconds(hedging.delay),
+            delay_ms: u64::try_from(hedging.delay.as_millis()).unwrap_or(u64::MAX),
             copies: hedging.copies,
+            percentile: hedging.percentile.map_or(0, u32::from),
+            non_idempotent: hedging.non_idempotent,
         }),
         limits: traffic.limits.as_ref().map(limits),
         ejection: traffic.ejection.as_ref().map(ejection),

@@ -8,7 +8,9 @@ mod traffic;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
-use leno_types::mesh::{Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::mesh::{
+    Distribution, Endpoint, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+};
 use leno_types::{Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 use leno_wire::{decode, encode, proto};
 use proptest::prelude::*;
@@ -34,15 +36,21 @@ fn identity() -> impl Strategy<Value = Identity> {
     )
 }
 
+fn place() -> impl Strategy<Value = Place> {
+    let text = || prop::sample::select(vec!["", "a", "b"]);
+    (text(), text()).prop_map(|(zone, node)| Place { zone: zone.into(), node: node.into() })
+}
+
 prop_compose! {
     fn endpoint()(
         workload in prop::option::of((label(), label())),
         addresses in prop::collection::vec(ip(), 1..3),
         port in 1_u16..,
         identity in prop::option::of(identity()),
+        place in place(),
     ) -> Endpoint {
         let workload = workload.map(|(ns, name)| InstanceName::new(&ns, &name).unwrap());
-        Endpoint { workload, addresses, port, identity }
+        Endpoint { workload, addresses, port, identity, place }
     }
 }
 
@@ -55,6 +63,8 @@ prop_compose! {
             1_u16.., (".{0,8}", protocol(), prop::collection::vec(endpoint(), 0..5)), 0..4),
         routes in routes::routes(),
         traffic in traffic::traffic(),
+        distribution in prop::sample::select(vec![
+            Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
     ) -> Service {
         let port = |(port, (name, protocol, endpoints)): (u16, (String, _, Vec<_>))| ServicePort {
             external: port.is_multiple_of(2).then(|| external::of(port)),
@@ -62,7 +72,7 @@ prop_compose! {
         };
         let ports = ports.into_iter().map(port).collect();
         let name = ServiceName::new(&namespace, &name).unwrap();
-        Service { name, vips, ports, routes, traffic }
+        Service { name, vips, ports, distribution, routes, traffic }
     }
 }
 
@@ -98,10 +108,13 @@ proptest! {
             MtlsMode::Strict, MtlsMode::Permissive, MtlsMode::Disabled]),
         ports in ports(),
         limits in traffic::rate_limits(),
-        egress in prop::sample::select(vec![leno_types::Egress::Allow, leno_types::Egress::Deny]),
+        (egress, place) in (
+            prop::sample::select(vec![leno_types::Egress::Allow, leno_types::Egress::Deny]),
+            place(),
+        ),
     ) {
         let workload = InstanceName::new(&name.0, &name.1).unwrap();
-        let policy = ServerPolicy { workload, mtls, ports, limits, egress };
+        let policy = ServerPolicy { workload, mtls, ports, limits, egress, place };
         prop_assert_eq!(decode::server_policy(&encode::server_policy(&policy)).unwrap(), policy);
     }
 

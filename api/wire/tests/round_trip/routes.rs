@@ -6,7 +6,8 @@ use std::time::Duration;
 use leno_types::ServiceName;
 use leno_types::routes::{
     Backend, Cors, Filter, HeaderChanges, InvalidTarget, Match, Mirror, PathChange, PathMatch,
-    Redirect, Rewrite, Route, RouteKind, Rule, Target, TextMatch, Timeouts, ValueMatch,
+    Redirect, Retry, Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts,
+    ValueMatch,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -123,14 +124,24 @@ prop_compose! {
         filters in filters(),
         backends in vec((target(), any::<u32>(), self::filters()), 0..3),
         timeouts in (option::of(1_u64..), option::of(1_u64..)),
+        retry in option::of((vec(400_u16..600, 0..3), option::of(0_u32..10), option::of(1_u64..))),
+        session in option::of((text(), any::<(bool, bool)>(), option::of(1_u64..))),
     ) -> Rule {
+        let retry = retry.map(|(codes, attempts, backoff)| Retry {
+            codes, attempts, backoff: backoff.map(Duration::from_millis),
+        });
+        let session = session.map(|(name, (is_header, is_permanent), time)| Session {
+            name, is_header, is_permanent,
+            absolute: time.map(Duration::from_millis),
+            idle: time.map(|time| Duration::from_millis(time / 2 + 1)),
+        });
         let backend = |(target, weight, filters)| Backend { target, weight, filters };
         let timeouts = Timeouts {
             request: timeouts.0.map(Duration::from_millis),
             backend_request: timeouts.1.map(Duration::from_millis),
         };
         let backends = backends.into_iter().map(backend).collect();
-        Rule { name, matches, filters, backends, timeouts }
+        Rule { name, matches, filters, backends, timeouts, retry, session }
     }
 }
 

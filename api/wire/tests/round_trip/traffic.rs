@@ -144,13 +144,15 @@ prop_compose! {
         (source, scope) in (source(), scope()),
         retries in option::of(retries()),
         timeouts in timeouts(),
-        hedging in option::of((time(), any::<u32>())),
+        hedging in option::of((time(), option::of(1_u16..), any::<(u32, bool)>())),
         limits in option::of(limits()),
         ejection in option::of(ejection()),
         balancing in option::of(balancing()),
         faults in option::of(faults()),
     ) -> Traffic {
-        let hedging = hedging.map(|(delay, copies)| Hedging { delay, copies });
+        let hedging = hedging.map(|(delay, percentile, (copies, non_idempotent))| Hedging {
+            delay, percentile, copies, non_idempotent,
+        });
         Traffic {
             source, scope, retries, timeouts, hedging, limits, ejection, balancing, faults,
         }

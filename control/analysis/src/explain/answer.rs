@@ -1,7 +1,7 @@
 //! What is answered, in words and numbers that programs may rely on.
 
 use leno_types::Protocol;
-use leno_types::mesh::{Endpoint, Service, ServicePort, Workload};
+use leno_types::mesh::{Endpoint, Place, Service, ServicePort, Workload};
 use leno_types::routes::HeaderChanges;
 use serde::Serialize;
 
@@ -346,6 +346,7 @@ impl BackendAnswer {
             addresses: workload.addresses.clone(),
             port,
             identity: workload.identity.clone(),
+            place: Place::default(),
         };
         let endpoints = EndpointAnswer::of(&endpoint).into_iter().collect();
         Self { endpoints, ..Self::empty(workload.name.to_string(), port, 1.0) }

@@ -5,19 +5,24 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::Duration;
 use leno_resources::gateway::{
-    BackendObject, BackendRef, CorsFilter, GATEWAY_GROUP, GrpcRoute, GrpcRouteMatch, HeaderFilter,
-    HeaderMatch, HttpRoute, HttpRouteMatch, HttpTimeouts, MatchType, MirrorFilter, ParentRef,
-    PathMatchType, PathModifier, PathModifierType, RedirectFilter, ReferenceGrant, RouteFilter,
+    BackendObject, BackendRef, CookieLifetime, CorsFilter, GATEWAY_GROUP, GrpcRoute,
+    GrpcRouteMatch, HeaderFilter, HeaderMatch, HttpRetry, HttpRoute, HttpRouteMatch, HttpTimeouts,
+    MatchType, MirrorFilter, ParentRef, PathMatchType, PathModifier, PathModifierType,
+    RedirectFilter, ReferenceGrant, RouteFilter, SessionPersistence, SessionPersistenceType,
     StreamRule, TcpRoute, TlsRoute,
 };
 use leno_types::ServiceName;
 use leno_types::routes::{
     Backend, Cors, Filter, HeaderChanges, InvalidTarget, Match, Mirror, PathChange, PathMatch,
-    Redirect, Rewrite, Route, RouteKind, Rule, Target, TextMatch, Timeouts, ValueMatch,
+    Redirect, Retry, Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts,
+    ValueMatch,
 };
 
 /// What a browser may remember of CORS, in seconds, where nothing is said: upstream's default.
 const DEFAULT_MAX_AGE_S: u32 = 5;
+
+/// The name of a session's cookie or header where nothing is said.
+const SESSION_NAME: &str = "leno-session";
 
 /// A route that attaches to services.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +96,8 @@ pub(crate) fn http(object: &HttpRoute) -> Option<RouteRow> {
                 filters: filters(rule.filters.as_deref(), namespace),
                 backends: backends(rule.backend_refs.as_deref(), namespace),
                 timeouts: rule.timeouts.as_ref().map(timeouts).unwrap_or_default(),
+                retry: rule.retry.as_ref().map(retry),
+                session: rule.session_persistence.as_ref().map(session),
             };
             rules.iter().map(rule).collect()
         },
@@ -109,7 +116,8 @@ pub(crate) fn grpc(object: &GrpcRoute) -> Option<RouteRow> {
                 matches: rule.matches.iter().flatten().map(grpc_match).collect(),
                 filters: filters(rule.filters.as_deref(), namespace),
                 backends: backends(rule.backend_refs.as_deref(), namespace),
-                timeouts: Timeouts::default(),
+                session: rule.session_persistence.as_ref().map(session),
+                ..Rule::default()
             };
             rules.iter().map(rule).collect()
         },
@@ -227,6 +235,25 @@ fn grpc_match(wanted: &GrpcRouteMatch) -> Match {
         },
         headers: wanted.headers.iter().flatten().map(value_match).collect(),
         ..Match::default()
+    }
+}
+
+fn retry(wanted: &HttpRetry) -> Retry {
+    Retry {
+        codes: wanted.codes.clone().unwrap_or_default(),
+        attempts: wanted.attempts,
+        backoff: wanted.backoff.map(|backoff| backoff.0),
+    }
+}
+
+fn session(wanted: &SessionPersistence) -> Session {
+    let lifetime = wanted.cookie_config.and_then(|config| config.lifetime_type);
+    Session {
+        name: wanted.session_name.as_deref().unwrap_or(SESSION_NAME).into(),
+        is_header: wanted.kind == Some(SessionPersistenceType::Header),
+        absolute: wanted.absolute_timeout.map(|timeout| timeout.0),
+        idle: wanted.idle_timeout.map(|timeout| timeout.0),
+        is_permanent: lifetime == Some(CookieLifetime::Permanent),
     }
 }
 

@@ -93,6 +93,7 @@ prop_compose! {
         vips in some_of(ADDRESSES),
         ports in prop::collection::vec(service_port(), 0..3),
         type_ in select(vec![None, None, None, Some("ExternalName")]),
+        distribution in of(select(vec!["PreferClose", "PreferSameNode"])),
     ) -> Object {
         let metadata =
             ObjectMeta { namespace: Some(namespace), name: Some(name), ..ObjectMeta::default() };
@@ -101,6 +102,7 @@ prop_compose! {
             cluster_ips: Some(vips),
             ports: Some(ports),
             type_: type_.map(str::to_owned),
+            traffic_distribution: distribution.map(str::to_owned),
             ..ServiceSpec::default()
         };
         Object::Service(Box::new(Service { metadata, spec: Some(spec), status: None }))
@@ -112,6 +114,7 @@ prop_compose! {
         address in one_of(ADDRESSES),
         ready in of(any::<bool>()),
         target in of((one_of(INSTANCES), of(one_of(NAMESPACES)))),
+        (zone, node) in (of(select(vec!["a", "b"])), of(select(vec!["n1", "n2"]))),
     ) -> Endpoint {
         let reference = |(name, namespace)| ObjectReference {
             kind: Some("Workload".to_owned()),
@@ -123,6 +126,8 @@ prop_compose! {
             addresses: vec![address],
             conditions: Some(EndpointConditions { ready, ..EndpointConditions::default() }),
             target_ref: target.map(reference),
+            zone: zone.map(str::to_owned),
+            node_name: node.map(str::to_owned),
             ..Endpoint::default()
         }
     }

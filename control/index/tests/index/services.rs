@@ -1,7 +1,7 @@
 //! What a service becomes.
 
 use leno_types::Protocol;
-use leno_types::mesh::Resolution;
+use leno_types::mesh::{Distribution, Resolution};
 
 use crate::support::{endpoints, index, ip, names, put, service, shop};
 
@@ -224,4 +224,54 @@ fn the_service_declares_before_slices_before_workloads() {
     // Slices that contradict each other say nothing.
     assert_eq!(protocol("", ["grpc", "http"], ""), Protocol::Detect);
     assert_eq!(protocol("", ["grpc", "http"], "mysql"), Protocol::Opaque);
+}
+
+/// Where endpoints are is told of services that prefer near ones, and of the workload itself.
+#[test]
+fn places_are_told_where_clients_ask_for_them() {
+    let mut index = shop();
+    let text = |distribution: &str, hints: &str| {
+        format!(
+            r#"
+apiVersion: v1
+kind: Service
+metadata: {{name: db, namespace: shop}}
+spec: {{clusterIP: 10.96.0.7, {distribution} ports: [{{port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: db, namespace: shop, labels: {{kubernetes.io/service-name: db}}}}
+addressType: IPv4
+ports: [{{port: 80}}]
+endpoints: [{{addresses: [10.89.0.9], zone: a, nodeName: n1{hints}}}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {{name: near, namespace: shop, labels: {{topology.kubernetes.io/zone: b}}}}
+spec: {{command: [run]}}
+status: {{instances: [{{name: near-0, addresses: [10.89.0.8]}}]}}
+"#
+        )
+    };
+    let mut told = |distribution: &str, hints: &str| {
+        put(&mut index, &text(distribution, hints));
+        let db = service(&index, "shop/db");
+        let place = db.port(80).unwrap().endpoints[0].place.clone();
+        (db.distribution, place.zone.to_string(), place.node.to_string())
+    };
+    let none = (Distribution::Any, String::new(), String::new());
+    assert_eq!(told("", ""), none);
+    for (name, distribution) in [
+        ("PreferClose", Distribution::SameZone),
+        ("PreferSameZone", Distribution::SameZone),
+        ("PreferSameNode", Distribution::SameNode),
+    ] {
+        let wanted = format!("trafficDistribution: {name},");
+        assert_eq!(told(&wanted, ""), (distribution, "a".to_owned(), "n1".to_owned()));
+        let hinted = told(&wanted, ", hints: {forZones: [{name: b}], forNodes: [{name: n2}]}");
+        assert_eq!(hinted, (distribution, "b".to_owned(), "n2".to_owned()));
+    }
+    assert_eq!(told("", ""), none);
+    let policy = index.server_policy(&"shop/near-0".parse().unwrap()).unwrap();
+    assert_eq!((&*policy.place.zone, &*policy.place.node), ("b", ""));
 }

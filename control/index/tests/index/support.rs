@@ -83,7 +83,7 @@ pub(crate) fn workload(index: &Index, name: &str) -> Arc<Workload> {
 /// The endpoints of a port: `instance addresses port identity`, with `-` for what there is not.
 pub(crate) fn endpoints(port: &ServicePort) -> Vec<String> {
     let text = |endpoint: &Endpoint| {
-        let Endpoint { workload, addresses, port, identity } = endpoint;
+        let Endpoint { workload, addresses, port, identity, .. } = endpoint;
         let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         let workload = workload.as_ref().map_or("-".to_owned(), ToString::to_string);
         let identity = identity.as_ref().map_or("-", |identity| identity.service_account());

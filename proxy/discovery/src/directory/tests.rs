@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_types::InstanceName;
-use leno_types::mesh::{Resolution, Service, Subject, Workload};
+use leno_types::mesh::{Distribution, Resolution, Service, Subject, Workload};
 use tokio::sync::watch;
 
 use super::{Directory, Live};
@@ -25,6 +25,7 @@ fn service(name: &str, vips: &[&str]) -> (String, Resource) {
     let service = Service {
         name: name.parse().unwrap(),
         vips: vips.clone(),
+        distribution: Distribution::Any,
         ports: Vec::new(),
         routes: [].into(),
         traffic: [].into(),

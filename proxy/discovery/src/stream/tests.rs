@@ -1,7 +1,7 @@
 //! What is acknowledged, what is refused, and what stays.
 
 use leno_types::MtlsMode;
-use leno_types::mesh::{Resolution, ServerPolicy, Service};
+use leno_types::mesh::{Distribution, Place, Resolution, ServerPolicy, Service};
 use leno_wire::{encode, proto};
 
 use super::*;
@@ -29,6 +29,7 @@ fn service(name: &str, vip: &str) -> proto::Any {
     encode::service(&Service {
         name: name.parse().unwrap(),
         vips: vec![vip.parse().unwrap()],
+        distribution: Distribution::Any,
         ports: Vec::new(),
         routes: [].into(),
         traffic: [].into(),
@@ -37,8 +38,14 @@ fn service(name: &str, vip: &str) -> proto::Any {
 
 fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {
     let workload = workload.parse().unwrap();
-    let (ports, egress) = (Vec::new(), leno_types::Egress::Allow);
-    encode::server_policy(&ServerPolicy { workload, mtls, ports, limits: [].into(), egress })
+    encode::server_policy(&ServerPolicy {
+        workload,
+        mtls,
+        ports: Vec::new(),
+        limits: [].into(),
+        egress: leno_types::Egress::Allow,
+        place: Place::default(),
+    })
 }
 
 #[test]

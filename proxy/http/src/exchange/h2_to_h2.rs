@@ -205,6 +205,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                 let failure = Failure::new(Place::Server, Cause::Refused);
                 return Err(Failure { retryable: replayable, ..failure });
             }
+            self.call.claim();
             self.exchange.status = Some(status);
             self.exchange.response_bytes = head.size() as u64;
             self.exchange.grpc_status = grpc::status_in(&head);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use leno_balance::{Algorithm, Locality, Settings, Wanted, hash};
 use leno_http::{HeaderLine, RequestView};
 use leno_resilience::{Full, Gate, Gradient, Permit};
+use leno_types::mesh::Distribution;
 use leno_types::traffic::{self, Balancing, Ejection, HashOn, Limits, Traffic};
 
 /// Requests on each near endpoint from which others help, where policy does not say: a few more
@@ -70,14 +71,23 @@ impl EndpointPolicy {
             && self.balancing == traffic.balancing
     }
 
+    /// Most connections to all endpoints.
+    pub(crate) fn connections(&self) -> u32 {
+        self.limits.connections.unwrap_or(u32::MAX)
+    }
+
     /// How the balancer is to choose.
-    pub(crate) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self, distribution: Distribution) -> Settings {
         let balancing = self.balancing.as_ref();
         let overflow = balancing.and_then(|b| b.overflow).unwrap_or(OVERFLOW);
         Settings {
             algorithm: balancing.map_or(Algorithm::PeakEwma, |b| algorithm(&b.algorithm)),
             slow_start: balancing.and_then(|b| b.slow_start).unwrap_or_default(),
-            locality: Locality::SameZone { overflow },
+            locality: match distribution {
+                Distribution::Any => Locality::Any,
+                Distribution::SameZone => Locality::SameZone { overflow },
+                Distribution::SameNode => Locality::SameNode { overflow },
+            },
             ejection: self.ejection.unwrap_or_default(),
             endpoint_requests: self.limits.requests_per_endpoint.unwrap_or(u32::MAX),
         }
@@ -150,7 +160,7 @@ fn algorithm(of: &traffic::Algorithm) -> Algorithm {
 }
 
 /// The value of a cookie (RFC 6265 section 5.4), which HTTP/2 may have in several headers.
-fn cookie<'a>(request: RequestView<'a>, name: &Arc<str>) -> Option<&'a [u8]> {
+pub(crate) fn cookie<'a>(request: RequestView<'a>, name: &Arc<str>) -> Option<&'a [u8]> {
     let lines = request.headers().filter(|(header, _)| header.eq_ignore_ascii_case("cookie"));
     lines.flat_map(|(_, value)| value.split(|byte| *byte == b';')).find_map(|pair| {
         let (key, value) = pair.split_at_checked(pair.iter().position(|byte| *byte == b'=')?)?;

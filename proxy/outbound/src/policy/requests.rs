@@ -5,9 +5,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use leno_balance::Rng;
 use leno_http::{Cause, Failure, Limits, Place, ResponseView};
-use leno_resilience::{Budget, Decision, Ending, Facts, Fault, Retry, Why, draw, retry_after};
+use leno_resilience::{
+    Budget, Decision, Ending, Facts, Fault, Hedge, Latencies, Retry, Why, draw, is_failure,
+    retry_after,
+};
 use leno_telemetry::{Counter, Registry};
-use leno_types::traffic::{Faults, Retries, Timeouts, Traffic};
+use leno_types::traffic::{Faults, Hedging, Retries, Timeouts, Traffic};
+
+use super::EndpointPolicy;
 
 /// What the server's proxy answers where the application's response is none, or none came.
 const BAD_GATEWAY: u16 = 502;
@@ -20,6 +25,9 @@ const GRPC_UNAVAILABLE: u8 = 14;
 pub(crate) struct RequestPolicy {
     retries: Option<Retries>,
     timeouts: Timeouts,
+    hedging: Option<Hedging>,
+    /// How long responses take, where hedging asks for a percentile.
+    latencies: Option<RefCell<Latencies>>,
     faults: Option<Faults>,
     /// Bounds of the HTTP engine, where policy changes them.
     limits: Option<Limits>,
@@ -44,13 +52,17 @@ impl RequestPolicy {
     /// nobody retries.
     pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, limits: &Limits) -> Self {
         let budget = traffic.retries.as_ref().map(|retries| retries.budget).unwrap_or_default();
-        let budget = match before.filter(|before| before.retries.is_some()) {
+        let budget = match before.filter(|before| before.pays()) {
             Some(before) => before.budget.borrow().with_policy(budget),
             None => Budget::new(budget),
         };
+        let known = before.and_then(|before| before.latencies.clone());
+        let by_percentile = traffic.hedging.is_some_and(|hedging| hedging.percentile.is_some());
         Self {
             retries: traffic.retries.clone(),
             timeouts: traffic.timeouts,
+            hedging: traffic.hedging,
+            latencies: by_percentile.then(|| known.unwrap_or_default()),
             faults: traffic.faults,
             limits: traffic.timeouts.idle.map(|stall| Limits { stall, ..limits.clone() }),
             budget: RefCell::new(budget),
@@ -62,6 +74,7 @@ impl RequestPolicy {
     pub(crate) fn is_of(&self, traffic: &Traffic) -> bool {
         self.retries == traffic.retries
             && self.timeouts == traffic.timeouts
+            && self.hedging == traffic.hedging
             && self.faults == traffic.faults
     }
 
@@ -83,12 +96,49 @@ impl RequestPolicy {
         }
     }
 
+    /// The copies of a request that comes now; none where it is not to be copied, or nobody knows yet
+    /// what is late.
+    pub(crate) fn hedge(&self, is_idempotent: bool) -> Option<Hedge> {
+        let hedging = self.hedging.filter(|hedging| is_idempotent || hedging.non_idempotent)?;
+        let known = self.latencies.as_ref().zip(hedging.percentile);
+        let late = known.map(|(latencies, percentile)| latencies.borrow().percentile(percentile));
+        let delay = late.unwrap_or(Some(hedging.delay))?.max(hedging.delay);
+        Some(Hedge::new(hedging.copies, delay))
+    }
+
+    /// Whether another copy is to be sent now.
+    pub(crate) fn another(&self, hedge: &mut Hedge) -> bool {
+        hedge.another(&mut self.budget.borrow_mut(), Instant::now())
+    }
+
+    /// A response began after this time, or had not begun yet.
+    pub(crate) fn observe(&self, latency: Duration) {
+        if let Some(latencies) = &self.latencies {
+            latencies.borrow_mut().observe(latency);
+        }
+    }
+
+    /// Whether a response is one that another copy's may be better than.
+    pub(crate) fn is_bad(&self, response: ResponseView<'_>) -> bool {
+        let (ending, grpc) = ending(response);
+        let is_failure = |retries| is_failure(retries, ending);
+        EndpointPolicy::is_bad(response.status(), grpc)
+            || self.retries.as_ref().is_some_and(is_failure)
+    }
+
+    /// Whether requests pay into the budget.
+    fn pays(&self) -> bool {
+        self.retries.is_some() || self.hedging.is_some()
+    }
+
     /// The times and tries of a request that comes now.
     pub(crate) fn plan(&self, is_idempotent: bool) -> Plan {
         let within = |timeout: Duration| Instant::now().checked_add(timeout);
-        let retries = self.retries.as_ref();
+        if self.pays() {
+            self.budget.borrow_mut().request(Instant::now());
+        }
         Plan {
-            retry: retries.map(|_| Retry::new(&mut self.budget.borrow_mut(), Instant::now())),
+            retry: self.retries.is_some().then(Retry::default),
             is_idempotent,
             request_by: self.timeouts.request.and_then(within),
             response_by: self.timeouts.response.and_then(within),
@@ -141,12 +191,7 @@ impl Plan {
         let Some(retries) = policy.retries.as_ref().filter(|_| self.retry.is_some()) else {
             return false;
         };
-        let grpc = response.header("grpc-status").and_then(number);
-        let ending = match (response.status(), grpc) {
-            (200, Some(status)) => Ending::Grpc(status),
-            (status, _) => Ending::Status(status),
-        };
-        let ending = match ending {
+        let ending = match ending(response).0 {
             // Of what broke behind the server's proxy all that is here is what that says of it.
             Ending::Status(BAD_GATEWAY) | Ending::Grpc(GRPC_UNAVAILABLE)
                 if is_mesh && retries.on.reset && response.header("leno-error").is_some() =>
@@ -230,6 +275,16 @@ const fn counter(why: Why) -> Option<Counter> {
         Why::Time => Some(Counter::RetriesWithoutTime),
         Why::Budget => Some(Counter::RetriesOverBudget),
     }
+}
+
+/// How a try ends whose response has this head, and its gRPC status.
+fn ending(response: ResponseView<'_>) -> (Ending, Option<u8>) {
+    let grpc = response.header("grpc-status").and_then(number);
+    let ending = match (response.status(), grpc) {
+        (200, Some(status)) => Ending::Grpc(status),
+        (status, _) => Ending::Status(status),
+    };
+    (ending, grpc)
 }
 
 fn number(value: &[u8]) -> Option<u8> {

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::prepared::{Lines, Prepared, PreparedBackend};
+use super::session::{self, Kept};
 use super::{Head, Routes};
 use crate::destination::Destination;
 use crate::policy::RequestPolicy;
@@ -27,6 +28,10 @@ pub(crate) struct Applied {
     response_add: Option<Vec<HeaderLine>>,
     /// When the whole request must be over.
     deadline: Option<Instant>,
+    /// The session that the request brought.
+    kept: Option<Kept>,
+    /// Where its cookie is for: the part of the path that was matched.
+    path: Box<[u8]>,
 }
 
 /// Names of headers to be left out, as [`Edits`] takes them.
@@ -35,10 +40,9 @@ pub(crate) type Names<'a> = SmallVec<[&'a str; 8]>;
 impl Applied {
     pub(super) fn new(
         routes: &Rc<Routes>,
-        rule: usize,
-        backend: usize,
-        view: RequestView<'_>,
-        prefix: Option<usize>,
+        (rule, backend): (usize, usize),
+        (view, prefix): (RequestView<'_>, Option<usize>),
+        kept: Option<Kept>,
     ) -> Self {
         let prepared = &routes.rules[rule];
         let of_backend = &prepared.backends[backend];
@@ -54,8 +58,13 @@ impl Applied {
             (response_set, response_add) = (Some(set), Some(add));
         }
         let deadline = prepared.request_timeout.and_then(|time| Instant::now().checked_add(time));
+        let path = prefix.and_then(|length| view.path().get(..length)).filter(|p| !p.is_empty());
+        let path = match &prepared.session {
+            Some(_) => path.unwrap_or(b"/").into(),
+            None => Box::default(),
+        };
         let routes = Rc::clone(routes);
-        Self { routes, rule, backend, target, response_set, response_add, deadline }
+        Self { routes, rule, backend, target, response_set, response_add, deadline, kept, path }
     }
 
     /// When a try that begins now must be over.
@@ -87,6 +96,23 @@ impl Applied {
             add: self.response_add.as_deref().unwrap_or(&lines.add),
             target: None,
         }
+    }
+
+    /// The endpoint that the request's session is on.
+    pub(crate) fn endpoint(&self) -> Option<u64> {
+        let kept = self.kept.filter(|kept| kept.backend == self.backend().id)?;
+        Some(kept.endpoint)
+    }
+
+    /// Whether the rule keeps a client's requests together.
+    pub(crate) fn keeps_sessions(&self) -> bool {
+        self.prepared().session.is_some()
+    }
+
+    /// The line that tells the client that its session is on this endpoint.
+    pub(crate) fn session_line(&self, endpoint: u64) -> Option<HeaderLine> {
+        let to = (self.backend().id, endpoint, &*self.path);
+        session::line(self.prepared().session.as_ref()?, self.kept, to, session::now())
     }
 
     /// Where copies of the request may go, and how many of all.

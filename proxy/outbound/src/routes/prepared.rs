@@ -4,10 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_http::HeaderLine;
+use leno_balance::hash;
+use leno_http::{HeaderLine, RequestView};
 use leno_policy::{Changes, TableRule};
-use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule, Target};
+use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule, Session, Target};
 
+use super::session::{self, Kept};
 use crate::Shared;
 use crate::destination::Destination;
 use crate::policy::RequestPolicy;
@@ -19,6 +21,8 @@ pub(super) struct Prepared {
     pub(super) backends: Vec<PreparedBackend>,
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
+    /// What keeps a client's requests together.
+    pub(super) session: Option<Session>,
     /// What policy says about its requests; none where it says nothing of its own.
     pub(super) policy: Option<Rc<RequestPolicy>>,
 }
@@ -28,6 +32,8 @@ pub(super) struct Prepared {
 pub(super) struct PreparedBackend {
     /// None where the reference is invalid.
     pub(super) target: Option<Rc<Destination>>,
+    /// What sessions know it by.
+    pub(super) id: u32,
     pub(super) request: Lines,
     pub(super) response: Lines,
     pub(super) path: Option<PathChange>,
@@ -53,8 +59,21 @@ impl Prepared {
             backends: rule.backends.iter().map(backend).collect(),
             request_timeout: rule.timeouts.request,
             backend_timeout: rule.timeouts.backend_request,
+            session: rule.session.clone(),
             policy: None,
         }
+    }
+
+    /// The session that a request brings.
+    pub(super) fn kept(&self, view: RequestView<'_>) -> Option<Kept> {
+        self.session.as_ref().and_then(|session| session::read(session, view, session::now()))
+    }
+
+    /// The backend that a session is with, whatever its weight is now.
+    pub(super) fn place_of(&self, kept: Kept) -> Option<usize> {
+        let same =
+            |backend: &PreparedBackend| backend.target.is_some() && backend.id == kept.backend;
+        self.backends.iter().position(same)
     }
 
     /// Every destination that requests or copies of them go to.
@@ -80,12 +99,21 @@ impl PreparedBackend {
         }
         Self {
             target: target(shared, &backend.target),
+            id: id(&backend.target),
             request: Lines::new(&request),
             response: Lines::new(&response),
             path: rewrite.path,
             sets_host,
             mirrors,
         }
+    }
+}
+
+/// A backend by its name, whatever its place.
+fn id(target: &Target) -> u32 {
+    match target {
+        Target::Service { name, port } => hash(format!("{name}:{port}").as_bytes()) as u32,
+        Target::Invalid(_) => 0,
     }
 }
 

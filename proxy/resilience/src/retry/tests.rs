@@ -27,7 +27,8 @@ fn facts() -> Facts {
 fn decide(policy: &Retries, ending: Ending, facts: Facts) -> Decision {
     let (now, mut rng) = (Instant::now(), Rng::seeded(2));
     let mut budget = Budget::new(policy.budget);
-    let mut retry = Retry::new(&mut budget, now);
+    budget.request(now);
+    let mut retry = Retry::default();
     retry.decide(policy, (ending, facts), (&mut budget, &mut rng), now)
 }
 
@@ -98,7 +99,8 @@ fn attempts_and_budget_bound_it() {
     let mut budget = Budget::new(policy.budget);
     let mut decisions = Vec::new();
     for _ in 0..2 {
-        let mut retry = Retry::new(&mut budget, now);
+        budget.request(now);
+        let mut retry = Retry::default();
         for _ in 0..3 {
             let what = (Ending::Reset, facts());
             decisions.push(retry.decide(&policy, what, (&mut budget, &mut rng), now));
@@ -138,7 +140,8 @@ proptest! {
         let policy = Retries { attempts, non_idempotent, ..policy() };
         let (now, mut rng) = (Instant::now(), Rng::seeded(2));
         let mut budget = Budget::new(policy.budget);
-        let mut retry = Retry::new(&mut budget, now);
+        budget.request(now);
+        let mut retry = Retry::default();
         let mut again = 0;
         for (ending, is_idempotent, is_unprocessed, is_replayable, left) in tries {
             let time_left = Some(Duration::from_millis(left));

@@ -152,6 +152,10 @@ async fn a_reset_crosses_two_proxies() {
 
 #[tokio::test]
 async fn the_host_behind_a_lasting_relay_is_asked_whether_it_is_there() {
+    tokio::task::LocalSet::new().run_until(a_lasting_relay()).await;
+}
+
+async fn a_lasting_relay() {
     let mesh = Mesh::new();
     for in_channel in [false, true] {
         let (client, _server) = mesh.connected(Alpn::Opaque).await;
@@ -163,11 +167,11 @@ async fn the_host_behind_a_lasting_relay_is_asked_whether_it_is_there() {
         let relay = match in_channel {
             true => {
                 let relay = leno_transport::relay(near, Channel::from(client), RELAY_IDLE, ());
-                tokio::spawn(async move { drop(relay.await) })
+                tokio::task::spawn_local(async move { drop(relay.await) })
             }
             false => {
                 let relay = leno_transport::relay(near, client, RELAY_IDLE, ());
-                tokio::spawn(async move { drop(relay.await) })
+                tokio::task::spawn_local(async move { drop(relay.await) })
             }
         };
         tokio::time::sleep(Duration::from_secs(11)).await;

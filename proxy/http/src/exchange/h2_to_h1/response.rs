@@ -150,6 +150,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
             let failure = Failure::new(Place::Server, Cause::Refused);
             return Err(Failure { retryable: replayable, ..failure });
         }
+        self.call.claim();
         let status = self.head.status();
         if self.upgrade && self.call.carried().is_none() && (200..300).contains(&status) {
             // The client would take it for another protocol.

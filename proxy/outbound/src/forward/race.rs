@@ -1,0 +1,341 @@
+//! Copies of a late request at other endpoints, of which the first good answer goes to the client.
+//!
+//! ```text
+//! held whole ─► first copy ──(late)──► another ──(late)──► ...
+//!                   │                     │      each ends: not connected, failed, or with a response
+//!                   └──── first good response, or the last of all: settled as any other try
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use leno_balance::Pick;
+use leno_http::{Exchange, Failure, Judgement, Place, ResponseView, Ticket};
+use leno_resilience::{Hedge, Step};
+use leno_telemetry::{Counter, Registry};
+use smallvec::SmallVec;
+use tokio::time::{sleep_until, timeout};
+
+use super::{Attempts, Forwarded, Sending, refuse_unreached};
+use crate::Shared;
+use crate::backends::Remote;
+use crate::policy::{Plan, RequestPolicy};
+use crate::request::{Copies, Hedgeable};
+use crate::server::{self, GetError, Server};
+
+/// Largest request that is copied, in bytes: what a stream holds for another try anyway.
+const MAX_COPIED: usize = 64 << 10;
+
+/// Longest wait for the rest of a request that may be copied. A client that sends slowly, or waits
+/// for an answer before it goes on, is not to be held up.
+const HOLD_WAIT: Duration = Duration::from_millis(50);
+
+/// Copies that take no memory of their own in a list: as many as most policies have.
+const COPIES: usize = 2;
+
+/// What the copies of one request have in common.
+struct Race<'a> {
+    plan: RefCell<&'a mut Plan>,
+    hedge: RefCell<&'a mut Hedge>,
+    sending: Sending<'a>,
+    policy: &'a RequestPolicy,
+    registry: &'a Registry,
+    /// One of them answers the client.
+    is_decided: Cell<bool>,
+}
+
+/// One copy under way. Dropping it resets its stream, or closes its connection.
+struct Runner<'a, C> {
+    pick: Rc<Pick<Remote>>,
+    begun: Instant,
+    is_first: bool,
+    is_connected: Rc<Cell<bool>>,
+    ticket: Ticket,
+    run: Pin<Box<dyn Future<Output = Ended<C>> + 'a>>,
+}
+
+type Runners<'a, C> = SmallVec<[Runner<'a, C>; COPIES]>;
+
+/// What became of a copy.
+#[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
+enum Ended<C> {
+    NotConnected(GetError),
+    Exchanged(Server, Exchange, C),
+}
+
+/// What became of all of them.
+#[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
+enum Last {
+    NotConnected(GetError),
+    Exchanged(Server, Exchange),
+    /// The client has broken off.
+    Gone(Failure),
+}
+
+/// What happened among them.
+#[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
+enum Event<C> {
+    /// One has ended.
+    Ended(usize, Ended<C>),
+    /// The response of one goes to the client.
+    Decided(usize),
+    /// It is time for another.
+    Late,
+    /// The client has broken off.
+    Gone(Failure),
+}
+
+impl<R: Hedgeable> Attempts<'_, R> {
+    /// One try, in as many copies as policy has sent while no answer comes. None where there is to be
+    /// another try.
+    pub(super) async fn race(&mut self, first: Pick<Remote>) -> Option<Forwarded> {
+        let held = timeout(HOLD_WAIT, self.request.hold_whole(MAX_COPIED)).await;
+        let Some(mut hedge) = self.hedge.take_if(|_| held == Ok(true)) else {
+            self.shared.registry.count(Counter::HedgesWithoutBody);
+            self.hedge = None;
+            return self.attempt(first).await;
+        };
+        self.tries += 1;
+        let tried = self.tried.len();
+        let (pick, last) = self.run_copies(&mut hedge, first).await;
+        self.hedge = Some(hedge);
+        let address = pick.endpoint().address;
+        // What becomes of the last one is still to be seen.
+        if let Some(at) = self.tried[tried..].iter().position(|known| *known == address) {
+            self.tried.remove(tried + at);
+        }
+        let pick = Rc::into_inner(pick).expect("copies that are over hold no endpoint");
+        match last {
+            Last::NotConnected(error) => self.not_connected(&pick, &error).await,
+            Last::Exchanged(server, done) => self.settle(pick, server, done).await,
+            Last::Gone(failure) => {
+                let done = Exchange::ended(failure);
+                self.count(&pick, &done);
+                Some(Forwarded::Done(done))
+            }
+        }
+    }
+
+    /// Runs copies until one answers the client, all have failed, or the client has gone.
+    async fn run_copies(
+        &mut self,
+        hedge: &mut Hedge,
+        first: Pick<Remote>,
+    ) -> (Rc<Pick<Remote>>, Last) {
+        let sending = self.sending();
+        let (shared, backends, wanted) = (self.shared, self.backends, self.wanted);
+        let mut copies = self.request.copies();
+        let race = Race {
+            plan: RefCell::new(&mut self.plan),
+            hedge: RefCell::new(hedge),
+            sending,
+            policy: self.policy,
+            registry: &shared.registry,
+            is_decided: Cell::new(false),
+        };
+        let mut runners = Runners::new();
+        self.tried.push(first.endpoint().address);
+        race.hedge.borrow_mut().begin(Instant::now());
+        runners.push(race.start(&copies, first, true));
+        loop {
+            match race.next(&mut copies, &mut runners).await {
+                Event::Late => {
+                    let picked = || backends.pick_for(wanted, &self.tried).ok();
+                    if let Some(pick) = race.another(picked) {
+                        self.tried.push(pick.endpoint().address);
+                        runners.push(race.start(&copies, pick, false));
+                    }
+                }
+                Event::Gone(failure) => {
+                    let pick = runners.swap_remove(0).over();
+                    race.lose(&runners);
+                    return (pick, Last::Gone(failure));
+                }
+                Event::Decided(at) => {
+                    let mut runner = runners.swap_remove(at);
+                    race.lose(&runners);
+                    drop(runners);
+                    let ended = (&mut runner.run).await;
+                    return (runner.over(), race.last(copies, ended));
+                }
+                Event::Ended(at, ended) => {
+                    let runner = runners.swap_remove(at);
+                    race.count(&runner);
+                    let is_decided = runner.ticket.get();
+                    let step = race.hedge.borrow_mut().ended(is_decided);
+                    let pick = runner.over();
+                    if step == Step::Take {
+                        race.lose(&runners);
+                        drop(runners);
+                        return (pick, race.last(copies, ended));
+                    }
+                    note(shared, &pick, &ended);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Race<'a> {
+    /// Begins a copy.
+    fn start<'r, C: Copies>(
+        &'r self,
+        copies: &C,
+        pick: Pick<Remote>,
+        is_first: bool,
+    ) -> Runner<'r, C::Copy>
+    where
+        C::Copy: 'r,
+    {
+        let (pick, ticket) = (Rc::new(pick), Ticket::default());
+        let is_connected = Rc::new(Cell::new(false));
+        let mut copy = copies.copy(&ticket);
+        let (to, own, connected) = (Rc::clone(&pick), Rc::clone(&ticket), Rc::clone(&is_connected));
+        let run = Box::pin(async move {
+            let (shared, deadline) = (self.sending.shared, self.sending.deadline());
+            let times = (deadline, self.plan.borrow().response_by(self.policy));
+            let mut server = match server::get(shared, to.endpoint(), &copy, deadline).await {
+                Ok(server) => server,
+                Err(error) => return Ended::NotConnected(error),
+            };
+            connected.set(true);
+            let is_mesh = server.is_mesh;
+            let judge = |response: ResponseView<'_>, is_replayable: bool| {
+                self.judge(response, (is_replayable, is_mesh), &own)
+            };
+            let way = (&*to, &mut server);
+            let done = self.sending.exchange(&mut copy, way, times, judge).await;
+            Ended::Exchanged(server, done, copy)
+        });
+        Runner { pick, begun: Instant::now(), is_first, is_connected, ticket, run }
+    }
+
+    fn judge(
+        &self,
+        response: ResponseView<'_>,
+        (is_replayable, is_mesh): (bool, bool),
+        ticket: &Ticket,
+    ) -> Judgement {
+        let others = self.hedge.borrow().under_way() > 1;
+        let is_outdone = self.is_decided.get() || others && self.policy.is_bad(response);
+        let policy = (self.policy, self.registry);
+        if is_outdone
+            || refuse_unreached(response, is_replayable) == Judgement::Refuse
+            || self.plan.borrow_mut().judge(policy, response, (is_replayable, is_mesh))
+        {
+            return Judgement::Refuse;
+        }
+        ticket.set(true);
+        self.is_decided.set(true);
+        Judgement::Forward
+    }
+
+    /// Waits for the next event.
+    async fn next<C: Copies>(
+        &self,
+        copies: &mut C,
+        runners: &mut Runners<'_, C::Copy>,
+    ) -> Event<C::Copy> {
+        let late_at = self.hedge.borrow().next();
+        let mut late = pin!(late_at.map(|at| sleep_until(at.into())));
+        poll_fn(|cx| {
+            for (at, runner) in runners.iter_mut().enumerate() {
+                if let Poll::Ready(ended) = runner.run.as_mut().poll(cx) {
+                    return Poll::Ready(Event::Ended(at, ended));
+                }
+                if runner.ticket.get() {
+                    return Poll::Ready(Event::Decided(at));
+                }
+            }
+            if let Poll::Ready(failure) = copies.poll_gone(cx) {
+                return Poll::Ready(Event::Gone(failure));
+            }
+            match late.as_mut().as_pin_mut().map(|late| late.poll(cx)) {
+                Some(Poll::Ready(())) => Poll::Ready(Event::Late),
+                _ => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Where another copy goes that is to be sent now; it is paid for.
+    fn another(&self, pick: impl FnOnce() -> Option<Pick<Remote>>) -> Option<Pick<Remote>> {
+        let mut hedge = self.hedge.borrow_mut();
+        let Some(pick) = pick() else {
+            hedge.stop();
+            self.registry.count(Counter::HedgesWithoutEndpoint);
+            return None;
+        };
+        if !self.policy.another(&mut hedge) {
+            self.registry.count(Counter::HedgesOverBudget);
+            return None;
+        }
+        Some(pick)
+    }
+
+    /// The copies that are left are given up: another answers the client, or the client has gone.
+    fn lose<C>(&self, runners: &Runners<'_, C>) {
+        for runner in runners {
+            self.count(runner);
+            if self.is_decided.get() && runner.is_connected.get() {
+                // Or an endpoint that is always late would never be seen to be.
+                let at_least = runner.begun.elapsed();
+                self.policy.observe(at_least);
+                runner.pick.observe(at_least, Instant::now());
+            }
+        }
+    }
+
+    fn count<C>(&self, runner: &Runner<'_, C>) {
+        if !runner.is_first {
+            let results = [Counter::HedgesLost, Counter::HedgesWon];
+            self.registry.count(results[usize::from(runner.ticket.get())]);
+        }
+    }
+
+    /// Gives the client back to its request.
+    fn last<C: Copies>(&self, copies: C, ended: Ended<C::Copy>) -> Last {
+        match ended {
+            Ended::NotConnected(error) => {
+                copies.finish(None);
+                Last::NotConnected(error)
+            }
+            Ended::Exchanged(server, done, copy) => {
+                copies.finish(self.is_decided.get().then_some((copy, &done)));
+                Last::Exchanged(server, done)
+            }
+        }
+    }
+}
+
+impl<C> Runner<'_, C> {
+    /// Nothing more of it is wanted.
+    fn over(self) -> Rc<Pick<Remote>> {
+        self.pick
+    }
+}
+
+/// Notes that a copy has failed while others are under way.
+fn note<C>(shared: &Shared, pick: &Pick<Remote>, ended: &Ended<C>) {
+    let edge = pick.endpoint().edge(shared);
+    match ended {
+        Ended::NotConnected(error) => {
+            edge.error(error.cause());
+            if error.is_of_endpoint() {
+                edge.connect_failure();
+                pick.connect_failed(Instant::now());
+            }
+        }
+        Ended::Exchanged(_, done, _) => {
+            if let Some(failure) = done.failure.as_ref().filter(|f| f.place == Place::Server) {
+                edge.error(failure.cause.label());
+                pick.failed(Instant::now());
+                pick.penalise(Instant::now());
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What one try is sent with, whichever copy of the request it is.
+
+use std::time::Instant;
+
+use leno_balance::{Pick, Wanted};
+use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView};
+
+use crate::Shared;
+use crate::backends::Remote;
+use crate::policy::{EndpointPolicy, RequestPolicy};
+use crate::request::Request;
+use crate::routes::Applied;
+use crate::server::Server;
+
+/// What the tries of a request have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Sending<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) policy: &'a RequestPolicy,
+    pub(super) endpoints: &'a EndpointPolicy,
+    pub(super) wanted: Wanted,
+    pub(super) applied: Option<&'a Applied>,
+    pub(super) request_by: Option<Instant>,
+}
+
+/// When a try must be over, and when its response must have begun.
+pub(super) type Times = (Option<tokio::time::Instant>, Option<Instant>);
+
+impl Sending<'_> {
+    /// When a try that begins now must be over.
+    pub(super) fn deadline(&self) -> Option<tokio::time::Instant> {
+        let of_route = self.applied.and_then(Applied::deadline);
+        [self.request_by.map(Into::into), of_route].into_iter().flatten().min()
+    }
+
+    /// Sends a request over a connection to an endpoint, and the response back.
+    pub(super) async fn exchange<R: Request>(
+        &self,
+        request: &mut R,
+        (pick, server): (&Pick<Remote>, &mut Server),
+        (deadline, response_by): Times,
+        judge: impl FnMut(ResponseView<'_>, bool) -> Judgement,
+    ) -> Exchange {
+        let line = match self.applied.filter(|applied| applied.keeps_sessions()) {
+            Some(applied) => applied.session_line(pick.key()),
+            None => self.endpoints.session_line(self.wanted, pick.key()),
+        };
+        let mut order = Order::new(self.policy.limits(&self.shared.limits)).judged_by(judge);
+        order.close_client = self.shared.activity.is_draining();
+        order.mesh = server.is_mesh;
+        order.deadline = deadline;
+        order.response_by = response_by.map(Into::into);
+        let removed = self.applied.map(Applied::removed);
+        if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
+            order.request = applied.request(of_request);
+            order.response = applied.response(of_response);
+        }
+        let added: Vec<HeaderLine>;
+        if let Some(line) = line {
+            added = order.response.add.iter().cloned().chain([line]).collect();
+            order.response.add = &added;
+        }
+        server.exchange(request, &mut order).await
+    }
+}

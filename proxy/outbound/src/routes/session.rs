@@ -1,0 +1,132 @@
+//! Sessions of a rule: which backend and endpoint a client's requests stay with (GEP-1619).
+//!
+//! All that is known of a session is in what the client brings: `BACKEND.ENDPOINT.BEGUN.USED`, in
+//! hexadecimal digits, times in seconds of Unix time. Nothing of it is a secret, and who makes one up gets
+//! no farther than to an endpoint of the rule.
+
+use std::time::{Duration, SystemTime};
+
+use leno_http::{HeaderLine, RequestView};
+use leno_types::routes::Session;
+
+use crate::policy::cookie;
+
+/// A session that a request brings, and that is not over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// [`leno_balance::hash`] of the backend's name, its lower half.
+    pub(super) backend: u32,
+    /// The endpoint's key.
+    pub(crate) endpoint: u64,
+    begun: u64,
+    used: u64,
+}
+
+/// Seconds of Unix time.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The session of a request; none where it brings none, or one that is over.
+pub(super) fn read(session: &Session, request: RequestView<'_>, now: u64) -> Option<Kept> {
+    let value = match session.is_header {
+        true => request.header(&session.name)?,
+        false => cookie(request, &session.name)?,
+    };
+    let kept = Kept::parse(std::str::from_utf8(value).ok()?)?;
+    let is_over = |bound: Option<Duration>, since: u64| {
+        bound.is_some_and(|bound| now.saturating_sub(since) > bound.as_secs())
+    };
+    (!is_over(session.absolute, kept.begun) && !is_over(session.idle, kept.used)).then_some(kept)
+}
+
+/// The line that tells the client of its session, where it does not know it yet.
+pub(super) fn line(
+    session: &Session,
+    kept: Option<Kept>,
+    (backend, endpoint, path): (u32, u64, &[u8]),
+    now: u64,
+) -> Option<HeaderLine> {
+    let same = kept.filter(|kept| kept.backend == backend && kept.endpoint == endpoint);
+    // How long ago it was used has to be told each time that this counts.
+    if same.is_some() && session.idle.is_none() {
+        return None;
+    }
+    let begun = same.map_or(now, |kept| kept.begun);
+    let value = Kept { backend, endpoint, begun, used: now }.text();
+    if session.is_header {
+        return HeaderLine::new(&session.name, value.as_bytes()).ok();
+    }
+    let mut cookie = format!("{}={value}; Path=", session.name).into_bytes();
+    cookie.extend_from_slice(path);
+    cookie.extend_from_slice(b"; HttpOnly; SameSite=Lax");
+    if let Some(absolute) = session.absolute.filter(|_| session.is_permanent) {
+        let left = absolute.as_secs().saturating_sub(now.saturating_sub(begun));
+        cookie.extend_from_slice(format!("; Max-Age={left}").as_bytes());
+    }
+    HeaderLine::new("Set-Cookie", &cookie).ok()
+}
+
+impl Kept {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let mut next = || u64::from_str_radix(parts.next()?, 16).ok();
+        let kept = Self {
+            backend: u32::try_from(next()?).ok()?,
+            endpoint: next()?,
+            begun: next()?,
+            used: next()?,
+        };
+        parts.next().is_none().then_some(kept)
+    }
+
+    fn text(self) -> String {
+        format!("{:08x}.{:016x}.{:x}.{:x}", self.backend, self.endpoint, self.begun, self.used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(absolute: Option<u64>, idle: Option<u64>) -> Session {
+        let seconds = |time: Option<u64>| time.map(Duration::from_secs);
+        Session {
+            name: "s".into(),
+            absolute: seconds(absolute),
+            idle: seconds(idle),
+            is_permanent: absolute.is_some(),
+            ..Session::default()
+        }
+    }
+
+    fn told(session: &Session, kept: Option<Kept>, now: u64) -> Option<String> {
+        let line = line(session, kept, (7, 9, b"/a"), now)?;
+        Some(String::from_utf8(line.as_bytes().to_vec()).unwrap().trim_end().to_owned())
+    }
+
+    #[test]
+    fn what_is_told_is_read_back() {
+        let kept = Kept { backend: u32::MAX, endpoint: u64::MAX, begun: 1, used: 2 };
+        assert_eq!(Kept::parse(&kept.text()), Some(kept));
+        for wrong in ["", "1.2.3", "1.2.3.4.5", "x.2.3.4", "100000000.2.3.4", "1.2.3.-4"] {
+            assert_eq!(Kept::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_session_is_told_once_and_each_time_where_idleness_ends_it() {
+        let first =
+            "Set-Cookie: s=00000007.0000000000000009.64.64; Path=/a; HttpOnly; SameSite=Lax";
+        let same = Some(Kept { backend: 7, endpoint: 9, begun: 100, used: 100 });
+        assert_eq!(told(&session(None, None), None, 100).as_deref(), Some(first));
+        assert_eq!(told(&session(None, None), same, 110), None);
+        let idle = told(&session(None, Some(60)), same, 110).unwrap();
+        assert!(idle.contains("s=00000007.0000000000000009.64.6e;"), "{idle}");
+        let permanent = told(&session(Some(60), Some(60)), same, 110).unwrap();
+        assert!(permanent.ends_with("; Max-Age=50"), "{permanent}");
+        // One that has to go elsewhere begins anew.
+        let other = Some(Kept { backend: 7, endpoint: 8, begun: 50, used: 100 });
+        assert_eq!(told(&session(None, None), other, 100).as_deref(), Some(first));
+    }
+}

@@ -1,0 +1,130 @@
+//! Many clients at once, against endpoints of which most are broken, each in its own way: what the
+//! clients see is what policy promises, and what the servers see what it allows.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leno_testkit::peer::Act;
+
+use crate::world::{Answer, Script, World};
+use crate::{counted, fails_half};
+
+const CLIENTS: u32 = 8;
+const REQUESTS: u32 = 60;
+
+/// Half of the requests, none in time, half of each body, garbage; and two that serve.
+const SERVERS: &[Script] =
+    &[fails_half, |_| Act::Stall, CUTS, |_| Act::Garbage, |_| Act::Good, |_| Act::Good];
+/// The place of the one that cuts bodies, and what it does.
+const CUTTER: usize = 2;
+const CUTS: Script = |_| Act::CutBody;
+
+/// Asks so often from several clients at once; what became of each request.
+fn load(world: &World, method: &'static str) -> Vec<(String, Answer)> {
+    thread::scope(|scope| {
+        let client = |client: u32| {
+            scope.spawn(move || {
+                let ask = |number: u32| {
+                    let id = format!("{method}-{client}-{number}").to_ascii_lowercase();
+                    let answer = world.ask(method, &id, "", "");
+                    (id, answer)
+                };
+                (0..REQUESTS).map(ask).collect::<Vec<_>>()
+            })
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+        clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
+    })
+}
+
+/// A body that is cut has begun already, so that nobody can send its request again; everything else is
+/// mended by retries, and the endpoint that cuts is left out after three.
+#[test]
+fn clients_see_what_policy_promises() {
+    let (percent, per_second) = (100, 50);
+    let world = World::outbound(
+        &format!(
+            "  retries:\n    attempts: 5\n    on: [5xx, reset, timeout]\n    \
+             perTryTimeout: 1s\n    backoff: 1ms\n    \
+             budget: {{percent: {percent}, minPerSecond: {per_second}}}\n  \
+             ejection: {{consecutiveFailures: 3, base: 1h, max: 1h, maxPercent: 70}}\n"
+        ),
+        SERVERS,
+    );
+    let began = Instant::now();
+    let answers = load(&world, "GET");
+    let failed: BTreeSet<String> =
+        answers.iter().filter(|(_, answer)| !answer.is_good()).map(|(id, _)| id.clone()).collect();
+    let cut: BTreeSet<String> = world.backends[CUTTER].seen().into_iter().collect();
+    assert_eq!(failed, cut, "what failed is what was cut");
+    // As many as were under way when it was left out come on top.
+    assert!(cut.len() <= (3 + CLIENTS) as usize, "{} were cut", cut.len());
+    let seen = world.seen();
+    let most = counted(&seen).values().copied().max();
+    assert!(most <= Some(6), "a request was sent {most:?} times");
+    let (requests, seconds) = (CLIENTS * REQUESTS, began.elapsed().as_secs_f64() + 1.0);
+    let retries = seen.len() as f64 - f64::from(requests);
+    let allowed = f64::from(requests * percent) / 100.0 + seconds * f64::from(per_second);
+    assert!(retries > 0.0 && retries <= allowed, "{retries} retries, {allowed} allowed");
+    assert_eq!(world.metric(&["leno_retries_total"]), retries);
+}
+
+/// The same without a word about what may change something: each is sent once.
+#[test]
+fn under_faults_nothing_is_sent_twice_that_may_change_something() {
+    let world = World::outbound(
+        "  retries:\n    attempts: 5\n    on: [5xx, reset, timeout]\n    perTryTimeout: 1s\n    \
+         backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n  \
+         hedging: {delay: 1ms, copies: 3}\n  \
+         ejection: {consecutiveFailures: 3, base: 1h, max: 1h, maxPercent: 70}\n",
+        SERVERS,
+    );
+    let answers = load(&world, "POST");
+    let seen = world.seen();
+    assert!(counted(&seen).values().all(|times| *times == 1), "{:?}", counted(&seen));
+    assert_eq!(seen.len(), answers.len());
+    assert!(answers.iter().any(|(_, answer)| answer.is_good()));
+}
+
+/// One of three takes twenty times as long: it gets few of the requests, where turns would give it a
+/// third.
+#[test]
+fn an_endpoint_that_is_slow_gets_few_requests() {
+    let fast: Script = |_| Act::After(Duration::from_millis(5));
+    let slow: Script = |_| Act::After(Duration::from_millis(100));
+    let share = |policy: &str| {
+        let world = World::outbound(policy, &[fast, fast, slow]);
+        let answers = load(&world, "GET");
+        assert!(answers.iter().all(|(_, answer)| answer.is_good()));
+        world.backends[2].seen().len() as f64 / answers.len() as f64
+    };
+    let by_latency = share("  balancing: {algorithm: PeakEwma}\n");
+    assert!(by_latency < 0.1, "{by_latency} of the requests");
+    let in_turns = share("  balancing: {algorithm: RoundRobin}\n");
+    assert!(in_turns > 0.3, "{in_turns} of the requests");
+}
+
+/// Clients that say nothing are let go after ten seconds, and are counted.
+#[test]
+fn silent_clients_are_let_go() {
+    let world = World::outbound_with(
+        "  timeouts: {stream: 1h}\n",
+        &[|_| Act::Good],
+        "---\napiVersion: gateway.networking.k8s.io/v1\nkind: TLSRoute\n\
+         metadata: {name: r, namespace: t}\nspec:\n  \
+         parentRefs: [{group: \"\", kind: Service, name: web}]\n  hostnames: [web.example]\n  \
+         rules: [{backendRefs: [{name: web, port: 80}]}]\n",
+    );
+    let began = Instant::now();
+    let mut clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
+    for client in &mut clients {
+        let mut byte = [0];
+        // Reset, or closed: nothing comes.
+        let read = std::io::Read::read(client, &mut byte);
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
+    assert!(began.elapsed() >= Duration::from_secs(10), "let go after {:?}", began.elapsed());
+    assert_eq!(world.metric(&["leno_errors_total", "client-silent"]), 3.0);
+    assert!(world.seen().is_empty());
+}

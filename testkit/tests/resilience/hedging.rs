@@ -1,0 +1,161 @@
+//! Requests whose response is late: what is sent again meanwhile, what the client gets, and what
+//! becomes of the copies that lose.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use leno_testkit::peer::Act;
+use leno_testkit::wait;
+
+use crate::counted;
+use crate::world::{Script, World};
+
+const REQUESTS: u32 = 40;
+
+/// Longer than any wait of these tests.
+const LONG: Duration = Duration::from_secs(20);
+
+fn policy(hedging: &str, budget: &str) -> String {
+    format!(
+        "  balancing: {{algorithm: RoundRobin}}\n  hedging: {hedging}\n  \
+         retries: {{on: [connect-failure], budget: {budget}}}\n"
+    )
+}
+
+const FREE: &str = "{percent: 1000, minPerSecond: 1000}";
+
+#[test]
+fn an_endpoint_that_stalls_is_not_waited_for() {
+    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[|_| Act::Stall, |_| Act::Good]);
+    for number in 0..REQUESTS {
+        let answer = world.get(&number.to_string());
+        assert!(answer.is_good(), "{answer:?}");
+    }
+    let seen = world.seen();
+    assert!(counted(&seen).values().all(|times| *times <= 2), "{:?}", counted(&seen));
+    let copies = f64::from(seen.len() as u32 - REQUESTS);
+    assert!(copies > 0.0);
+    assert_eq!(world.metric(&["leno_hedges_total"]), copies);
+    assert_eq!(world.metric(&["leno_hedges_total", "won"]), copies);
+    // Those that lose are called off: nobody waits for them any more.
+    let stalled = world.backends[0].seen().len();
+    wait::until("the copies that lost to be given up", LONG, || {
+        Ok((world.backends[0].given_up() == stalled).then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn no_more_copies_are_sent_than_policy_allows() {
+    let late: Script = |_| Act::After(Duration::from_millis(300));
+    for (copies, servers) in [(1, 3), (2, 3), (3, 5)] {
+        let policy = policy(&format!("{{delay: 10ms, copies: {copies}}}"), FREE);
+        let world = World::outbound(&policy, &vec![late; servers]);
+        for number in 0..3 {
+            assert!(world.get(&number.to_string()).is_good());
+        }
+        let seen = world.seen();
+        let times: Vec<u32> = counted(&seen).values().copied().collect();
+        assert_eq!(times, vec![1 + copies; 3]);
+        let hedges = world.metric(&["leno_hedges_total"]);
+        assert_eq!(hedges, f64::from(3 * copies));
+    }
+    // Nor more than there are endpoints.
+    let world = World::outbound(&policy("{delay: 10ms, copies: 3}", FREE), &[late, late]);
+    assert!(world.get("1").is_good());
+    assert_eq!(world.seen().len(), 2);
+    assert_eq!(world.metric(&["leno_hedges_denied_total", "endpoints"]), 1.0);
+}
+
+#[test]
+fn what_may_change_something_is_sent_once() {
+    let late: Script = |_| Act::After(Duration::from_millis(100));
+    let servers = &[late; 2];
+    let world = World::outbound(&policy("{delay: 5ms}", FREE), servers);
+    for number in 0..6 {
+        assert!(world.ask("POST", &number.to_string(), "", "do it").is_good());
+    }
+    assert_eq!(world.seen().len(), 6);
+
+    let allowed = policy("{delay: 5ms, nonIdempotent: true}", FREE);
+    let world = World::outbound(&allowed, servers);
+    for number in 0..6 {
+        assert!(world.ask("POST", &number.to_string(), "", "do it").is_good());
+    }
+    assert_eq!(world.seen().len(), 12);
+
+    // A body that is too long to be kept twice is sent once.
+    let world = World::outbound(&allowed, servers);
+    assert!(world.ask("POST", "long", "", &"x".repeat(200_000)).is_good());
+    assert_eq!(world.seen().len(), 1);
+    assert_eq!(world.metric(&["leno_hedges_denied_total", "body"]), 1.0);
+}
+
+/// All endpoints are late, all the time: what they see more is what the budget allows.
+#[test]
+fn copies_come_out_of_the_retry_budget() {
+    let policy = policy("{delay: 1ms}", "{percent: 10, minPerSecond: 2}");
+    let late: Script = |_| Act::After(Duration::from_millis(10));
+    let world = World::outbound(&policy, &[late; 3]);
+    let began = Instant::now();
+    for number in 0..200 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    let seconds = began.elapsed().as_secs_f64() + 1.0;
+    let copies = world.seen().len() as f64 - 200.0;
+    assert!(copies <= 20.0 + 2.0 * seconds, "{copies} copies in {seconds} s");
+    assert!(copies >= 19.0, "{copies} copies");
+    assert!(world.metric(&["leno_hedges_denied_total", "budget"]) > 0.0);
+}
+
+/// A failure is no answer while another copy is under way; where all fail the last one is.
+#[test]
+fn a_failure_waits_for_a_better_answer() {
+    let fails: Script = |_| Act::StatusAfter(503, Duration::from_millis(150));
+    let slow: Script = |_| Act::After(Duration::from_millis(400));
+    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[fails, slow]);
+    for number in 0..6 {
+        let answer = world.get(&number.to_string());
+        assert!(answer.is_good(), "{answer:?}");
+    }
+    assert_eq!(world.seen().len(), 12);
+
+    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[fails, fails]);
+    assert_eq!(world.get("1").status, 503);
+    assert_eq!(world.seen().len(), 2);
+}
+
+/// What follows on the client's connection is the next request, however the one before was sent.
+#[test]
+fn a_connection_goes_on_after_a_copy_has_answered() {
+    let hedging = policy("{delay: 20ms, nonIdempotent: true}", FREE);
+    let world = World::outbound(&hedging, &[|_| Act::Stall, |_| Act::Good]);
+    let mut client = world.connect();
+    let pipelined: String = (0..6)
+        .map(|number| {
+            format!(
+                "POST /it HTTP/1.1\r\nHost: web\r\nx-id: {number}\r\nContent-Length: 3\r\n\r\nabc"
+            )
+        })
+        .collect();
+    client.write_all(pipelined.as_bytes()).unwrap();
+    client.write_all(b"GET /it HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    // More than seven would never end.
+    client.take(20_000).read_to_string(&mut text).unwrap();
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 7, "{text}");
+    assert_eq!(text.matches("\r\n\r\nok").count(), 7, "{text}");
+}
+
+/// A percentile is known after a hundred responses; from then on what is later than most is copied.
+#[test]
+fn a_percentile_is_learned() {
+    let first: Script = |number| if number < 80 { Act::Good } else { Act::Stall };
+    let policy = policy("{percentile: 95, delay: 20ms}", FREE);
+    let world = World::outbound(&policy, &[first, |_| Act::Good]);
+    for number in 0..200 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    assert!(world.metric(&["leno_hedges_total", "won"]) > 0.0);
+    assert!(counted(&world.seen()).values().all(|times| *times <= 2));
+}

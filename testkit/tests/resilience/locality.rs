@@ -1,0 +1,79 @@
+//! Near endpoints first, and the others when those have more than they should.
+
+use std::time::Duration;
+
+use leno_testkit::peer::Act;
+use leno_testkit::wait;
+
+use crate::world::{Places, Script, World};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+const GOOD: Script = |_| Act::Good;
+
+/// Two zones, and two nodes in the first.
+const PLACES: Places = Places {
+    own: "topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1",
+    servers: &["zone: a, nodeName: n1", "zone: a, nodeName: n2", "zone: b, nodeName: n3"],
+};
+
+fn seen(world: &World) -> Vec<usize> {
+    world.backends.iter().map(|backend| backend.seen().len()).collect()
+}
+
+#[test]
+fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
+    for (distribution, used) in [
+        ("PreferSameZone", [true, true, false]),
+        ("PreferClose", [true, true, false]),
+        ("PreferSameNode", [true, false, false]),
+        ("", [true, true, true]),
+    ] {
+        let policy = "  balancing: {algorithm: RoundRobin}\n";
+        let world = World::placed(policy, &[GOOD; 3], (&PLACES, distribution));
+        for number in 0..60 {
+            assert!(world.get(&number.to_string()).is_good());
+        }
+        let seen = seen(&world);
+        let found: Vec<bool> = seen.iter().map(|count| *count > 0).collect();
+        assert_eq!(found, used, "{distribution}: {seen:?}");
+    }
+}
+
+/// Requests that stay on near endpoints, two on each, send the next ones farther.
+#[test]
+fn busy_near_endpoints_are_helped_by_others() {
+    let stalls: Script = |_| Act::Stall;
+    let world = World::placed(
+        "  balancing: {algorithm: RoundRobin, overflow: 2}\n",
+        &[stalls, stalls, GOOD],
+        (&PLACES, "PreferSameZone"),
+    );
+    let held: Vec<_> =
+        (0..4).map(|number| world.send("GET", &number.to_string(), "", "")).collect();
+    wait::until("the near ones to have two each", LIMIT, || {
+        Ok((seen(&world) == [2, 2, 0]).then_some(()))
+    })
+    .unwrap();
+    // Now all are chosen among: what goes far is answered.
+    let more: Vec<_> =
+        (0..9).map(|number| world.send("GET", &format!("more-{number}"), "", "")).collect();
+    wait::until("the far one to have helped", LIMIT, || Ok((seen(&world)[2] == 3).then_some(())))
+        .unwrap();
+    drop((held, more));
+}
+
+/// Where no near one is left the others serve.
+#[test]
+fn without_a_near_endpoint_all_are_used() {
+    let far = Places { own: "topology.kubernetes.io/zone: c", ..PLACES };
+    let world = World::placed(
+        "  balancing: {algorithm: RoundRobin}\n",
+        &[GOOD; 3],
+        (&far, "PreferSameZone"),
+    );
+    for number in 0..9 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    assert_eq!(seen(&world), [3, 3, 3]);
+}
