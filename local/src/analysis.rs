@@ -27,7 +27,13 @@ pub fn running(mesh: &str) -> Result<Mesh> {
         return Err(Error::Refused(reason));
     }
     let documents = leno_resources::load(&[state]).map_err(|problems| refused(&problems))?;
-    Ok(Mesh::new(documents.objects.into_iter().map(|located| located.value).collect()))
+    let mesh_of = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
+    // Where things are written is in the files that it follows, if they are still what they were.
+    let written = files_of(mesh).ok().and_then(|files| leno_resources::load(&files).ok());
+    Ok(match written {
+        Some(written) => mesh_of.written_in(&written),
+        None => mesh_of,
+    })
 }
 
 /// The mesh that files would make, every instance of it ready.
@@ -37,7 +43,7 @@ pub fn running(mesh: &str) -> Result<Mesh> {
 pub fn of_files(files: &[PathBuf]) -> Result<Mesh> {
     let documents = leno_resources::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents).map_err(|problems| refused(&problems))?;
-    Ok(Mesh::new(objects(&plan)))
+    Ok(Mesh::new(objects(&plan)).written_in(&documents))
 }
 
 /// The files that a mesh follows.
@@ -71,8 +77,7 @@ pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
     analyze(documents, objects(plan))
 }
 
-/// As `leno up` plans them, less what it does not: static proxies, and policies, which change nothing
-/// of who there is and where requests go.
+/// As `leno up` plans them, less what it does not: static proxies.
 fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
     let defaults = Defaults {
         mtls: MtlsMode::default(),
@@ -81,10 +86,7 @@ fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
         ipv6: network::has_ipv6(),
     };
     let mut documents = Documents { outlines: Vec::new(), ..documents.clone() };
-    documents.objects.retain(|located| {
-        let apart = [Kind::Proxy, Kind::TrafficPolicy, Kind::RateLimitPolicy];
-        !apart.contains(&located.value.key().kind)
-    });
+    documents.objects.retain(|located| located.value.key().kind != Kind::Proxy);
     Plan::make(&documents, defaults, &Plan::default())
 }
 

@@ -31,6 +31,7 @@ mod headers;
 mod pattern;
 mod request;
 mod shadow;
+mod standing;
 mod streams;
 mod table;
 
@@ -44,5 +45,6 @@ pub use headers::{combined, is_field_name};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
 pub use request::Request;
 pub use shadow::Shadowed;
+pub use standing::{Part, Standing, Verdict, standings};
 pub use streams::{StreamDecision, StreamShadowed, StreamTable};
 pub use table::{Found, Ignored, RouteTable, TableRule};

@@ -1,12 +1,18 @@
 //! Regular expressions that match the whole of a text, within bounds.
 
 use regex::bytes::{Regex, RegexBuilder};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::literal::Extractor;
 
 /// Most memory that one compiled expression may take, in bytes: enough for what paths and headers
 /// need, and a table of many rules stays small. Matching is linear in the text whatever it is.
 pub const MAX_PATTERN_BYTES: usize = 64 << 10;
 /// Deepest nesting of groups.
 const MAX_NESTING: u32 = 32;
+/// Most texts that an expression is taken apart into.
+const MAX_TEXTS: usize = 64;
+/// The longest of them, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
 /// What anchors an expression at the beginning of the text.
 const BEFORE: &str = "^(?:";
 /// What anchors it at the end.
@@ -59,6 +65,17 @@ impl Pattern {
         literal.chars().all(plain).then_some(literal)
     }
 
+    /// Texts among which are all that it matches, where these are few: `v1` and `v2` of `v[12]`.
+    pub(crate) fn texts(&self) -> Option<Vec<Vec<u8>>> {
+        let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
+        let parsed = parser.parse(self.text()).ok()?;
+        let mut extractor = Extractor::new();
+        extractor.limit_total(MAX_TEXTS).limit_literal_len(MAX_TEXT_BYTES);
+        let texts = extractor.extract(&parsed);
+        let literals = texts.literals().filter(|all| !all.is_empty() && texts.is_exact())?;
+        Some(literals.iter().map(|one| one.as_bytes().to_vec()).collect())
+    }
+
     /// Whether it matches the whole text.
     #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
@@ -86,6 +103,21 @@ mod tests {
         }
         assert!(Pattern::new(r"\d+").unwrap().matches(b"123"));
         assert!(!Pattern::new(".*").unwrap().matches(b"a\nb"));
+    }
+
+    #[test]
+    fn few_texts_are_told() {
+        let texts = |pattern: &str| {
+            let texts = Pattern::new(pattern).unwrap().texts()?;
+            Some(texts.into_iter().map(|text| String::from_utf8(text).unwrap()).collect::<Vec<_>>())
+        };
+        let some = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
+        assert_eq!(texts("v[12]"), some(&["v1", "v2"]));
+        assert_eq!(texts("/a/(b|c)/d"), some(&["/a/b/d", "/a/c/d"]));
+        assert_eq!(texts("ab?"), some(&["ab", "a"]));
+        for many in ["a+", ".*", "[a-z]{3}", "a.*|b"] {
+            assert_eq!(texts(many), None, "{many}");
+        }
     }
 
     #[test]

@@ -3,38 +3,63 @@
 use crate::condition::{Condition, Path, Text, Value};
 use crate::table::{RouteTable, TableRule};
 
+/// Most requests that a match is taken apart into, to see whether others take them all: a handful of
+/// versions in two or three places.
+const MAX_CASES: usize = 256;
+
 /// A match that is never reached.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Shadowed<'t> {
     /// Its rule.
     pub rule: &'t TableRule,
     /// Its place in the rule.
     pub place: usize,
-    /// The rule of the match that goes before it and takes every request that it would.
-    pub by: &'t TableRule,
-    /// That match's place in its rule.
-    pub by_place: usize,
+    /// The matches that go before it and together take every request that it would: their rules,
+    /// and their places in them. The first precedes the others.
+    pub by: Vec<(&'t TableRule, usize)>,
 }
 
 impl RouteTable {
     /// The matches that are never reached, in the order of precedence. Each is compared with those
-    /// that go before it one by one: what several take together only is not found, nor what two
-    /// different expressions have in common.
+    /// that go before it, one by one; one with expressions that stand for a few texts (`v1|v2`) text by
+    /// text, so that others may take them together. What two other expressions have in common is
+    /// not found.
     #[must_use]
     pub fn shadowed(&self) -> Vec<Shadowed<'_>> {
-        let place = |place: u32| &self.conditions[place as usize];
         let mut found = Vec::new();
         for (at, condition) in self.conditions.iter().enumerate() {
-            let rivals = self.rivals(condition).take_while(|rival| (*rival as usize) < at);
-            let by = rivals.map(place).find(|rival| covers(rival, condition));
-            found.extend(by.map(|by| Shadowed {
+            let mut by = match self.taken_by(condition, at) {
+                Some(one) => vec![one],
+                None => self.taken_together(condition, at).unwrap_or_default(),
+            };
+            by.sort_unstable();
+            by.dedup();
+            if by.is_empty() {
+                continue;
+            }
+            let place = |place: &u32| {
+                let by = &self.conditions[*place as usize];
+                (&self.rules()[by.rule], by.place())
+            };
+            found.push(Shadowed {
                 rule: &self.rules()[condition.rule],
                 place: condition.place(),
-                by: &self.rules()[by.rule],
-                by_place: by.place(),
-            }));
+                by: by.iter().map(place).collect(),
+            });
         }
         found
+    }
+
+    /// One match before `at` that takes all requests of this.
+    fn taken_by(&self, condition: &Condition, at: usize) -> Option<u32> {
+        let mut rivals = self.rivals(condition).take_while(|rival| (*rival as usize) < at);
+        rivals.find(|rival| covers(&self.conditions[*rival as usize], condition))
+    }
+
+    /// Those that take the requests of this between them, where it stands for a few.
+    fn taken_together(&self, condition: &Condition, at: usize) -> Option<Vec<u32>> {
+        let cases = cases(condition).filter(|cases| cases.len() > 1)?;
+        cases.iter().map(|case| self.taken_by(case, at)).collect()
     }
 
     /// The matches that can take a request before this one, in the order of precedence: those of the
@@ -42,13 +67,62 @@ impl RouteTable {
     fn rivals<'t>(&'t self, condition: &'t Condition) -> impl Iterator<Item = u32> {
         let same = self.same_path(condition);
         let listed = match condition.path {
-            Path::Prefix(_) => self.listed(),
+            // An expression that was taken apart is exact here, and goes after other expressions.
+            Path::Prefix(_) | Path::Exact(_) => self.listed(),
             _ => &[],
         };
         let mut all: Vec<u32> = same.iter().chain(listed).copied().collect();
         all.sort_unstable();
         all.into_iter()
     }
+}
+
+/// A match with its expressions taken apart into the texts that they stand for; none where those are
+/// too many. All requests of the match are among those of the cases.
+fn cases(condition: &Condition) -> Option<Vec<Condition>> {
+    let mut cases = vec![condition.clone()];
+    let mut split = |texts: Option<Vec<Vec<u8>>>, put: &dyn Fn(&mut Condition, Box<[u8]>)| {
+        let Some(texts) = texts else { return true };
+        let all = cases.iter().flat_map(|case| {
+            texts.iter().map(|text| {
+                let mut one = case.clone();
+                put(&mut one, text.as_slice().into());
+                one
+            })
+        });
+        cases = all.take(MAX_CASES + 1).collect();
+        cases.len() <= MAX_CASES
+    };
+    let of = |text: &Text| match text {
+        Text::Regex(pattern) => pattern.texts(),
+        Text::Exact(_) => None,
+    };
+    let mut fits = true;
+    match &condition.path {
+        Path::Regex(pattern) => {
+            fits &= split(pattern.texts(), &|case, text| case.path = Path::Exact(text));
+        }
+        Path::Grpc { service, method } => {
+            fits &= split(service.as_ref().and_then(of), &|case, text| {
+                if let Path::Grpc { service, .. } = &mut case.path {
+                    *service = Some(Text::Exact(text));
+                }
+            });
+            fits &= split(method.as_ref().and_then(of), &|case, text| {
+                if let Path::Grpc { method, .. } = &mut case.path {
+                    *method = Some(Text::Exact(text));
+                }
+            });
+        }
+        Path::Exact(_) | Path::Prefix(_) => {}
+    }
+    for (at, value) in condition.headers.iter().enumerate() {
+        fits &= split(of(&value.text), &|case, text| case.headers[at].text = Text::Exact(text));
+    }
+    for (at, value) in condition.query.iter().enumerate() {
+        fits &= split(of(&value.text), &|case, text| case.query[at].text = Text::Exact(text));
+    }
+    fits.then_some(cases)
 }
 
 /// Whether every request that `b` holds for is one that `a` holds for.
@@ -66,6 +140,7 @@ fn covers(a: &Condition, b: &Condition) -> bool {
 fn path(a: &Path, b: &Path) -> bool {
     match (a, b) {
         (Path::Exact(a), Path::Exact(b)) => a == b,
+        (Path::Regex(a), Path::Exact(b)) => a.matches(b),
         (Path::Prefix(a), Path::Prefix(b)) => {
             b.starts_with(a) && matches!(b.get(a.len()), None | Some(b'/'))
         }

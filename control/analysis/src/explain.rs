@@ -2,6 +2,7 @@
 
 mod answer;
 mod host;
+mod policies;
 mod question;
 mod routed;
 mod streams;
@@ -10,6 +11,7 @@ pub use answer::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
     MirrorAnswer, Outcome, RuleAnswer, TimeoutsAnswer,
 };
+pub use policies::PolicyAnswer;
 pub use question::{Question, QuestionError};
 
 use leno_policy::{RouteTable, StreamTable};
@@ -90,9 +92,11 @@ impl Mesh {
             let backend = BackendAnswer::of_port(service, port, 1.0);
             answer.outcome = Outcome::forwarded(std::slice::from_ref(&backend));
             answer.backends = vec![backend];
+            answer.policies = self.of_requests(service, port.port, None);
+            answer.policies.extend(self.of_endpoints(sender, &service.name, port.port));
             return;
         };
-        self.by_routes(answer, sender, &table, question);
+        self.by_routes(answer, sender, (&table, service), question);
     }
 
     /// Routes that name the service and do not hold for this client.

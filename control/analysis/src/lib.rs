@@ -24,6 +24,6 @@ mod mesh;
 pub use analyze::{Finding, Severity, analyze};
 pub use explain::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
-    MirrorAnswer, Outcome, Question, QuestionError, RuleAnswer, TimeoutsAnswer,
+    MirrorAnswer, Outcome, PolicyAnswer, Question, QuestionError, RuleAnswer, TimeoutsAnswer,
 };
 pub use mesh::{Mesh, Unanswerable};

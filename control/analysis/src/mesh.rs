@@ -1,9 +1,10 @@
 //! The objects of a mesh, indexed, and who is in it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use leno_index::{Change, Index, Settings};
-use leno_resources::{Object, Workload, egress};
+use leno_resources::{Documents, Located, Object, ObjectKey, Workload, egress};
 use leno_types::{Egress, InstanceName, nearest};
 
 /// A mesh that can be asked about.
@@ -11,6 +12,8 @@ use leno_types::{Egress, InstanceName, nearest};
 pub struct Mesh {
     pub(crate) index: Index,
     pub(crate) objects: Vec<Object>,
+    /// Where objects are written, as far as somebody has said.
+    pub(crate) places: HashMap<ObjectKey, String>,
 }
 
 /// Why a question has no answer.
@@ -81,7 +84,17 @@ impl Mesh {
     pub fn new(objects: Vec<Object>) -> Self {
         let mut index = Index::new(Settings::default());
         index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
-        Self { index, objects }
+        Self { index, objects, places: HashMap::new() }
+    }
+
+    /// The same, of these documents, so that answers can say where objects are written.
+    #[must_use]
+    pub fn written_in(mut self, documents: &Documents) -> Self {
+        let place = |located: &Located<Object>| {
+            (located.value.key(), format!("{}:{}", located.file, located.place))
+        };
+        self.places = documents.objects.iter().map(place).collect();
+        self
     }
 
     pub(crate) fn workloads(&self) -> impl Iterator<Item = &Workload> {

@@ -234,6 +234,23 @@ fn what_no_request_reaches_is_found() {
         "{found:?}"
     );
 
+    let together =
+        "  - matches: [{headers: [{name: v, value: one}]}, {headers: [{name: v, value: two}]}]
+    backendRefs: [{name: cart, port: 80}]
+  - matches:
+    - headers: [{name: v, type: RegularExpression, value: one|two}]
+    - headers: [{name: v, value: two}]
+    backendRefs: [{name: cart, port: 80}]
+";
+    let found = shown(&route(PARENT, together));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("warning[match-shadowed] spec.rules[1]: no request to port 80 of shop/cart reaches this: HTTPRoute shop/r rule 0 match 0")
+            && found[0].contains(" and HTTPRoute shop/r rule 0 match 1")
+            && found[0].contains("take them all together"),
+        "{found:?}"
+    );
+
     let one = "  - backendRefs: [{name: cart, port: 80}]\n";
     let both = kind_of_route("HTTPRoute", "a", PARENT, one)
         + &kind_of_route("HTTPRoute", "b", PARENT, one);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::support::{Sent, backend, goes, matched, route, rule, sent, table};
 
-const WORDS: [&str; 16] = [
+const WORDS: [&str; 18] = [
     "=/",
     "=/a",
     "=/a/b",
@@ -20,6 +20,8 @@ const WORDS: [&str; 16] = [
     "/b",
     "~/a.*",
     "~/a/[bc]",
+    "x~[12]",
+    "x=2",
     "method:GET",
     "method:PUT",
     "x=1",
@@ -141,7 +143,7 @@ proptest! {
         };
         for one in table.shadowed() {
             let same = std::ptr::eq(one.rule, held.rule) && one.place == held.place;
-            prop_assert!(!same, "{held} is shadowed by {} match {}", one.by, one.by_place);
+            prop_assert!(!same, "{held} is shadowed by {:?}", one.by);
         }
     }
 

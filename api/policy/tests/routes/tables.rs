@@ -151,8 +151,11 @@ fn matches_that_no_request_reaches_are_named() {
             vec![route("a", vec![rule(first, "v1")]), route("b", vec![rule(second, "v2")])];
         let table = table(routes);
         let one = |one: &leno_policy::Shadowed<'_>| {
-            let (route, by) = (&one.rule.route().name, &one.by.route().name);
-            format!("{route}{} by {by}{}", one.place, one.by_place)
+            let by = |(by, place): &(&leno_policy::TableRule, usize)| {
+                format!("{}{place}", by.route().name)
+            };
+            let by: Vec<String> = one.by.iter().map(by).collect();
+            format!("{}{} by {}", one.rule.route().name, one.place, by.join("+"))
         };
         table.shadowed().iter().map(one).collect()
     };
@@ -183,4 +186,18 @@ fn matches_that_no_request_reaches_are_named() {
         assert_eq!(shadowed(&[first], &[second]).join(""), expected, "{first} and {second}");
     }
     assert_eq!(shadowed(&["/", "/"], &[]), ["a1 by a0", "b0 by a0"]);
+    // Several take together what stands for a few texts.
+    for (first, second, expected) in [
+        (vec!["/ x=1", "/ x=2"], "/ x~[12]", "b0 by a0+a1"),
+        (vec!["=/a", "=/b"], "~/(a|b)", "b0 by a0+a1"),
+        (vec!["=/a x~1|2", "=/b x=1", "=/b x=2"], "~/(a|b) x~[12]", "b0 by a0+a1+a2"),
+        (vec!["/ ?q=1", "/ ?q=2"], "/a ?q~[12] y=1", ""),
+        // Something is left over.
+        (vec!["/ x=1", "/ x=2"], "/ x~[123]", ""),
+        (vec!["/ x=1", "/ y=2"], "/ x~[12]", ""),
+        (vec!["/ x=1", "/ x=2"], "/ x~[12]+", ""),
+        (vec!["=/a", "=/b method:GET"], "~/(a|b)", ""),
+    ] {
+        assert_eq!(shadowed(&first, &[second]).join(""), expected, "{first:?} and {second}");
+    }
 }

@@ -1,6 +1,6 @@
 //! An explanation for people.
 
-use leno_analysis::{BackendAnswer, Explanation, HeaderEdits, Outcome};
+use leno_analysis::{BackendAnswer, Explanation, HeaderEdits, Outcome, PolicyAnswer};
 
 /// Endpoints shown of one backend: what matters is who they are, not all of them.
 const MAX_ENDPOINTS: usize = 8;
@@ -34,6 +34,9 @@ pub(super) fn text(explanation: &Explanation) -> String {
     }
     for one in &explanation.backends {
         backend(&mut lines, one);
+    }
+    for one in &explanation.policies {
+        policy(&mut lines, one);
     }
     for one in &explanation.considered {
         let mark = match (one.holds, one.reached) {
@@ -105,6 +108,19 @@ fn backend(lines: &mut Lines, one: &BackendAnswer) {
     }
     if one.endpoints.len() > MAX_ENDPOINTS {
         lines.add("", &format!("  and {} more", one.endpoints.len() - MAX_ENDPOINTS));
+    }
+}
+
+/// `=>` before what holds, `no` before what does not.
+fn policy(lines: &mut Lines, one: &PolicyAnswer) {
+    let place = one.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
+    let mark = if one.holds { "=>" } else { "no" };
+    let (part, kind) = (one.part, one.kind);
+    let (namespace, name, reason) = (&one.namespace, &one.name, &one.reason);
+    let of = format!("{mark} {part}: {kind} {namespace}/{name}{place}");
+    match one.holds {
+        true => lines.add("policy", &format!("{of} of {}: {}", one.service, one.says)),
+        false => lines.add("policy", &format!("{of}: {reason}")),
     }
 }
 

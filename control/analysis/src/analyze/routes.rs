@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use leno_policy::{Ignored, RouteTable, Shadowed, StreamShadowed, StreamTable, TableRule};
+use leno_policy::{Ignored, RouteTable, StreamShadowed, StreamTable, TableRule};
 use leno_resources::gateway::{BackendObject, BackendRef, ParentRef, RouteFilter, StreamRule};
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_types::mesh::{Resolution, Service, Subject};
@@ -361,15 +361,22 @@ fn table(
     table: &RouteTable,
     (service, port): (&ServiceName, u16),
 ) {
-    for shadowed in table.shadowed() {
-        let Some(at) = findings.position(&key_of(shadowed.rule.route())) else { continue };
-        let path = format!("spec.rules[{}]", shadowed.rule.index());
-        let path = match shadowed.rule.rule().matches.is_empty() {
-            true => path,
-            false => format!("{path}.matches[{}]", shadowed.place),
+    let shadowed = table.shadowed();
+    for one in &shadowed {
+        let Some(at) = findings.position(&key_of(one.rule.route())) else { continue };
+        let path = format!("spec.rules[{}]", one.rule.index());
+        let of_rule = shadowed.iter().filter(|other| std::ptr::eq(other.rule, one.rule));
+        let matches = one.rule.rule().matches.len();
+        let (path, by) = match matches {
+            0 => (path, one.by.clone()),
+            // None of them is reached: that is one mistake.
+            2.. if of_rule.clone().count() == matches => {
+                (path, of_rule.flat_map(|other| other.by.iter().copied()).collect())
+            }
+            _ => (format!("{path}.matches[{}]", one.place), one.by.clone()),
         };
         if told.insert((at, path.clone())) {
-            let wrong = unreached(findings, &shadowed, (service, port));
+            let wrong = unreached(findings, (one.rule, &by), (service, port));
             findings.push(at, &path, wrong);
         }
     }
@@ -417,24 +424,26 @@ fn key_of(route: &Route) -> ObjectKey {
 
 fn unreached(
     findings: &Findings<'_>,
-    shadowed: &Shadowed<'_>,
+    (rule, by): (&TableRule, &[(&TableRule, usize)]),
     (service, port): (&ServiceName, u16),
 ) -> Wrong {
-    let Shadowed { rule, by, by_place, .. } = shadowed;
-    let where_by = match findings.position(&key_of(by.route())) {
-        Some(at) => {
-            let path = format!("spec.rules[{}].matches[{by_place}]", by.index());
-            let (file, place) = findings.place(at, &path);
-            format!(" at {file}:{place}")
+    let mut named: Vec<String> = Vec::new();
+    for (by, place) in by {
+        let path = format!("spec.rules[{}].matches[{place}]", by.index());
+        let written = findings.position(&key_of(by.route())).map(|at| findings.place(at, &path));
+        let written = written.map(|(file, place)| format!(" at {file}:{place}"));
+        let one = format!("{by} match {place}{}", written.unwrap_or_default());
+        if !named.contains(&one) {
+            named.push(one);
         }
-        None => String::new(),
-    };
+    }
+    let take = if named.len() == 1 { "takes them all" } else { "take them all together" };
     let reason = format!(
-        "no request to port {port} of {service} reaches this: {by} match {by_place}{where_by} takes \
-         them all"
+        "no request to port {port} of {service} reaches this: {} {take}",
+        named.join(" and ")
     );
     let same_route = |rule: &TableRule, by: &TableRule| key_of(rule.route()) == key_of(by.route());
-    if same_route(rule, by) {
+    if by.iter().all(|(by, _)| same_route(rule, by)) {
         let remedy = "remove it, or have it ask for more".to_owned();
         return Wrong::warning("match-shadowed", reason, remedy);
     }

@@ -5,6 +5,7 @@ use leno_types::mesh::{Endpoint, Place, Service, ServicePort, Workload};
 use leno_types::routes::HeaderChanges;
 use serde::Serialize;
 
+use super::policies::PolicyAnswer;
 use super::question::Question;
 use crate::mesh::Sender;
 
@@ -29,6 +30,8 @@ pub struct Explanation {
     pub backends: Vec<BackendAnswer>,
     /// How long it may take.
     pub timeouts: TimeoutsAnswer,
+    /// What policies say, part by part, and which of them hold.
+    pub policies: Vec<PolicyAnswer>,
     /// Every match of the routes here, in the order of precedence.
     pub considered: Vec<ConsideredMatch>,
     /// Routes that name the service and count for nothing for this request, each with its reason.
@@ -196,6 +199,7 @@ impl Explanation {
             outcome: Outcome::outside(),
             backends: Vec::new(),
             timeouts: TimeoutsAnswer::default(),
+            policies: Vec::new(),
             considered: Vec::new(),
             ignored: Vec::new(),
             notes: Vec::new(),

@@ -5,7 +5,7 @@ use leno_policy::{
     rewrite,
 };
 use leno_types::ServiceName;
-use leno_types::mesh::{Resolution, Subject};
+use leno_types::mesh::{Resolution, Service, Subject};
 use leno_types::routes::{Mirror, Redirect, Target};
 
 use super::answer::{
@@ -19,7 +19,7 @@ impl Mesh {
         &self,
         answer: &mut Explanation,
         sender: &Sender,
-        table: &RouteTable,
+        (table, service): (&RouteTable, &Service),
         question: &Question,
     ) {
         answer.considered = considered(table, question);
@@ -58,6 +58,12 @@ impl Mesh {
             Decision::Redirect(_, redirect) => redirected(redirect, question, &found),
             _ => {
                 answer.backends = self.backends(sender, table, question, &found);
+                answer.policies = self.of_requests(service, question.port, Some(found.rule));
+                for backend in &found.rule.rule().backends {
+                    if let Target::Service { name, port } = &backend.target {
+                        answer.policies.extend(self.of_endpoints(sender, name, *port));
+                    }
+                }
                 match answer.backends.iter().all(|one| one.share <= 0.0 || one.invalid.is_some()) {
                     true => nowhere(table, &found, &answer.backends),
                     false => Outcome::forwarded(&answer.backends),

@@ -1,0 +1,198 @@
+//! How each part of each policy stands to a request: which hold, and why the others do not.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use leno_types::traffic::{Scope, Traffic};
+
+use crate::effective::{RuleOf, narrowness};
+
+/// A part of a policy, of which one holds for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// When a request is sent again.
+    Retries,
+    /// How long it may take in all.
+    RequestTimeout,
+    /// How long until its response begins.
+    ResponseTimeout,
+    /// How long without a byte.
+    IdleTimeout,
+    /// How long a connection of bytes may take.
+    StreamTimeout,
+    /// When it is sent in copies.
+    Hedging,
+    /// What is made to fail.
+    Faults,
+    /// How much may be under way.
+    Limits,
+    /// When an endpoint is left out.
+    Ejection,
+    /// How endpoints are chosen.
+    Balancing,
+}
+
+/// How a part of a policy stands to a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing<'p> {
+    /// The part.
+    pub part: Part,
+    /// The policy that speaks of it.
+    pub policy: &'p Traffic,
+    /// What it comes to.
+    pub verdict: Verdict<'p>,
+}
+
+/// What a part of a policy comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict<'p> {
+    /// It holds.
+    Holds,
+    /// Another policy goes before it.
+    Outranked(&'p Traffic),
+    /// It is for another port or route.
+    Elsewhere,
+}
+
+impl Part {
+    /// All of them, in the order of the documents.
+    pub const ALL: [Self; 10] = [
+        Self::Retries,
+        Self::RequestTimeout,
+        Self::ResponseTimeout,
+        Self::IdleTimeout,
+        Self::StreamTimeout,
+        Self::Hedging,
+        Self::Faults,
+        Self::Limits,
+        Self::Ejection,
+        Self::Balancing,
+    ];
+
+    /// As documents call it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retries => "retries",
+            Self::RequestTimeout => "timeouts.request",
+            Self::ResponseTimeout => "timeouts.response",
+            Self::IdleTimeout => "timeouts.idle",
+            Self::StreamTimeout => "timeouts.stream",
+            Self::Hedging => "hedging",
+            Self::Faults => "faults",
+            Self::Limits => "limits",
+            Self::Ejection => "ejection",
+            Self::Balancing => "balancing",
+        }
+    }
+
+    /// Whether it is of the endpoints of a service, and not of the requests that were sent to one.
+    #[must_use]
+    pub const fn is_of_endpoints(self) -> bool {
+        matches!(self, Self::Limits | Self::Ejection | Self::Balancing)
+    }
+
+    /// Whether a policy speaks of it.
+    #[must_use]
+    pub const fn is_in(self, policy: &Traffic) -> bool {
+        match self {
+            Self::Retries => policy.retries.is_some(),
+            Self::RequestTimeout => policy.timeouts.request.is_some(),
+            Self::ResponseTimeout => policy.timeouts.response.is_some(),
+            Self::IdleTimeout => policy.timeouts.idle.is_some(),
+            Self::StreamTimeout => policy.timeouts.stream.is_some(),
+            Self::Hedging => policy.hedging.is_some(),
+            Self::Faults => policy.faults.is_some(),
+            Self::Limits => policy.limits.is_some(),
+            Self::Ejection => policy.ejection.is_some(),
+            Self::Balancing => policy.balancing.is_some(),
+        }
+    }
+}
+
+/// How every part of every policy stands to a request to `port` that follows `route`: by part, the
+/// one that holds first. [`crate::effective`] is what those that hold say together.
+#[must_use]
+pub fn standings<'p>(
+    policies: &'p [Arc<Traffic>],
+    port: u16,
+    route: Option<RuleOf<'_>>,
+) -> Vec<Standing<'p>> {
+    let mut found = Vec::new();
+    for part in Part::ALL {
+        let mut speaking: Vec<&Traffic> =
+            policies.iter().map(|policy| &**policy).filter(|policy| part.is_in(policy)).collect();
+        let rank = |scope: &Scope| narrowness(scope, port, route);
+        // None sorts last: it is for something else.
+        speaking.sort_by_key(|policy| (Reverse(rank(&policy.scope)), &policy.source));
+        let first = speaking.first().copied();
+        found.extend(speaking.into_iter().map(|policy| {
+            let verdict = match first {
+                _ if rank(&policy.scope).is_none() => Verdict::Elsewhere,
+                Some(first) if !std::ptr::eq(first, policy) => Verdict::Outranked(first),
+                _ => Verdict::Holds,
+            };
+            Standing { part, policy, verdict }
+        }));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leno_types::traffic::{Faults, Limits, Source, Timeouts};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::effective;
+
+    fn policy() -> impl Strategy<Value = Arc<Traffic>> {
+        let scope = prop_oneof![Just(Scope::Service), (80_u16..82).prop_map(Scope::Port),];
+        (scope, 0_u64..3, 0..3_u8, any::<[bool; 3]>()).prop_map(|(scope, created, name, parts)| {
+            let source = Source { created, namespace: "n".into(), name: name.to_string().into() };
+            let number = u32::from(name) * 100 + u32::try_from(created).unwrap_or(0);
+            let request = parts[1].then(|| Duration::from_secs(number.into()));
+            Arc::new(Traffic {
+                source,
+                scope,
+                limits: parts[0].then(|| Limits { requests: Some(number), ..Limits::default() }),
+                timeouts: Timeouts { request, ..Timeouts::default() },
+                faults: parts[2].then(Faults::default),
+                ..Traffic::default()
+            })
+        })
+    }
+
+    proptest! {
+        /// What is said to hold is what holds.
+        #[test]
+        fn standings_agree_with_what_holds(policies in prop::collection::vec(policy(), 0..6)) {
+            let effective = effective(&policies, 80, None);
+            let all = standings(&policies, 80, None);
+            let of = |part| all.iter().filter(move |one: &&Standing<'_>| one.part == part);
+            let holding = |part| {
+                let mut holding = of(part).filter(|one| one.verdict == Verdict::Holds);
+                let one = holding.next().map(|one| one.policy);
+                prop_assert!(holding.next().is_none());
+                Ok(one)
+            };
+            let limits = holding(Part::Limits)?.and_then(|policy| policy.limits);
+            prop_assert_eq!(limits, effective.limits);
+            let request = holding(Part::RequestTimeout)?.and_then(|one| one.timeouts.request);
+            prop_assert_eq!(request, effective.timeouts.request);
+            prop_assert_eq!(holding(Part::Faults)?.is_some(), effective.faults.is_some());
+            // Each is told of once, whatever it comes to.
+            let spoken: usize = policies
+                .iter()
+                .map(|policy| Part::ALL.iter().filter(|part| part.is_in(policy)).count())
+                .sum();
+            prop_assert_eq!(all.len(), spoken);
+            for one in &all {
+                let elsewhere = matches!(one.policy.scope, Scope::Port(81));
+                prop_assert_eq!(one.verdict == Verdict::Elsewhere, elsewhere);
+            }
+        }
+    }
+}
