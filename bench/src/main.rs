@@ -12,6 +12,7 @@
 //! Read [`scenario::Scenario`], [`proxy::Contender`], [`hop`], [`mesh`] and [`record::Record`] first.
 
 mod backend;
+mod balance;
 mod hop;
 mod load;
 mod measure;
@@ -53,6 +54,8 @@ enum Command {
     Mesh(MeshArgs),
     /// Resident memory of one proxy: idle, and with connections open
     Memory(MemoryArgs),
+    /// What one slow endpoint of three does to latency, by the way of balancing
+    Balance(balance::Args),
     /// The HTTP/2 server behind the proxies (the other commands start it)
     #[command(hide = true)]
     Serve {
@@ -178,6 +181,7 @@ fn main() -> Result<()> {
             mesh::run(&args.proxies, capture, !args.rounds.no_pin, &options)
         }
         Command::Memory(args) => memory::run(&args.proxies, args.connections, &args.out),
+        Command::Balance(args) => balance::run(args),
         Command::Serve { listen } => server::run(listen),
         Command::Load(generator) => {
             let report = match generator {

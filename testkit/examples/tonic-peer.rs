@@ -9,6 +9,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -109,6 +110,9 @@ impl Service<http::Request<Body>> for Echo {
         let name = self.0.clone();
         Box::pin(async move {
             let path = request.uri().path().to_owned();
+            if path == "/t.Peer/Late" && name == "late" {
+                std::future::pending::<()>().await;
+            }
             let mut response = tonic::server::Grpc::new(Raw).streaming(Play(path), request).await;
             if let Ok(name) = name.parse() {
                 response.headers_mut().insert("x-served-by", name);
@@ -117,6 +121,13 @@ impl Service<http::Request<Body>> for Echo {
         })
     }
 }
+
+/// Methods that answer what they are told: at once, two of three times not, and in a server called
+/// `late` never.
+const ECHOED: [&str; 3] = ["/t.Peer/Echo", "/t.Peer/Unsteady", "/t.Peer/Late"];
+
+/// Calls of `Unsteady`, from the second on: the first fails.
+static CALLS: AtomicU32 = AtomicU32::new(1);
 
 struct Play(String);
 
@@ -136,6 +147,9 @@ impl StreamingService<Bytes> for Play {
             }
             match path.as_str() {
                 "/t.Peer/Sleep" => std::future::pending().await,
+                "/t.Peer/Unsteady" if !CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) => {
+                    return Err(Status::unavailable("two of three"));
+                }
                 "/t.Peer/Nothing" => return Err(Status::unimplemented("no such method")),
                 _ => {}
             }
@@ -166,7 +180,7 @@ async fn play(
     while let Some(Ok(message)) = said.next().await {
         total += message.len();
         let sent = match path.as_str() {
-            path if path == "/t.Peer/Echo" || !path.starts_with("/t.Peer/") => {
+            path if ECHOED.contains(&path) || !path.starts_with("/t.Peer/") => {
                 answer.send(Ok(message)).await
             }
             "/t.Peer/Count" => {

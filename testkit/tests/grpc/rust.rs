@@ -64,6 +64,95 @@ fn a_mesh_changes_no_result() -> Result<()> {
     Ok(())
 }
 
+const POLICIES: &str = "---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata: {name: calls, namespace: t}
+spec:
+  parentRefs: [{group: \"\", kind: Service, name: web}]
+  rules:
+  - name: unsteady
+    matches: [{method: {service: t.Peer, method: Unsteady}}]
+    backendRefs: [{name: web, port: 80}]
+  - name: late
+    matches: [{method: {service: t.Peer, method: Late}}]
+    backendRefs: [{name: web, port: 80}]
+  - name: broken
+    matches: [{method: {service: t.Peer, method: Join}}]
+    backendRefs: [{name: web, port: 80}]
+  - backendRefs: [{name: web, port: 80}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: unsteady, namespace: t}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: GRPCRoute, name: calls, sectionName: unsteady}]
+  retries:
+    attempts: 5
+    on: [UNAVAILABLE]
+    nonIdempotent: true
+    backoff: 1ms
+    budget: {percent: 1000}
+---
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: late, namespace: t}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: GRPCRoute, name: calls, sectionName: late}]
+  hedging: {delay: 20ms, nonIdempotent: true}
+  retries: {on: [connect-failure], budget: {percent: 1000}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: broken, namespace: t}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: GRPCRoute, name: calls, sectionName: broken}]
+  faults: {abort: {status: 503, percent: 100}}
+";
+
+/// Each rule of a GRPCRoute has a policy of its own, which holds for its calls and for no others.
+#[test]
+fn policies_of_a_grpc_route_hold_for_its_calls() -> Result<()> {
+    let (prompt, late) = (free_address()?, free_address()?);
+    let _running = [serve_as(prompt, "prompt")?, serve_as(late, "late")?];
+    let proxy = Proxy::start_with(|address, admin| {
+        let mut documents = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test, namespace: t}}\n\
+                 spec:\n  workers: 1\n  admin: \"{admin}\"\n  \
+                 outbound: {{listen: \"{address}\", service: \"t/web:80\"}}\n  mtls: disabled\n---\n\
+                 apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: t}}\n\
+                 spec: {{clusterIP: 10.96.0.10, ports: [{{name: x, port: 80, appProtocol: grpc}}]}}\n"
+        );
+        for (number, server) in [prompt, late].iter().enumerate() {
+            let port = server.port();
+            documents += &format!(
+                "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                     metadata: {{name: web-{number}, namespace: t, \
+                     labels: {{kubernetes.io/service-name: web}}}}\naddressType: IPv4\n\
+                     ports: [{{name: x, port: {port}}}]\nendpoints: [{{addresses: [127.0.0.1]}}]\n"
+            );
+        }
+        documents + POLICIES
+    })?;
+    for _ in 0..6 {
+        let unsteady = one(proxy.address(), "/t.Peer/Unsteady")?;
+        ensure!(unsteady.starts_with("Ok "), "retries of UNAVAILABLE: {unsteady}");
+        let late = one(proxy.address(), "/t.Peer/Late")?;
+        ensure!(late.starts_with("Ok prompt -"), "hedging: {late}");
+        let broken = one(proxy.address(), "/t.Peer/Join")?;
+        ensure!(broken.starts_with("Unavailable - fault-abort"), "faults: {broken}");
+        let other = one(proxy.address(), "/t.Peer/Refuse")?;
+        ensure!(other.starts_with("FailedPrecondition "), "no policy: {other}");
+    }
+    Ok(())
+}
+
+/// What became of one call.
+fn one(to: SocketAddr, path: &str) -> Result<String> {
+    let (host, port) = (to.ip().to_string(), to.port().to_string());
+    command::text(Command::new(peer()?).args(["one", &host, &port, path]), CALL_LIMIT)
+}
+
 /// The example, which cargo builds with the tests: `deps/..` is where this test is.
 fn peer() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
@@ -79,8 +168,13 @@ fn peer() -> Result<PathBuf> {
 
 /// Starts the server and waits until it listens; it ends with what is returned.
 fn serve(address: SocketAddr) -> Result<Running> {
-    let running =
-        Running::start(Command::new(peer()?).args(["serve", &address.port().to_string()]))?;
+    serve_as(address, "")
+}
+
+/// The same under a name, which it tells.
+fn serve_as(address: SocketAddr, name: &str) -> Result<Running> {
+    let port = address.port().to_string();
+    let running = Running::start(Command::new(peer()?).args(["serve", &port, name]))?;
     wait::until("tonic's server to listen", START_LIMIT, || Ok(TcpStream::connect(address).ok()))?;
     Ok(running)
 }

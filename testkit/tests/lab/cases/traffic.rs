@@ -34,6 +34,7 @@ fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
         what_may_change_something_is_sent_once(&bed)?;
         retries_stay_in_their_budget(&bed)?;
         tries_end_in_time(&bed)?;
+        late_requests_are_copied(&bed)?;
         what_fails_is_left_out(&bed)?;
         faults_are_made_for_one_rule(&bed)?;
         what_is_over_a_limit_is_refused(&bed)?;
@@ -94,6 +95,22 @@ fn tries_end_in_time(bed: &Bed) -> Result<()> {
     bed.until("client", &["http://stalling/"], "504 response-timeout")?;
     bed.policy("stalling", "  timeouts: {request: 100ms}\n")?;
     bed.until("client", &["http://stalling/"], "504 deadline")
+}
+
+/// One of three endpoints is late each time: what goes there in its turn is answered by another.
+fn late_requests_are_copied(bed: &Bed) -> Result<()> {
+    const COPIED: usize = 60;
+    let policy = "  hedging: {delay: 15ms}\n  \
+        retries: {on: [connect-failure], budget: {percent: 1000, minPerSecond: 1000}}\n";
+    bed.policy_holds("uneven", "RoundRobin", policy)?;
+    let before = (bed.seen(&["slow-0"])?.len(), bed.seen(&mesh::UNEVEN)?.len());
+    let answers = bed.ask_many("client", "http://uneven/late", COPIED, &[])?;
+    ensure!(answers.iter().all(|answer| answer == "200"), "{answers:?}");
+    let slow = bed.seen(&["slow-0"])?.len() - before.0;
+    let all = bed.seen(&mesh::UNEVEN)?.len() - before.1;
+    ensure!(slow > 0 && all >= COPIED + slow, "{all} sent, {slow} of them to the slow endpoint");
+    ensure!(all <= COPIED * 2, "{all} sent of {COPIED} requests with one copy each");
+    Ok(())
 }
 
 /// One of three endpoints fails all: three requests see it at most.
@@ -204,8 +221,10 @@ fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
                     "[{group: '', kind: Service, name: good}]",
                     &format!(
                         "  balancing: {{algorithm: {algorithm}, sessionCookie: c{change}}}\n  \
-                         limits: {{requests: {}}}\n  timeouts: {{request: 10s}}\n",
-                        100 + change
+                         limits: {{requests: {}}}\n  timeouts: {{request: 10s}}\n  \
+                         hedging: {{delay: {}ms}}\n",
+                        100 + change,
+                        1 + change
                     ),
                 ),
             )?;

@@ -1,0 +1,130 @@
+//! What a slow endpoint does to latency: three endpoints alike, then one of them slower by a factor, under
+//! the same open loop.
+//!
+//! The servers wait instead of working, so that a machine of two CPUs does not become the bottleneck
+//! that is measured.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use leno_testkit::load::{Plan, Report, run as load};
+use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::proxy::Proxy;
+
+/// Endpoints of the service.
+const ENDPOINTS: usize = 3;
+/// Load before each measurement: estimates need some answers.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// Connections of the load: more than requests that are ever under way.
+const CONNECTIONS: usize = 64;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Requests a second
+    #[arg(long, default_value_t = 500.0)]
+    rate: f64,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Milliseconds that a good endpoint takes
+    #[arg(long, default_value_t = 5)]
+    takes_ms: u64,
+    /// How many times longer the slow one takes
+    #[arg(long, default_value_t = 20)]
+    slower: u32,
+    /// Rounds, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+/// Measures each algorithm, alike and with a slow endpoint, and prints the ratio of their p99.
+pub(crate) fn run(args: Args) -> Result<()> {
+    println!("| algorithm | p99 alike | p99 with one slow | ratio | the slow one's share |");
+    println!("|---|---|---|---|---|");
+    for algorithm in ["PeakEwma", "LeastRequest", "RoundRobin"] {
+        let mut rounds: Vec<Round> =
+            (0..args.rounds.max(1)).map(|_| round(algorithm, args)).collect::<Result<_>>()?;
+        rounds.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+        let median = &rounds[rounds.len() / 2];
+        println!(
+            "| {algorithm} | {:.1} ms | {:.1} ms | {:.2} | {:.1} % |",
+            median.alike_us as f64 / 1000.0,
+            median.slow_us as f64 / 1000.0,
+            median.ratio(),
+            median.share * 100.0
+        );
+    }
+    Ok(())
+}
+
+/// Both measurements, one after the other.
+struct Round {
+    alike_us: u64,
+    slow_us: u64,
+    /// The slow endpoint's part of the requests.
+    share: f64,
+}
+
+impl Round {
+    fn ratio(&self) -> f64 {
+        self.slow_us as f64 / self.alike_us.max(1) as f64
+    }
+}
+
+fn round(algorithm: &str, args: Args) -> Result<Round> {
+    let (alike, _) = measure(algorithm, args, 1)?;
+    let (slow, share) = measure(algorithm, args, args.slower)?;
+    Ok(Round { alike_us: alike.latency_us.p99, slow_us: slow.latency_us.p99, share })
+}
+
+/// The load's report, and the part of the requests that the last endpoint got.
+fn measure(algorithm: &str, args: Args, slower: u32) -> Result<(Report, f64)> {
+    let takes = Duration::from_millis(args.takes_ms);
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = |takes| Faulty::start(listen, move |_| Act::After(takes));
+    let mut servers: Vec<Faulty> = (1..ENDPOINTS).map(|_| server(takes)).collect::<Result<_>>()?;
+    servers.push(server(takes * slower)?);
+    let proxy =
+        Proxy::start_with(|address, admin| documents(algorithm, (address, admin), &servers))?;
+    let duration = Duration::from_secs(args.seconds);
+    let plan = Plan {
+        warm_up: WARM_UP,
+        connections: CONNECTIONS,
+        ..Plan::new(format!("http://{}/", proxy.address()), args.rate, duration)
+    };
+    let report = load(&plan)?;
+    ensure!(report.errors == 0, "{} requests failed: {:?}", report.errors, report.errors_by_kind);
+    let seen: Vec<usize> = servers.iter().map(|server| server.seen().len()).collect();
+    let all: usize = seen.iter().sum();
+    Ok((report, seen[ENDPOINTS - 1] as f64 / all.max(1) as f64))
+}
+
+fn documents(
+    algorithm: &str,
+    (address, admin): (SocketAddr, SocketAddr),
+    servers: &[Faulty],
+) -> String {
+    let mut documents = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: bench, namespace: b}}\n\
+         spec:\n  workers: 1\n  admin: \"{admin}\"\n  \
+         outbound: {{listen: \"{address}\", service: \"b/web:80\"}}\n  mtls: disabled\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: b}}\n\
+         spec:\n  clusterIP: 10.96.0.10\n  ports: [{{name: x, port: 80, appProtocol: http}}]\n---\n\
+         apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: p, namespace: b}}\n\
+         spec:\n  targetRefs: [{{group: \"\", kind: Service, name: web}}]\n  \
+         balancing: {{algorithm: {algorithm}}}\n"
+    );
+    for (number, server) in servers.iter().enumerate() {
+        let (ip, port) = (server.address().ip(), server.address().port());
+        documents += &format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+             metadata: {{name: web-{number}, namespace: b, \
+             labels: {{kubernetes.io/service-name: web}}}}\naddressType: IPv4\n\
+             ports: [{{name: x, port: {port}, appProtocol: http}}]\n\
+             endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
+        );
+    }
+    documents
+}
