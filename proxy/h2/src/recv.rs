@@ -38,7 +38,7 @@ pub(crate) struct Reading {
     section: Option<Section>,
     /// The rest of a DATA frame.
     data: Option<DataRest>,
-    /// Frames that are read completely.
+    /// Frames that are read completely, a field section as one.
     pub(crate) frames: u64,
 }
 
@@ -108,7 +108,10 @@ impl Inner {
             if next > end {
                 return Ok(Used { start: at, want: next - at });
             }
-            self.reading.frames += 1;
+            // What goes on with a field section gives it no more time.
+            if head.kind != kind::CONTINUATION {
+                self.reading.frames += 1;
+            }
             self.dispatch(head, chunk, body..next)?;
             at = next;
         }

@@ -226,6 +226,21 @@ fn slow_preface_frame_and_section() {
 }
 
 #[test]
+fn pieces_of_a_section_give_it_no_more_time() {
+    run(async {
+        let (mut peer, _accept, ended) = as_client(&Limits::default(), &[]).await;
+        peer.raw(&frame(HEADERS, 0, 1, b"\x82")).await;
+        // A third of the time between two of them, and fewer than may be.
+        for _ in 0..4 {
+            tokio::time::sleep(Limits::default().head / 3).await;
+            peer.raw(&frame(CONTINUATION, 0, 1, b"\x86")).await;
+        }
+        drop(peer);
+        assert_eq!(ended.await.unwrap().unwrap_err().abuse, Some(Abuse::SlowHead));
+    });
+}
+
+#[test]
 fn settings_that_are_not_acknowledged() {
     run(async {
         let (io, _accept, ended) = crate::support::server(&crate::support::limits());
