@@ -220,7 +220,15 @@ impl<S: Io> Driver<S> {
                 _ => return done(closing),
             }
         }
-        if self.clock.poll_linger(cx).is_ready() { done(closing) } else { Poll::Pending }
+        if self.clock.poll_linger(cx).is_pending() {
+            return Poll::Pending;
+        }
+        if !inner.out.is_empty() {
+            // It takes nothing: the kernel would keep what it was sent before for as long as that
+            // goes on.
+            self.io.reset_on_drop();
+        }
+        done(closing)
     }
 }
 
