@@ -168,7 +168,24 @@ impl Client {
         self.users.conn.borrow().open
     }
 
-    /// Whether the server takes extended CONNECT (RFC 8441), as far as its settings are here.
+    /// Waits until the server's SETTINGS are here, or the connection has ended; at most as long as
+    /// a head may take ([`crate::Limits::head`]).
+    pub async fn settled(&self) {
+        poll_fn(|cx| {
+            let mut inner = self.users.conn.borrow_mut();
+            if inner.is_settled() {
+                return Poll::Ready(());
+            }
+            if !inner.settling.iter().any(|waker| waker.will_wake(cx.waker())) {
+                inner.settling.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Whether the server takes extended CONNECT (RFC 8441), as far as its settings are here:
+    /// [`Client::settled`] says when.
     #[must_use]
     pub fn takes_connect_protocol(&self) -> bool {
         self.users.conn.borrow().peer.connect_protocol

@@ -98,6 +98,8 @@ pub(crate) struct Inner {
     pub(crate) unused: bool,
     pub(crate) openers: VecDeque<(u64, Waker)>,
     pub(crate) next_ticket: u64,
+    /// Who waits for the server's first SETTINGS; as many as requests that the worker has taken.
+    pub(crate) settling: Vec<Waker>,
 
     pub(crate) driver: Option<Waker>,
     /// The driver is running, or will.
@@ -140,6 +142,7 @@ impl Inner {
             accept_waker: None,
             unused: false,
             openers: VecDeque::new(),
+            settling: Vec::new(),
             next_ticket: 0,
             driver: None,
             driver_woken: false,
@@ -410,10 +413,15 @@ impl Inner {
         }
     }
 
+    /// Wakes all who wait to open a stream, or for SETTINGS that are here now or come no more.
     pub(crate) fn wake_all_openers(&mut self) {
-        for (_, waker) in self.openers.drain(..) {
-            waker.wake();
-        }
+        let openers = self.openers.drain(..).map(|(_, waker)| waker);
+        openers.chain(self.settling.drain(..)).for_each(Waker::wake);
+    }
+
+    /// Whether the other side's SETTINGS are here, or come no more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.reading.has_settings() || self.phase == Phase::Closed
     }
 
     /// Ends everything. Streams whose head never left are marked as unprocessed.

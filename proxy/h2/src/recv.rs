@@ -49,6 +49,11 @@ impl Reading {
         self.section.is_some() || !self.settings
     }
 
+    /// The other side has said hello.
+    pub(crate) fn has_settings(&self) -> bool {
+        self.settings
+    }
+
     /// Nothing is half-read.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.section.is_none() && self.data.is_none()

@@ -1,10 +1,11 @@
 //! Programs that people use, through a mesh: curl, wrk, nghttp and h2load of Debian, Python's
-//! websockets and Node's ws. It needs root.
+//! websockets, Node's ws and its own HTTP/2 for extended CONNECT. It needs root.
 //!
 //! ```text
 //!   client ──► web          nginx, HTTP/1.1 and HTTP/2 with prior knowledge
 //!          ──► websockets   Python (`websocket.py`)
 //!          ──► ws           Node (`ws.js`)
+//!          ──► connect      Node (`connect.js`)
 //! ```
 
 use std::fs;
@@ -21,10 +22,8 @@ use leno_testkit::{binaries, tools, wait};
 
 /// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long all cases of websockets may take; each wait has thirty seconds of its own.
+/// How long all cases of a script may take; each wait has thirty seconds of its own.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Fewer lines mean that the client did not play all its cases.
-const CASES: usize = 12;
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -42,40 +41,61 @@ spec:
     - {name: h2, port: 8081, appProtocol: kubernetes.io/h2c}
 ";
 
-const WEBSOCKETS: &str = "---
+const SCRIPTED: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: @NAME@, namespace: clients, labels: {app: @NAME@}}
 spec:
   command: [@PROGRAM@, \"@SCRIPT@\", serve, \"9000\"]
   env: {@VARIABLE@: \"@PATH@\"}
-  ports: [{name: ws, port: 9000, appProtocol: kubernetes.io/ws}]
+  ports: [{name: it, port: 9000, appProtocol: @PROTOCOL@}]
 ";
 
-/// A library of WebSocket: the tool, who runs its script, and where that looks for it.
+/// A script that is server and client: its tool, who runs it, where that looks for the tool, and
+/// how many cases it plays.
 struct Library {
-    tool: &'static str,
+    name: &'static str,
+    /// None where the program itself is enough.
+    tool: Option<&'static str>,
     program: &'static str,
     script: &'static str,
     variable: &'static str,
     /// Of the directory of the tool.
     path: &'static str,
+    protocol: &'static str,
+    cases: usize,
 }
 
-const LIBRARIES: [Library; 2] = [
+const LIBRARIES: [Library; 3] = [
     Library {
-        tool: "websockets",
+        name: "websockets",
+        tool: Some("websockets"),
         program: "python3",
         script: "websocket.py",
         variable: "PYTHONPATH",
         path: "",
+        protocol: "kubernetes.io/ws",
+        cases: 12,
     },
     Library {
-        tool: "ws",
+        name: "ws",
+        tool: Some("ws"),
         program: "node",
         script: "ws.js",
         variable: "NODE_PATH",
         path: "node_modules",
+        protocol: "kubernetes.io/ws",
+        cases: 12,
+    },
+    Library {
+        name: "connect",
+        tool: None,
+        program: "node",
+        script: "connect.js",
+        variable: "NODE_PATH",
+        path: "",
+        protocol: "kubernetes.io/h2c",
+        cases: 6,
     },
 ];
 
@@ -89,18 +109,18 @@ fn programs_that_people_use_work_through_a_mesh() -> Result<()> {
     for (program, package) in [("nginx", "nginx"), ("wrk", "wrk"), ("h2load", "nghttp2-client")] {
         binaries::require(program, package)?;
     }
-    let mut websockets = Vec::new();
+    let mut scripts = Vec::new();
     for library in &LIBRARIES {
-        websockets.extend(WebSockets::install(library)?);
+        scripts.extend(Scripted::install(library)?);
     }
-    let more: String = websockets.iter().map(WebSockets::workload).collect();
+    let more: String = scripts.iter().map(Scripted::workload).collect();
     let lab = Lab::start(&Options::new(Capture::Ebpf), &[MESH, &more].concat(), |directory| {
         let text = nginx(&directory.display().to_string());
         Ok(fs::write(directory.join("nginx.conf"), text)?)
     })?;
     lab.explain(of_debian(&lab))?;
-    for websockets in websockets {
-        lab.explain(websockets.through(&lab))?;
+    for scripted in scripts {
+        lab.explain(scripted.through(&lab))?;
     }
     Ok(())
 }
@@ -140,18 +160,21 @@ fn nginx(directory: &str) -> String {
 }
 
 /// The script, where its library is, and what it says without a mesh.
-struct WebSockets {
+struct Scripted {
     library: &'static Library,
     script: String,
     path: String,
     direct: String,
 }
 
-impl WebSockets {
+impl Scripted {
     /// None where the library cannot be installed; the reason was printed.
     fn install(library: &'static Library) -> Result<Option<Self>> {
-        let Some(path) = tools::install_or_skip(library.tool)? else { return Ok(None) };
-        let path = path.join(library.path);
+        let path = match library.tool.map(tools::install_or_skip).transpose()? {
+            Some(Some(path)) => path.join(library.path),
+            Some(None) => return Ok(None),
+            None => binaries::require(library.program, "nodejs")?,
+        };
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
         let script = script.join(library.script);
         let run = |arguments: &[&str]| {
@@ -165,14 +188,15 @@ impl WebSockets {
         wait::until("its server to listen", START_LIMIT, || Ok(TcpStream::connect(server).ok()))?;
         let direct = command::text(&mut run(&["call", "127.0.0.1", &port]), CALL_LIMIT)?;
         drop(running);
-        ensure!(direct.lines().count() == CASES, "{direct}");
+        ensure!(direct.lines().count() == library.cases, "{direct}");
         let (script, path) = (script.display().to_string(), path.display().to_string());
-        Ok(Some(WebSockets { library, script, path, direct }))
+        Ok(Some(Scripted { library, script, path, direct }))
     }
 
     fn workload(&self) -> String {
-        WEBSOCKETS
-            .replace("@NAME@", self.library.tool)
+        SCRIPTED
+            .replace("@NAME@", self.library.name)
+            .replace("@PROTOCOL@", self.library.protocol)
             .replace("@PROGRAM@", self.library.program)
             .replace("@VARIABLE@", self.library.variable)
             .replace("@SCRIPT@", &self.script)
@@ -181,10 +205,10 @@ impl WebSockets {
 
     /// The same cases through the mesh say the same.
     fn through(&self, lab: &Lab) -> Result<()> {
-        let Library { tool, program, variable, .. } = self.library;
+        let Library { name, program, variable, .. } = self.library;
         let path = format!("{variable}={}", self.path);
-        let call = ["env", &path, program, &self.script, "call", tool, "9000"];
-        let said = lab.text("client", &call).context(*tool)?;
+        let call = ["env", &path, program, &self.script, "call", name, "9000"];
+        let said = lab.text("client", &call).context(*name)?;
         ensure!(said == self.direct, "directly:\n{}\nthrough the mesh:\n{said}", self.direct);
         Ok(())
     }

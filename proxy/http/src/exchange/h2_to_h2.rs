@@ -26,6 +26,10 @@ pub async fn h2_to_h2<J: Judge>(
     server: &Client,
     order: &mut Order<'_, J>,
 ) -> Exchange {
+    if call.is_extended_connect() && !order.mesh {
+        // RFC 8441 section 3: not before the server has said that it takes it.
+        server.settled().await;
+    }
     let mut relay = Relay {
         exchange: Exchange::new(Instant::now()),
         deadline: [order.deadline, call.deadline()].into_iter().flatten().min(),

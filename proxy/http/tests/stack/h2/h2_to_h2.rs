@@ -1,12 +1,15 @@
 //! HTTP/2 to HTTP/2.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
 use leno_http::{Cause, HeaderLine, Place};
+use tokio::task::spawn_local;
 
 use super::support::{
-    Settings, body, h2_h2, head, lines, next, pattern, request, run, send_body, small_windows,
+    Settings, body, h2_front, h2_h2, head, lines, next, pattern, request, run, send_body,
+    serve_h2_h2, small_windows,
 };
 
 #[test]
@@ -362,6 +365,36 @@ fn connect_is_refused_and_extended_connect_relayed() {
         up.send_data(&b"ping"[..], false);
         assert_eq!(&*answer.data().await.unwrap().unwrap(), b"ping");
     });
+}
+
+/// RFC 8441 section 3: a server that has not said anything yet is waited for.
+#[test]
+fn extended_connect_waits_for_the_settings_of_a_new_connection() {
+    for takes in [true, false] {
+        run(async move {
+            let settings = Settings::default();
+            let limits = leno_h2::Limits { connect_protocol: takes, ..settings.peers.clone() };
+            let (user, accept) = h2_front(&settings);
+            let (near, far) = tokio::io::duplex(settings.pipe);
+            let (server, driver) = leno_h2::client(near, &Rc::new(settings.h2.clone()));
+            spawn_local(driver.run());
+            let _done = serve_h2_h2(settings, accept, server);
+            let mut extended = request("CONNECT", "/chat");
+            extended.push(b":protocol", b"websocket");
+            let mut up = user.open(&extended, false).unwrap();
+            // Long after the request was taken.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let (mut app, driver) = leno_h2::server(far, &[], &Rc::new(limits));
+            spawn_local(driver.run());
+            if takes {
+                let (asked, mut answer) = next(&mut app).await;
+                assert_eq!(asked, extended);
+                answer.send_head(&head([(":status", "200")]), true);
+            }
+            let status = if takes { 200 } else { 501 };
+            assert_eq!(up.head().await.unwrap().status(), Some(status));
+        });
+    }
 }
 
 #[test]

@@ -120,7 +120,7 @@ pub(crate) fn h2_h2(settings: Settings) -> (Client, Accept, Done) {
     (user, app, serve_h2_h2(settings, accept, server))
 }
 
-fn serve_h2_h2(settings: Settings, mut accept: Accept, server: Client) -> Done {
+pub(crate) fn serve_h2_h2(settings: Settings, mut accept: Accept, server: Client) -> Done {
     let (report, done) = mpsc::unbounded_channel();
     let settings = Rc::new(settings);
     spawn_local(async move {
