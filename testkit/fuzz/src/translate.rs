@@ -5,6 +5,7 @@
 //! 0: client ─ HTTP/1 ─► proxy ─ HTTP/1 ─► application
 //! 1: client ─ HTTP/1 ─► proxy ─ HTTP/2 ─► proxy ─ HTTP/1 ─► application
 //! 2: client ─ HTTP/2 ─────────────────────► proxy ─ HTTP/1 ─► application
+//! 3: as 2, of another proxy: what it says in the mesh's own field is heard
 //! ```
 
 use std::cell::RefCell;
@@ -21,6 +22,9 @@ use crate::quiet::{self, PIPE};
 
 /// RFC 9113 section 3.4, and an empty SETTINGS.
 const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Ways that a message may take.
+const WAYS: u8 = 4;
 
 /// What the applications have received, one a connection, in the order of their opening.
 type Received = Rc<RefCell<Vec<Vec<u8>>>>;
@@ -47,16 +51,22 @@ pub(crate) fn run(bytes: &[u8]) {
     let (said, answer) = rest.split_at(length);
     let received = Received::default();
     let application = Application { received: Rc::clone(&received), answer: answer.into() };
-    let heard = quiet::run(through(way % 3, said, application));
-    let received = received.take();
-    let asked: Vec<Asked> = received.iter().flat_map(|bytes| requests(bytes)).collect();
-    if way % 3 == 2 {
+    let way = way % WAYS;
+    let heard = quiet::run(through(way, said, application));
+    let received: Vec<Vec<Asked>> = received.take().iter().map(|bytes| requests(bytes)).collect();
+    if way > 0 {
+        // Each stream has a connection of its own to the application.
+        let smuggled = received.iter().find(|asked| asked.len() > 1);
+        assert!(smuggled.is_none(), "one stream asked for {smuggled:?}");
+    }
+    if way > 1 {
         return;
     }
+    let asked: Vec<Asked> = received.into_iter().flatten().collect();
     let sent = requests_of_client(said);
     // Over HTTP/2 targets are told in another form, and requests may overtake.
     assert!(asked.len() <= sent.len(), "{asked:?} of {sent:?}");
-    if way % 3 == 0 {
+    if way == 0 {
         assert_eq!(asked[..], sent[..asked.len()], "others were asked for");
     }
     responses(&heard, &sent);
@@ -70,7 +80,7 @@ async fn through(way: u8, said: &[u8], application: Application) -> Vec<u8> {
         _ => {
             // What fails before the whole preface is here says nothing.
             far.write_all(OPENING).await.expect("the pipe takes it");
-            drop(spawn_local(from_http2(near, application, false)));
+            drop(spawn_local(from_http2(near, application, way == 3)));
         }
     }
     far.write_all(said).await.expect("the pipe takes it");

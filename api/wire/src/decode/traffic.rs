@@ -73,7 +73,7 @@ fn rate_limit(message: proto::RateLimit) -> Result<RateLimit, DecodeError> {
             Some(Key::Header(name)) => LimitKey::Header(name.into()),
         },
         requests: message.requests,
-        per: Duration::from_millis(message.per_ms),
+        per: span(message.per_ms),
         burst: message.burst,
         is_global: message.global,
     })
@@ -106,6 +106,11 @@ fn scope(message: Option<proto::traffic::Scope>) -> Result<Scope, DecodeError> {
 
 fn unknown(field: &'static str, number: impl Into<i64>) -> DecodeError {
     DecodeError::Number { field, number: number.into() }
+}
+
+/// A time that there must be: a limit or an interval of none would be a division by zero.
+fn span(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds.max(1))
 }
 
 fn time(milliseconds: u64) -> Option<Duration> {
@@ -163,7 +168,7 @@ fn timeouts(message: proto::Timeouts) -> Timeouts {
 
 fn ejection(message: proto::Ejection) -> Result<Ejection, DecodeError> {
     let rate = |rate: proto::SuccessRate| SuccessRate {
-        interval: Duration::from_millis(rate.interval_ms),
+        interval: span(rate.interval_ms),
         minimum_requests: rate.minimum_requests,
         deviations_percent: rate.deviations_percent,
     };
@@ -171,8 +176,8 @@ fn ejection(message: proto::Ejection) -> Result<Ejection, DecodeError> {
         consecutive_failures: (message.consecutive_failures > 0)
             .then_some(message.consecutive_failures),
         success_rate: message.success_rate.map(rate),
-        base: Duration::from_millis(message.base_ms),
-        max: Duration::from_millis(message.max_ms),
+        base: span(message.base_ms),
+        max: span(message.max_ms),
         max_percent: percent(message.max_percent)?,
         panic_percent: percent(message.panic_percent)?,
     })

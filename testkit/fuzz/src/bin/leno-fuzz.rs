@@ -1,6 +1,5 @@
 //! libFuzzer over the target that `LENO_FUZZ_TARGET` names; `scripts/fuzz.sh` runs it.
 #![no_main]
-#![expect(unsafe_code, reason = "libFuzzer calls the target by a symbol of C")]
 
 use std::sync::LazyLock;
 
