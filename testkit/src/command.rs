@@ -1,6 +1,7 @@
-//! Running a command to its end, with a bound.
+//! Running a command, to its end with a bound or as long as a test needs it.
 
 use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -55,6 +56,46 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // Both fail only if it has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How long a program may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// A program that listens; dropping it ends it.
+#[derive(Debug)]
+pub struct Listening {
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Listening {
+    /// Starts `command` and waits until it accepts at `address`.
+    pub fn start(command: &mut Command, address: SocketAddr) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Listening { address, child: command.spawn()? };
+        let program = command.get_program().display().to_string();
+        wait::until(&format!("{program} to listen"), START_LIMIT, || {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{program} ended: {status}");
+            }
+            Ok(TcpStream::connect(address).ok())
+        })?;
+        Ok(server)
+    }
+
+    /// Where it accepts.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -9,6 +9,7 @@
 //! - [`usage`]: CPU, memory and descriptors of a process or a cgroup, from /proc.
 //! - [`peer`]: servers and clients that follow a script (`leno-peer` makes workloads of them).
 //! - [`proxy`]: `leno-proxy` alone, from a file, before one server.
+//! - [`tunnel`]: the same behind TLS, as another proxy would reach it.
 //! - [`lab`]: drives the real `leno up` and cleans up after it.
 //! - [`sniff`]: what crossed the bridge, by tcpdump, classified by our own reader of pcap files.
 //!
@@ -29,6 +30,7 @@ pub mod proxy;
 pub mod resolver;
 pub mod sniff;
 pub mod tools;
+pub mod tunnel;
 pub mod wait;
 
 pub use leno_measure::{http1, load, usage};

@@ -14,6 +14,10 @@ use super::script::checksum;
 
 /// Largest body of a response.
 const MAX_SIZE: usize = 64 * 1024 * 1024;
+/// Most interim responses before a final one.
+const MAX_HINTS: usize = 8;
+/// RFC 8297.
+const EARLY_HINTS: &str = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n";
 /// What bodies are made of: the alphabet, so that a shifted or lost byte changes the checksum.
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 
@@ -31,6 +35,8 @@ const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 /// | `close=half` | closes in the middle of the body |
 /// | `reset=1` | resets the connection instead of answering |
 /// | `refuse=1` | answers before it reads the body (417 to `Expect`) and closes |
+/// | `hints=N` | N interim responses 103 come first (RFC 8297) |
+/// | `head=1` | the body is the request's head, byte by byte |
 ///
 /// `/echo` answers with the request's body, `/seen` with JSON of what arrived: head, body length
 /// and checksum, trailers, and both addresses of the connection.
@@ -73,7 +79,9 @@ impl Backend {
         let close = refuse || request.query("close").is_some() || request.wants_close();
         let chunks = request.number("chunked").filter(|_| request.minor > 0);
         let bodiless = matches!(status, 204 | 304);
-        let mut head = format!("HTTP/1.1 {status} {}\r\n", reason(status));
+        let hints = usize::try_from(request.number("hints").unwrap_or(0))?.min(MAX_HINTS);
+        let mut head = EARLY_HINTS.repeat(hints);
+        write!(head, "HTTP/1.1 {status} {}\r\n", reason(status))?;
         if !self.name.is_empty() {
             write!(head, "x-served-by: {}\r\n", self.name)?;
         }
@@ -109,6 +117,7 @@ impl Backend {
 
 fn body(wire: &Wire, request: &Request) -> Result<Vec<u8>> {
     match request.path() {
+        _ if request.query("head").is_some() => Ok(request.raw.clone()),
         "/echo" => Ok(request.body.clone()),
         "/seen" => Ok(serde_json::to_vec(&serde_json::json!({
             "method": request.method,

@@ -20,6 +20,8 @@ pub(super) struct Request {
     pub(super) headers: Vec<(String, String)>,
     pub(super) trailers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
+    /// The head, byte by byte.
+    pub(super) raw: Vec<u8>,
 }
 
 impl Request {
@@ -152,6 +154,7 @@ fn parse(input: &[u8]) -> Result<Option<(Request, usize)>> {
                 method: parsed.method.unwrap_or_default().to_string(),
                 target: parsed.path.unwrap_or_default().to_string(),
                 minor: parsed.version.unwrap_or_default(),
+                raw: input[..len].to_vec(),
                 headers: parsed
                     .headers
                     .iter()

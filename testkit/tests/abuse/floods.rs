@@ -15,7 +15,7 @@ use crate::client::{self, Cut};
 use crate::frames::{self, PREFACE};
 
 /// Anonymous memory that a flood may cost, for good: buffers of one connection and of the pool.
-const MEMORY_SLACK_KIB: u64 = 8 * 1024;
+pub(crate) const MEMORY_SLACK_KIB: u64 = 8 * 1024;
 /// How often a flood is repeated at most; each is cut off long before.
 const MAX_PIECES: usize = 100_000;
 /// How long a flood may go on; far above what a loaded machine needs.
@@ -148,19 +148,16 @@ fn survive(side: Side, flood: &Flood) -> Result<()> {
         (sent, others.join())
     });
     let (sent, served) = (sent?, others.expect("no panic of another client")?);
-    let mut abuse = Vec::new();
-    wait::until("the metric", METRIC_LIMIT, || {
-        let page = client::to_end(proxy.admin(), METRICS, Cut::Whole)?;
-        let text = page.responses.first().context("no metrics")?.text();
-        let lines = text.lines().filter(|line| line.starts_with("leno_http2_abuse_total"));
-        abuse = lines.map(str::to_owned).collect();
-        let value = |kind: &&str| {
-            let sample = format!("leno_http2_abuse_total{{kind=\"{kind}\"}} ");
-            abuse.iter().find_map(|line| line.strip_prefix(&sample)).unwrap_or("0").trim() != "0"
-        };
-        Ok(flood.kinds.iter().any(value).then_some(()))
-    })
-    .with_context(|| format!("{sent} pieces were sent; counted: {abuse:#?}"))?;
+    let any = || {
+        flood.kinds.iter().find_map(|kind| {
+            match counted(&proxy, &[ABUSE, &format!("kind=\"{kind}\"")]) {
+                Ok(0) => None,
+                other => Some(other),
+            }
+        })
+    };
+    wait::until("the metric", METRIC_LIMIT, || any().transpose())
+        .with_context(|| format!("{sent} pieces were sent"))?;
     ensure!(marked(&proxy)? == [200], "nobody is served after the flood");
     let after = usage::of_process(proxy.pid())?;
     eprintln!(
@@ -177,7 +174,21 @@ fn survive(side: Side, flood: &Flood) -> Result<()> {
 
 const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-fn marked(proxy: &Proxy) -> Result<Vec<u16>> {
+/// What counts a flood, by its kind.
+const ABUSE: &str = "leno_http2_abuse_total";
+
+/// The sum of the samples of `/metrics` that begin with the first of `sample` and have all others.
+pub(crate) fn counted(proxy: &Proxy, sample: &[&str]) -> Result<u64> {
+    let page = client::to_end(proxy.admin(), METRICS, Cut::Whole)?;
+    let text = page.responses.first().context("no metrics")?.text();
+    let (name, labels) = sample.split_first().context("no name of a metric")?;
+    let wanted = |line: &&str| line.starts_with(name) && labels.iter().all(|it| line.contains(it));
+    let value = |line: &str| line.rsplit(' ').next().unwrap_or_default().parse::<f64>();
+    let values = text.lines().filter(wanted).map(value);
+    Ok(values.sum::<Result<f64, _>>()? as u64)
+}
+
+pub(crate) fn marked(proxy: &Proxy) -> Result<Vec<u16>> {
     client::statuses(proxy.address(), MARKER, &[false], Cut::Whole)
 }
 

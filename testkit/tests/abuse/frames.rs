@@ -28,6 +28,10 @@ pub(crate) type Field<'a> = (&'a [u8], &'a [u8]);
 pub(crate) const GET: [Field<'static>; 4] =
     [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 
+/// The same without a body in its answer.
+pub(crate) const HEAD_ONLY: [Field<'static>; 4] =
+    [(b":method", b"HEAD"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+
 /// The same of one with a body.
 pub(crate) const POST: [Field<'static>; 4] =
     [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
@@ -98,6 +102,34 @@ pub(crate) fn integer(bytes: &mut Vec<u8>, mut value: usize) {
         value /= 128;
     }
     bytes.push(value as u8);
+}
+
+/// Whether a client's bytes are a connection of HTTP/2 that no stream was opened on: frames of stream
+/// 0 alone, each of them whole.
+pub(crate) fn asks_nothing(bytes: &[u8]) -> bool {
+    let Some(mut frames) = bytes.strip_prefix(PREFACE) else { return false };
+    while let Some((head, rest)) = frames.split_first_chunk::<9>() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        if head[5..] != [0; 4] || rest.len() < length {
+            return false;
+        }
+        frames = &rest[length..];
+    }
+    frames.is_empty()
+}
+
+/// Takes the whole frames out of `received`, and tells whether a stream was reset by one.
+pub(crate) fn has_reset(received: &mut Vec<u8>) -> bool {
+    let mut reset = false;
+    while let Some(head) = received.first_chunk::<9>() {
+        let end = 9 + u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        if received.len() < end {
+            break;
+        }
+        reset |= head[3] == RST_STREAM;
+        received.drain(..end);
+    }
+    reset
 }
 
 /// Sends `bytes` and reads until stream 1 is answered, reset or gone.

@@ -15,11 +15,14 @@ mod frames;
 mod row;
 mod rows;
 mod server;
+mod slow;
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::proxy::{Proxy, Side};
+use leno_testkit::tunnel::Tunnel;
 
 use crate::client::Cut;
 use crate::frames::Told;
@@ -47,6 +50,13 @@ fn the_inbound_side_in_one_piece() {
     run(Side::Inbound, Cut::Whole);
 }
 
+/// What comes from another proxy becomes HTTP/1 for the application.
+#[test]
+fn requests_of_another_proxy_become_http1() {
+    let ways = |tunnel: &Tunnel| Ways { rows: tunnel.address(), others: tunnel.proxy().address() };
+    play(&rows::of_a_proxy(), Cut::Whole, Tunnel::start, ways);
+}
+
 #[test]
 fn rows_are_many_and_named_once() {
     let rows = rows::all();
@@ -58,21 +68,41 @@ fn rows_are_many_and_named_once() {
 }
 
 fn run(side: Side, cut: Cut) {
+    // Nothing is declared on the inbound side: what does not begin as HTTP is not taken for it.
+    let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
+    let rows: Vec<Row> = rows::all().into_iter().filter(http).collect();
+    let ways = |proxy: &Proxy| Ways { rows: proxy.address(), others: proxy.address() };
+    play(&rows, cut, |server| Proxy::start(side, server), ways);
+}
+
+/// Where a proxy is asked.
+struct Ways {
+    /// By those who mean harm.
+    rows: SocketAddr,
+    /// By other clients.
+    others: SocketAddr,
+}
+
+/// Plays `rows` against what `start` starts before a server.
+fn play<P>(
+    rows: &[Row],
+    cut: Cut,
+    start: impl Fn(SocketAddr) -> Result<P>,
+    ways: impl Fn(&P) -> Ways,
+) {
     let outcome = || -> Result<String> {
         let mut failures = String::new();
-        // Nothing is declared on the inbound side: what does not begin as HTTP is not taken for it.
-        let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
         let mut place = None;
-        for row in rows::all().iter().filter(|row| http(row)) {
+        for row in rows {
             let (server, proxy) = match place.take() {
                 Some(place) => place,
                 None => {
                     let server = Server::start()?;
-                    let proxy = Proxy::start(side, server.address())?;
+                    let proxy = start(server.address())?;
                     (server, proxy)
                 }
             };
-            match judge(&proxy, &server, row, cut) {
+            match judge(&ways(&proxy), &server, row, cut) {
                 // One proxy for all: what a row has left behind in it would show in the next.
                 Ok(()) => place = Some((server, proxy)),
                 Err(error) => writeln!(failures, "{}, {}: {error:#}", row.name, row.section)?,
@@ -81,17 +111,17 @@ fn run(side: Side, cut: Cut) {
         Ok(failures)
     };
     let failures = outcome().expect("the test's own processes start");
-    assert!(failures.is_empty(), "{side:?}, {cut:?}:\n{failures}");
+    assert!(failures.is_empty(), "{cut:?}:\n{failures}");
 }
 
 /// Sends one row, then another client's request, and looks at what came out at both ends.
-fn judge(proxy: &Proxy, server: &Server, row: &Row, cut: Cut) -> Result<()> {
+fn judge(ways: &Ways, server: &Server, row: &Row, cut: Cut) -> Result<()> {
     let mut expected = row.expected();
     expected.push(MARKER.to_vec());
     server.answer(&expected);
     match row.fate {
         Fate::Refused(status) | Fate::Broken { status, .. } => {
-            let ended = client::to_end(proxy.address(), &row.sent(), cut)?;
+            let ended = client::to_end(ways.rows, &row.sent(), cut)?;
             let [response] = &ended.responses[..] else {
                 bail!("not one answer: {:?}", ended.responses);
             };
@@ -100,16 +130,20 @@ fn judge(proxy: &Proxy, server: &Server, row: &Row, cut: Cut) -> Result<()> {
             ensure!(!response.keep_alive, "the connection is said to stay open");
             ensure!(ended.rest.is_empty(), "behind the answer: {}", ended.rest.escape_ascii());
         }
+        Fate::Served { .. } if row.is_http2() => {
+            let told = frames::ask(ways.rows, &row.sent())?;
+            ensure!(told == Told::Status(200), "told {told:?}; the server saw {:?}", server.take());
+        }
         Fate::Served { .. } => {
-            let statuses = client::statuses(proxy.address(), &row.sent(), &row.is_head(), cut)?;
+            let statuses = client::statuses(ways.rows, &row.sent(), &row.is_head(), cut)?;
             ensure!(statuses.iter().all(|status| *status == 200), "answered {statuses:?}");
         }
-        Fate::Malformed => {
-            let told = frames::ask(proxy.address(), &row.sent())?;
-            ensure!(matches!(told, Told::Reset(1) | Told::Status(400)), "told {told:?}");
+        Fate::Told(expected) => {
+            let told = frames::ask(ways.rows, &row.sent())?;
+            ensure!(told == expected, "told {told:?}, not {expected:?}");
         }
     }
-    let marked = client::statuses(proxy.address(), MARKER, &[false], Cut::Whole);
+    let marked = client::statuses(ways.others, MARKER, &[false], Cut::Whole);
     let seen = server.take();
     let marked = marked.with_context(|| format!("another client; the server saw {seen:?}"))?;
     ensure!(marked == [200], "another client was answered {marked:?}");
@@ -119,7 +153,9 @@ fn judge(proxy: &Proxy, server: &Server, row: &Row, cut: Cut) -> Result<()> {
 /// The server saw the requests expected, and of a broken one no more than its sound beginning.
 fn harmless(row: &Row, expected: &[Vec<u8>], seen: &Seen) -> Result<()> {
     ensure!(seen.requests == expected, "the server saw {seen:?}");
-    let begun = match (&row.fate, &seen.fragments[..]) {
+    let asking = |bytes: &&Vec<u8>| !frames::asks_nothing(bytes);
+    let fragments: Vec<_> = seen.fragments.iter().filter(asking).collect();
+    let begun = match (&row.fate, &fragments[..]) {
         (_, []) => return Ok(()),
         (Fate::Broken { .. }, [begun]) => begun,
         _ => bail!("the server was sent more: {seen:?}"),

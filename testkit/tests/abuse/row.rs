@@ -1,6 +1,6 @@
 //! One row of the table.
 
-use crate::frames::PREFACE;
+use crate::frames::{PREFACE, Told};
 
 /// What an attacker wants a server to take for a request of its own. Goes behind every row that
 /// must not be served.
@@ -30,19 +30,19 @@ pub(crate) enum Fate {
     /// The head is good, the body breaks after `sound` bytes of the request: the server may see
     /// those, and its connection ends with them.
     Broken { status: u16, sound: usize },
-    /// It is a proper request: the server sees exactly this one, and the next as the next.
+    /// It is a proper request: the server sees exactly this one, in HTTP/1, and the next of an
+    /// HTTP/1 client as the next.
     Served { forwarded: Vec<u8> },
-    /// HTTP/2: the stream is reset with PROTOCOL_ERROR, or answered with 400; the server sees
-    /// nothing.
-    Malformed,
+    /// HTTP/2: the client is told this about its stream; the server sees nothing.
+    Told(Told),
 }
 
 impl Row {
     /// Every byte that the client sends.
     pub(crate) fn sent(&self) -> Vec<u8> {
         let then = match self.fate {
+            _ if self.is_http2() => &[],
             Fate::Served { .. } => FOLLOWER,
-            Fate::Malformed => &[],
             _ => SMUGGLED,
         };
         [&self.request, then].concat()
@@ -51,6 +51,7 @@ impl Row {
     /// The requests that the server answers.
     pub(crate) fn expected(&self) -> Vec<Vec<u8>> {
         match &self.fate {
+            Fate::Served { forwarded } if self.is_http2() => vec![forwarded.clone()],
             Fate::Served { forwarded } => vec![forwarded.clone(), FOLLOWER.to_vec()],
             _ => Vec::new(),
         }

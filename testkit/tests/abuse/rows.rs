@@ -7,11 +7,20 @@ mod h2;
 mod head;
 mod served;
 
+use crate::frames::Field;
 use crate::row::{Fate, Row};
 
-/// All rows.
+/// How a proxy says that a request was one of HTTP/1, with names in lower case.
+const WAS_HTTP1: Field<'_> = (b"leno-h1", b"1.1 l");
+
+/// All rows of a client.
 pub(crate) fn all() -> Vec<Row> {
-    [fields::rows(), head::rows(), body::rows(), served::rows(), h2::rows()].concat()
+    [fields::rows(), head::rows(), body::rows(), served::rows(), h2::rows(&[])].concat()
+}
+
+/// All rows of another proxy, which become requests of HTTP/1.
+pub(crate) fn of_a_proxy() -> Vec<Row> {
+    [h2::rows(&[WAS_HTTP1]), h2::served::rows(&[WAS_HTTP1])].concat()
 }
 
 /// A row that never gets past the proxy.

@@ -15,49 +15,16 @@ mod suite;
 mod tls;
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use leno_testkit::binaries;
+use leno_testkit::command::Listening;
 use leno_testkit::proxy::{Proxy, Side, free_address};
-use leno_testkit::{binaries, wait};
 use tempfile::TempDir;
 
 use crate::suite::{Group, Suite};
-
-/// How long a server may take to listen.
-const START_LIMIT: Duration = Duration::from_secs(20);
-
-/// A program that listens; dropping it ends it.
-struct Listening {
-    address: SocketAddr,
-    child: Child,
-}
-
-impl Listening {
-    /// Starts `command` and waits until it accepts at `address`.
-    fn start(command: &mut Command, address: SocketAddr) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut server = Listening { address, child: command.spawn()? };
-        let program = command.get_program().display().to_string();
-        wait::until(&format!("{program} to listen"), START_LIMIT, || {
-            if let Some(status) = server.child.try_wait()? {
-                bail!("{program} ended: {status}");
-            }
-            Ok(TcpStream::connect(address).ok())
-        })?;
-        Ok(server)
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        // Both fail only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// nginx answers `hello` on one address, once it has the whole request: many cases break the
 /// protocol after the head, and must do so before the stream is answered and gone. Its first
@@ -94,7 +61,7 @@ impl Nginx {
     }
 
     fn address(&self) -> SocketAddr {
-        self.server.address
+        self.server.address()
     }
 }
 

@@ -1,10 +1,15 @@
 //! Requests of HTTP/2 that mean harm to a server of HTTP/1 or HTTP/2 behind the proxy.
 //!
-//! What is malformed ends its stream, with PROTOCOL_ERROR or an answer before it (RFC 9113 8.1.1),
-//! and no server sees it.
+//! What is malformed ends its stream with PROTOCOL_ERROR (RFC 9113 8.1.1), and no server sees it.
+//! Who is served by a server of HTTP/1 is in [`served`].
+
+pub(super) mod served;
 
 use super::{Fate, Row};
-use crate::frames::{Field, request};
+use crate::frames::{Field, Told, request};
+
+/// RFC 9113 section 7: PROTOCOL_ERROR.
+const MALFORMED: Fate = Fate::Told(Told::Reset(1));
 
 /// Name, section, the whole field section.
 type Section = (&'static str, &'static str, &'static [Field<'static>]);
@@ -14,6 +19,7 @@ macro_rules! head {
         &[$(($name as &[u8], $value as &[u8])),*]
     };
 }
+use head;
 
 /// Fields besides a good head.
 type Extra = (&'static str, &'static str, &'static [u8], &'static [u8]);
@@ -234,16 +240,19 @@ const GET: &[Field<'static>] =
 const POST: &[Field<'static>] =
     head![b":method" => b"POST", b":scheme" => b"http", b":path" => b"/row", b":authority" => b"a"];
 
-pub(super) fn rows() -> Vec<Row> {
-    let malformed = |name, section, request| Row { name, section, request, fate: Fate::Malformed };
+/// What every request carries besides.
+pub(super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
+    let malformed = |name, section, request| Row { name, section, request, fate: MALFORMED };
     let fields = FIELDS.iter().map(|(name, section, field, value)| {
-        malformed(*name, *section, request(&[GET, &[(*field, *value)]].concat(), None, &[]))
+        let head = [GET, carried, &[(*field, *value)]].concat();
+        malformed(*name, *section, request(&head, None, &[]))
     });
-    let sections = SECTIONS
-        .iter()
-        .map(|(name, section, fields)| malformed(*name, *section, request(fields, None, &[])));
+    let sections = SECTIONS.iter().map(|(name, section, fields)| {
+        malformed(*name, *section, request(&[fields, carried].concat(), None, &[]))
+    });
     let bodies = BODIES.iter().map(|(name, section, fields, body, trailers)| {
-        malformed(*name, *section, request(&[POST, fields].concat(), Some(body), trailers))
+        let head = [POST, carried, fields].concat();
+        malformed(*name, *section, request(&head, Some(body), trailers))
     });
     fields.chain(sections).chain(bodies).collect()
 }

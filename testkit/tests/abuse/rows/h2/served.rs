@@ -1,0 +1,147 @@
+//! Proper requests of HTTP/2 that look like harm to a server of HTTP/1: each reaches it as exactly
+//! one request. They come from another proxy, whose client has spoken HTTP/1.
+
+use super::{Fate, Field, GET, POST, Row, head};
+use crate::frames::{Told, request};
+
+/// Name, section, the field section, body, trailers, and how it goes on in HTTP/1.
+type Served = (
+    &'static str,
+    &'static str,
+    &'static [&'static [Field<'static>]],
+    Option<&'static [u8]>,
+    &'static [Field<'static>],
+    &'static [u8],
+);
+
+const HEADS: &[Served] = &[
+    ("h2: GET", "RFC 9113 8.3.1", &[GET], None, &[], b"GET /row HTTP/1.1\r\nhost: a\r\n\r\n"),
+    (
+        "h2: an escaped CRLF in the path",
+        "RFC 9110 4.2.3",
+        &[
+            head![b":method" => b"GET", b":scheme" => b"http", b":path" => b"/row%0d%0ax:%20y", b":authority" => b"a"],
+        ],
+        None,
+        &[],
+        b"GET /row%0d%0ax:%20y HTTP/1.1\r\nhost: a\r\n\r\n",
+    ),
+    (
+        "h2: OPTIONS of the server",
+        "RFC 9113 8.3.1",
+        &[
+            head![b":method" => b"OPTIONS", b":scheme" => b"http", b":path" => b"*", b":authority" => b"a"],
+        ],
+        None,
+        &[],
+        b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n",
+    ),
+    (
+        "h2: a host and no authority",
+        "RFC 9113 8.3.1",
+        &[head![b":method" => b"GET", b":scheme" => b"http", b":path" => b"/row", b"host" => b"a"]],
+        None,
+        &[],
+        b"GET /row HTTP/1.1\r\nhost: a\r\n\r\n",
+    ),
+    (
+        "h2: the authority said twice",
+        "RFC 9113 8.3.1",
+        &[GET, head![b"host" => b"a"]],
+        None,
+        &[],
+        b"GET /row HTTP/1.1\r\nhost: a\r\n\r\n",
+    ),
+    (
+        "h2: a cookie in crumbs",
+        "RFC 9113 8.2.3",
+        &[GET, head![b"cookie" => b"a=1", b"x" => b"y", b"cookie" => b"b=2"]],
+        None,
+        &[],
+        b"GET /row HTTP/1.1\r\nhost: a\r\ncookie: a=1; b=2\r\nx: y\r\n\r\n",
+    ),
+    (
+        "h2: bytes beyond ASCII in a value",
+        "RFC 9110 5.5",
+        &[GET, head![b"x" => b"\xff\xfe \xe5\x98\x8a\xe5\x98\x8d"]],
+        None,
+        &[],
+        b"GET /row HTTP/1.1\r\nhost: a\r\nx: \xff\xfe \xe5\x98\x8a\xe5\x98\x8d\r\n\r\n",
+    ),
+    (
+        "h2: fields with underscores are others",
+        "RFC 9110 5.1",
+        &[GET, head![b"transfer_encoding" => b"chunked", b"content_length" => b"9"]],
+        None,
+        &[],
+        b"GET /row HTTP/1.1\r\nhost: a\r\ntransfer_encoding: chunked\r\ncontent_length: 9\r\n\r\n",
+    ),
+    (
+        "h2: a POST of nothing",
+        "RFC 9110 8.6",
+        &[POST],
+        None,
+        &[],
+        b"POST /row HTTP/1.1\r\nhost: a\r\n\r\n",
+    ),
+];
+
+const BODIES: &[Served] = &[
+    (
+        "h2: a request for a body",
+        "RFC 9113 8.1",
+        &[POST, head![b"content-length" => b"38"]],
+        Some(b"GET /smuggled HTTP/1.1\r\nHost: smug\r\n\r\n"),
+        &[],
+        b"POST /row HTTP/1.1\r\nhost: a\r\ncontent-length: 38\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: smug\r\n\r\n",
+    ),
+    (
+        "h2: a request for a body of unknown length",
+        "RFC 9113 8.1",
+        &[POST],
+        Some(b"GET /smuggled HTTP/1.1\r\nHost: smug\r\n\r\n"),
+        &[],
+        b"POST /row HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n26\r\nGET /smuggled HTTP/1.1\r\nHost: smug\r\n\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "h2: the body of a GET",
+        "RFC 9110 9.3.1",
+        &[GET],
+        Some(b"0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"),
+        &[],
+        b"GET /row HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1f\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "h2: one length twice",
+        "RFC 9110 8.6",
+        &[POST, head![b"content-length" => b"2", b"content-length" => b"2"]],
+        Some(b"ok"),
+        &[],
+        b"POST /row HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nok",
+    ),
+    (
+        "h2: trailers",
+        "RFC 9113 8.1",
+        &[POST],
+        Some(b"ok"),
+        head![b"x-sum" => b"1"],
+        b"POST /row HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n",
+    ),
+];
+
+/// What every request carries besides.
+pub(in super::super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
+    let row = |(name, section, head, body, trailers, forwarded): &Served| {
+        let fate = Fate::Served { forwarded: forwarded.to_vec() };
+        let head = [head.concat().as_slice(), carried].concat();
+        Row { name, section, request: request(&head, *body, trailers), fate }
+    };
+    let mut rows: Vec<Row> = HEADS.iter().chain(BODIES).map(row).collect();
+    rows.push(Row {
+        name: "h2: CONNECT",
+        section: "RFC 9110 9.3.6",
+        request: request(head![b":method" => b"CONNECT", b":authority" => b"a:22"], None, &[]),
+        fate: Fate::Told(Told::Status(501)),
+    });
+    rows
+}
