@@ -96,7 +96,27 @@ fn a_mesh_changes_no_result() -> Result<()> {
         let output = run(&arguments(("server", PORT), CASES[0]))?;
         Ok(output.status.success().then_some(()))
     }))?;
-    lab.explain(cases(("server", PORT), run).and_then(|verdicts| all_pass(&verdicts)))
+    lab.explain(cases(("server", PORT), run).and_then(|verdicts| all_pass(&verdicts)))?;
+    for (who, direction) in [("client", "outbound"), ("server", "inbound")] {
+        let url = "http://127.0.0.1:15020/metrics";
+        let metrics = lab.text(who, &["curl", "-sS", "--fail", "-m", "20", url])?;
+        statuses(&metrics, direction)?;
+    }
+    Ok(())
+}
+
+/// What the cases give is counted: OK, UNKNOWN of the two about statuses, UNIMPLEMENTED of the two
+/// about what is not there.
+fn statuses(metrics: &str, direction: &str) -> Result<()> {
+    let of = format!("leno_grpc_responses_total{{direction=\"{direction}\"");
+    for (status, fewest) in [("0", 20), ("2", 3), ("12", 2)] {
+        let status = format!("grpc_status=\"{status}\"");
+        let wanted = |line: &&str| line.starts_with(&of) && line.contains(&status);
+        let counts = metrics.lines().filter(wanted).map(|line| line.rsplit(' ').next());
+        let count: u64 = counts.filter_map(|count| count?.parse::<u64>().ok()).sum();
+        ensure!(count >= fewest, "{direction}: {count} of {status} in {metrics}");
+    }
+    Ok(())
 }
 
 /// Runs every case against one server.

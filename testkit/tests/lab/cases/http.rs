@@ -21,6 +21,8 @@ pub(super) fn cases() -> Vec<Case> {
         shared!(head_and_responses_without_body),
         shared!(keep_alive_and_close),
         shared!(http_1_0),
+        shared!(heads_come_out_as_they_went_in),
+        shared!(early_hints_come_before_their_response),
         shared!(an_upgrade_carries_bytes),
         shared!(headers_of_64_kib_are_431),
         shared!(conflicting_lengths_are_400),
@@ -221,6 +223,48 @@ fn http_1_0(lab: &Lab) -> Result<()> {
     let keep = "GET /?size=3 HTTP/1.0\r\nHost: lab\r\nConnection: keep-alive\r\n\r\n";
     let steps = [send(keep), Step::Response(false)];
     both(lab, &steps, |t| statuses(t, &[200]))
+}
+
+/// What HTTP/2 between the proxies would lose: absolute form, names as they were written, their
+/// order, a Host in other letters.
+fn heads_come_out_as_they_went_in(lab: &Lab) -> Result<()> {
+    let heads = [
+        "GET /?head=1 HTTP/1.1\r\nHost: lab\r\nX-API-Key: 1\r\nx-lower: 2\r\nX-Title: 3\r\n\r\n",
+        "GET http://lab/a?head=1 HTTP/1.1\r\nHost: lab\r\nAccept: */*\r\n\r\n",
+        "GET http://lab:80/a?head=1 HTTP/1.1\r\nHost: LAB\r\n\r\n",
+        "get-it /?head=1 HTTP/1.1\r\nhost: Lab:80\r\nx-empty: \r\nx-twice: a\r\nx-twice: b\r\n\r\n",
+        "GET /?head=1 HTTP/1.1\r\nHost: lab\r\nCookie: a=1; b=2\r\nAccept: a\r\n\r\n",
+        "GET /?head=1 HTTP/1.1\r\nHost: \r\n\r\n",
+        "GET /?head=1 HTTP/1.0\r\nHost: lab\r\nConnection: keep-alive\r\n\r\n",
+        "GET /?head=1 HTTP/1.0\r\nX-No: host\r\nConnection: keep-alive\r\n\r\n",
+    ];
+    let steps: Vec<Step> =
+        heads.iter().flat_map(|head| [send(head), Step::Response(false)]).collect();
+    both(lab, &steps, |t| {
+        statuses(t, &[200; 8])?;
+        for (event, head) in t.events.iter().zip(&heads) {
+            let Event::Response { body, .. } = event else { bail!("{event:?}") };
+            ensure!(body == head, "{head:?} came out as {body:?}");
+        }
+        Ok(())
+    })
+}
+
+fn early_hints_come_before_their_response(lab: &Lab) -> Result<()> {
+    let steps = [
+        get("/?hints=2&delay_ms=50"),
+        Step::Expect("HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n".into()),
+        Step::Response(false),
+        get("/after"),
+        Step::Response(false),
+    ];
+    both(lab, &steps, |t| {
+        statuses(t, &[200, 200])?;
+        let second =
+            matches!(&t.events[..], [Event::Response { interim, .. }, _] if interim == &[103]);
+        ensure!(second, "the second of them did not come");
+        Ok(())
+    })
 }
 
 fn an_upgrade_carries_bytes(lab: &Lab) -> Result<()> {
