@@ -8,3 +8,4 @@ mod rules;
 mod script;
 mod splits;
 mod support;
+mod writes;

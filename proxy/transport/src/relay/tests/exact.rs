@@ -177,6 +177,38 @@ fn while_memory_is_short_bytes_move_and_little_is_held() {
     });
 }
 
+/// Copied, spliced, and what is in a pipe while the reader stalls: once all of it has moved the relay
+/// holds nothing, though both connections are open.
+#[test]
+fn an_idle_relay_holds_no_buffer() {
+    in_thread(|| async {
+        Budget::new(MIN_BUDGET).enter();
+        let (before, mut most) = (budget::charged(), 0);
+        let Chain { mut client, mut server, relay } = chain().await;
+        for bytes in [1_000, 100_000, 8 * BULK] {
+            let sent = tokio::spawn(async move {
+                client.write_all(&pattern(bytes)).await.unwrap();
+                client
+            });
+            // The relay is held up before anything is read.
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await;
+                most = most.max(budget::charged());
+            }
+            let mut received = vec![0; bytes];
+            server.read_exact(&mut received).await.unwrap();
+            client = sent.await.unwrap();
+            let start = std::time::Instant::now();
+            while budget::charged() > before && start.elapsed() < Duration::from_secs(20) {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(budget::charged(), before, "after {bytes} bytes");
+        }
+        assert!(most > before, "it was never seen to hold anything");
+        relay.abort();
+    });
+}
+
 /// What one side does: writes of these sizes, then its end.
 fn script() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(prop_oneof![1..200usize, 1..200_000usize], 0..12)
