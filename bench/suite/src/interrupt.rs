@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long it may go unnoticed while nothing is done.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A flag that a signal raises; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -22,5 +27,18 @@ impl Interrupt {
     /// When it was raised.
     pub fn check(&self) -> Result<(), Interrupted> {
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+    }
+
+    /// Lets that much time pass.
+    ///
+    /// # Errors
+    /// When it is raised before or meanwhile.
+    pub(crate) fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
+        let end = Instant::now() + time;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            self.check()?;
+            thread::sleep(left.min(LOOK));
+        }
+        self.check()
     }
 }

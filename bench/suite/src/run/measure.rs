@@ -32,6 +32,9 @@ const MAX_LAG: f64 = 0.1;
 const MAX_BUSY: f64 = 0.95;
 /// How long a neighbour floods before the measurement begins, and after it has ended.
 const FLOOD_LEAD: Duration = Duration::from_millis(300);
+/// How long proxies are left alone before what they hold counts as idle: what only their start has
+/// touched is given back by then, by those who do that.
+const SETTLE: Duration = Duration::from_secs(3);
 /// Steps of the search for the highest rate: each halves what is not known, to 3 % of the most.
 const SEARCH_STEPS: u32 = 5;
 
@@ -54,6 +57,9 @@ pub(super) fn measure(
     record.proxies = stage.parts.proxies();
     let program = case.found.program.as_deref();
     record.binary_bytes = program.and_then(|program| Some(fs::metadata(program).ok()?.len()));
+    if record.proxies > 0 {
+        interrupt.sleep(SETTLE)?;
+    }
     let (idle, control_idle) = stage.parts.memory_kib();
     let plans = stage.plans(case.scenario, options, case.step.map(|rate| rate * options.scale))?;
     if let Some(why) = options.generator.unable(&plans[0]) {
