@@ -15,7 +15,7 @@ use crate::client::{self, Cut};
 use crate::frames::{self, PREFACE};
 
 /// Anonymous memory that a flood may cost, for good: buffers of one connection and of the pool.
-pub(crate) const MEMORY_SLACK_KIB: u64 = 8 * 1024;
+const MEMORY_SLACK_KIB: u64 = 8 * 1024;
 /// How often a flood is repeated at most; each is cut off long before.
 const MAX_PIECES: usize = 100_000;
 /// How long a flood may go on; far above what a loaded machine needs.
