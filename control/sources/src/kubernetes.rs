@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use leno_resources::{Kind, Object, ObjectKey};
@@ -37,18 +37,17 @@ const WAITING: Duration = Duration::from_secs(10);
 /// Follows the objects of a cluster. Needs the verbs `list` and `watch` on every kind it follows: the
 /// kinds that [`leno_resources`] reads, static proxies aside, and pods.
 ///
-/// A pod appears as a [`leno_resources::Workload`] of its name with itself as the only instance, so
-/// that the index knows one kind of instance.
+/// A pod appears as a [`leno_resources::Workload`] called `pod/` and its name, which no object of the
+/// cluster can be called, with itself as the only instance, so that the index knows one kind of instance.
 pub struct KubernetesSource {
     client: Client,
     followed: Arc<Followed>,
 }
 
 /// A watched kind of object: one watch each, in the order of this list.
-pub(crate) const WATCHED: [Watched; 13] = [
+pub(crate) const WATCHED: [Watched; 12] = [
     Watched::Core(Kind::Namespace),
     Watched::Core(Kind::Service),
-    Watched::Core(Kind::ServiceAccount),
     Watched::Core(Kind::EndpointSlice),
     Watched::Pods,
     Watched::Custom(Kind::HttpRoute),
@@ -122,16 +121,18 @@ impl KubernetesSource {
             let begin = Instant::now();
             collector.take(nth, event);
             collect_until_quiet(&mut collector, &mut events, begin).await;
+            // What a route said before it was misread is told of before that.
+            if let Some(changes) = collector.changes() {
+                (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
+                if updates.send(Update::Changes(changes)).await.is_err() {
+                    return;
+                }
+                self.followed.told(begin.elapsed());
+            }
             let misread = collector.misread();
             if !misread.is_empty() && updates.send(Update::Misread(misread)).await.is_err() {
                 return;
             }
-            let Some(changes) = collector.changes() else { continue };
-            (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
-            if updates.send(Update::Changes(changes)).await.is_err() {
-                return;
-            }
-            self.followed.told(begin.elapsed());
         }
     }
 }
@@ -146,10 +147,6 @@ async fn watch(client: Client, watched: Watched, teller: Teller) {
         Watched::Core(Kind::Service) => {
             let all: Api<Service> = Api::all(client);
             follow(vec![all], teller, |o| Ok(Object::Service(Box::new(o)))).await;
-        }
-        Watched::Core(Kind::ServiceAccount) => {
-            let all: Api<ServiceAccount> = Api::all(client);
-            follow(vec![all], teller, |o| Ok(Object::ServiceAccount(Box::new(o)))).await;
         }
         Watched::Core(Kind::EndpointSlice) => {
             let all: Api<EndpointSlice> = Api::all(client);

@@ -1,6 +1,6 @@
 //! What the watches tell, gathered into updates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use leno_index::Change;
@@ -14,11 +14,17 @@ use crate::Misread;
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     kinds: [State; WATCHED.len()],
-    pending: Vec<Change>,
-    misread: Vec<Misread>,
+    pending: Pending,
+    /// The newest of each route that is not understood, and was not told of yet.
+    misread: BTreeMap<ObjectKey, Misread>,
     /// Whether all kinds have been listed, and told of.
     begun: bool,
 }
+
+/// The newest change of each object that was not told of yet: no more than there are objects, however
+/// long nothing can be told.
+#[derive(Debug, Default)]
+struct Pending(BTreeMap<ObjectKey, Change>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -32,7 +38,7 @@ struct State {
 
 impl Collector {
     pub(super) fn take(&mut self, nth: usize, event: Event) {
-        let (state, pending) = (&mut self.kinds[nth], &mut self.pending);
+        let (state, pending, begun) = (&mut self.kinds[nth], &mut self.pending, self.begun);
         match event {
             Event::Begin => state.listed = Some(BTreeSet::new()),
             Event::Put(object) => {
@@ -41,11 +47,12 @@ impl Collector {
                     listed.insert(key.clone());
                 }
                 state.kept.remove(&key);
-                state.known.insert(key);
-                pending.push(Change::Upsert(object));
+                self.misread.remove(&key);
+                state.known.insert(key.clone());
+                pending.0.insert(key, Change::Upsert(object));
             }
             Event::Kept(key, misread) => {
-                self.misread.extend(misread);
+                self.misread.extend(misread.map(|misread| (key.clone(), misread)));
                 if let Some(listed) = &mut state.listed {
                     listed.insert(key.clone());
                 }
@@ -55,20 +62,21 @@ impl Collector {
                 if let Some(listed) = &mut state.listed {
                     listed.remove(&key);
                 }
+                self.misread.remove(&key);
                 // Whoever was told of it in any way is told of its end.
                 if state.known.remove(&key) | state.kept.remove(&key) {
-                    pending.push(Change::Delete(key));
+                    pending.end(key, begun);
                 }
             }
             Event::Complete => {
                 if let Some(listed) = state.listed.take() {
-                    state.keep_only(&listed, pending);
+                    state.keep_only(&listed, pending, begun);
                 }
                 state.complete = true;
             }
             Event::NoKind => {
                 state.listed = None;
-                state.keep_only(&BTreeSet::new(), pending);
+                state.keep_only(&BTreeSet::new(), pending, begun);
                 state.complete = true;
             }
         }
@@ -85,11 +93,6 @@ impl Collector {
         all.filter(|(_, state)| !state.complete).map(|(watched, _)| watched).collect()
     }
 
-    /// The routes that were not understood and not told of yet: nothing before the first changes.
-    pub(super) fn misread(&mut self) -> Vec<Misread> {
-        if self.begun { mem::take(&mut self.misread) } else { Vec::new() }
-    }
-
     /// What is to be told now: nothing before all kinds have been listed, then everything, if it is
     /// nothing at all, and then what is different.
     pub(super) fn changes(&mut self) -> Option<Vec<Change>> {
@@ -98,18 +101,44 @@ impl Collector {
                 return None;
             }
             self.begun = true;
-            return Some(mem::take(&mut self.pending));
+            return Some(self.pending.take());
         }
-        Some(mem::take(&mut self.pending)).filter(|changes| !changes.is_empty())
+        Some(self.pending.take()).filter(|changes| !changes.is_empty())
+    }
+
+    /// The routes that are there, not understood, and not told of yet. To be asked for after
+    /// [`changes`](Self::changes), and told after them: nothing before the first ones.
+    pub(super) fn misread(&mut self) -> Vec<Misread> {
+        if !self.begun {
+            return Vec::new();
+        }
+        let misread = mem::take(&mut self.misread).into_iter();
+        let kept = |key: &ObjectKey| self.kinds.iter().any(|state| state.kept.contains(key));
+        misread.filter(|(key, _)| kept(key)).map(|(_, misread)| misread).collect()
+    }
+}
+
+impl Pending {
+    /// Notes the end of an object. Before the first update nobody has heard of it.
+    fn end(&mut self, key: ObjectKey, begun: bool) {
+        if begun {
+            self.0.insert(key.clone(), Change::Delete(key));
+        } else {
+            self.0.remove(&key);
+        }
+    }
+
+    fn take(&mut self) -> Vec<Change> {
+        mem::take(&mut self.0).into_values().collect()
     }
 }
 
 impl State {
     /// Forgets what is not listed.
-    fn keep_only(&mut self, listed: &BTreeSet<ObjectKey>, pending: &mut Vec<Change>) {
+    fn keep_only(&mut self, listed: &BTreeSet<ObjectKey>, pending: &mut Pending, begun: bool) {
         let gone: BTreeSet<_> = self.known.union(&self.kept).collect();
         let gone = gone.into_iter().filter(|key| !listed.contains(key));
-        pending.extend(gone.cloned().map(Change::Delete));
+        gone.for_each(|key| pending.end(key.clone(), begun));
         self.known.retain(|key| listed.contains(key));
         self.kept.retain(|key| listed.contains(key));
     }
@@ -168,26 +197,72 @@ mod tests {
         collector.take(0, Event::Put(namespace("b")));
         collector.take(0, Event::Complete);
         collector.take(0, Event::Gone(namespace("c").key()));
-        let expected = [Change::Upsert(namespace("b")), Change::Delete(namespace("a").key())];
+        let expected = [Change::Delete(namespace("a").key()), Change::Upsert(namespace("b"))];
         assert_eq!(collector.changes(), Some(expected.to_vec()));
         collector.take(0, Event::NoKind);
         assert_eq!(collector.changes(), Some(vec![Change::Delete(namespace("b").key())]));
     }
 
+    /// What is told after each batch, in the order in which the source tells it.
+    fn told(collector: &mut Collector) -> (Option<Vec<Change>>, Vec<Misread>) {
+        (collector.changes(), collector.misread())
+    }
+
+    fn kept(name: &str, reason: &str) -> (Event, Misread) {
+        let misread = Misread { route: namespace(name), reason: reason.to_owned() };
+        (Event::Kept(namespace(name).key(), Some(misread.clone())), misread)
+    }
+
     #[test]
-    fn what_is_misread_is_told_of_once_and_not_before_the_rest() {
+    fn what_is_misread_is_told_of_once_with_the_first_changes_and_not_before() {
         let mut collector = Collector::default();
-        let misread = Misread { route: namespace("a"), reason: "why".to_owned() };
+        let (event, misread) = kept("a", "why");
         collector.take(0, Event::Begin);
-        collector.take(0, Event::Kept(namespace("a").key(), Some(misread.clone())));
+        collector.take(0, event);
         all_empty_but_the_first(&mut collector);
-        assert_eq!(collector.misread(), []);
+        assert_eq!(told(&mut collector), (None, vec![]));
         collector.take(0, Event::Complete);
-        collector.changes();
-        assert_eq!(collector.misread(), [misread]);
-        assert_eq!(collector.misread(), []);
+        assert_eq!(told(&mut collector), (Some(vec![]), vec![misread]));
+        assert_eq!(told(&mut collector), (None, vec![]));
         collector.take(0, Event::Gone(namespace("a").key()));
-        assert_eq!(collector.changes(), Some(vec![Change::Delete(namespace("a").key())]));
+        let gone = Some(vec![Change::Delete(namespace("a").key())]);
+        assert_eq!(told(&mut collector), (gone, vec![]));
+    }
+
+    #[test]
+    fn of_several_states_of_a_route_in_one_batch_the_newest_is_told_of_last() {
+        let mut collector = Collector::default();
+        (0..WATCHED.len()).for_each(|nth| collector.take(nth, Event::NoKind));
+        told(&mut collector);
+        let put = || Event::Put(namespace("a"));
+        let upsert = || Some(vec![Change::Upsert(namespace("a"))]);
+        collector.take(0, put());
+        collector.take(0, kept("a", "first").0);
+        let (event, newest) = kept("a", "newest");
+        collector.take(0, event);
+        assert_eq!(told(&mut collector), (upsert(), vec![newest]));
+        collector.take(0, kept("a", "why").0);
+        collector.take(0, put());
+        assert_eq!(told(&mut collector), (upsert(), vec![]), "it is understood again");
+        collector.take(0, kept("a", "why").0);
+        collector.take(0, Event::Gone(namespace("a").key()));
+        let gone = Some(vec![Change::Delete(namespace("a").key())]);
+        assert_eq!(told(&mut collector), (gone, vec![]));
+    }
+
+    #[test]
+    fn while_nothing_can_be_told_changes_do_not_pile_up() {
+        let mut collector = Collector::default();
+        collector.take(0, Event::Begin);
+        for _ in 0..1_000 {
+            collector.take(0, Event::Put(namespace("a")));
+            collector.take(0, Event::Put(namespace("b")));
+            collector.take(0, Event::Gone(namespace("b").key()));
+        }
+        assert_eq!(collector.pending.0.len(), 1);
+        collector.take(0, Event::Complete);
+        all_empty_but_the_first(&mut collector);
+        assert_eq!(collector.changes(), Some(vec![Change::Upsert(namespace("a"))]));
     }
 
     #[test]

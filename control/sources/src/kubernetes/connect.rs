@@ -8,6 +8,9 @@ use kube::{Client, Config};
 
 /// Longest wait for a connection to the API server; it is in the same cluster.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest silence of the API server where it owes us something: more than the 290 s after which it ends a
+/// watch without news.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Why a cluster cannot be asked.
 #[derive(Debug, thiserror::Error)]
@@ -40,5 +43,42 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
         None => Config::infer().await?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    // The silence of a connection that nobody uses is none.
+    config.reset_reader_on_write = true;
+    // Whoever asks has a pace of its own for trying again.
+    config.default_retry = false;
     Ok(Client::try_from(config)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::Api;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_server_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let config = format!(
+            r#"{{"apiVersion":"v1","kind":"Config","current-context":"c",
+                "clusters":[{{"name":"c","cluster":{{"server":"http://{address}"}}}}],
+                "contexts":[{{"name":"c","context":{{"cluster":"c","user":"u"}}}}],
+                "users":[{{"name":"u","user":{{"token":"t"}}}}]}}"#
+        );
+        std::fs::write(file.path(), config).unwrap();
+        let client = connect(Some(file.path())).await.unwrap();
+        let list = tokio::spawn(async move {
+            Api::<Namespace>::all(client).list(&kube::api::ListParams::default()).await.map(drop)
+        });
+        let (mut connection, _) = server.accept().await.unwrap();
+        assert!(connection.read(&mut [0; 64]).await.unwrap() > 0);
+        tokio::time::pause();
+        let done = tokio::time::timeout(READ_TIMEOUT * 2, list).await;
+        assert!(done.expect("the list ends").unwrap().is_err());
+    }
 }

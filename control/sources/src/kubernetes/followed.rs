@@ -189,7 +189,7 @@ mod tests {
     fn every_number_has_its_kind() {
         let followed = Followed::default();
         followed.hold(1, 7);
-        followed.refused(5);
+        followed.refused(4);
         followed.told(Duration::from_millis(20));
         let mut text = String::new();
         followed.render(&mut text);

@@ -14,14 +14,19 @@ use super::NoObject;
 /// The name of the container that is the proxy; a pod with one is in the mesh.
 pub const PROXY_CONTAINER: &str = "leno-proxy";
 
+/// What is before the pod's name in the name of its workload. No object of the API server can be called
+/// so: a pod and a `Workload` of the same name are two.
+const POD: &str = "pod/";
+
 /// The workload that a pod is. A pod that has ended, that has no address yet or that shares its
 /// node's is none.
 pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let namespace = pod.metadata.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+    let workload = format!("{POD}{name}");
     let absent = || {
-        let (namespace, name) = (namespace.clone(), name.clone());
+        let (namespace, name) = (namespace.clone(), workload.clone());
         NoObject::Absent(ObjectKey { kind: Kind::Workload, namespace, name })
     };
     let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return Err(absent()) };
@@ -39,7 +44,7 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     let text = |map: &Option<BTreeMap<String, String>>| map.clone().unwrap_or_default();
     Ok(Object::Workload(Box::new(Workload {
         metadata: Metadata {
-            name: name.clone(),
+            name: workload,
             namespace,
             labels: text(&pod.metadata.labels),
             annotations: text(&pod.metadata.annotations),
@@ -89,7 +94,7 @@ mod tests {
             Ok(Object::Workload(workload)) => Some(*workload),
             Ok(other) => panic!("{other:?}"),
             Err(NoObject::Absent(key)) => {
-                assert_eq!((&*key.namespace, &*key.name), ("shop", "web-7d9"));
+                assert_eq!((&*key.namespace, &*key.name), ("shop", "pod/web-7d9"));
                 None
             }
             Err(bad) => panic!("{bad:?}"),
@@ -101,6 +106,7 @@ mod tests {
         let spec = r#"{"serviceAccountName":"web","containers":[{"name":"web","ports":[
             {"containerPort":8080,"name":"http"},{"containerPort":53,"protocol":"UDP"}]}]}"#;
         let workload = made(spec, RUNNING).unwrap();
+        assert_eq!(workload.metadata.name, "pod/web-7d9", "a Workload may be called web-7d9");
         assert_eq!(workload.spec.service_account, "web");
         let ports: Vec<_> = workload.spec.ports.iter().map(|p| (&*p.name, p.port)).collect();
         assert_eq!(ports, [("http", 8080)]);

@@ -144,11 +144,14 @@ where
     let Teller { nth, followed, .. } = teller;
     let begin = || watcher(api.clone(), watcher::Config::default()).backoff(Patience::default());
     let mut watch = pin!(begin());
+    // From the begin of a list to its end, also where parts of it are tried again.
+    let mut listing = false;
     loop {
-        let event = match next(&mut watch, teller).await {
+        let event = match next(&mut watch, teller, listing).await {
             Ok(Some(event)) => event,
             // A watch has no end of its own.
             Ok(None) => {
+                listing = false;
                 watch.set(begin());
                 continue;
             }
@@ -162,7 +165,8 @@ where
             }
         };
         // Before all are listed, what is known is not the newest.
-        if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+        listing = matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+        if !listing {
             teller.reached();
         }
         let event = match event {
@@ -189,12 +193,15 @@ where
 }
 
 /// What a watch has next. One that failed and neither fails again nor has news is followed again: its
-/// next attempt comes in a bounded time, and only its failure or its first event is told of.
+/// next attempt comes in a bounded time, and only its failure or its first event is told of. Not so while
+/// all is listed anew, which ends with an event and may take long.
 async fn next<W: TryStream + Unpin>(
     watch: &mut W,
     teller: &Teller,
+    listing: bool,
 ) -> Result<Option<W::Ok>, W::Error> {
-    while teller.followed.is_failing(teller.nth) && teller.followed.has_listed(teller.nth) {
+    let Teller { nth, followed, .. } = teller;
+    while !listing && followed.is_failing(*nth) && followed.has_listed(*nth) {
         match timeout(SETTLED, watch.try_next()).await {
             Ok(next) => return next,
             Err(_elapsed) => teller.reached(),
@@ -274,6 +281,20 @@ mod tests {
         let gone = (0..NO_KIND_ROUNDS).filter(|_| absence.again(true)).count();
         assert_eq!(gone, 1);
         assert!(absence.end(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_is_listed_anew_is_not_followed_again_before_the_end_of_the_list() {
+        let (events, _receiver) = mpsc::channel(1);
+        let teller = Teller { nth: 0, events, followed: Arc::default() };
+        teller.followed.listed(0);
+        teller.followed.failed(0);
+        let mut silent = futures_util::stream::pending::<Result<(), watcher::Error>>();
+        let long = SETTLED * 10;
+        assert!(timeout(long, next(&mut silent, &teller, true)).await.is_err());
+        assert!(teller.followed.is_failing(0));
+        assert!(timeout(long, next(&mut silent, &teller, false)).await.is_err());
+        assert!(!teller.followed.is_failing(0), "a watch without news goes on");
     }
 
     #[test]
