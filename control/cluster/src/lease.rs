@@ -149,11 +149,13 @@ impl Elector {
         }
     }
 
-    /// Leaves the Lease to whoever looks next.
+    /// Leaves the Lease to whoever looks next, and acts as leader no more before that.
     async fn release(mut self) {
         if !*self.leads.borrow() {
             return;
         }
+        self.until = None;
+        self.tell();
         let released = async {
             let Some(mut lease) = self.leases.get_opt(LEASE).await? else { return Ok(()) };
             if self.election.step(Some(record(&lease)), Instant::now()) != Step::Renew {
@@ -168,8 +170,6 @@ impl Elector {
         if !matches!(released, Ok(Ok(()))) {
             tracing::warn!("the lead was not handed over; another replica takes it in {TERM:?}");
         }
-        self.until = None;
-        self.tell();
     }
 }
 

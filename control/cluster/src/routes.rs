@@ -17,6 +17,7 @@ use leno_resources::{Kind, Object, ObjectKey};
 use leno_serve::State;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 /// Whose the written fields are, for the API server.
 const FIELD_MANAGER: &str = "leno-controller";
@@ -25,6 +26,8 @@ const FIELD_MANAGER: &str = "leno-controller";
 const GATHER: Duration = Duration::from_millis(100);
 /// Writes at once.
 const AT_ONCE: usize = 8;
+/// Longest wait for the answer to a write: an API server that is well has answered long before.
+const ANSWER: Duration = Duration::from_secs(10);
 /// Pause before writes that failed are tried again.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Routes judged at one look into the index, which takes no change meanwhile.
@@ -52,6 +55,8 @@ struct Counts {
 struct Route {
     object: Object,
     misread: Option<String>,
+    /// Whether the API server has refused the status: it will do so again, until the route is another.
+    refused: bool,
 }
 
 /// A status to be written.
@@ -85,7 +90,7 @@ impl RouteStatuses {
             concerned |= is_route || matches!(kind, Kind::Service | Kind::ReferenceGrant);
             match change {
                 Change::Upsert(object) if is_route => {
-                    let route = Route { object: object.clone(), misread: None };
+                    let route = Route { object: object.clone(), misread: None, refused: false };
                     routes.insert(object.key(), route);
                 }
                 Change::Delete(key) if is_route => {
@@ -101,7 +106,8 @@ impl RouteStatuses {
     pub fn misread(&self, misread: impl IntoIterator<Item = (Object, String)>) {
         let mut routes = self.routes();
         for (object, reason) in misread {
-            routes.insert(object.key(), Route { object, misread: Some(reason) });
+            let route = Route { object, misread: Some(reason), refused: false };
+            routes.insert(route.object.key(), route);
         }
         drop(routes);
         self.changed();
@@ -112,7 +118,7 @@ impl RouteStatuses {
         self.changed.notify_one();
     }
 
-    /// Writes while `leads` says so, until its sender ends.
+    /// Writes while `leads` says so, until its sender ends: then nobody says who leads any more.
     pub async fn run(&self, state: &State, mut leads: watch::Receiver<bool>) {
         loop {
             if leads.wait_for(|leads| *leads).await.is_err() {
@@ -125,8 +131,10 @@ impl RouteStatuses {
                 tokio::select! {
                     () = self.changed.notified() => {}
                     () = tokio::time::sleep(PAUSE), if left => {}
-                    // A dropped sender says the same.
-                    _ = leads.wait_for(|leads| !*leads) => break,
+                    ended = leads.wait_for(|leads| !*leads) => match ended {
+                        Ok(_) => break,
+                        Err(_) => return,
+                    },
                 }
                 tokio::time::sleep(GATHER).await;
             }
@@ -150,11 +158,14 @@ impl RouteStatuses {
 
     fn due(&self, state: &State) -> Vec<Due> {
         let now = Time(Timestamp::now());
-        let routes: Vec<Route> = self.routes().values().cloned().collect();
+        let routes = self.routes();
+        let routes_due = routes.values().filter(|route| !route.refused).cloned();
+        let routes_due: Vec<Route> = routes_due.collect();
+        drop(routes);
         let judge = |index: &Index, some: &[Route]| -> Vec<Due> {
             some.iter().filter_map(|route| due(index, route, &now)).collect()
         };
-        routes.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
+        routes_due.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
     }
 
     /// Whether some are left to be tried again.
@@ -184,7 +195,14 @@ impl RouteStatuses {
         let count = |counter: &AtomicU64| {
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        match api.patch_status(&key.name, &params, &Patch::Merge(&patch)).await {
+        let patch = Patch::Merge(&patch);
+        let write = api.patch_status(&key.name, &params, &patch);
+        let Ok(written) = timeout(ANSWER, write).await else {
+            count(&self.counts.failed);
+            tracing::warn!(route = %key, "no answer to the status in {ANSWER:?}; trying again");
+            return true;
+        };
+        match written {
             Ok(_) => {
                 count(&self.counts.written);
                 tracing::info!(route = %key, "status written");
@@ -195,12 +213,28 @@ impl RouteStatuses {
                 count(&self.counts.conflicts);
                 false
             }
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+                count(&self.counts.failed);
+                let reason = &status.message;
+                tracing::warn!(route = %key, reason, "the status is refused; it waits for the route to change");
+                self.refuse(&key, &version);
+                false
+            }
             Err(error) => {
                 count(&self.counts.failed);
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(route = %key, error, "the status cannot be written; trying again");
                 true
             }
+        }
+    }
+
+    /// Notes that the status of this version of a route is not to be written again.
+    fn refuse(&self, key: &ObjectKey, version: &str) {
+        if let Some(route) = self.routes().get_mut(key) {
+            let read = written(&route.object)
+                .and_then(|(_, metadata)| metadata.resource_version.as_deref());
+            route.refused = read == Some(version);
         }
     }
 
@@ -215,7 +249,7 @@ fn is_route(kind: Kind) -> bool {
 }
 
 /// The status that a route should have, where it has another.
-fn due(index: &Index, Route { object, misread }: &Route, now: &Time) -> Option<Due> {
+fn due(index: &Index, Route { object, misread, .. }: &Route, now: &Time) -> Option<Due> {
     let status = match misread {
         None => leno_status::status(index, object, now)?,
         Some(reason) => leno_status::refused(object, reason, now)?,
@@ -238,3 +272,6 @@ fn written(route: &Object) -> Option<(&String, &ObjectMeta)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -192,6 +192,11 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     judged(&bed, "bad", ("ResolvedRefs", "False", "BackendNotFound")).await;
     assert_eq!(second.metric("leno_control_leader").await as u64, 0);
     let written = "leno_control_status_writes_total{result=\"written\"}";
+    // A write is counted when its answer is here, which may be after others have read the status.
+    until("both writes are counted", async || {
+        (first.metric(written).await as u64 >= 2).then_some(())
+    })
+    .await;
     assert_eq!(first.metric(written).await as u64, 2, "each route once");
     assert_eq!(second.metric(written).await as u64, 0, "only the leader writes");
     assert_eq!(second.count("kind=\"HTTPRoute\" the cluster") + http_route_lines(&second), 1);

@@ -1,0 +1,87 @@
+//! Writes to an API server that misbehaves.
+
+use leno_index::Settings;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// A route that is not understood: its status is due whatever is in the index.
+fn misread() -> (Object, String) {
+    let route = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {"name": "r", "namespace": "shop", "resourceVersion": "7", "generation": 1},
+        "spec": {"parentRefs": [{"group": "", "kind": "Service", "name": "web"}]},
+    });
+    (Object::HttpRoute(serde_json::from_value(route).unwrap()), "spec.rule is unknown".to_owned())
+}
+
+struct Bed {
+    server: TcpListener,
+    state: std::sync::Arc<State>,
+    statuses: std::sync::Arc<RouteStatuses>,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", server.local_addr().unwrap());
+        let client = Client::try_from(kube::Config::new(address.parse().unwrap())).unwrap();
+        let statuses = std::sync::Arc::new(RouteStatuses::new(client));
+        statuses.misread([misread()]);
+        Self { server, state: State::new(Index::new(Settings::default())), statuses }
+    }
+
+    /// Writes what is due; the connection that it is written on has been read from.
+    async fn write(&self) -> (tokio::task::JoinHandle<bool>, TcpStream) {
+        let (statuses, mut due) = (self.statuses.clone(), self.statuses.due(&self.state));
+        assert_eq!(due.len(), 1);
+        let due = due.remove(0);
+        let write = tokio::spawn(async move { statuses.write_one(due).await });
+        let (mut connection, _) = self.server.accept().await.unwrap();
+        assert!(connection.read(&mut [0; 4096]).await.unwrap() > 0);
+        (write, connection)
+    }
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_given_up_and_tried_again() {
+    let bed = Bed::new().await;
+    let (write, _silent) = bed.write().await;
+    tokio::time::pause();
+    let left = timeout(ANSWER * 2, write).await.expect("the write ends").unwrap();
+    assert!(left, "it is tried again");
+    assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
+    assert_eq!(bed.statuses.due(&bed.state).len(), 1);
+}
+
+#[tokio::test]
+async fn a_status_that_is_refused_waits_for_another_version_of_its_route() {
+    let bed = Bed::new().await;
+    let (write, mut connection) = bed.write().await;
+    let body = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too long",
+        "reason":"Invalid","code":422}"#;
+    let answer = format!(
+        "HTTP/1.1 422 Unprocessable Entity\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(answer.as_bytes()).await.unwrap();
+    assert!(!write.await.unwrap(), "it is not tried again");
+    assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
+    assert!(bed.statuses.due(&bed.state).is_empty());
+    bed.statuses.misread([misread()]);
+    assert_eq!(bed.statuses.due(&bed.state).len(), 1, "the route is another");
+}
+
+#[tokio::test]
+async fn nothing_is_written_any_more_once_nobody_says_who_leads() {
+    let bed = Bed::new().await;
+    let (leads, receiver) = watch::channel(true);
+    let gone = misread().0.key();
+    let _ = bed.statuses.note(&[Change::Delete(gone)]);
+    drop(leads);
+    let run = bed.statuses.run(&bed.state, receiver);
+    timeout(Duration::from_secs(20), run).await.expect("it ends with its sender");
+}
