@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use leno_resilience::lease::{Allocator, Ask};
+use leno_resilience::lease::{Allocator, Ask, Grant};
 use leno_types::InstanceName;
 use leno_types::traffic::RateLimit;
 use leno_wire::proto::{
@@ -21,7 +21,8 @@ use crate::peer::{Peer, PeerCertificate};
 use crate::recognise::Recogniser;
 use crate::state::State;
 
-/// Limits that are kept at once, far more than a mesh has; those that nobody asks for are forgotten first.
+/// Limits that are kept at once, far more than a mesh has. For one more those that nobody asks for are
+/// forgotten; where there are none, it is answered like one that is not known.
 const MAX_LIMITS: usize = 4_096;
 /// How long a limit is kept that nobody asks for. It comes back empty, so that nothing is gained.
 const LIMIT_IDLE: Duration = Duration::from_secs(60);
@@ -204,17 +205,15 @@ impl Limits {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(
-        &self,
-        name: &str,
-        limit: &RateLimit,
-        (holder, ask): (u64, Ask),
-    ) -> leno_resilience::lease::Grant {
+    fn ask(&self, name: &str, limit: &RateLimit, (holder, ask): (u64, Ask)) -> Grant {
         let now = Instant::now();
         let mut buckets = self.buckets();
         if !buckets.contains_key(name) {
             if buckets.len() >= MAX_LIMITS {
                 buckets.retain(|_, bucket| now.duration_since(bucket.asked_at) < LIMIT_IDLE);
+            }
+            if buckets.len() >= MAX_LIMITS {
+                return Grant { tokens: 0, holders: 0 };
             }
             let allocator = Allocator::new(limit.requests, limit.per, limit.burst, now);
             buckets.insert(name.to_owned(), Bucket { allocator, asked_at: now });
@@ -222,5 +221,34 @@ impl Limits {
         let bucket = buckets.get_mut(name).expect("it was put in just now, if it was not there");
         bucket.asked_at = now;
         bucket.allocator.ask(holder, ask, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_types::traffic::LimitKey;
+
+    #[test]
+    fn one_limit_more_than_are_kept_is_answered_like_one_that_is_not_known() {
+        let limit = RateLimit {
+            source: leno_types::traffic::Source::default(),
+            port: None,
+            key: LimitKey::Workload,
+            requests: 1,
+            per: Duration::from_secs(1),
+            burst: 1,
+            is_global: true,
+        };
+        let limits = Limits::default();
+        let holders = |name: &str| limits.ask(name, &limit, (1, Ask { wanted: 1 })).holders;
+        for nth in 0..MAX_LIMITS {
+            assert_eq!(holders(&nth.to_string()), 1);
+        }
+        assert_eq!(holders("one more"), 0);
+        assert_eq!(limits.buckets().len(), MAX_LIMITS);
+        assert_eq!(holders("0"), 1, "those that are kept go on");
+        limits.buckets().get_mut("0").unwrap().asked_at -= LIMIT_IDLE;
+        assert_eq!(holders("one more"), 1, "in the place of one that nobody asks for");
     }
 }

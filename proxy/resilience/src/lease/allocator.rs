@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::{ASK_EVERY, Ask, Grant, LOST};
 
-/// Proxies that may share one limit; one more is leased nothing, and goes by itself.
+/// Proxies that may share one limit. One more is answered with no tokens, so that it does not go by itself:
+/// it refuses all but its first request on credit until one of the others has left or fallen silent.
 pub const MAX_HOLDERS: usize = 10_000;
 
 /// One global limit.
