@@ -1,7 +1,7 @@
 //! From a stream of a client's connection to one of a server's.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use leno_h2::{Client, Code, Head, Link, Piece, Stream, link};
@@ -28,7 +28,9 @@ pub async fn h2_to_h2<J: Judge>(
 ) -> Exchange {
     if call.is_extended_connect() && !order.mesh {
         // RFC 8441 section 3: not before the server has said that it takes it.
-        server.settled().await;
+        if let Err(failure) = settle(call, server, order.deadline).await {
+            return Exchange { failure: Some(failure), ..Exchange::new(Instant::now()) };
+        }
     }
     let mut relay = Relay {
         exchange: Exchange::new(Instant::now()),
@@ -47,6 +49,31 @@ pub async fn h2_to_h2<J: Judge>(
         Err(failure) => Err(failure),
     };
     relay.conclude(outcome)
+}
+
+/// Waits for the server's SETTINGS, as long as there is time and the client is there.
+async fn settle(
+    call: &mut Call,
+    server: &Client,
+    deadline: Option<Instant>,
+) -> Result<(), Failure> {
+    let deadline = [deadline, call.deadline()].into_iter().flatten().min();
+    let mut alarm = PooledAlarm::take();
+    let mut settled = pin!(server.settled());
+    poll_fn(|cx| {
+        if settled.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let client = call.stream().map(|stream| stream.poll_closed(cx));
+        if let Some(Poll::Ready(Some(reset))) = client {
+            return Poll::Ready(Err(client_reset(reset)));
+        }
+        match deadline {
+            Some(at) => alarm.poll_at(at, cx).map(|()| Err(timed_out(false, true, false))),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// The request's direction: `Sending ──(END_STREAM)──► Done`, or left to the link.
@@ -90,7 +117,9 @@ struct Relay<'r, 'a, J> {
 impl<J: Judge> Relay<'_, '_, J> {
     /// Sends the request's head.
     fn open(&mut self) -> Result<(), Failure> {
-        let takes = self.order.mesh || self.server.takes_connect_protocol();
+        // One that has closed says nothing of what it takes: no stream can be opened, which is retried.
+        let takes =
+            self.order.mesh || self.server.takes_connect_protocol() || !self.server.is_open();
         let checked = match self.call.check() {
             Ok(()) if self.call.is_extended_connect() && !takes => Err(HeadError::Connect),
             checked => checked,

@@ -398,6 +398,36 @@ fn extended_connect_waits_for_the_settings_of_a_new_connection() {
 }
 
 #[test]
+fn extended_connect_waits_no_longer_than_its_deadline_and_its_client() {
+    for leaves in [true, false] {
+        run(async move {
+            let deadline = (!leaves).then_some(Duration::from_secs(1));
+            let settings = Settings { deadline, ..Settings::default() };
+            let (user, accept) = h2_front(&settings);
+            // Nobody speaks at the other end.
+            let (near, _far) = tokio::io::duplex(settings.pipe);
+            let (server, driver) = leno_h2::client(near, &Rc::new(settings.h2.clone()));
+            spawn_local(driver.run());
+            let mut done = serve_h2_h2(settings, accept, server);
+            let mut extended = request("CONNECT", "/chat");
+            extended.push(b":protocol", b"websocket");
+            let mut up = user.open(&extended, false).unwrap();
+            let begun = tokio::time::Instant::now();
+            if leaves {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                up.reset(Code::CANCEL);
+            } else {
+                assert_eq!(up.head().await.unwrap().status(), Some(504));
+            }
+            let failure = done.recv().await.unwrap().failure.unwrap();
+            let place = if leaves { Place::Client } else { Place::Server };
+            assert_eq!(failure.place, place, "{failure:?}");
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        });
+    }
+}
+
+#[test]
 fn hosts_that_are_no_hosts_are_refused() {
     run(async {
         let (user, app, mut done) = h2_h2(Settings::default());
