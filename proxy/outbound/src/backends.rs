@@ -314,6 +314,13 @@ impl Backends {
         balancer.endpoints().any(|(remote, _)| !tried.contains(&remote.address))
     }
 
+    /// Endpoints that no shared connection is open to.
+    pub(crate) fn unconnected(&self) -> Vec<SocketAddr> {
+        let balancer = self.balancer.borrow();
+        let without = balancer.endpoints().filter(|(remote, _)| remote.clients.is_empty());
+        without.map(|(remote, _)| remote.address).collect()
+    }
+
     /// What policy says about requests that the application sends here.
     pub(crate) fn requests(&self) -> Rc<RequestPolicy> {
         Rc::clone(&self.requests.borrow())

@@ -65,7 +65,8 @@ pub(crate) async fn open(
 ) -> Result<Channel, OpenError> {
     let outside = remote.outside.as_ref().filter(|_| !own_tls);
     let place = Rc::new(remote.connections.try_enter().ok_or(OpenError::Full)?);
-    if shared.local.is_local(remote.address.ip()) {
+    // An endpoint outside proves who it is wherever its name leads: DNS is not to be believed.
+    if outside.is_none() && shared.local.is_local(remote.address.ip()) {
         return Ok(Channel::from(to_own_application(remote.address).await?).guarded(place));
     }
     if let Some(outside) = outside

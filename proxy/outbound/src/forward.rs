@@ -330,9 +330,16 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 
     async fn not_connected(&mut self, pick: &Pick<Remote>, error: &GetError) -> Option<Forwarded> {
-        // An idle one makes room.
-        if error.is_full() && self.tries < MAX_TRIES && self.backends.close_idle() {
-            return None;
+        if error.is_full() && self.tries < MAX_TRIES {
+            // An idle one makes room.
+            if self.backends.close_idle() {
+                return None;
+            }
+            // What a shared connection is open to needs none.
+            self.tried.extend(self.backends.unconnected());
+            if self.backends.has_others(&self.tried) {
+                return None;
+            }
         }
         tracing::debug!(%error, "endpoint left out");
         let (status, cause) = (error.status(), error.cause());

@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leno_balance::Pick;
-use leno_http::{Exchange, Failure, Judgement, Place, ResponseView, Ticket};
+use leno_http::{Cause, Exchange, Failure, Judgement, Place, ResponseView, Ticket};
 use leno_resilience::{Hedge, Step};
 use leno_telemetry::{Counter, Registry};
 use smallvec::SmallVec;
@@ -159,12 +159,17 @@ impl<R: Hedgeable> Attempts<'_, R> {
                     let mut runner = runners.swap_remove(at);
                     race.lose(&runners);
                     drop(runners);
+                    backends.opened(None);
                     let ended = (&mut runner.run).await;
                     return (runner.over(), race.last(copies, ended));
                 }
                 Event::Ended(at, ended) => {
                     let runner = runners.swap_remove(at);
                     race.count(&runner);
+                    backends.opened(match &ended {
+                        Ended::NotConnected(error) => Some(error.cause()),
+                        Ended::Exchanged(..) => None,
+                    });
                     let is_decided = runner.ticket.get();
                     let step = race.hedge.borrow_mut().ended(is_decided);
                     let pick = runner.over();
@@ -330,8 +335,11 @@ fn note<C>(shared: &Shared, pick: &Pick<Remote>, ended: &Ended<C>) {
                 pick.connect_failed(Instant::now());
             }
         }
-        Ended::Exchanged(_, done, _) => {
+        Ended::Exchanged(server, done, _) => {
             if let Some(failure) = done.failure.as_ref().filter(|f| f.place == Place::Server) {
+                if matches!(failure.cause, Cause::Stalled) {
+                    server.retire();
+                }
                 edge.error(failure.cause.label());
                 pick.failed(Instant::now());
                 pick.penalise(Instant::now());
