@@ -100,7 +100,7 @@ impl RateLimits {
             let keys = if said.key == LimitKey::Workload { 1 } else { MAX_KEYS };
             let state = match said.is_global {
                 true => {
-                    let of = Shared::of(said, &shared);
+                    let of = Shared::of(said, &shared, workers);
                     shared.push(Rc::clone(&of));
                     State::Shared(of)
                 }
@@ -205,12 +205,12 @@ impl RateLimits {
 
 impl Shared {
     /// The part of this limit, or the one that another port has of it already.
-    fn of(said: &RateLimit, known: &[Rc<Self>]) -> Rc<Self> {
+    fn of(said: &RateLimit, known: &[Rc<Self>], workers: u16) -> Rc<Self> {
         let name = said.shared_name();
         if let Some(known) = known.iter().find(|known| *known.name == *name) {
             return Rc::clone(known);
         }
-        let holder = RefCell::new(Holder::new(said.requests, said.per));
+        let holder = RefCell::new(Holder::new(said.requests, said.per, workers));
         Rc::new(Self { name: name.into(), holder })
     }
 }

@@ -51,9 +51,9 @@ struct Lease {
 }
 
 impl Holder {
-    /// A limit of which nothing is leased yet.
+    /// A limit of which nothing is leased yet, for one of this many workers of the proxy.
     #[must_use]
-    pub fn new(requests: u32, per: Duration) -> Self {
+    pub fn new(requests: u32, per: Duration, workers: u16) -> Self {
         let a_second = f64::from(requests) / per.as_secs_f64().max(1e-9);
         let most_credit = ((a_second * ASK_EVERY.as_secs_f64()) as u32).min(MAX_CREDIT);
         Self {
@@ -63,7 +63,8 @@ impl Holder {
             // A burst of its own would be one for each proxy.
             rate: Rate::new(requests, per, 1),
             alone: TokenBucket::default(),
-            holders: 1,
+            // Those of this proxy, until the control plane has said how many there are.
+            holders: u32::from(workers.max(1)),
             leases: [Lease::default(); MAX_LEASES],
             asked_at: None,
             is_asking: false,
