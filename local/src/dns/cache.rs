@@ -52,6 +52,10 @@ impl Cache {
             return;
         };
         let Ok(answer) = Message::from_vec(answer) else { return };
+        // What was asked for by one is everybody's from here on.
+        if !Message::from_vec(question).is_ok_and(|asked| asked.queries == answer.queries) {
+            return;
+        }
         let hold = holds(&answer).min(MAX_HOLD);
         if hold.is_zero() {
             return;

@@ -19,6 +19,8 @@ const RESOLVER_BOUND: Duration = Duration::from_secs(2);
 const MAX_RESOLVERS: usize = 3;
 /// Questions under way. Beyond it they fail at once, which clients repeat later.
 const MAX_QUESTIONS: usize = 128;
+/// Longest answer over UDP of a client that does not say that it takes more (RFC 1035 section 4.2.1).
+const DATAGRAM: usize = 512;
 /// Longest answer over UDP, in bytes (the field's limit).
 const MAX_DATAGRAM: usize = 65_535;
 
@@ -49,7 +51,9 @@ impl Upstreams {
     /// Passes a question on as it is and returns the answer as it is; over TCP when `stream`.
     /// None when nobody answers in time.
     pub async fn ask(&self, question: &[u8], stream: bool) -> Option<Vec<u8>> {
-        if let Some(known) = self.cache.get(question, Instant::now()) {
+        // What came over TCP may be too long for a datagram of a client that asked for no more.
+        let fits = |known: &Vec<u8>| stream || known.len() <= DATAGRAM;
+        if let Some(known) = self.cache.get(question, Instant::now()).filter(fits) {
             return Some(known);
         }
         let _permit = self.questions.try_acquire().ok()?;

@@ -163,12 +163,13 @@ impl Zone {
         Record::from_rdata(name, TTL_SECONDS, RData::CNAME(CNAME(target)))
     }
 
-    /// What a name outside of the mesh is to a meshed client: a service of its own namespace, else the
-    /// first by namespace. So its proxy knows by the address which name was meant.
+    /// What a name outside of the mesh is to a meshed client: a service of its own namespace, and of
+    /// no other, which would decide where it goes and whom it trusts. So its proxy knows by the
+    /// address which name was meant.
     fn outside_vips(&self, host: &str, client: IpAddr) -> Option<&Vec<IpAddr>> {
         let namespace = self.meshed.get(&client)?;
         let services = self.outside.get(host)?;
-        services.get(namespace).or_else(|| services.values().next())
+        services.get(namespace)
     }
 
     /// The record that goes with "no": how long it may be kept (RFC 2308).
@@ -383,7 +384,8 @@ mod tests {
         let name = "API.example.com.";
         assert_eq!(ask(name, RecordType::A, MESHED), "10.96.0.7");
         assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::7");
-        assert_eq!(ask(name, RecordType::A, ELSEWHERE), "10.96.0.8");
+        // Another namespace's service is nobody else's.
+        assert_eq!(ask(name, RecordType::A, ELSEWHERE), "elsewhere");
         // Neither to those without a proxy nor to the proxy, which has to find the place itself.
         assert_eq!(ask(name, RecordType::A, UNMESHED), "elsewhere");
         assert_eq!(ask_as(name, RecordType::A, (MESHED, true)), "elsewhere");
