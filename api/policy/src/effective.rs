@@ -53,7 +53,7 @@ pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
     let Some(retry) = &rule.retry else { return traffic };
     let before = traffic.retries.take();
     let attempts = retry.attempts.unwrap_or(1);
-    let free = Budget { percent: attempts * 100, ..Budget::default() };
+    let free = Budget { percent: attempts.saturating_mul(100), ..Budget::default() };
     // A moment before its end, so that a try that is late is told from a request that is over.
     let of_try =
         rule.timeouts.backend_request.map(|time| time.saturating_sub(MOMENT).max(time / 2));

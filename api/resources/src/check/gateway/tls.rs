@@ -79,8 +79,11 @@ fn validation(check: &mut Check<'_>, at: &Cursor<'_>, wanted: &TlsValidation) {
 fn subject_name(check: &mut Check<'_>, at: &Cursor<'_>, name: &SubjectAltName) {
     match (name.kind, &name.hostname, &name.uri) {
         (SubjectAltNameType::Hostname, Some(hostname), None) => {
-            let whole = hostname.strip_prefix("*.").unwrap_or(hostname);
-            host(check, &at.key("hostname"), whole);
+            if hostname.starts_with("*.") {
+                check.fail(&at.key("hostname"), "is a pattern: name the hosts one by one");
+            } else {
+                host(check, &at.key("hostname"), hostname);
+            }
         }
         (SubjectAltNameType::Uri, None, Some(uri)) => {
             let has_scheme = uri.split_once(':').is_some_and(|(scheme, rest)| {
