@@ -151,6 +151,8 @@ fn what_is_over_a_limit_is_refused(bed: &Bed) -> Result<()> {
 
 /// One of three endpoints is 20 times slower: so few requests go there that 99 of 100 do not see it.
 fn a_slow_endpoint_is_avoided(bed: &Bed) -> Result<()> {
+    // Not as the case of copies left it.
+    bed.policy_holds("uneven", "PeakEwma", "")?;
     let load = ["--url", "http://uneven/", "--rate", "300", "--connections", "4"];
     let warm = bed.lab.load("client", &[&load[..], &["--duration", "1s"]].concat())?.finish()?;
     ensure!(warm.errors == 0, "{warm:?}");
