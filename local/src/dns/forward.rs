@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket};
+use leno_names::{MAX_RESOLVERS, nameservers, over_tcp};
+use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -15,8 +15,6 @@ use super::cache::Cache;
 /// How long one resolver may take. Clients give up after five seconds, by then the next has been
 /// asked as well.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// Resolvers that are asked, one after the other: as many as the C library takes.
-const MAX_RESOLVERS: usize = 3;
 /// Questions under way. Beyond it they fail at once, which clients repeat later.
 const MAX_QUESTIONS: usize = 128;
 /// Longest answer over UDP of a client that does not say that it takes more (RFC 1035 section 4.2.1).
@@ -38,7 +36,7 @@ impl Upstreams {
     pub fn of_host() -> Self {
         // Without the file nothing but the mesh's own names can be resolved, here as on the host.
         let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-        Self::new(servers(&text))
+        Self::new(nameservers(&text))
     }
 
     /// These, in this order, and no more than three.
@@ -77,17 +75,6 @@ impl Upstreams {
     }
 }
 
-/// The `nameserver` lines of a resolv.conf(5).
-fn servers(text: &str) -> Vec<SocketAddr> {
-    let address = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let name = words.next().filter(|word| *word == "nameserver").and(words.next())?;
-        // A scope (`%eth0`) belongs to link-local resolvers, which std does not parse.
-        name.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 53))
-    };
-    text.lines().filter_map(address).take(MAX_RESOLVERS).collect()
-}
-
 async fn over_udp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -108,30 +95,9 @@ async fn over_udp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(server).await?;
-    let length = u16::try_from(question.len()).map_err(io::Error::other)?;
-    stream.write_u16(length).await?;
-    stream.write_all(question).await?;
-    let length = stream.read_u16().await?;
-    let mut answer = vec![0; usize::from(length)];
-    stream.read_exact(&mut answer).await?;
-    Ok(answer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn resolvers_are_read_as_the_c_library_does() {
-        let text = "# comment\nsearch lan\nnameserver 192.0.2.1\nnameserver 2001:db8::1\n\
-             nameserver fe80::1%eth0\nnameserver\noptions edns0\n";
-        assert_eq!(
-            servers(text),
-            ["192.0.2.1:53".parse().unwrap(), "[2001:db8::1]:53".parse().unwrap()]
-        );
-    }
 
     #[tokio::test]
     async fn an_answer_to_another_question_is_passed_over() {

@@ -50,7 +50,7 @@ impl Resolvers {
     /// Those of `/etc/resolv.conf`, as it is now.
     #[must_use]
     pub fn of_machine() -> Self {
-        Self::new(servers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()))
+        Self::new(nameservers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()))
     }
 
     /// These, in this order; no more than [`MAX_RESOLVERS`].
@@ -112,7 +112,12 @@ async fn over_udp(server: SocketAddr, question: &Question, bytes: &[u8]) -> Resu
     }
 }
 
-async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
+/// Asks one resolver over TCP (RFC 1035 section 4.2.2) and returns its answer as it is. Takes as long as
+/// the resolver does: the caller bounds it.
+///
+/// # Errors
+/// The connection fails, or the question is longer than 65,535 bytes.
+pub async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(question.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes()[..], question].concat()).await?;
@@ -122,11 +127,13 @@ async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The `nameserver` lines of a resolv.conf(5).
-fn servers(text: &str) -> Vec<SocketAddr> {
+/// The `nameserver` lines of a resolv.conf(5), [`MAX_RESOLVERS`] at most.
+#[must_use]
+pub fn nameservers(text: &str) -> Vec<SocketAddr> {
     let address = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let name = words.next().filter(|word| *word == "nameserver").and(words.next())?;
+        // A scope (`%eth0`) belongs to link-local resolvers, which std does not parse.
         name.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 53))
     };
     text.lines().filter_map(address).take(MAX_RESOLVERS).collect()
@@ -139,8 +146,8 @@ mod tests {
     #[test]
     fn resolvers_are_read_as_the_c_library_does() {
         let text = "# comment\nsearch lan\nnameserver 192.0.2.1\nnameserver 2001:db8::1\n\
-             nameserver\noptions edns0\nnameserver 192.0.2.2\nnameserver 192.0.2.3\n";
+             nameserver fe80::1%eth0\nnameserver\noptions edns0\nnameserver 192.0.2.2\nnameserver 192.0.2.3\n";
         let expected = ["192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.2:53"];
-        assert_eq!(servers(text), expected.map(|text| text.parse().unwrap()));
+        assert_eq!(nameservers(text), expected.map(|text| text.parse().unwrap()));
     }
 }

@@ -19,6 +19,6 @@ mod ask;
 mod keep;
 mod question;
 
-pub use ask::{AskError, MAX_RESOLVERS, Resolvers};
+pub use ask::{AskError, MAX_RESOLVERS, Resolvers, nameservers, over_tcp};
 pub use keep::{Counts, Found, MAX_NAMES, Names};
 pub use question::{MAX_ADDRESSES, PROXY_OPTION};
