@@ -26,15 +26,16 @@ pub async fn h2_to_h2<J: Judge>(
     server: &Client,
     order: &mut Order<'_, J>,
 ) -> Exchange {
+    let deadline = [order.deadline, call.deadline()].into_iter().flatten().min();
     if call.is_extended_connect() && !order.mesh {
         // RFC 8441 section 3: not before the server has said that it takes it.
-        if let Err(failure) = settle(call, server, order.deadline).await {
+        if let Err(failure) = settle(call, server, deadline).await {
             return Exchange { failure: Some(failure), ..Exchange::new(Instant::now()) };
         }
     }
     let mut relay = Relay {
         exchange: Exchange::new(Instant::now()),
-        deadline: [order.deadline, call.deadline()].into_iter().flatten().min(),
+        deadline,
         alarm: PooledAlarm::take(),
         call,
         server,
@@ -57,7 +58,6 @@ async fn settle(
     server: &Client,
     deadline: Option<Instant>,
 ) -> Result<(), Failure> {
-    let deadline = [deadline, call.deadline()].into_iter().flatten().min();
     let mut alarm = PooledAlarm::take();
     let mut settled = pin!(server.settled());
     poll_fn(|cx| {
