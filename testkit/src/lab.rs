@@ -233,6 +233,12 @@ impl Lab {
         command::success(&format!("{who}: {command:?}"), self.exec(who, command)?)
     }
 
+    /// What the proxy of `who` counts: its page of metrics.
+    pub fn metrics(&self, who: &str) -> Result<String> {
+        let url = "http://127.0.0.1:15020/metrics";
+        self.text(who, &["curl", "-sS", "--fail", "-m", "20", url])
+    }
+
     /// Starts a command as `who`.
     pub fn spawn(&self, who: &str, command: &[&str]) -> Result<Running> {
         Running::start(&mut self.as_workload(who, command)?)

@@ -98,9 +98,7 @@ fn a_mesh_changes_no_result() -> Result<()> {
     }))?;
     lab.explain(cases(("server", PORT), run).and_then(|verdicts| all_pass(&verdicts)))?;
     for (who, direction) in [("client", "outbound"), ("server", "inbound")] {
-        let url = "http://127.0.0.1:15020/metrics";
-        let metrics = lab.text(who, &["curl", "-sS", "--fail", "-m", "20", url])?;
-        statuses(&metrics, direction)?;
+        statuses(&lab.metrics(who)?, direction)?;
     }
     Ok(())
 }

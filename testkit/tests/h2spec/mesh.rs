@@ -55,8 +55,7 @@ fn run(suite: &Suite, lab: &Lab) -> Result<()> {
     })?;
     ensure!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     // It was mTLS that it passed.
-    let url = "http://127.0.0.1:15020/metrics";
-    let metrics = lab.text("client", &["curl", "-sS", "--fail", "-m", "20", url])?;
+    let metrics = lab.metrics("client")?;
     let meshed = |line: &str| {
         line.starts_with("leno_requests_total{direction=\"outbound\"")
             && line.contains("mtls=\"true\"")

@@ -73,8 +73,7 @@ fn what_the_mesh_does_not_know_is_refused_by_one_line(capture: Capture) -> Resul
     let named = lab.talk("client", &dns, &echoed)?;
     ensure!(named.failure().is_none(), "port 53: {named:?}");
     ensure!(asks(&lab, "free", &http, &[])? == "200", "the workload's own line did not win");
-    let url = "http://127.0.0.1:15020/metrics";
-    let metrics = lab.text("client", &["curl", "-sS", "-m", "10", url])?;
+    let metrics = lab.metrics("client")?;
     let counted = metrics.lines().find(|line| line.contains("cause=\"egress-denied\""));
     let counted = counted.with_context(|| metrics.clone())?;
     let count: f64 = counted.rsplit(' ').next().unwrap_or_default().parse()?;

@@ -174,7 +174,7 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     lab.explain(comes(&lab, "http://pay/", &format!("second {HOST} pay HTTP/1.1")))?;
     resolver.set(HOST, Says::Failure);
     lab.explain(wait::until("a name to be stale", LIMIT, || {
-        let metrics = metrics(&lab)?;
+        let metrics = lab.metrics("client")?;
         Ok(metrics.contains("\nleno_names_stale 1\n").then_some(()))
     }))?;
     let said = asks(&lab, "client", "http://pay/", &[])?;
@@ -184,11 +184,6 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     let remains = lab.remains()?;
     ensure!(remains.is_empty(), "left behind: {}", remains.join(", "));
     Ok(())
-}
-
-fn metrics(lab: &Lab) -> Result<String> {
-    let url = "http://127.0.0.1:15020/metrics";
-    lab.text("client", &["curl", "-sS", "-m", "10", url])
 }
 
 /// The application speaks in clear, and the server hears TLS for the right name.
@@ -202,7 +197,7 @@ fn over_tls(lab: &Lab, files: &Path) -> Result<()> {
     let authority = files.join("ca.crt").display().to_string();
     let said = asks(lab, "client", &format!("https://{HOST}/"), &["--cacert", &authority])?;
     ensure!(said == format!("first {HOST} {HOST} HTTP/2.0"), "its own TLS: {said}");
-    let metrics = metrics(lab)?;
+    let metrics = lab.metrics("client")?;
     let name = "leno_external_tls_handshakes_total ";
     let mut counts = metrics.lines().filter_map(|line| line.strip_prefix(name));
     ensure!(counts.any(|count| count != "0"), "{metrics}");
@@ -224,7 +219,7 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
         let expected = format!("503 {cause}; remedy=");
         ensure!(said.starts_with(&expected) && said.contains(remedy), "{service}: {said}");
     }
-    let metrics = metrics(lab)?;
+    let metrics = lab.metrics("client")?;
     for cause in ["external-unknown-authority", "external-wrong-name", "external-unresolved"] {
         ensure!(metrics.contains(&format!("cause=\"{cause}\"")), "{cause}: {metrics}");
     }

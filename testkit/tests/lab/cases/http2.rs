@@ -112,7 +112,7 @@ fn errors_of_the_mesh_are_grpc_statuses(lab: &Lab) -> Result<()> {
     ensure!(other.starts_with("HTTP/2 503"), "{other}");
     ensure!(other.contains("leno-error: "), "{other}");
     for (who, direction) in [("client", "outbound"), ("nginx", "inbound")] {
-        let metrics = metrics(lab, who)?;
+        let metrics = lab.metrics(who)?;
         let direction = format!("direction=\"{direction}\"");
         let counted = metrics.lines().any(|line| {
             line.starts_with("leno_grpc_responses_total")
@@ -122,11 +122,6 @@ fn errors_of_the_mesh_are_grpc_statuses(lab: &Lab) -> Result<()> {
         ensure!(counted, "no gRPC status of {who} in {metrics}");
     }
     Ok(())
-}
-
-/// What the proxy of a workload counts.
-fn metrics(lab: &Lab, who: &str) -> Result<String> {
-    lab.text(who, &["curl", "-sS", "--fail", "-m", "10", "http://127.0.0.1:15020/metrics"])
 }
 
 fn unmeshed_clients_are_served_http2(lab: &Lab) -> Result<()> {
@@ -154,7 +149,7 @@ fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
 
 /// TLS handshakes that the client's proxy has made.
 fn handshakes(lab: &Lab) -> Result<u64> {
-    let metrics = metrics(lab, "client")?;
+    let metrics = lab.metrics("client")?;
     let name = "leno_tls_handshakes_total{direction=\"outbound\"} ";
     let line = metrics.lines().find_map(|line| line.strip_prefix(name));
     line.context("no count of handshakes")?.parse().context("not a number")

@@ -199,7 +199,7 @@ fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
 /// Every series has its row, with the words of its HELP line, and there is no other row.
 fn the_reference_of_metrics_is_true(lab: &Lab) -> Result<()> {
     let url = "http://127.0.0.1:15020/metrics";
-    let proxy = lab.text("web", &["curl", "-sSf", "-m", "20", url])?;
+    let proxy = lab.metrics("web")?;
     let mut curl = Command::new("curl");
     curl.args(["-sSf", "-m", "20", url]);
     let controller = netns::inside(&lab.switch()?, || command::text(&mut curl, OPENSSL_LIMIT))?;

@@ -78,8 +78,7 @@ fn tls_of_the_applications_passes_as_it_is(lab: &Lab) -> Result<()> {
         ("444", None),
     ] {
         let counted = || -> Result<u64> {
-            let url = "http://127.0.0.1:15020/metrics";
-            let page = lab.text("client", &["curl", "-sS", "--fail", "-m", "20", url])?;
+            let page = lab.metrics("client")?;
             let count = metric.and_then(|name| page.lines().find_map(|l| l.strip_prefix(name)));
             Ok(count.map_or(Ok(0), str::parse)?)
         };

@@ -64,8 +64,7 @@ fn load(lab: &Lab, duration: &str) -> Result<(usize, f64)> {
 
 /// A number of a proxy's metrics.
 fn number(lab: &Lab, who: &str, name: &str) -> Result<f64> {
-    let url = "http://127.0.0.1:15020/metrics";
-    let metrics = lab.text(who, &["curl", "-sS", "-m", "10", url])?;
+    let metrics = lab.metrics(who)?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     Ok(line.with_context(|| format!("no {name} in {metrics}"))?.parse()?)
 }

@@ -197,7 +197,7 @@ fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
         until("b2", || banner(&lab, "bytes/9000"))?;
         lab.edit(&to("{name: nobody, port: 9000}"))?;
         until(REFUSED, || banner(&lab, "bytes/9000"))?;
-        let metrics = lab.text("client", &["curl", "-sS", "http://127.0.0.1:15020/metrics"])?;
+        let metrics = lab.metrics("client")?;
         ensure!(metrics.contains("cause=\"backend-invalid\""), "{metrics}");
         lab.edit(MESH)?;
         until("b1", || banner(&lab, "bytes/9000"))
