@@ -8,6 +8,7 @@ pub(crate) mod completion;
 pub(crate) mod demo;
 pub(crate) mod exec;
 pub(crate) mod explain;
+pub(crate) mod inject;
 pub(crate) mod stat;
 pub(crate) mod table;
 pub(crate) mod up;

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{analyze, bench, check, cleanup, completion, demo, exec, explain, stat, up};
+use commands::{analyze, bench, check, cleanup, completion, demo, exec, explain, inject, stat, up};
 
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
@@ -35,6 +35,8 @@ enum Command {
     Check(check::Check),
     Explain(explain::Explain),
     Analyze(analyze::Analyze),
+    Inject(inject::Inject),
+    Uninject(inject::Uninject),
     Demo(demo::Demo),
     Bench(bench::Bench),
     Cleanup(cleanup::Cleanup),
@@ -55,6 +57,8 @@ fn main() -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
         Command::Analyze(analyze) => analyze::run(&analyze),
+        Command::Inject(inject) => inject::inject(&inject),
+        Command::Uninject(uninject) => inject::uninject(&uninject),
         Command::Demo(demo) => demo::run(&demo),
         Command::Bench(bench) => bench::run(&bench),
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),

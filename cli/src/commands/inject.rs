@@ -1,0 +1,171 @@
+//! `leno inject` and `leno uninject`.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use leno_admission::{
+    DEFAULT_CONTROL, Enclosing, Format, Report, Said, Settings, Shape, Value, inject_document,
+    rewrite, uninject_document,
+};
+
+use super::print;
+
+/// Largest text read, in bytes: the manifests of a large cluster take a few MiB.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// Puts the proxy into the pods of a manifest, and prints it
+///
+/// Takes every kind that makes pods (Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet,
+/// ReplicationController, Job, CronJob), lists of them, and texts of several documents, in YAML or JSON.
+/// Everything else passes as it is written. A document that is changed is written anew: its order stays,
+/// its comments go. What became of each is said on standard error. Exits 1 where a proxy could not be put
+/// where it should be.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leno inject shop.yaml | kubectl apply -f -\n  \
+                  kubectl get -n shop deploy -o yaml | leno inject - | kubectl apply -f -\n  \
+                  leno inject --capture nftables -o json shop.yaml")]
+pub(crate) struct Inject {
+    #[command(flatten)]
+    text: Text,
+
+    /// The proxy's image
+    #[arg(long, value_name = "IMAGE", default_value_t = Settings::default().image)]
+    proxy_image: String,
+
+    /// The trust domain of the mesh
+    #[arg(long, value_name = "NAME", default_value = "cluster.local")]
+    trust_domain: String,
+
+    /// Where the control plane is
+    #[arg(long, value_name = "URL", default_value = DEFAULT_CONTROL)]
+    control: String,
+
+    /// How traffic is captured, where the pod does not say
+    #[arg(long, value_enum)]
+    capture: Option<Capture>,
+
+    /// As what the proxy runs
+    #[arg(long, value_enum, default_value_t = ShapeName::Sidecar)]
+    shape: ShapeName,
+}
+
+/// Takes the proxy out of the pods of a manifest, and prints it
+///
+/// The inverse of `leno inject`, for the same kinds and forms. What injection did not change passes as it
+/// is written.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leno uninject shop.yaml | kubectl apply -f -\n  \
+                  kubectl get -n shop deploy -o yaml | leno uninject - | kubectl apply -f -")]
+pub(crate) struct Uninject {
+    #[command(flatten)]
+    text: Text,
+}
+
+#[derive(Debug, Args)]
+struct Text {
+    /// The manifest; "-" reads standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// The form of output; without it, that of the input
+    #[arg(short, long, value_enum)]
+    output: Option<Form>,
+}
+
+/// Forms of a manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Yaml,
+    Json,
+}
+
+/// What `leno.dev/capture` may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Capture {
+    Auto,
+    Ebpf,
+    Nftables,
+    Iptables,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ShapeName {
+    /// A native sidecar, of Kubernetes 1.29 and later
+    Sidecar,
+    /// An ordinary container, first of all
+    Container,
+}
+
+pub(crate) fn inject(inject: &Inject) -> Result<bool> {
+    let settings = Settings {
+        image: inject.proxy_image.clone(),
+        trust_domain: inject.trust_domain.clone(),
+        control: inject.control.clone(),
+        shape: match inject.shape {
+            ShapeName::Sidecar => Shape::Sidecar,
+            ShapeName::Container => Shape::Container,
+        },
+        ..Settings::default()
+    };
+    let capture =
+        inject.capture.and_then(|one| Some(one.to_possible_value()?.get_name().to_owned()));
+    let enclosing = Enclosing { capture };
+    inject.text.run("injected", |document| inject_document(document, &settings, &enclosing))
+}
+
+pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
+    uninject.text.run("uninjected", uninject_document)
+}
+
+impl Text {
+    /// Whether all went well.
+    fn run(&self, done: &str, work: impl Fn(&mut Value) -> Vec<Report>) -> Result<bool> {
+        let name = if self.file == Path::new("-") {
+            "standard input".into()
+        } else {
+            self.file.to_string_lossy()
+        };
+        let text = self.read().with_context(|| format!("reading {name}"))?;
+        let wanted = self.output.map(|form| match form {
+            Form::Yaml => Format::Yaml,
+            Form::Json => Format::Json,
+        });
+        let mut reports = Vec::new();
+        let rewritten = rewrite(&text, wanted, |document| {
+            let new = work(document);
+            let changed = new.iter().any(|report| report.said == Said::Changed);
+            reports.extend(new);
+            changed
+        });
+        let rewritten = rewritten.with_context(|| name.clone().into_owned())?;
+        print(&rewritten)?;
+        if reports.is_empty() {
+            eprintln!("{name}: nothing in it makes pods");
+        }
+        for Report { object, said } in &reports {
+            match said {
+                Said::Changed => eprintln!("{object}: {done}"),
+                Said::Left(reason) => eprintln!("{object}: left as it is: {reason}"),
+                Said::Failed(reason) => eprintln!("{object}: not {done}: {reason}"),
+            }
+        }
+        Ok(!reports.iter().any(|report| matches!(report.said, Said::Failed(_))))
+    }
+
+    fn read(&self) -> Result<String> {
+        let mut text = String::new();
+        let limit = MAX_BYTES + 1;
+        let length = if self.file == Path::new("-") {
+            io::stdin().lock().take(limit).read_to_string(&mut text)?
+        } else {
+            File::open(&self.file)?.take(limit).read_to_string(&mut text)?
+        };
+        if length as u64 > MAX_BYTES {
+            bail!("it is larger than {MAX_BYTES} bytes");
+        }
+        Ok(text)
+    }
+}

@@ -1,0 +1,126 @@
+//! The proxy's container, and what it mounts.
+
+use leno_types::ports::{ADMIN, PROXY_UID};
+
+use crate::probes::{Probes, VARIABLE};
+use crate::settings::{Settings, Shape};
+use crate::value::Value;
+use crate::{CONTAINER, ROOTS, ROOTS_KEY, TOKEN_VOLUME};
+
+/// Whom the token is for.
+const AUDIENCE: &str = "leno";
+/// How long a token holds, in seconds; the kubelet replaces it at 80 %.
+const TOKEN_LIFETIME_S: u32 = 3600;
+const TOKEN_PATH: &str = "/var/run/leno/token";
+const ROOTS_PATH: &str = "/var/run/leno/roots";
+/// How often the kubelet asks whether the proxy is ready, and how often it may not be: two minutes, in
+/// which a control plane that restarts is back.
+const START_PERIOD_S: u32 = 1;
+const START_FAILURES: u32 = 120;
+
+/// The container.
+pub(crate) fn container(settings: &Settings, probes: &Probes) -> Value {
+    let mut container =
+        Value::from([("name", CONTAINER.into()), ("image", settings.image.as_str().into())]);
+    if let Some(policy) = &settings.pull_policy {
+        container.set("imagePullPolicy", policy.as_str());
+    }
+    if settings.shape == Shape::Sidecar {
+        container.set("restartPolicy", "Always");
+    }
+    container.set("env", environment(settings, probes));
+    let port = Value::from([("name", "leno-admin".into()), ("containerPort", admin())]);
+    container.set("ports", [port]);
+    match settings.shape {
+        Shape::Sidecar => container.set("startupProbe", ready()),
+        Shape::Container => container.set("lifecycle", lifecycle()),
+    }
+    container.set("resources", settings.resources.value());
+    container.set("securityContext", security());
+    container.set("terminationMessagePolicy", "FallbackToLogsOnError");
+    container.set("volumeMounts", [mount(TOKEN_VOLUME, TOKEN_PATH), mount(ROOTS, ROOTS_PATH)]);
+    container
+}
+
+/// The volumes that it mounts.
+pub(crate) fn volumes() -> [Value; 2] {
+    let token = Value::from([
+        ("path", "token".into()),
+        ("audience", AUDIENCE.into()),
+        ("expirationSeconds", TOKEN_LIFETIME_S.into()),
+    ]);
+    let source = Value::from([("serviceAccountToken", token)]);
+    let projected = Value::from([("sources", [source].into())]);
+    let roots = Value::from([("name", ROOTS.into())]);
+    [
+        [("name", TOKEN_VOLUME.into()), ("projected", projected)].into(),
+        [("name", ROOTS.into()), ("configMap", roots)].into(),
+    ]
+}
+
+fn environment(settings: &Settings, probes: &Probes) -> Value {
+    let said =
+        |name: &str, value: &str| Value::from([("name", name.into()), ("value", value.into())]);
+    let field = |name: &str, path: &str| {
+        let path = Value::from([("fieldPath", path.into())]);
+        Value::from([("name", name.into()), ("valueFrom", [("fieldRef", path)].into())])
+    };
+    let mut all = vec![
+        field("LENO_NAME", "metadata.name"),
+        field("LENO_NAMESPACE", "metadata.namespace"),
+        field("LENO_SERVICE_ACCOUNT", "spec.serviceAccountName"),
+        said("LENO_TRUST_DOMAIN", &settings.trust_domain),
+        said("LENO_CONTROL", &settings.control),
+        said("LENO_ROOTS", &format!("{ROOTS_PATH}/{ROOTS_KEY}")),
+        said("LENO_TOKEN", &format!("{TOKEN_PATH}/token")),
+    ];
+    if let Some(log) = &settings.log {
+        all.push(said("LENO_LOG", &log.replace('$', "$$")));
+    }
+    if !probes.is_empty() {
+        all.push(said(VARIABLE, &probes.text()));
+    }
+    Value::List(all)
+}
+
+/// The proxy is ready once it has an identity and listens.
+fn ready() -> Value {
+    let get = Value::from([("path", "/ready".into()), ("port", admin())]);
+    Value::from([
+        ("httpGet", get),
+        ("periodSeconds", START_PERIOD_S.into()),
+        ("failureThreshold", START_FAILURES.into()),
+    ])
+}
+
+/// The hooks of an ordinary container: the kubelet starts the next one when the first is over, and
+/// tells the proxy to end when the second is.
+fn lifecycle() -> Value {
+    let run = |what: &str| {
+        let command = Value::texts([CONTAINER, "--hook", what]);
+        Value::from([("exec", [("command", command)].into())])
+    };
+    Value::from([("postStart", run("started")), ("preStop", run("ending"))])
+}
+
+/// What Pod Security calls `restricted`, said in full.
+fn security() -> Value {
+    Value::from([
+        ("allowPrivilegeEscalation", false.into()),
+        ("capabilities", [("drop", Value::texts(["ALL"]))].into()),
+        ("privileged", false.into()),
+        ("readOnlyRootFilesystem", true.into()),
+        ("runAsGroup", PROXY_UID.into()),
+        ("runAsNonRoot", true.into()),
+        ("runAsUser", PROXY_UID.into()),
+        ("seccompProfile", [("type", "RuntimeDefault".into())].into()),
+    ])
+}
+
+fn mount(volume: &str, path: &str) -> Value {
+    [("name", volume.into()), ("mountPath", path.into()), ("readOnly", true.into())].into()
+}
+
+fn admin() -> Value {
+    u32::from(ADMIN).into()
+}

@@ -1,0 +1,339 @@
+//! Puts the proxy into a pod.
+
+use std::fmt;
+
+use leno_resources::{CAPTURE_ANNOTATION, INJECT_ANNOTATION};
+use leno_types::ports::PROXY_UID;
+
+use crate::container::{container, volumes};
+use crate::probes::Probes;
+use crate::settings::{Settings, Shape};
+use crate::value::Value;
+use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, ports};
+
+/// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
+/// not there, and the annotations, by name, with commas between.
+pub(crate) const RECORD: &str = "leno.dev/injected";
+/// Which container `kubectl logs` and `exec` mean (Kubernetes' own).
+pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// What a pod that the kubelet has from a file bears (Kubernetes' own).
+const MIRROR: &str = "kubernetes.io/config.mirror";
+/// What `leno.dev/capture` may say.
+const CAPTURES: [&str; 4] = ["auto", "ebpf", "nftables", "iptables"];
+
+/// What became of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has a proxy now.
+    Injected,
+    /// It is as it was.
+    Left(Left),
+}
+
+/// Why a pod is left as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It has a proxy already.
+    Meshed,
+    /// It says so.
+    Disabled,
+    /// Its connections are its node's.
+    HostNetwork,
+    /// The kubelet has it from a file, not from the API server.
+    Mirror,
+    /// It runs on Windows.
+    Windows,
+    /// It would not end for a proxy that is an ordinary container.
+    Ends,
+}
+
+/// Why a pod cannot be injected. It is unchanged then.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum InjectError {
+    /// It is no pod, or a part of it is not what it should be.
+    #[error("{0} is not {1}")]
+    Form(&'static str, &'static str),
+    /// A label or an annotation of ours says what it cannot say.
+    #[error("the annotation or label {name}: {reason}")]
+    Annotation {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// One of its volumes is called as one of the proxy's.
+    #[error(
+        "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
+    )]
+    Volume(&'static str),
+    /// One of its containers listens where the proxy does.
+    #[error(
+        "its container {container} has the port {port}, on which the proxy listens: use another"
+    )]
+    Port {
+        /// The container's name.
+        container: String,
+        /// The port.
+        port: u16,
+    },
+    /// One of its containers runs as the proxy does, so that its connections would be taken for the
+    /// proxy's own.
+    #[error("{0} runs as user {PROXY_UID}, which is the proxy's: use another")]
+    User(String),
+    /// A probe names a port that its container does not have.
+    #[error("the {probe} of its container {container} asks port {}, which the container does not name", said(.port))]
+    ProbePort {
+        /// The container's name.
+        container: String,
+        /// The probe's field.
+        probe: &'static str,
+        /// What it says of the port.
+        port: Value,
+    },
+}
+
+/// What is around a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Enclosing {
+    /// What its namespace says of `leno.dev/capture`.
+    pub capture: Option<String>,
+}
+
+/// Puts the proxy into a pod or the template of one.
+///
+/// # Errors
+/// [`InjectError`] where the pod cannot be what it asks for.
+pub fn inject(
+    pod: &mut Value,
+    settings: &Settings,
+    enclosing: &Enclosing,
+) -> Result<Outcome, InjectError> {
+    let settings = settings.of_pod(pod)?;
+    if let Some(left) = left(pod, &settings)? {
+        return Ok(Outcome::Left(left));
+    }
+    check(pod)?;
+    let mut injected = pod.clone();
+    let spec = injected.get_mut("spec").ok_or(InjectError::Form("spec", "a map"))?;
+    let mut probes = Probes::default();
+    each_container(spec, |container| probes.take(container))?;
+
+    let mut made = Vec::new();
+    let first = default_container(spec);
+    let proxy = container(&settings, &probes);
+    let (list, new) = match settings.shape {
+        Shape::Sidecar => spec.list_in("initContainers"),
+        Shape::Container => spec.list_in("containers"),
+    };
+    list.insert(0, proxy);
+    if new {
+        made.push("initContainers");
+    }
+    let (list, new) = spec.list_in("volumes");
+    list.extend(volumes());
+    if new {
+        made.push("volumes");
+    }
+    annotate(&mut injected, (&settings, enclosing), first, made);
+    *pod = injected;
+    Ok(Outcome::Injected)
+}
+
+/// What has to be done to `before` for it to be `after`, as a JSON patch (RFC 6902) of whole fields.
+#[must_use]
+pub fn patch(before: &Value, after: &Value) -> Value {
+    const FIELDS: [&[&str]; 5] = [
+        &["metadata"],
+        &["metadata", "annotations"],
+        &["spec", "initContainers"],
+        &["spec", "containers"],
+        &["spec", "volumes"],
+    ];
+    let mut changes = Vec::new();
+    let whole = before.get("metadata").is_none();
+    for path in FIELDS {
+        // A part of what is new as a whole, or the whole where parts are enough.
+        if path.first() == Some(&"metadata") && whole != (path.len() == 1) {
+            continue;
+        }
+        let (old, new) = (before.at(path), after.at(path));
+        if old == new {
+            continue;
+        }
+        let pointer = path.iter().fold(String::new(), |at, field| at + "/" + field);
+        let change = match new {
+            // Adds a field, or replaces it.
+            Some(new) => {
+                vec![("op", "add".into()), ("path", pointer.into()), ("value", new.clone())]
+            }
+            None => vec![("op", "remove".into()), ("path", pointer.into())],
+        };
+        let change = change.into_iter().map(|(name, value)| (name.to_owned(), value));
+        changes.push(Value::Map(change.collect()));
+    }
+    Value::List(changes)
+}
+
+/// What a pod says of something by a label or, where no label does, by an annotation.
+fn setting<'p>(pod: &'p Value, name: &str) -> Option<&'p Value> {
+    let of = |map| pod.at(&["metadata", map]).and_then(|map| map.get(name));
+    of("labels").or_else(|| of("annotations"))
+}
+
+fn one_of<'p>(
+    pod: &'p Value,
+    name: &str,
+    allowed: &[&'static str],
+) -> Result<Option<&'p str>, InjectError> {
+    let Some(given) = setting(pod, name) else { return Ok(None) };
+    let text = given.text().filter(|text| allowed.contains(text));
+    let reason = || format!("{} is none of {}", said(given), allowed.join(", "));
+    let wrong = || InjectError::Annotation { name: name.to_owned(), reason: reason() };
+    text.map(Some).ok_or_else(wrong)
+}
+
+/// Why the pod is left as it is, where it is.
+fn left(pod: &Value, settings: &Settings) -> Result<Option<Left>, InjectError> {
+    let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
+    let mut containers = spec.list("containers").iter().chain(spec.list("initContainers"));
+    let on_windows = || {
+        let system = spec.at(&["os", "name"]);
+        let node = spec.get("nodeSelector").and_then(|node| node.get("kubernetes.io/os"));
+        system.or(node).and_then(Value::text) == Some("windows")
+    };
+    let ends = || {
+        let policy = spec.get("restartPolicy").and_then(Value::text);
+        settings.shape == Shape::Container && matches!(policy, Some("Never" | "OnFailure"))
+    };
+    let annotations = pod.at(&["metadata", "annotations"]);
+    let asked = one_of(pod, INJECT_ANNOTATION, &["enabled", "disabled"])?;
+    one_of(pod, CAPTURE_ANNOTATION, &CAPTURES)?;
+    let reasons = [
+        (
+            containers.any(|one| one.get("name").and_then(Value::text) == Some(CONTAINER)),
+            Left::Meshed,
+        ),
+        (asked == Some("disabled"), Left::Disabled),
+        (matches!(spec.get("hostNetwork"), Some(Value::Bool(true))), Left::HostNetwork),
+        (annotations.is_some_and(|all| all.get(MIRROR).is_some()), Left::Mirror),
+        (on_windows(), Left::Windows),
+        (ends(), Left::Ends),
+    ];
+    Ok(reasons.into_iter().find_map(|(holds, left)| holds.then_some(left)))
+}
+
+/// Whether the pod can have a proxy.
+fn check(pod: &Value) -> Result<(), InjectError> {
+    let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
+    let maps = [("metadata", pod.get("metadata")), ("spec", Some(spec))];
+    let annotations = pod.at(&["metadata", "annotations"]);
+    for (name, map) in maps.into_iter().chain([("metadata.annotations", annotations)]) {
+        if map.is_some_and(|map| !matches!(map, Value::Map(_))) {
+            return Err(InjectError::Form(name, "a map"));
+        }
+    }
+    for list in ["containers", "initContainers", "volumes"] {
+        if spec.get(list).is_some_and(|given| !matches!(given, Value::List(_))) {
+            return Err(InjectError::Form(list, "a list"));
+        }
+    }
+    if spec.list("containers").is_empty() {
+        return Err(InjectError::Form("containers", "a list of at least one"));
+    }
+    for own in [TOKEN_VOLUME, ROOTS] {
+        let same = |volume: &Value| volume.get("name").and_then(Value::text) == Some(own);
+        if spec.list("volumes").iter().any(same) {
+            return Err(InjectError::Volume(own));
+        }
+    }
+    let runs_as_proxy = |of: &Value| {
+        of.at(&["securityContext", "runAsUser"]).and_then(Value::number) == Some(PROXY_UID.into())
+    };
+    if runs_as_proxy(spec) {
+        return Err(InjectError::User("it".to_owned()));
+    }
+    for container in spec.list("initContainers").iter().chain(spec.list("containers")) {
+        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
+        if runs_as_proxy(container) {
+            return Err(InjectError::User(format!("its container {name}")));
+        }
+        if let Some(port) = ports::taken(container) {
+            return Err(InjectError::Port { container: name, port });
+        }
+    }
+    Ok(())
+}
+
+/// Does something to every container that a probe may be of.
+pub(crate) fn each_container<E>(
+    spec: &mut Value,
+    mut work: impl FnMut(&mut Value) -> Result<(), E>,
+) -> Result<(), E> {
+    for list in ["initContainers", "containers"] {
+        if let Some(Value::List(containers)) = spec.get_mut(list) {
+            containers.iter_mut().try_for_each(&mut work)?;
+        }
+    }
+    Ok(())
+}
+
+/// The container that people mean who name none: the first.
+fn default_container(spec: &Value) -> Option<String> {
+    let first = spec.list("containers").first()?;
+    first.get("name").and_then(Value::text).map(str::to_owned)
+}
+
+/// Says in annotations what was done.
+fn annotate(
+    pod: &mut Value,
+    (settings, enclosing): (&Settings, &Enclosing),
+    first: Option<String>,
+    mut made: Vec<&'static str>,
+) {
+    let mut all = Vec::new();
+    if let (None, Some(capture)) = (setting(pod, CAPTURE_ANNOTATION), &enclosing.capture) {
+        all.push((CAPTURE_ANNOTATION, capture.clone()));
+        made.push("capture");
+    }
+    let said = pod.at(&["metadata", "annotations", DEFAULT_CONTAINER]).is_some();
+    if let (Shape::Container, false, Some(first)) = (settings.shape, said, first) {
+        all.push((DEFAULT_CONTAINER, first));
+        made.push("default-container");
+    }
+    for map in ["metadata", "annotations"] {
+        let path: &[&str] = if map == "metadata" { &["metadata"] } else { &["metadata", map] };
+        if pod.at(path).is_some() {
+            continue;
+        }
+        made.push(map);
+        match pod.get_mut("metadata") {
+            Some(metadata) => metadata.set(map, Value::map()),
+            None => pod.set(map, Value::map()),
+        }
+    }
+    all.push((RECORD, made.join(",")));
+    let annotations = pod.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations"));
+    if let Some(annotations) = annotations {
+        all.into_iter().for_each(|(name, text)| annotations.set(name, text));
+    }
+}
+
+fn said(value: &Value) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Meshed => "it has a proxy already",
+            Self::Disabled => "it says leno.dev/inject: disabled",
+            Self::HostNetwork => "it shares its node's network",
+            Self::Mirror => "its node has it from a file",
+            Self::Windows => "it runs on Windows",
+            Self::Ends => {
+                "it is to end, and would not with a proxy that is an ordinary container: \
+                 use a native sidecar (Kubernetes 1.29)"
+            }
+        })
+    }
+}

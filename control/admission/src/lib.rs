@@ -1,0 +1,42 @@
+//! The proxy put into pods, and taken out of them again; no I/O.
+//!
+//! [`inject`] takes a pod, or the template of one, and adds what makes it a pod of the mesh: the
+//! proxy's container, what it mounts, and probes that reach the application through it. [`uninject`]
+//! is its exact inverse. [`rewrite`] does either to every pod template in a text of YAML or JSON and
+//! leaves everything else as it is written.
+//!
+//! ```text
+//! text ─► documents ─► pod templates ─► inject ─► text       leno inject, leno uninject
+//! review ─► pod ─────────────────────► inject ─► JSON patch  the controller's webhook
+//! ```
+//!
+//! It does not know the fields of pods that it does not touch, so that none is lost: a pod is a
+//! [`Value`], not a struct. It does not know who asks, nor does it see a client of Kubernetes.
+//!
+//! Read first: [`inject`], [`Settings`], [`Outcome`], [`rewrite`].
+
+mod container;
+mod inject;
+mod ports;
+mod probes;
+mod settings;
+mod stream;
+mod uninject;
+mod value;
+mod workload;
+
+pub use inject::{Enclosing, InjectError, Left, Outcome, inject, patch};
+pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape};
+pub use stream::{Format, StreamError, rewrite};
+pub use uninject::{UninjectError, uninject};
+pub use value::Value;
+pub use workload::{Report, Said, inject_document, uninject_document};
+
+/// The name of the proxy's container.
+pub const CONTAINER: &str = "leno-proxy";
+/// The volume with the token that the proxy shows the control plane.
+pub const TOKEN_VOLUME: &str = "leno-token";
+/// The volume, and the ConfigMap in it, with the roots that the proxy checks the control plane by.
+pub const ROOTS: &str = "leno-roots";
+/// The field of that ConfigMap.
+pub const ROOTS_KEY: &str = "roots.pem";

@@ -1,0 +1,171 @@
+//! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
+
+use crate::inject::InjectError;
+use crate::value::Value;
+
+/// Where the control plane is in a cluster.
+pub const DEFAULT_CONTROL: &str = "https://leno-controller.leno-system.svc:15010";
+
+/// What begins the annotations by which a pod sets something of its proxy.
+const OWN: &str = "leno.dev/proxy-";
+const CPU_REQUEST: &str = "leno.dev/proxy-cpu-request";
+const CPU_LIMIT: &str = "leno.dev/proxy-cpu-limit";
+const MEMORY_REQUEST: &str = "leno.dev/proxy-memory-request";
+const MEMORY_LIMIT: &str = "leno.dev/proxy-memory-limit";
+const LOG: &str = "leno.dev/proxy-log";
+const KNOWN: [&str; 5] = [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG];
+
+/// Longest value of an annotation of ours: a filter of the log takes a line.
+const MAX_VALUE: usize = 256;
+
+/// What is set for all proxies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The proxy's image.
+    pub image: String,
+    /// When the image is pulled, as Kubernetes calls it; without it, as Kubernetes has it.
+    pub pull_policy: Option<String>,
+    /// The trust domain of the mesh.
+    pub trust_domain: String,
+    /// Where the control plane is, an `https` URL.
+    pub control: String,
+    /// What the proxy may use.
+    pub resources: Resources,
+    /// What it logs; without it, as the proxy has it.
+    pub log: Option<String>,
+    /// As what it runs.
+    pub shape: Shape,
+}
+
+/// As what the proxy runs beside the application.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// An init container that goes on: it starts before and ends after everything else (Kubernetes
+    /// 1.29).
+    #[default]
+    Sidecar,
+    /// The first of the ordinary containers, with hooks that hold back the others and its own end.
+    Container,
+}
+
+/// Quantities, as Kubernetes writes them; nothing is said of what is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// What the scheduler sets aside.
+    pub cpu_request: Option<String>,
+    /// What it is throttled at. None by default: a throttled proxy throttles its application.
+    pub cpu_limit: Option<String>,
+    /// What the scheduler sets aside.
+    pub memory_request: Option<String>,
+    /// What it is ended at; half of it is the proxy's own budget.
+    pub memory_limit: Option<String>,
+}
+
+impl Default for Resources {
+    fn default() -> Self {
+        let some = |text: &str| Some(text.to_owned());
+        Self {
+            cpu_request: some("10m"),
+            cpu_limit: None,
+            memory_request: some("16Mi"),
+            memory_limit: some("128Mi"),
+        }
+    }
+}
+
+impl Default for Settings {
+    /// An image of this version without a registry, and the control plane where `leno install` puts
+    /// it.
+    fn default() -> Self {
+        Self {
+            image: concat!("leno-proxy:", env!("CARGO_PKG_VERSION")).to_owned(),
+            pull_policy: None,
+            trust_domain: "cluster.local".to_owned(),
+            control: DEFAULT_CONTROL.to_owned(),
+            resources: Resources::default(),
+            log: None,
+            shape: Shape::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The same with what a pod says in its annotations.
+    pub(crate) fn of_pod(&self, pod: &Value) -> Result<Self, InjectError> {
+        let mut settings = self.clone();
+        let annotations = pod.at(&["metadata", "annotations"]).map_or(&[][..], Value::fields);
+        for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(OWN)) {
+            let wrong = |reason: String| InjectError::Annotation { name: name.clone(), reason };
+            let text = value.text().filter(|text| !text.is_empty() && text.len() <= MAX_VALUE);
+            let Some(text) = text else {
+                return Err(wrong(format!("is not a text of 1 to {MAX_VALUE} bytes")));
+            };
+            let field = match name.as_str() {
+                CPU_REQUEST => &mut settings.resources.cpu_request,
+                CPU_LIMIT => &mut settings.resources.cpu_limit,
+                MEMORY_REQUEST => &mut settings.resources.memory_request,
+                MEMORY_LIMIT => &mut settings.resources.memory_limit,
+                LOG => {
+                    settings.log = Some(text.to_owned());
+                    continue;
+                }
+                _ => return Err(wrong(format!("is not known: use {}", KNOWN.join(", ")))),
+            };
+            if !is_quantity(text) {
+                return Err(wrong(format!("{text:?} is not a quantity such as 100m or 64Mi")));
+            }
+            *field = Some(text.to_owned());
+        }
+        Ok(settings)
+    }
+}
+
+impl Resources {
+    /// The field of a container.
+    pub(crate) fn value(&self) -> Value {
+        let of = |cpu: &Option<String>, memory: &Option<String>| {
+            let mut map = Value::map();
+            for (name, quantity) in [("cpu", cpu), ("memory", memory)] {
+                if let Some(quantity) = quantity {
+                    map.set(name, quantity.as_str());
+                }
+            }
+            map
+        };
+        let mut resources = Value::map();
+        let requests = of(&self.cpu_request, &self.memory_request);
+        let limits = of(&self.cpu_limit, &self.memory_limit);
+        for (name, quantities) in [("requests", requests), ("limits", limits)] {
+            if !quantities.fields().is_empty() {
+                resources.set(name, quantities);
+            }
+        }
+        resources
+    }
+}
+
+/// Whether a text is a quantity, as Kubernetes writes them: digits, perhaps a fraction, perhaps a unit.
+fn is_quantity(text: &str) -> bool {
+    const UNITS: [&str; 15] =
+        ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "u"];
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = &text[number.len()..];
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits(whole) && digits(fraction) && UNITS.contains(&unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantity_is_a_number_with_a_unit_of_kubernetes() {
+        for good in ["1", "10m", "0.5", "64Mi", "1.5Gi", "100k"] {
+            assert!(is_quantity(good), "{good}");
+        }
+        for bad in ["", "m", "-1", "1.", ".5", "64MB", "64 Mi", "1e", "Mi64"] {
+            assert!(!is_quantity(bad), "{bad}");
+        }
+    }
+}

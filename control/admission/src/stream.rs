@@ -1,0 +1,181 @@
+//! Texts of several documents, in YAML or JSON: what is not changed stays as it is written.
+
+use serde::Deserialize;
+
+use crate::value::Value;
+
+/// Deepest nesting of a document: a pod's takes about 12.
+const MAX_DEPTH: usize = 64;
+/// Most values and keys in one document: a list of 10,000 pods in full has fewer.
+const MAX_NODES: usize = 4_000_000;
+/// Most values that aliases may add: anchors spare typing, they are no way to make data.
+const MAX_ALIASED_EVENTS: usize = 100_000;
+
+/// The form of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// YAML, with `---` between documents.
+    Yaml,
+    /// JSON, one value after the other.
+    Json,
+}
+
+/// Why a text cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// A document is not YAML, or larger than any honest one.
+    #[error("the document that begins at line {line}: {reason}")]
+    Yaml {
+        /// The line of the text, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The text begins as JSON and does not go on so.
+    #[error("the text is not JSON")]
+    Json(#[source] serde_json::Error),
+    /// A changed document cannot be written.
+    #[error("a document cannot be written as YAML: {0}")]
+    Write(String),
+}
+
+/// Gives every document of a text to `work`, which says whether it has changed it, and returns the
+/// text with the changes. Documents that were not changed stay as they are written, comments and all,
+/// unless they are to be in another form than they are (`wanted`).
+///
+/// # Errors
+/// [`StreamError`] where a document cannot be read.
+pub fn rewrite(
+    text: &str,
+    wanted: Option<Format>,
+    mut work: impl FnMut(&mut Value) -> bool,
+) -> Result<String, StreamError> {
+    if let Some(values) = json(text) {
+        return rewrite_json(text, values, wanted, work);
+    }
+    let wanted = wanted.unwrap_or(Format::Yaml);
+    let mut out = String::new();
+    for document in documents(text) {
+        let mut value = read(&document)?;
+        let changed = work(&mut value);
+        match wanted {
+            Format::Yaml if !changed => out += document.text,
+            Format::Json if matches!(value, Value::Null) => {}
+            Format::Json => out += &(written_json(&value)? + "\n"),
+            Format::Yaml => {
+                if document.marked {
+                    out += "---\n";
+                }
+                out += &written(&value)?;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The values of a text that is JSON.
+fn json(text: &str) -> Option<Vec<Value>> {
+    // YAML has maps in braces, too: what is no JSON is read as YAML.
+    let begins = text.trim_start().starts_with(['{', '[']);
+    let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    begins.then(|| values.collect::<Result<Vec<_>, _>>().ok()).flatten()
+}
+
+fn rewrite_json(
+    text: &str,
+    mut values: Vec<Value>,
+    wanted: Option<Format>,
+    mut work: impl FnMut(&mut Value) -> bool,
+) -> Result<String, StreamError> {
+    // Each of them, whatever came of the one before.
+    let changed = values.iter_mut().map(&mut work).fold(false, |all, one| all | one);
+    let as_yaml = wanted == Some(Format::Yaml);
+    if !changed && !as_yaml {
+        return Ok(text.to_owned());
+    }
+    let mut out = String::new();
+    for (at, value) in values.iter().enumerate() {
+        if as_yaml {
+            out += if at > 0 { "---\n" } else { "" };
+            out += &written(value)?;
+        } else {
+            out += &(written_json(value)? + "\n");
+        }
+    }
+    Ok(out)
+}
+
+/// One document of a YAML text, as it is written, its marker included.
+struct Document<'t> {
+    text: &'t str,
+    /// The line that it begins at, from 1.
+    line: usize,
+    /// Whether it begins with `---`.
+    marked: bool,
+}
+
+/// Splits a text at the lines that begin with `---`: nothing inside of a document can (YAML 1.2,
+/// section 9.1.2).
+fn documents(text: &str) -> Vec<Document<'_>> {
+    let mut starts = vec![(0, 1)];
+    let mut at = 0;
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let marks = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.trim_start() != rest || rest.is_empty());
+        if marks && at > 0 {
+            starts.push((at, number + 1));
+        }
+        at += line.len();
+    }
+    let ends = starts.iter().skip(1).map(|(at, _)| *at).chain([text.len()]);
+    let documents = starts.iter().zip(ends).map(|(&(at, line), end)| {
+        let text = &text[at..end];
+        Document { text, line, marked: text.starts_with("---") }
+    });
+    documents.collect()
+}
+
+fn read(document: &Document<'_>) -> Result<Value, StreamError> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_documents: 2,
+            max_nodes: MAX_NODES,
+            max_events: 2 * MAX_NODES,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_ALIASED_EVENTS,
+        },
+        // As `kubectl` reads them: 0644 is a mode, and yes is true.
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Read(Value);
+    let wrong = |reason: String| StreamError::Yaml { line: document.line, reason };
+    let read: Vec<Read> = serde_saphyr::from_str_multiple_with_options(document.text, options)
+        .map_err(|error| wrong(error.to_string()))?;
+    let mut read = read.into_iter();
+    match (read.next(), read.next()) {
+        (None, _) => Ok(Value::Null),
+        (Some(Read(value)), None) => Ok(value),
+        (Some(_), Some(_)) => Err(wrong("holds two documents: put --- between them".to_owned())),
+    }
+}
+
+fn written(value: &Value) -> Result<String, StreamError> {
+    let options = serde_saphyr::ser_options! { compact_list_indent: true };
+    let text = serde_saphyr::to_string_with_options(value, options);
+    let mut text = text.map_err(|error| StreamError::Write(error.to_string()))?;
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn written_json(value: &Value) -> Result<String, StreamError> {
+    serde_json::to_string_pretty(value).map_err(StreamError::Json)
+}

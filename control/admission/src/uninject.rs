@@ -1,0 +1,83 @@
+//! Takes the proxy out of a pod again.
+
+use leno_resources::CAPTURE_ANNOTATION;
+
+use crate::inject::{DEFAULT_CONTAINER, RECORD, each_container};
+use crate::probes::{Probes, VARIABLE};
+use crate::value::Value;
+use crate::{CONTAINER, ROOTS, TOKEN_VOLUME};
+
+/// Why a proxy cannot be taken out. The pod is unchanged then.
+#[derive(Debug, thiserror::Error)]
+pub enum UninjectError {
+    /// What its probes were cannot be read.
+    #[error(
+        "the variable {VARIABLE} of its proxy cannot be read, so that its probes cannot be put back"
+    )]
+    Probes(#[source] serde_json::Error),
+}
+
+/// Undoes [`inject`](crate::inject()) and says whether there was something to undo. A pod whose proxy
+/// came otherwise, without the annotation that injection leaves, stays as it is.
+///
+/// # Errors
+/// [`UninjectError`] where somebody has changed what injection wrote.
+pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
+    let record = pod.at(&["metadata", "annotations", RECORD]).and_then(Value::text);
+    let Some(record) = record.map(str::to_owned) else { return Ok(false) };
+    let made = |what: &str| record.split(',').any(|one| one == what);
+    let mut bare = pod.clone();
+    let Some(spec) = bare.get_mut("spec") else { return Ok(false) };
+    let mut probes = probes(spec)?;
+    for list in ["initContainers", "containers"] {
+        without(spec, list, &[CONTAINER], made(list));
+    }
+    without(spec, "volumes", &[TOKEN_VOLUME, ROOTS], made("volumes"));
+    let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
+        probes.put_back(container);
+        Ok(())
+    });
+
+    if let Some(metadata) = bare.get_mut("metadata") {
+        if let Some(annotations) = metadata.get_mut("annotations") {
+            annotations.remove(RECORD);
+            let ours = [("capture", CAPTURE_ANNOTATION), ("default-container", DEFAULT_CONTAINER)];
+            for (_, name) in ours.into_iter().filter(|(what, _)| made(what)) {
+                annotations.remove(name);
+            }
+            if made("annotations") && annotations.fields().is_empty() {
+                metadata.remove("annotations");
+            }
+        }
+        if made("metadata") && metadata.fields().is_empty() {
+            bare.remove("metadata");
+        }
+    }
+    *pod = bare;
+    Ok(true)
+}
+
+/// What the probes were, by the proxy's environment.
+fn probes(spec: &Value) -> Result<Probes, UninjectError> {
+    let named = |of: &&Value, name: &str| of.get("name").and_then(Value::text) == Some(name);
+    let containers = spec.list("initContainers").iter().chain(spec.list("containers"));
+    let proxy = containers.into_iter().find(|one| named(one, CONTAINER));
+    let variables = proxy.map_or(&[][..], |proxy| proxy.list("env"));
+    let variable = variables.iter().find(|one| named(one, VARIABLE));
+    match variable.and_then(|one| one.get("value")).and_then(Value::text) {
+        Some(text) => Probes::parse(text).map_err(UninjectError::Probes),
+        None => Ok(Probes::default()),
+    }
+}
+
+/// Takes what bears these names out of a list, and the list where it was made for them.
+fn without(spec: &mut Value, field: &str, names: &[&str], made: bool) {
+    let Some(Value::List(items)) = spec.get_mut(field) else { return };
+    let ours = |item: &Value| {
+        item.get("name").and_then(Value::text).is_some_and(|name| names.contains(&name))
+    };
+    items.retain(|item| !ours(item));
+    if made && items.is_empty() {
+        spec.remove(field);
+    }
+}

@@ -1,0 +1,116 @@
+//! The pod templates in documents of any kind.
+
+use crate::inject::{Enclosing, Outcome, inject};
+use crate::settings::Settings;
+use crate::uninject::uninject;
+use crate::value::Value;
+
+/// Where the kinds that make pods have their template; a pod is its own.
+const TEMPLATES: [(&str, &[&str]); 8] = [
+    ("Pod", &[]),
+    ("Deployment", &["spec", "template"]),
+    ("StatefulSet", &["spec", "template"]),
+    ("DaemonSet", &["spec", "template"]),
+    ("ReplicaSet", &["spec", "template"]),
+    ("ReplicationController", &["spec", "template"]),
+    ("Job", &["spec", "template"]),
+    ("CronJob", &["spec", "jobTemplate", "spec", "template"]),
+];
+/// The API groups of these kinds; other groups have kinds of the same names.
+const GROUPS: [&str; 3] = ["", "apps", "batch"];
+/// Deepest nesting of lists: `kubectl` makes none.
+const MAX_DEPTH: usize = 4;
+
+/// What is to be said of one object that makes pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its kind, namespace and name: `Deployment shop/web`.
+    pub object: String,
+    /// What became of it.
+    pub said: Said,
+}
+
+/// What became of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It was changed.
+    Changed,
+    /// It was left as it is, for this reason.
+    Left(String),
+    /// It should have been changed and cannot be, for this reason.
+    Failed(String),
+}
+
+/// Puts the proxy into every pod template of a document, and reports on each in order. A document that
+/// makes no pods has none.
+#[must_use]
+pub fn inject_document(
+    document: &mut Value,
+    settings: &Settings,
+    enclosing: &Enclosing,
+) -> Vec<Report> {
+    let mut reports = Vec::new();
+    each(document, None, 0, &mut |object, template| {
+        let said = match inject(template, settings, enclosing) {
+            Ok(Outcome::Injected) => Said::Changed,
+            Ok(Outcome::Left(left)) => Said::Left(left.to_string()),
+            Err(error) => Said::Failed(error.to_string()),
+        };
+        reports.push(Report { object, said });
+    });
+    reports
+}
+
+/// Takes the proxy out of every pod template of a document, and reports on each in order.
+#[must_use]
+pub fn uninject_document(document: &mut Value) -> Vec<Report> {
+    let mut reports = Vec::new();
+    each(document, None, 0, &mut |object, template| {
+        let said = match uninject(template) {
+            Ok(true) => Said::Changed,
+            Ok(false) => Said::Left("no proxy was injected into it".to_owned()),
+            Err(error) => Said::Failed(error.to_string()),
+        };
+        reports.push(Report { object, said });
+    });
+    reports
+}
+
+/// Goes through all templates of a document. `implied` is the kind of items that name none, as those of
+/// a `PodList`.
+fn each(
+    document: &mut Value,
+    implied: Option<&str>,
+    depth: usize,
+    work: &mut impl FnMut(String, &mut Value),
+) {
+    let text = |field: &str| document.get(field).and_then(Value::text);
+    let group = text("apiVersion").and_then(|version| version.split_once('/'));
+    let group = group.map_or("", |(group, _)| group).to_owned();
+    let Some(kind) = text("kind").or(implied).map(str::to_owned) else { return };
+    if let Some(of) = kind.strip_suffix("List") {
+        let of = (!of.is_empty()).then_some(of);
+        if let (true, Some(Value::List(items))) = (depth < MAX_DEPTH, document.get_mut("items")) {
+            items.iter_mut().for_each(|item| each(item, of, depth + 1, work));
+        }
+        return;
+    }
+    let Some((_, path)) = TEMPLATES.iter().find(|(known, _)| *known == kind) else { return };
+    if !GROUPS.contains(&&*group) || document.at(path).is_none() {
+        return;
+    }
+    let object = object(&kind, document);
+    let template = path.iter().try_fold(document, |value, field| value.get_mut(field));
+    if let Some(template) = template {
+        work(object, template);
+    }
+}
+
+fn object(kind: &str, document: &Value) -> String {
+    let text = |field: &str| document.at(&["metadata", field]).and_then(Value::text);
+    let name = text("name").or_else(|| text("generateName")).unwrap_or("without a name");
+    match text("namespace") {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
+    }
+}

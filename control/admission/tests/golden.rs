@@ -1,0 +1,124 @@
+//! Texts before and after injection, exactly; `LENO_BLESS=1` writes what comes out, to be read.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use leno_admission::{
+    Enclosing, Format, Report, Said, Settings, Shape, Value, inject_document, rewrite,
+    uninject_document,
+};
+
+/// Fewest texts: a folder that is not found has none.
+const TEXTS: usize = 18;
+
+/// The texts, with the form they are in.
+fn texts() -> Vec<(PathBuf, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let given = |file: &PathBuf| file.file_name().unwrap().to_string_lossy().contains(".in.");
+    let mut files: Vec<PathBuf> = files.filter(given).collect();
+    files.sort();
+    assert!(files.len() >= TEXTS, "{files:?}");
+    files.into_iter().map(|file| (file.clone(), fs::read_to_string(file).unwrap())).collect()
+}
+
+/// `container` is for clusters without native sidecars.
+fn settings(file: &Path) -> Settings {
+    let older = file.to_string_lossy().contains("container.in");
+    let shape = if older { Shape::Container } else { Shape::Sidecar };
+    Settings { image: "leno-proxy:test".to_owned(), shape, ..Settings::default() }
+}
+
+fn injected(file: &Path, text: &str) -> (String, Vec<Report>) {
+    let (settings, mut reports) = (settings(file), Vec::new());
+    let enclosing = Enclosing::default();
+    let out = rewrite(text, None, |document| {
+        note(inject_document(document, &settings, &enclosing), &mut reports)
+    });
+    (out.unwrap(), reports)
+}
+
+fn uninjected(text: &str) -> String {
+    let mut reports = Vec::new();
+    rewrite(text, None, |document| note(uninject_document(document), &mut reports)).unwrap()
+}
+
+fn note(new: Vec<Report>, reports: &mut Vec<Report>) -> bool {
+    let changed = new.iter().any(|report| report.said == Said::Changed);
+    reports.extend(new);
+    changed
+}
+
+fn values(text: &str) -> Vec<Value> {
+    let mut values = Vec::new();
+    let read = |document: &mut Value| {
+        values.push(document.clone());
+        false
+    };
+    rewrite(text, None, read).unwrap();
+    values
+}
+
+fn said(reports: &[Report]) -> String {
+    let line = |Report { object, said }: &Report| match said {
+        Said::Changed => format!("{object}: changed\n"),
+        Said::Left(reason) => format!("{object}: left: {reason}\n"),
+        Said::Failed(reason) => format!("{object}: failed: {reason}\n"),
+    };
+    reports.iter().map(line).collect()
+}
+
+#[test]
+fn every_text_becomes_exactly_what_is_written_beside_it() {
+    for (file, text) in texts() {
+        let (out, reports) = injected(&file, &text);
+        let expected = |part: &str| PathBuf::from(file.to_string_lossy().replace(".in.", part));
+        let pairs = [(expected(".out."), out), (expected(".said."), said(&reports))];
+        for (path, actual) in pairs {
+            if std::env::var_os("LENO_BLESS").is_some() {
+                fs::write(&path, &actual).unwrap();
+            }
+            let wanted = fs::read_to_string(&path).unwrap_or_default();
+            assert_eq!(actual, wanted, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn injecting_twice_changes_nothing() {
+    for (file, text) in texts() {
+        let once = injected(&file, &text).0;
+        let (twice, reports) = injected(&file, &once);
+        assert_eq!(twice, once, "{}", file.display());
+        assert!(reports.iter().all(|report| report.said != Said::Changed), "{reports:?}");
+    }
+}
+
+#[test]
+fn uninjecting_gives_back_what_was_injected() {
+    for (file, text) in texts() {
+        let (out, reports) = injected(&file, &text);
+        let back = uninjected(&out);
+        assert_eq!(values(&back), values(&text), "{}", file.display());
+        if reports.iter().all(|report| report.said != Said::Changed) {
+            assert_eq!(back, text, "not changed, and not as it was written: {}", file.display());
+        }
+        // And what was never injected stays as it is, to the letter.
+        assert_eq!(uninjected(&text), text, "{}", file.display());
+    }
+}
+
+#[test]
+fn yaml_and_json_say_the_same() {
+    for (file, text) in texts() {
+        let unchanged = |_: &mut Value| false;
+        let json = rewrite(&text, Some(Format::Json), unchanged).unwrap();
+        let yaml = rewrite(&json, Some(Format::Yaml), unchanged).unwrap();
+        let full = |text| -> Vec<Value> {
+            values(text).into_iter().filter(|value| *value != Value::Null).collect()
+        };
+        assert_eq!(full(&json), full(&text), "{}", file.display());
+        assert_eq!(full(&yaml), full(&text), "{}", file.display());
+    }
+}
