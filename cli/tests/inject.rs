@@ -4,8 +4,17 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  namespace: shop\nspec:\n  \
-                   containers:\n  - name: web\n    image: web\n";
+const POD: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  namespace: shop
+spec:
+  containers:
+  - name: web
+    image: web
+";
 const SERVICE: &str = "apiVersion: v1\nkind: Service # a comment\nmetadata: {name: web}\n";
 
 fn leno(arguments: &[&str], input: &str) -> Output {
@@ -25,10 +34,9 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_stream_goes_in_and_comes_out_with_a_word_on_each_object() {
-    let disabled = POD.replace(
-        "name: web\n  namespace",
-        "name: off\n  labels: {leno.dev/inject: disabled}\n  namespace",
-    );
+    let off = "name: alone\n  labels: {leno.dev/inject: disabled}\n  namespace";
+    let disabled = POD.replace("name: web\n  namespace", off);
+    assert_ne!(disabled, POD);
     let stream = format!("{SERVICE}---\n{POD}---\n{disabled}");
     let injected = leno(&["inject", "-"], &stream);
     assert_eq!(injected.status.code(), Some(0), "{injected:?}");
@@ -38,7 +46,7 @@ fn a_stream_goes_in_and_comes_out_with_a_word_on_each_object() {
     assert_eq!(out.matches("- name: leno-proxy\n").count(), 1, "{out}");
     assert_eq!(
         text(&injected.stderr),
-        "Pod shop/web: injected\nPod shop/off: left as it is: it says leno.dev/inject: disabled\n"
+        "Pod shop/web: injected\nPod shop/alone: left as it is: it says leno.dev/inject: disabled\n"
     );
     let back = leno(&["uninject", "-"], &out);
     assert_eq!(text(&back.stdout), stream);
