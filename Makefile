@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http bench-mesh fuzz cluster-up cluster-down clean deps
+.PHONY: help demo test lint build release bench-http bench-mesh fuzz images cluster-up cluster-down clean deps
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (nee
 
 fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
 	@scripts/fuzz.sh
+
+images: ## the images of an installation, without a container engine (needs Go)
+	@scripts/images.sh
 
 cluster-up: ## a real Kubernetes cluster in namespaces of this machine (needs root; NODES=1)
 	@scripts/cluster.sh up --nodes $(or $(NODES),1)

@@ -9,9 +9,12 @@ pub(crate) mod demo;
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod inject;
+pub(crate) mod install;
 pub(crate) mod stat;
 pub(crate) mod table;
+pub(crate) mod uninstall;
 pub(crate) mod up;
+pub(crate) mod upgrade;
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -24,6 +27,30 @@ pub(crate) struct MeshName {
     /// Name of the mesh
     #[arg(long, visible_alias = "mesh", default_value = "default", value_name = "NAME")]
     pub(crate) name: String,
+}
+
+/// Which cluster.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Cluster {
+    /// The cluster's address and credentials [default: KUBECONFIG, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<std::path::PathBuf>,
+
+    /// The context of the kubeconfig [default: the current one]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+}
+
+impl Cluster {
+    /// Whether one is named.
+    pub(crate) fn is_named(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some()
+    }
+
+    /// Where that is.
+    pub(crate) fn target(&self) -> leno_operate::Target {
+        leno_operate::Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    }
 }
 
 /// The forms of output.

@@ -10,7 +10,10 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{analyze, bench, check, cleanup, completion, demo, exec, explain, inject, stat, up};
+use commands::{
+    analyze, bench, check, cleanup, completion, demo, exec, explain, inject, install, stat,
+    uninstall, up, upgrade,
+};
 
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
@@ -39,6 +42,9 @@ enum Command {
     Uninject(inject::Uninject),
     Demo(demo::Demo),
     Bench(bench::Bench),
+    Install(install::Install),
+    Upgrade(upgrade::Upgrade),
+    Uninstall(uninstall::Uninstall),
     Cleanup(cleanup::Cleanup),
     Completion(completion::Completion),
     /// Prints the version
@@ -61,6 +67,9 @@ fn main() -> ExitCode {
         Command::Uninject(uninject) => inject::uninject(&uninject),
         Command::Demo(demo) => demo::run(&demo),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Install(install) => install::run(&install),
+        Command::Upgrade(upgrade) => upgrade::run(&upgrade),
+        Command::Uninstall(uninstall) => uninstall::run(&uninstall),
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),
         Command::Completion(completion) => completion::run(&completion, &mut Cli::command()),
         Command::Version => {

@@ -81,6 +81,21 @@ impl<'de> Deserialize<'de> for Duration {
 }
 
 #[cfg(test)]
+impl schemars::JsonSchema for Duration {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            // The pattern of GEP-2257.
+            "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"
+        })
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

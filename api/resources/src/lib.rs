@@ -17,6 +17,8 @@
 
 mod check;
 mod decode;
+#[cfg(test)]
+mod definitions;
 mod duration;
 pub mod gateway;
 mod load;

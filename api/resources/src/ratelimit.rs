@@ -20,6 +20,7 @@ pub struct RateLimitPolicy {
 
 /// The parts of a [`RateLimitPolicy`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RateLimitPolicySpec {
     /// What it is for: Services (the workloads behind them), Workloads.
@@ -30,6 +31,7 @@ pub struct RateLimitPolicySpec {
 
 /// One limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RateLimitSpec {
     /// Requests in each period; 0 lets none through.
@@ -50,6 +52,7 @@ pub struct RateLimitSpec {
 
 /// What requests are counted together by: one of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitBy {
     /// The client's identity, or its address where it has none.
@@ -61,6 +64,7 @@ pub struct LimitBy {
 
 /// Who shares a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum LimitScope {
     /// Each instance of the workload has its own.
     Instance,

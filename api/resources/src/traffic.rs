@@ -24,6 +24,7 @@ pub struct TrafficPolicy {
 
 /// What a policy is attached to: an object of the policy's own namespace (GEP-713).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyTarget {
     /// The API group: `""` of a Service, `gateway.networking.k8s.io` of a route, `leno.dev` of a
@@ -40,6 +41,7 @@ pub struct PolicyTarget {
 
 /// The parts of a [`TrafficPolicy`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrafficPolicySpec {
     /// What it is for: Services, HTTPRoutes, GRPCRoutes.
@@ -69,6 +71,7 @@ pub struct TrafficPolicySpec {
 
 /// When a request is sent again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetriesSpec {
     /// Most tries after the first; 1 where not given.
@@ -98,6 +101,8 @@ pub struct RetriesSpec {
 
 /// One thing that is taken for a failure. A status may be written as a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("x-kubernetes-int-or-string" = true)))]
 #[serde(transparent)]
 pub struct RetryTrigger(pub String);
 
@@ -127,6 +132,7 @@ impl<'de> Deserialize<'de> for RetryTrigger {
 
 /// How many requests may be retries, of each proxy's worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct BudgetSpec {
     /// For each 100 requests; 20 where not given.
@@ -139,6 +145,7 @@ pub struct BudgetSpec {
 
 /// How long things may take; without a bound where not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct TimeoutsSpec {
     /// A request with all its tries, until the response is over.
@@ -157,6 +164,7 @@ pub struct TimeoutsSpec {
 
 /// A second copy of a request that is late.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HedgingSpec {
     /// How late; at least so late where there is a percentile.
@@ -175,6 +183,7 @@ pub struct HedgingSpec {
 
 /// How much may be under way at once; without a bound where not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitsSpec {
     /// Connections to all endpoints.
@@ -195,6 +204,7 @@ pub struct LimitsSpec {
 
 /// When an endpoint that fails is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct EjectionSpec {
     /// Failures in a row.
@@ -219,6 +229,7 @@ pub struct EjectionSpec {
 
 /// Comparing endpoints by how often they succeed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SuccessRateSpec {
     /// How often; 10s where not given.
@@ -234,6 +245,7 @@ pub struct SuccessRateSpec {
 
 /// How endpoints are chosen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct BalancingSpec {
     /// The way; [`AlgorithmName::PeakEwma`] where not given.
@@ -255,6 +267,7 @@ pub struct BalancingSpec {
 
 /// A way to choose an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum AlgorithmName {
     /// Latency times load, of two random ones.
     PeakEwma,
@@ -272,6 +285,7 @@ pub enum AlgorithmName {
 
 /// What requests are kept together by: one of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HashSpec {
     /// The value of a header.
@@ -286,6 +300,7 @@ pub struct HashSpec {
 
 /// What is made to fail on purpose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct FaultsSpec {
     /// Requests that are held up.
@@ -298,6 +313,7 @@ pub struct FaultsSpec {
 
 /// Requests that are held up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DelaySpec {
     /// How long.
     pub by: Duration,
@@ -307,6 +323,7 @@ pub struct DelaySpec {
 
 /// Requests that are answered instead of sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AbortSpec {
     /// With this status.
     pub status: u16,

@@ -26,6 +26,7 @@ pub struct Workload {
 
 /// What a workload runs and serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadSpec {
     /// The service account that its identity names.
@@ -49,6 +50,7 @@ pub struct WorkloadSpec {
 
 /// One port of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPort {
     /// Its name; may be empty when it is the only one.
@@ -64,6 +66,7 @@ pub struct WorkloadPort {
 
 /// The instances that run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorkloadStatus {
     /// By ascending number.
     #[serde(default)]
@@ -72,6 +75,7 @@ pub struct WorkloadStatus {
 
 /// One running instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InstanceStatus {
     /// `<workload>-<number>`.
     pub name: String,

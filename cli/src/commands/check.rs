@@ -4,15 +4,33 @@ use anyhow::Result;
 use clap::Args;
 use leno_local::check::Finding;
 use leno_local::layout::Layout;
+use leno_operate::Level;
 
-use super::{MeshName, Output, block_on, print, print_json};
+use super::{Cluster, MeshName, Output, block_on, print, print_json};
 
-/// Says what this machine can do, and whether the mesh on it is healthy
+/// Says what this machine, or a cluster, can do, and whether the mesh there is healthy
 ///
 /// Exits 1 when traffic cannot be captured here or something of the mesh is not well.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  sudo leno check")]
+#[command(after_help = "Examples:\n  sudo leno check           # this machine\n  \
+                  leno check --pre          # a cluster, before Leno is installed\n  \
+                  leno check --cluster      # a cluster that has it")]
 pub(crate) struct Check {
+    /// Looks at the cluster that the kubeconfig names, instead of at this machine
+    #[arg(long)]
+    cluster: bool,
+
+    /// Says whether Leno can be installed in the cluster
+    #[arg(long)]
+    pre: bool,
+
+    #[command(flatten)]
+    which: Cluster,
+
+    /// The namespace of the control plane in the cluster
+    #[arg(long, short, default_value = leno_charts::NAMESPACE)]
+    namespace: String,
+
     #[command(flatten)]
     mesh: MeshName,
 
@@ -22,6 +40,9 @@ pub(crate) struct Check {
 }
 
 pub(crate) fn run(check: &Check) -> Result<bool> {
+    if check.pre || check.cluster || check.which.is_named() {
+        return of_cluster(check);
+    }
     let layout = Layout::new(&check.mesh.name)?;
     let found = block_on(async { Ok(leno_local::check::Check::run(&layout).await?) })?;
     if check.output == Output::Json {
@@ -30,6 +51,32 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         print(&text(&found, &check.mesh.name))?;
     }
     Ok(found.healthy())
+}
+
+fn of_cluster(check: &Check) -> Result<bool> {
+    let found = block_on(async {
+        let client = leno_operate::connect(&check.which.target()).await?;
+        Ok(match check.pre {
+            true => leno_operate::before(&client, &check.namespace).await?,
+            false => leno_operate::after(&client, &check.namespace).await?,
+        })
+    })?;
+    if check.output == Output::Json {
+        print_json(&found)?;
+    } else {
+        let rows: Vec<(String, String)> = found.iter().map(row_of).collect();
+        print(&columns(&rows))?;
+    }
+    Ok(found.iter().all(|one| one.level != Level::Bad))
+}
+
+fn row_of(finding: &leno_operate::Finding) -> (String, String) {
+    let mark = match finding.level {
+        Level::Good => "ok  ",
+        Level::Warning => "warn",
+        Level::Bad => "BAD ",
+    };
+    (format!("{mark} {}", finding.subject), finding.text.clone())
 }
 
 fn text(found: &leno_local::check::Check, name: &str) -> String {

@@ -23,7 +23,7 @@ pub(super) async fn open(
     state: &Arc<State>,
     stop: &watch::Receiver<bool>,
 ) -> anyhow::Result<Plane> {
-    let client = connect(cluster.kubeconfig.as_deref()).await?;
+    let client = connect(cluster.kubeconfig.as_deref(), None).await?;
     let (authority, keeper) = authority(&client, &cluster.namespace, trust_domain).await?;
     let render_keeper = keeper.render();
     tokio::spawn(keeper.run());

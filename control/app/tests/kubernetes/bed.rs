@@ -106,6 +106,11 @@ impl Bed {
         self.ready().await;
     }
 
+    /// The kubeconfig of who may do everything.
+    pub(crate) fn administrator(&self) -> PathBuf {
+        self.kubeconfig("admin.kubeconfig", self.port, ADMIN)
+    }
+
     /// A kubeconfig for whoever has a token, by the server's own port or another that leads to it.
     pub(crate) fn kubeconfig(&self, name: &str, port: u16, token: &str) -> PathBuf {
         let path = self.directory.path().join(name);
@@ -123,9 +128,9 @@ impl Bed {
     }
 
     pub(crate) async fn apply_yaml(&self, text: &str) {
-        for document in text.split("\n---\n") {
-            let config: Value = serde_saphyr::from_str(document).unwrap();
-            self.apply(config).await;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+        for document in documents.into_iter().filter(|one| !one.is_null()) {
+            self.apply(document).await;
         }
     }
 

@@ -21,26 +21,37 @@ pub enum ConnectError {
     /// The kubeconfig that was named cannot be used.
     #[error("{} cannot be used", .0.display())]
     File(PathBuf, #[source] KubeconfigError),
+    /// The context that was named cannot be used.
+    #[error("context {0:?} cannot be used")]
+    Context(String, #[source] KubeconfigError),
     /// What they name cannot be used.
     #[error("the cluster's address or credentials cannot be used")]
     Client(#[from] kube::Error),
 }
 
-/// A client of the cluster whose kubeconfig this is, in its current context; without one, of the one
-/// that `KUBECONFIG` or `~/.kube/config` names, else of the cluster that this process runs in. Nothing
-/// is asked yet.
+/// A client of the cluster whose kubeconfig this is, in `context` or else its current one; without one, of
+/// the one that `KUBECONFIG` or `~/.kube/config` names, else, where no context is named, of the cluster
+/// that this process runs in. Nothing is asked yet.
 ///
 /// # Errors
 /// Where no cluster is named, or what names it cannot be used.
-pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
-    let mut config = match kubeconfig {
-        Some(path) => {
+pub async fn connect(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<Client, ConnectError> {
+    let options =
+        KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let mut config = match (kubeconfig, context) {
+        (Some(path), _) => {
             let failed = |error| ConnectError::File(path.to_owned(), error);
             let file = Kubeconfig::read_from(path).map_err(failed)?;
-            let context = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &context).await.map_err(failed)?
+            Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
         }
-        None => Config::infer().await?,
+        (None, Some(context)) => {
+            let failed = |error| ConnectError::Context(context.to_owned(), error);
+            Config::from_kubeconfig(&options).await.map_err(failed)?
+        }
+        (None, None) => Config::infer().await?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
@@ -71,7 +82,7 @@ mod tests {
                 "users":[{{"name":"u","user":{{"token":"t"}}}}]}}"#
         );
         std::fs::write(file.path(), config).unwrap();
-        let client = connect(Some(file.path())).await.unwrap();
+        let client = connect(Some(file.path()), None).await.unwrap();
         let list = tokio::spawn(async move {
             Api::<Namespace>::all(client).list(&kube::api::ListParams::default()).await.map(drop)
         });

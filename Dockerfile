@@ -1,0 +1,19 @@
+# The images of Leno for those who have Docker: docker build --target leno-proxy -t leno-proxy .
+# `make images` makes the same without it.
+FROM rust:1-bookworm AS build
+RUN apt-get update && apt-get install -y --no-install-recommends clang llvm cmake mold libbpf-dev libelf-dev zlib1g-dev
+WORKDIR /leno
+COPY . .
+RUN RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target "$(rustc -vV | sed -n 's/^host: //p')" \
+      --bins -p leno-proxy -p leno-controller \
+ && mkdir /out && cp target/*/release/leno-proxy target/*/release/leno-controller /out/
+
+FROM scratch AS leno-proxy
+COPY --from=build /out/leno-proxy /leno-proxy
+USER 2102:2102
+ENTRYPOINT ["/leno-proxy"]
+
+FROM scratch AS leno-controller
+COPY --from=build /out/leno-controller /leno-controller
+USER 65532:65532
+ENTRYPOINT ["/leno-controller"]

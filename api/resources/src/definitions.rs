@@ -1,0 +1,208 @@
+//! The definitions of our resources for Kubernetes, generated from the types that read them.
+//!
+//! `charts/leno/templates/definitions.yaml` is what the test below expects; `LENO_UPDATE=1` writes it.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::ratelimit::RateLimitPolicySpec;
+use crate::traffic::TrafficPolicySpec;
+use crate::workload::{WorkloadSpec, WorkloadStatus};
+
+const FILE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/leno/templates/definitions.yaml");
+const HEAD: &str =
+    "# Made from api/resources by `LENO_UPDATE=1 cargo test -p leno-resources definitions`.\n";
+
+struct Definition {
+    kind: &'static str,
+    plural: &'static str,
+    short: &'static str,
+    about: &'static str,
+    columns: &'static [(&'static str, &'static str)],
+    spec: Value,
+    status: Option<Value>,
+}
+
+fn definitions() -> Vec<Definition> {
+    vec![
+        Definition {
+            kind: "RateLimitPolicy",
+            plural: "ratelimitpolicies",
+            short: "rlp",
+            about: "How many requests the workloads that it is attached to take.",
+            columns: &[("Target", ".spec.targetRefs[*].name")],
+            spec: schema_of::<RateLimitPolicySpec>(),
+            status: None,
+        },
+        Definition {
+            kind: "TrafficPolicy",
+            plural: "trafficpolicies",
+            short: "tp",
+            about: "How clients treat what it is attached to: retries, timeouts, limits, balancing, \
+                    ejection, hedging, faults.",
+            columns: &[("Target", ".spec.targetRefs[*].name")],
+            spec: schema_of::<TrafficPolicySpec>(),
+            status: None,
+        },
+        Definition {
+            kind: "Workload",
+            plural: "workloads",
+            short: "wl",
+            about: "A local process, or a machine outside of Kubernetes.",
+            columns: &[("Replicas", ".spec.replicas")],
+            spec: schema_of::<WorkloadSpec>(),
+            status: Some(schema_of::<WorkloadStatus>()),
+        },
+    ]
+}
+
+impl Definition {
+    fn document(&self) -> Value {
+        let mut properties = json!({
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": self.spec,
+        });
+        if let Some(status) = &self.status {
+            properties["status"] = status.clone();
+        }
+        let columns = self.columns.iter().map(|(name, path)| {
+            let kind = if *name == "Replicas" { "integer" } else { "string" };
+            json!({"name": name, "type": kind, "jsonPath": path})
+        });
+        let columns = columns
+            .chain([
+                json!({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}),
+            ])
+            .collect::<Vec<_>>();
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": format!("{}.leno.dev", self.plural),
+                "labels": {"app.kubernetes.io/part-of": "leno"},
+                // Helm would remove everybody's policies with them.
+                "annotations": {"helm.sh/resource-policy": "keep"},
+            },
+            "spec": {
+                "group": "leno.dev",
+                "scope": "Namespaced",
+                "names": {
+                    "kind": self.kind,
+                    "listKind": format!("{}List", self.kind),
+                    "plural": self.plural,
+                    "singular": self.kind.to_lowercase(),
+                    "shortNames": [self.short],
+                    "categories": ["leno"],
+                },
+                "versions": [{
+                    "name": "v1alpha1",
+                    "served": true,
+                    "storage": true,
+                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": {
+                        "type": "object",
+                        "description": self.about,
+                        "properties": properties,
+                        "required": ["spec"],
+                    }},
+                }],
+            },
+        })
+    }
+}
+
+/// The schema of a type, as Kubernetes takes it ("structural": every value has one type, nothing is
+/// referred to).
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::default().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value();
+    make_structural(&mut schema);
+    schema
+}
+
+fn make_structural(schema: &mut Value) {
+    let Value::Object(fields) = schema else { return };
+    // An API server would write defaults into what people have stored.
+    for unused in ["title", "default"] {
+        fields.remove(unused);
+    }
+    one_of_them(fields);
+    if let Some(Value::String(text)) = fields.get_mut("description") {
+        // Links of the types' own documentation.
+        *text = text.replace("[`", "`").replace("`]", "`");
+    }
+    if let Some(Value::Array(types)) = fields.get("type") {
+        let given = types.iter().find(|kind| *kind != "null").expect("more than null").clone();
+        fields.insert("type".to_owned(), given);
+    }
+    if fields.get("type") == Some(&json!("integer")) {
+        // Kubernetes knows signed numbers alone.
+        fields.remove("format");
+    }
+    if fields.get("x-kubernetes-int-or-string").is_some() {
+        fields.remove("type");
+    }
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        properties.values_mut().for_each(make_structural);
+    }
+    for inner in ["items", "additionalProperties"] {
+        if let Some(inner) = fields.get_mut(inner) {
+            make_structural(inner);
+        }
+    }
+}
+
+/// Puts what may be absent, and what is one of several words, in the place of the choice.
+fn one_of_them(fields: &mut Map<String, Value>) {
+    if let Some(Value::Array(choices)) = fields.remove("anyOf") {
+        let given = choices.into_iter().find(|choice| choice["type"] != "null");
+        let Some(Value::Object(given)) = given else { panic!("a choice of nothing") };
+        for (key, value) in given {
+            // What a field says of itself comes before what its type says.
+            fields.entry(key).or_insert(value);
+        }
+    }
+    if let Some(Value::Array(words)) = fields.remove("oneOf") {
+        let words = words.iter().map(|word| match &word["const"] {
+            Value::String(word) => json!(word),
+            other => panic!("{other} is no word"),
+        });
+        fields.insert("enum".to_owned(), words.collect());
+        fields.insert("type".to_owned(), json!("string"));
+    }
+}
+
+#[test]
+fn definitions_are_those_of_the_types() {
+    let mut wanted = HEAD.to_owned();
+    for definition in definitions() {
+        wanted.push_str("---\n");
+        wanted.push_str(&serde_saphyr::to_string(&definition.document()).unwrap());
+    }
+    if std::env::var_os("LENO_UPDATE").is_some() {
+        std::fs::write(FILE, &wanted).unwrap();
+    }
+    let there = std::fs::read_to_string(FILE).unwrap();
+    assert!(there == wanted, "{FILE} is of other types: {HEAD}");
+}
+
+/// Every field that people write is in the schema: an API server drops what it does not know.
+#[test]
+fn schemas_have_what_documents_have() {
+    let spec = &definitions()[1].document()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        ["spec"];
+    let retries = &spec["properties"]["retries"];
+    assert_eq!(retries["properties"]["perTryTimeout"]["type"], "string");
+    assert_eq!(retries["properties"]["on"]["items"]["x-kubernetes-int-or-string"], true);
+    assert_eq!(retries["properties"]["budget"]["properties"]["percent"]["type"], "integer");
+    let algorithm = &spec["properties"]["balancing"]["properties"]["algorithm"];
+    assert_eq!((&algorithm["type"], &algorithm["enum"][0]), (&json!("string"), &json!("PeakEwma")));
+    assert!(spec["required"].is_null());
+}

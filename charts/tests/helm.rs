@@ -1,0 +1,104 @@
+//! The chart as Helm renders it is the chart as `leno install` prints it.
+//!
+//! Needs `helm`, or LENO_HELM with its path.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::process::Command;
+
+use leno_charts::{NAMESPACE, Values, render};
+use serde_json::Value;
+
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
+
+/// What installations are told: nothing, all of it, and the corners of the template language.
+const SETTINGS: [&[&str]; 4] = [
+    &[],
+    &["ha=true"],
+    &["controller.replicas=2", "image.registry=example.org/mesh", "image.tag=x", "mtls=strict"],
+    &["ha=true", "controller.log=a=b", "egress=deny"],
+];
+
+#[test]
+fn helm_and_leno_render_the_same() {
+    let helm = std::env::var("LENO_HELM").unwrap_or_else(|_| "helm".to_owned());
+    if Command::new(&helm).arg("version").output().is_err() {
+        let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|one| one == "helm"), "helm is required and not there");
+        println!("skipped: needs helm (or LENO_HELM with its path)");
+        return;
+    }
+    for settings in SETTINGS {
+        let mut command = Command::new(&helm);
+        command.args([
+            "template",
+            "leno",
+            CHART,
+            "--namespace",
+            NAMESPACE,
+            "--kube-version",
+            "1.34.0",
+        ]);
+        settings.iter().for_each(|setting| {
+            command.args(["--set", setting]);
+        });
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{settings:?}: {error}");
+        let theirs = documents(&String::from_utf8(output.stdout).unwrap());
+        let settings: Vec<String> = settings.iter().map(|&one| one.to_owned()).collect();
+        let ours = render(&Values::load(&[], &settings).unwrap(), NAMESPACE).unwrap();
+        let mut ours = documents(&ours);
+        // A chart does not make the namespace that it is installed in.
+        ours.retain(|one| one["kind"] != "Namespace");
+        assert!(ours.len() > 10);
+        let name = |one: &Value| format!("{} {}", one["kind"], one["metadata"]["name"]);
+        let (names, their_names): (Vec<_>, Vec<_>) =
+            (ours.iter().map(name).collect(), theirs.iter().map(name).collect());
+        assert_eq!(names, their_names);
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_eq!(ours, theirs);
+        }
+    }
+}
+
+#[test]
+fn a_value_that_there_is_not_is_refused() {
+    for (setting, reason) in [
+        ("controler.log=x", "unknown field `controler`"),
+        ("controller.lag=x", "unknown field `lag`"),
+        ("mtls=maybe", "unknown variant `maybe`"),
+        ("ha", "write NAME=VALUE"),
+        ("ha=7", "invalid type"),
+    ] {
+        let error = Values::load(&[], &[setting.to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with(setting) && error.contains(reason), "{error}");
+    }
+    let file = ("values.yaml".to_owned(), "image: {tag: 7}".to_owned());
+    let error = Values::load(&[file], &[]).unwrap_err().to_string();
+    assert!(error.starts_with("values.yaml: ") && error.contains("expected a string"), "{error}");
+}
+
+#[test]
+fn files_and_settings_change_what_they_name_alone() {
+    let file = ("v".to_owned(), "controller: {log: warn}\nmtls: strict\n".to_owned());
+    let values = Values::load(&[file], &["mtls=disabled".to_owned()]).unwrap();
+    let defaults = Values::defaults();
+    assert_eq!(values.controller.log, "warn");
+    assert_eq!(values.mtls, leno_charts::Mtls::Disabled);
+    assert_eq!(values.controller.cert_lifetime, defaults.controller.cert_lifetime);
+    assert_eq!(values.image, defaults.image);
+}
+
+/// The documents of a YAML text, by kind and name: Helm prints them in an order of its own.
+fn documents(text: &str) -> Vec<Value> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    let mut all: Vec<Value> = all.into_iter().filter(|one| !one.is_null()).collect();
+    all.sort_by_key(|one| format!("{} {}", one["kind"], one["metadata"]["name"]));
+    // What was told is told again inside a text, in an order of its own.
+    for one in &mut all {
+        if let Some(Value::String(text)) = one.pointer("/data/values.json").cloned() {
+            one["data"]["values.json"] = serde_json::from_str(&text).unwrap();
+        }
+    }
+    all
+}

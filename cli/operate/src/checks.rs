@@ -1,0 +1,211 @@
+//! Whether a cluster can have an installation, and whether the one that it has is well.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use serde::Serialize;
+
+use crate::objects::is_absent;
+use crate::{Error, installed};
+
+/// Oldest Kubernetes, `1.<this>`: pods are refused and admitted by v1 of what the mesh uses since then.
+const OLDEST_MINOR: u32 = 26;
+/// Oldest Kubernetes with native sidecars in its defaults (KEP-753).
+const NATIVE_SIDECARS: u32 = 29;
+/// Kinds of the Gateway API by which traffic is routed.
+const ROUTES: [&str; 2] = ["httproutes", "grpcroutes"];
+/// What whoever installs has to be allowed: verb, group, resource.
+const RIGHTS: [(&str, &str, &str); 7] = [
+    ("create", "", "namespaces"),
+    ("create", "apps", "daemonsets"),
+    ("create", "apps", "deployments"),
+    ("create", "apiextensions.k8s.io", "customresourcedefinitions"),
+    ("create", "rbac.authorization.k8s.io", "clusterroles"),
+    ("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+];
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub subject: String,
+    /// How it is.
+    pub level: Level,
+    /// In words, with what to do where it is not well.
+    pub text: String,
+}
+
+/// How something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Good,
+    /// Something of the mesh will not work.
+    Warning,
+    /// The mesh will not work.
+    Bad,
+}
+
+impl Finding {
+    fn new(subject: impl Into<String>, level: Level, text: impl Into<String>) -> Self {
+        Self { subject: subject.into(), level, text: text.into() }
+    }
+}
+
+/// Whether Leno can be installed.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
+    let mut found = vec![version(client).await?];
+    for (verb, group, resource) in RIGHTS {
+        if !allowed(client, (verb, group, resource)).await? {
+            let text = "not allowed: install as an administrator of the cluster";
+            found.push(Finding::new(format!("{verb} {resource}"), Level::Bad, text));
+        }
+    }
+    if found.len() == 1 {
+        found.push(Finding::new("rights", Level::Good, "enough to install"));
+    }
+    found.push(gateway_api(client).await?);
+    found.push(match installed(client, namespace).await? {
+        None => Finding::new("installation", Level::Good, format!("none in {namespace} yet")),
+        Some(there) => Finding::new(
+            "installation",
+            Level::Warning,
+            format!(
+                "{} is in {namespace} already: `leno upgrade` keeps what it was told",
+                there.version
+            ),
+        ),
+    });
+    Ok(found)
+}
+
+/// Whether what is installed is well.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
+    let mut found = vec![version(client).await?];
+    let Some(there) = installed(client, namespace).await? else {
+        let text = format!("none in {namespace}: leno install | kubectl apply --server-side -f -");
+        found.push(Finding::new("installation", Level::Bad, text));
+        return Ok(found);
+    };
+    found.push(if there.version == env!("CARGO_PKG_VERSION") {
+        Finding::new("installation", Level::Good, format!("{} in {namespace}", there.version))
+    } else {
+        let text = format!(
+            "{} in {namespace}, this is leno {}: leno upgrade | kubectl apply --server-side -f -",
+            there.version,
+            env!("CARGO_PKG_VERSION")
+        );
+        Finding::new("installation", Level::Warning, text)
+    });
+    found.push(gateway_api(client).await?);
+    found.push(controller(client, namespace).await?);
+    found.push(agents(client, namespace).await?);
+    Ok(found)
+}
+
+async fn version(client: &Client) -> Result<Finding, Error> {
+    let version = client.apiserver_version().await.map_err(Error::api("get /version"))?;
+    let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+    let minor: u32 = digits.parse().unwrap_or(0);
+    let said = version.git_version;
+    Ok(if version.major == "1" && minor < OLDEST_MINOR {
+        let text = format!("{said}: 1.{OLDEST_MINOR} or newer is needed");
+        Finding::new("Kubernetes", Level::Bad, text)
+    } else if version.major == "1" && minor < NATIVE_SIDECARS {
+        let text = format!(
+            "{said}: without native sidecars (1.{NATIVE_SIDECARS}) Jobs need to end their proxy themselves"
+        );
+        Finding::new("Kubernetes", Level::Warning, text)
+    } else {
+        Finding::new("Kubernetes", Level::Good, said)
+    })
+}
+
+async fn allowed(
+    client: &Client,
+    (verb, group, resource): (&str, &str, &str),
+) -> Result<bool, Error> {
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(verb.to_owned()),
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let asked = Api::all(client.clone()).create(&PostParams::default(), &review).await;
+    let asked = asked.map_err(Error::api("ask what is allowed"))?;
+    Ok(asked.status.is_some_and(|status| status.allowed))
+}
+
+async fn gateway_api(client: &Client) -> Result<Finding, Error> {
+    const REMEDY: &str =
+        "routes are not followed until it is installed: gateway-api.sigs.k8s.io/guides";
+    let served = match client.list_api_group_resources("gateway.networking.k8s.io/v1").await {
+        Ok(list) => list.resources.into_iter().map(|one| one.name).collect(),
+        Err(error) if is_absent(&error) => Vec::new(),
+        Err(error) => return Err(Error::Api("list the Gateway API's kinds".to_owned(), error)),
+    };
+    let missing: Vec<&str> =
+        ROUTES.into_iter().filter(|route| !served.iter().any(|one| one == route)).collect();
+    Ok(if missing.is_empty() {
+        Finding::new("Gateway API", Level::Good, "v1 is served")
+    } else {
+        let text = format!("{} are not served: {REMEDY}", missing.join(" and "));
+        Finding::new("Gateway API", Level::Warning, text)
+    })
+}
+
+async fn controller(client: &Client, namespace: &str) -> Result<Finding, Error> {
+    let all: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let found =
+        all.get_opt("leno-controller").await.map_err(Error::api("get the control plane"))?;
+    let status = found.and_then(|one| Some((one.spec?.replicas.unwrap_or(1), one.status?)));
+    let (wanted, ready) = status
+        .map_or((1, 0), |(wanted, status)| (wanted, status.ready_replicas.unwrap_or_default()));
+    let text = format!("{ready} of {wanted} ready");
+    let look = format!(
+        "{text}: kubectl -n {namespace} describe pods -l app.kubernetes.io/name=leno-controller"
+    );
+    Ok(match ready {
+        0 => Finding::new("control plane", Level::Bad, look),
+        ready if ready < wanted => Finding::new("control plane", Level::Warning, look),
+        _ => Finding::new("control plane", Level::Good, text),
+    })
+}
+
+async fn agents(client: &Client, namespace: &str) -> Result<Finding, Error> {
+    let all: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
+    let found = all.get_opt("leno-agent").await.map_err(Error::api("get the node agents"))?;
+    let status = found.and_then(|one| one.status).unwrap_or_default();
+    let (wanted, ready) = (status.desired_number_scheduled, status.number_ready);
+    if wanted > 0 && ready == wanted {
+        return Ok(Finding::new("node agents", Level::Good, format!("{ready} of {wanted} nodes")));
+    }
+    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
+    let names: Vec<String> =
+        nodes.iter().filter_map(|node| node.metadata.name.clone()).take(5).collect();
+    let text = format!(
+        "{ready} of {wanted} nodes ({}): pods with a proxy do not start on the others; kubectl -n {namespace} \
+         describe daemonset leno-agent",
+        names.join(", ")
+    );
+    Ok(Finding::new("node agents", Level::Bad, text))
+}

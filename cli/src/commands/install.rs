@@ -1,0 +1,88 @@
+//! `leno install`.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use leno_charts::{NAMESPACE, Values, render};
+
+use super::print;
+
+/// Prints what is installed in a Kubernetes cluster, as YAML for kubectl
+///
+/// Nothing is sent anywhere: read it, keep it in a repository, apply it. It is what the Helm chart
+/// (charts/leno) has, with the same values.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leno install | kubectl apply --server-side -f -\n  \
+                  leno install --ha --set mtls=strict --set image.registry=registry.example.org/leno\n  \
+                  leno install --show-values > values.yaml      # what can be told, and what it is for\n\n\
+                  Then: kubectl label namespace NAMESPACE leno.dev/inject=enabled")]
+pub(crate) struct Install {
+    #[command(flatten)]
+    told: Told,
+
+    /// Prints the chart's values instead, with what each is for
+    #[arg(long)]
+    show_values: bool,
+}
+
+/// What an installation is told.
+#[derive(Debug, Args)]
+pub(crate) struct Told {
+    /// Three replicas of the control plane on different nodes, of which one may be away
+    #[arg(long)]
+    ha: bool,
+
+    /// YAML file with values; repeat for several, of which the later ones win; "-" reads standard input
+    #[arg(long, short = 'f', value_name = "FILE")]
+    values: Vec<PathBuf>,
+
+    /// One value, for example controller.log=debug; repeat for several; wins over files
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+
+    /// The namespace of the control plane and the node agents
+    #[arg(long, short, default_value = NAMESPACE, value_parser = label)]
+    pub(crate) namespace: String,
+}
+
+impl Told {
+    /// The values, beginning with `before`: the chart's, or those of what is installed.
+    pub(crate) fn values(&self, before: Option<(String, String)>) -> Result<Values> {
+        let mut files: Vec<(String, String)> = before.into_iter().collect();
+        for path in &self.values {
+            files.push((path.display().to_string(), read(path)?));
+        }
+        let mut settings = self.set.clone();
+        if self.ha {
+            settings.push("ha=true".to_owned());
+        }
+        Values::load(&files, &settings)
+            .context("see `leno install --show-values` for what there is")
+    }
+}
+
+pub(crate) fn run(install: &Install) -> Result<bool> {
+    if install.show_values {
+        print(leno_charts::VALUES)?;
+    } else {
+        print(&render(&install.told.values(None)?, &install.told.namespace)?)?;
+    }
+    Ok(true)
+}
+
+fn read(path: &Path) -> Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
+        return Ok(text);
+    }
+    fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+fn label(text: &str) -> Result<String, leno_types::NameError> {
+    leno_types::check_label("namespace", text)?;
+    Ok(text.to_owned())
+}

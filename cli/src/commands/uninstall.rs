@@ -1,0 +1,74 @@
+//! `leno uninstall`.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use leno_charts::NAMESPACE;
+use leno_operate::{Removal, Removed};
+
+use super::{Cluster, block_on};
+
+/// Takes Leno out of a cluster, also out of the kernel of each node
+///
+/// In this order: the webhooks, the node agents and what they have set up, everything else. Pods that have a
+/// proxy go on and talk past it; restart them to be rid of it. It can be repeated where it was interrupted.
+/// Exits 1 where a node could not be cleaned.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leno uninstall\n  leno uninstall --yes --keep-definitions")]
+pub(crate) struct Uninstall {
+    /// The namespace that it is installed in
+    #[arg(long, short, default_value = NAMESPACE)]
+    namespace: String,
+
+    #[command(flatten)]
+    cluster: Cluster,
+
+    /// Keeps the definitions of Leno's resources, and so everybody's policies
+    #[arg(long)]
+    keep_definitions: bool,
+
+    /// Does not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
+    if !uninstall.yes && !agreed(uninstall)? {
+        return Ok(false);
+    }
+    let mut clean = true;
+    block_on(async {
+        let client = leno_operate::connect(&uninstall.cluster.target()).await?;
+        let removal = Removal::new(client, &uninstall.namespace, uninstall.keep_definitions);
+        let done = removal.run(|step| match step {
+            Removed::Object(what) => eprintln!("removed  {what}"),
+            Removed::Node(name) => eprintln!("cleaned  node {name}"),
+            Removed::NodeLeft(name, why) => {
+                clean = false;
+                eprintln!("left     node {name}: {why}; run `leno-agent cleanup` on it");
+            }
+        });
+        Ok(done.await?)
+    })?;
+    Ok(clean)
+}
+
+fn agreed(uninstall: &Uninstall) -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        bail!(
+            "nobody can be asked whether to remove everything in {}: say --yes",
+            uninstall.namespace
+        );
+    }
+    let policies = if uninstall.keep_definitions {
+        ""
+    } else {
+        " and every TrafficPolicy and RateLimitPolicy"
+    };
+    eprint!("Remove Leno, namespace {}{policies}? [y/N] ", uninstall.namespace);
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

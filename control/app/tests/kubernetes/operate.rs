@@ -1,0 +1,75 @@
+//! `leno` against a cluster: what it prints for one, and what it says of one.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use leno_charts::{NAMESPACE, Values};
+use serde_json::Value;
+
+use crate::bed::{Bed, binary};
+
+/// The command line, built beside the controller (`cargo build -p leno`).
+fn leno(kubeconfig: &Path, words: &[&str]) -> Output {
+    let path = PathBuf::from(env!("CARGO_BIN_EXE_leno-controller")).with_file_name("leno");
+    let mut command = Command::new(&path);
+    command.args(words).arg("--kubeconfig").arg(kubeconfig);
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}: cargo build -p leno", path.display()))
+}
+
+fn findings(output: &Output) -> Vec<(String, String)> {
+    let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    all.iter().map(|one| (text(&one["subject"]), text(&one["level"]))).collect()
+}
+
+fn pair(subject: &str, level: &str) -> (String, String) {
+    (subject.to_owned(), level.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_knows_what_is_installed_and_how_it_is() {
+    let Some(kube) = binary() else { return };
+    let bed = Bed::start(&kube).await;
+    let admin = bed.administrator();
+
+    let before = leno(&admin, &["check", "--pre", "-o", "json"]);
+    assert!(before.status.success());
+    let wanted = [
+        ("Kubernetes", "good"),
+        ("rights", "good"),
+        ("Gateway API", "warning"),
+        ("installation", "good"),
+    ];
+    assert_eq!(findings(&before), wanted.map(|(subject, level)| pair(subject, level)));
+    let nothing = leno(&admin, &["upgrade"]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&nothing.stderr).contains("nothing is installed in leno-system")
+    );
+
+    let told = Values::load(&[], &["mtls=strict".to_owned(), "ha=true".to_owned()]).unwrap();
+    bed.apply_yaml(&leno_charts::render(&told, NAMESPACE).unwrap()).await;
+    let upgraded = leno(&admin, &["upgrade", "--set", "egress=deny"]);
+    let mut wanted = told.clone();
+    wanted.egress = leno_charts::Egress::Deny;
+    let wanted = leno_charts::render(&wanted, NAMESPACE).unwrap();
+    assert_eq!(String::from_utf8(upgraded.stdout).unwrap(), wanted, "what it was told is kept");
+
+    // An API server alone runs nothing.
+    let after = leno(&admin, &["check", "-o", "json"]);
+    assert_eq!(after.status.code(), Some(1));
+    for wanted in [("installation", "good"), ("control plane", "bad"), ("node agents", "bad")] {
+        assert!(findings(&after).contains(&pair(wanted.0, wanted.1)), "{wanted:?}");
+    }
+
+    let token = bed.token(("leno-system", "controller"), None, None).await;
+    let weak = bed.kubeconfig("weak.kubeconfig", bed.port, &token);
+    let refused = leno(&weak, &["check", "--pre", "-o", "json"]);
+    // The controller's own account cannot install, nor see what is installed.
+    assert_eq!(refused.status.code(), Some(2));
+    let unasked = leno(&admin, &["uninstall"]);
+    assert_eq!(unasked.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&unasked.stderr).contains("say --yes"));
+}
