@@ -34,6 +34,8 @@ spec:
   - matches: [{path: {value: /own}}]
     retry: {codes: [502], attempts: 3}
     backendRefs: [{name: cart, port: 80}]
+  - matches: [{path: {value: /split}}]
+    backendRefs: [{name: cart, port: 80, weight: 1}, {name: cart, port: 80, weight: 3}]
 ---
 apiVersion: leno.dev/v1alpha1
 kind: TrafficPolicy
@@ -123,4 +125,10 @@ fn without_a_rule_those_of_the_service_hold() {
     let slow = one(&all, "retries", "slow");
     assert_eq!(slow.reason, "it is for HTTPRoute shop/cart rule items alone");
     assert!(one(&all, "limits", "other").holds && !one(&all, "limits", "wide").holds);
+}
+
+#[test]
+fn a_backend_that_a_rule_names_twice_is_told_of_once() {
+    let all = policies("http://cart/split");
+    assert!(one(&all, "limits", "wide").holds && one(&all, "rate limit", "much").holds);
 }

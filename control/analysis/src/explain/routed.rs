@@ -61,7 +61,12 @@ impl Mesh {
                 answer.policies = self.of_requests(service, question.port, Some(found.rule));
                 for backend in &found.rule.rule().backends {
                     if let Target::Service { name, port } = &backend.target {
-                        answer.policies.extend(self.of_endpoints(sender, name, *port));
+                        // Backends of one rule may be the same service and port.
+                        for policy in self.of_endpoints(sender, name, *port) {
+                            if !answer.policies.contains(&policy) {
+                                answer.policies.push(policy);
+                            }
+                        }
                     }
                 }
                 match answer.backends.iter().all(|one| one.share <= 0.0 || one.invalid.is_some()) {
