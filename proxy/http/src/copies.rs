@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use leno_h2::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -27,79 +27,81 @@ use crate::received::Received;
 /// [`Judge`](crate::Judge) lets the response pass.
 pub type Ticket = Rc<Cell<bool>>;
 
-/// The client's connection, of copies of its request.
+/// The client, of copies of its request.
 type Shared<T> = Rc<RefCell<Option<T>>>;
 
 /// Makes copies of a request of HTTP/1 that is here whole.
 #[derive(Debug)]
 pub struct ConnCopies<'c, S> {
-    io: Shared<&'c mut S>,
-    received: &'c mut Received,
-    read_closed: &'c mut bool,
+    client: Shared<Client<'c, S>>,
     lost: &'c mut bool,
     last: &'c mut bool,
     exchanges: &'c mut u64,
-    /// Bytes of the request.
-    length: usize,
 }
 
 /// A client's connection as a copy sees it: what the copy says is heard once it has the ticket.
 #[derive(Debug)]
 pub struct Late<'c, S> {
-    io: Shared<&'c mut S>,
-    mine: Option<&'c mut S>,
+    client: Shared<Client<'c, S>>,
+    mine: Option<Client<'c, S>>,
     ticket: Ticket,
+}
+
+/// The client, with its request and what it sends after it.
+#[derive(Debug)]
+struct Client<'c, S> {
+    io: &'c mut S,
+    received: &'c mut Received,
+    read_closed: &'c mut bool,
+    /// Bytes of the request.
+    length: usize,
 }
 
 impl<S: Io> Conn<S> {
     /// Puts the client aside for copies of `request`, which was [held](Conn::hold).
     pub fn copies(&mut self, request: &RequestHead) -> ConnCopies<'_, S> {
         let length = self.whole_request(request).unwrap_or(request.len());
+        let (io, received) = (&mut self.io, &mut self.received);
+        let client = Client { io, received, read_closed: &mut self.read_closed, length };
         ConnCopies {
-            io: Rc::new(RefCell::new(Some(&mut self.io))),
-            received: &mut self.received,
-            read_closed: &mut self.read_closed,
+            client: Rc::new(RefCell::new(Some(client))),
             lost: &mut self.lost,
             last: &mut self.last,
             exchanges: &mut self.exchanges,
-            length,
         }
     }
 }
 
 impl<'c, S: Io> ConnCopies<'c, S> {
-    /// One more copy.
+    /// One more copy; there is none once one answers the client.
+    ///
+    /// # Panics
+    /// Where one does.
     #[must_use]
     pub fn copy(&self, ticket: &Ticket) -> Conn<Late<'c, S>> {
-        let io = Late { io: Rc::clone(&self.io), mine: None, ticket: Rc::clone(ticket) };
-        Conn::with_received(io, &self.received.bytes()[..self.length])
+        let client = Rc::clone(&self.client);
+        let late = Late { client, mine: None, ticket: Rc::clone(ticket) };
+        let client = self.client.borrow();
+        let client = client.as_ref().expect("no copy is made once one answers the client");
+        Conn::with_received(late, client.request())
     }
 
     /// Ready when the client has broken off. That it only sends no more is no reason to stop.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        let Some(io) = self.io.take() else { return Poll::Pending };
-        let mut gone = Poll::Pending;
-        while !*self.read_closed && self.received.has_room() {
-            match self.received.poll_fill(io, cx) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(count)) => *self.read_closed = count == 0,
-                Poll::Ready(Err(error)) => {
-                    gone = Poll::Ready(Failure::new(Place::Client, Cause::Broken(error)));
-                    break;
-                }
-            }
-        }
-        self.io.replace(Some(io));
-        gone
+        let Some(mut client) = self.client.take() else { return Poll::Pending };
+        let gone = client.poll_broken(cx);
+        self.client.replace(Some(client));
+        gone.map(|error| Failure::new(Place::Client, Cause::Broken(error)))
     }
 
     /// All copies have ended, `winner` with a response for the client. Where none has, nothing is to be
     /// done: the request is here as it was.
     pub fn finish(self, winner: Conn<Late<'c, S>>, done: &Exchange) {
+        let client = winner.io.mine.or_else(|| self.client.take());
         // Else the client is still to be answered, for which its request is wanted.
-        if done.response_started || done.failure.is_none() {
-            self.received.consume(self.length);
-            self.received.settle();
+        if let Some(client) = client.filter(|_| done.response_started || done.failure.is_none()) {
+            client.received.consume(client.length);
+            client.received.settle();
             *self.exchanges += winner.exchanges;
             *self.last = winner.last;
             *self.lost |= winner.lost;
@@ -107,24 +109,56 @@ impl<'c, S: Io> ConnCopies<'c, S> {
     }
 }
 
-impl<S> Late<'_, S> {
-    /// The client, where this copy answers it.
-    fn client(&mut self) -> Option<&mut S> {
-        if self.mine.is_none() && self.ticket.get() {
-            self.mine = self.io.take();
+impl<S: Io> Client<'_, S> {
+    fn request(&self) -> &[u8] {
+        &self.received.bytes()[..self.length]
+    }
+
+    /// Ready when the client has broken off. What it sends is kept, as far as there is room.
+    fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        while !*self.read_closed && self.received.has_room() {
+            match ready!(self.received.poll_fill(self.io, cx)) {
+                Ok(count) => *self.read_closed = count == 0,
+                Err(error) => return Poll::Ready(error),
+            }
         }
-        self.mine.as_deref_mut()
+        Poll::Pending
+    }
+
+    /// Nothing follows the request.
+    fn has_ended(&self) -> bool {
+        *self.read_closed && self.received.bytes().len() == self.length
     }
 }
 
-/// The request is here whole, so that nothing is to be read. What follows it is another request.
+impl<'c, S> Late<'c, S> {
+    /// The client, where this copy answers it.
+    fn client(&mut self) -> Option<&mut Client<'c, S>> {
+        if self.mine.is_none() && self.ticket.get() {
+            self.mine = self.client.take();
+        }
+        self.mine.as_mut()
+    }
+
+    /// The same, to write to it.
+    fn writer(&mut self) -> Option<Pin<&mut S>>
+    where
+        S: Unpin,
+    {
+        self.client().map(|client| Pin::new(&mut *client.io))
+    }
+}
+
+/// The request is here whole, and what follows it is another request, which this one does not see. That
+/// the client has left, or sends no more, it does.
 impl<S: Io> AsyncRead for Late<'_, S> {
     fn poll_read(
-        self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
         _out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Poll::Pending
+        // Nothing put into `out` is the end.
+        self.poll_read_ready(cx)
     }
 }
 
@@ -135,8 +169,8 @@ impl<S: Io> AsyncWrite for Late<'_, S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.client() {
-            Some(client) => Pin::new(client).poll_write(cx, bytes),
+        match self.writer() {
+            Some(client) => client.poll_write(cx, bytes),
             None => Poll::Ready(Ok(bytes.len())),
         }
     }
@@ -146,8 +180,8 @@ impl<S: Io> AsyncWrite for Late<'_, S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.client() {
-            Some(client) => Pin::new(client).poll_write_vectored(cx, slices),
+        match self.writer() {
+            Some(client) => client.poll_write_vectored(cx, slices),
             None => Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum())),
         }
     }
@@ -157,23 +191,27 @@ impl<S: Io> AsyncWrite for Late<'_, S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.client() {
-            Some(client) => Pin::new(client).poll_flush(cx),
+        match self.writer() {
+            Some(client) => client.poll_flush(cx),
             None => Poll::Ready(Ok(())),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.client() {
-            Some(client) => Pin::new(client).poll_shutdown(cx),
+        match self.writer() {
+            Some(client) => client.poll_shutdown(cx),
             None => Poll::Ready(Ok(())),
         }
     }
 }
 
 impl<S: Io> Io for Late<'_, S> {
-    fn poll_read_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Pending
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(client) = self.client() else { return Poll::Pending };
+        if let Poll::Ready(error) = client.poll_broken(cx) {
+            return Poll::Ready(Err(error));
+        }
+        if client.has_ended() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 

@@ -27,11 +27,18 @@ pub enum Act {
     Stall,
     /// The head and half of the body, then the end.
     CutBody,
+    /// The head and half of the body, then nothing, for as long as the client waits.
+    StallBody,
     /// The connection is closed before a response.
     Close,
+    /// The same after a wait.
+    CloseAfter(Duration),
     /// Bytes that are no HTTP.
     Garbage,
 }
+
+/// A response without the second half of its body.
+const HALF: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-";
 
 /// A server; its threads end with the process.
 #[derive(Clone, Debug)]
@@ -96,7 +103,7 @@ impl Faulty {
         Ok(())
     }
 
-    /// How many requests were given up that were [stalled](Act::Stall).
+    /// How many requests were given up that were [stalled](Act::Stall), at once or in the body.
     #[must_use]
     pub fn given_up(&self) -> usize {
         self.given_up.load(Ordering::Relaxed)
@@ -146,22 +153,30 @@ impl Faulty {
                     stream,
                     "HTTP/1.1 429 X\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\n\r\n"
                 )?,
-                // Until the proxy gives up.
-                Act::Stall => {
-                    let end = stream.read_exact(&mut [0]);
-                    self.given_up.fetch_add(1, Ordering::Relaxed);
-                    return end;
-                }
-                Act::CutBody => {
-                    return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-");
+                Act::Stall => return self.stall(&mut stream),
+                Act::CutBody => return stream.write_all(HALF),
+                Act::StallBody => {
+                    stream.write_all(HALF)?;
+                    return self.stall(&mut stream);
                 }
                 Act::Close => return Ok(()),
+                Act::CloseAfter(wait) => {
+                    thread::sleep(wait);
+                    return Ok(());
+                }
                 Act::Garbage => {
                     return stream.write_all(b"\x16\x03\x01 this is not HTTP\r\n\r\n");
                 }
             }
         }
         Ok(())
+    }
+
+    /// Waits until the proxy gives up.
+    fn stall(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let end = stream.read_exact(&mut [0]);
+        self.given_up.fetch_add(1, Ordering::Relaxed);
+        end
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use leno_testkit::peer::Act;
 use leno_testkit::wait;
+use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::counted;
 use crate::world::{Script, World};
@@ -160,4 +161,47 @@ fn a_percentile_is_learned() {
     }
     assert!(world.metric(&["leno_hedges_total", "won"]) > 0.0);
     assert!(counted(&world.seen()).values().all(|times| *times <= 2));
+}
+
+/// The copy that answers is called off with its client, although it has nothing to write.
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
+    let half: Script = |_| Act::StallBody;
+    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[|_| Act::Stall, half]);
+    let mut client = world.send("GET", "1", "", "");
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(b"half-") {
+        client.read_exact(&mut byte).unwrap();
+        said.extend_from_slice(&byte);
+    }
+    assert_eq!(world.backends[1].given_up(), 0);
+    drop(client);
+    wait::until("the response to be given up", LONG, || {
+        Ok((world.backends[1].given_up() == 1).then_some(()))
+    })
+    .unwrap();
+}
+
+/// What has become of every copy is counted, also where the first has failed before the client left.
+#[test]
+fn copies_of_a_client_that_leaves_are_counted() {
+    let closes: Script = |_| Act::CloseAfter(Duration::from_millis(300));
+    // One of the two is asked first.
+    for servers in [[closes, |_| Act::Stall], [|_| Act::Stall, closes]] {
+        let world = World::outbound(&policy("{delay: 10ms}", FREE), &servers);
+        let client = world.send("GET", "1", "", "");
+        wait::until("one of two copies to fail", LONG, || {
+            let failed = world.metric(&["leno_errors_total{"]) > 0.0;
+            Ok((failed && world.seen().len() == 2).then_some(()))
+        })
+        .unwrap();
+        // Without a word to the server, as a program that is killed with something unread.
+        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        setsockopt(&client, sockopt::Linger, &at_once).unwrap();
+        drop(client);
+        wait::until("the copy to be counted", LONG, || {
+            Ok((world.metric(&["leno_hedges_total", "lost"]) == 1.0).then_some(()))
+        })
+        .unwrap();
+    }
 }

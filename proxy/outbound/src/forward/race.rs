@@ -151,9 +151,8 @@ impl<R: Hedgeable> Attempts<'_, R> {
                     }
                 }
                 Event::Gone(failure) => {
-                    let pick = runners.swap_remove(0).over();
                     race.lose(&runners);
-                    return (pick, Last::Gone(failure));
+                    return (runners.swap_remove(0).over(), Last::Gone(failure));
                 }
                 Event::Decided(at) => {
                     let mut runner = runners.swap_remove(at);

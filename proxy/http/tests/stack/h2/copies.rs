@@ -109,6 +109,8 @@ fn a_copy_of_http1_leaves_the_next_request_where_it_is() {
             assert_eq!(body(&mut stream).await.unwrap(), b"abc");
             ticket.set(true);
             stream.send_head(&head([(":status", "200"), ("content-length", "2")]), false);
+            // What comes while the copy has the client is not the copy's either.
+            user.write_all(b"GET /3 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
             stream.send_data(&b"ok"[..], true);
         };
         let mut order = settings.order();
@@ -118,6 +120,7 @@ fn a_copy_of_http1_leaves_the_next_request_where_it_is() {
         copies.finish(copy, &done);
         let second = client.read_request(limits).await.unwrap().unwrap();
         assert_eq!(second.view(client.received()).target(), b"/2");
+        assert!(client.received().ends_with(b"GET /3 HTTP/1.1\r\nHost: a\r\n\r\n"));
         drop(client);
         let mut text = String::new();
         user.read_to_string(&mut text).await.unwrap();
