@@ -144,3 +144,75 @@ impl Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page that explains every cause.
+    const PAGE: &str = include_str!("../../../docs/guide/metrics.md");
+
+    /// One of each kind that has a name of its own.
+    fn all() -> Vec<Cause> {
+        let reset = |code, by| Cause::Reset(Reset { code, by, unprocessed: false });
+        vec![
+            Cause::Closed,
+            Cause::Broken(io::ErrorKind::ConnectionReset.into()),
+            Cause::HeadTimeout,
+            Cause::Deadline,
+            Cause::Late,
+            Cause::Stalled,
+            Cause::Stale,
+            Cause::UnaskedUpgrade,
+            Cause::MemoryBudget,
+            Cause::UpgradeIgnored,
+            reset(Code::NO_ERROR, ResetBy::Connection),
+            reset(Code::NO_ERROR, ResetBy::Peer),
+            reset(Code::REFUSED_STREAM, ResetBy::Peer),
+            Cause::Open(OpenError::Full),
+            Cause::Open(OpenError::Closed),
+            Cause::Open(OpenError::TooLarge),
+            Cause::Refused,
+        ]
+    }
+
+    /// A cause that is new is to be in the list above, too, and on the page.
+    fn is_listed(cause: &Cause) -> bool {
+        match cause {
+            // Their names are those of what is wrong with the message.
+            Cause::Head(_) | Cause::Body(_) => true,
+            Cause::Closed
+            | Cause::Broken(_)
+            | Cause::HeadTimeout
+            | Cause::Deadline
+            | Cause::Late
+            | Cause::Stalled
+            | Cause::Stale
+            | Cause::UnaskedUpgrade
+            | Cause::MemoryBudget
+            | Cause::UpgradeIgnored
+            | Cause::Reset(_)
+            | Cause::Open(_)
+            | Cause::Refused => PAGE.contains(&format!("`{}`", cause.label())),
+        }
+    }
+
+    #[test]
+    fn every_cause_is_explained() {
+        for cause in all() {
+            assert!(is_listed(&cause), "{} is not in docs/guide/metrics.md", cause.label());
+        }
+    }
+
+    /// Who can still be told is told, with a status of the mesh's.
+    #[test]
+    fn every_failure_that_is_not_the_clients_has_a_status() {
+        for place in [Place::Server, Place::Us] {
+            for cause in all() {
+                let label = cause.label();
+                let status = Failure::new(place, cause).status();
+                assert!(status.is_some_and(|status| (400..600).contains(&status)), "{label}");
+            }
+        }
+    }
+}

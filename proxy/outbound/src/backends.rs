@@ -18,7 +18,7 @@ use leno_types::mesh::{Distribution, Endpoint, External, Service};
 use leno_types::traffic::Traffic;
 
 use crate::Shared;
-use crate::external::Outside;
+use crate::external::{Outside, UNREACHABLE};
 use crate::policy::{EndpointPolicy, RequestPolicy};
 use crate::routes::Routes;
 use crate::server::Clients;
@@ -179,9 +179,8 @@ impl Backends {
 
     /// A connection to an endpoint was made, or was not for this cause.
     pub(crate) fn opened(&self, failure: Option<&'static str>) {
-        if self.originates_tls() {
-            self.failure.set(failure.filter(|cause| cause.starts_with("external-")));
-        }
+        let tells = |cause: &&str| cause.starts_with("external-") || *cause == UNREACHABLE;
+        self.failure.set(failure.filter(tells));
     }
 
     /// Takes what discovery says now; endpoints that stay keep their pools and estimates.

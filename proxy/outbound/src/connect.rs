@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::backends::Remote;
-use crate::external::{Outside, with_remedy};
+use crate::external::{Outside, UNREACHABLE, with_remedy};
 
 /// For `leno-error` and metrics: the server's proxy has refused this one's certificate. The client's
 /// side of a handshake is over before the server has seen it, so the refusal comes with the first read.
@@ -38,6 +38,7 @@ impl OpenError {
         match self {
             Self::Connect(ConnectError::Refused(_)) => "connect-refused",
             Self::Connect(ConnectError::Timeout(..)) => "connect-timeout",
+            Self::Connect(ConnectError::Unreachable(..)) => UNREACHABLE,
             Self::Connect(_) => "connect-failed",
             Self::Handshake(..) => "tls-handshake-failed",
             Self::Outside(_, _, error) => error.outside_cause(),

@@ -67,6 +67,9 @@ impl Resolved {
 /// For `leno-error` and metrics: none of the names has an address.
 pub(crate) const UNRESOLVED: &str = "external-unresolved";
 
+/// No route leads to the endpoint.
+pub(crate) const UNREACHABLE: &str = "connect-unreachable";
+
 /// How TLS is begun with endpoints that have no identity.
 #[derive(Debug)]
 pub(crate) struct Outside {
@@ -106,6 +109,9 @@ pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
         b"external-tls-failed" => {
             "external-tls-failed; remedy=\"does the server speak TLS on this port? without a BackendTLSPolicy it is called in clear\""
         }
+        b"connect-unreachable" => {
+            "connect-unreachable; remedy=\"no route leads there; out of the machine, leno up --uplink makes one\""
+        }
         _ => cause,
     }
 }
@@ -118,6 +124,7 @@ mod tests {
     fn every_cause_begins_with_itself() {
         for cause in [
             UNRESOLVED,
+            UNREACHABLE,
             "external-unknown-authority",
             "external-wrong-name",
             "external-expired",
