@@ -67,21 +67,36 @@ pub(crate) async fn serve_outside(
     backends: &Rc<Backends>,
     mut client: TcpStream,
 ) {
-    let (mut first, mut tls) = (Vec::new(), Tls::default());
+    let mut first = Vec::new();
+    match own_tls(shared, &mut client, &mut first).await {
+        Ok(tls) => {
+            let attempts = Attempts::new(shared, backends, destination.original());
+            attempts.relay(None, (first, client), tls).await;
+        }
+        Err(error) => {
+            tracing::debug!(%error, "a client broke off");
+            client.abort();
+        }
+    }
+}
+
+/// Whether a client that has said nothing yet begins TLS itself. One that stays silent waits for the
+/// server to speak, inside TLS.
+pub(crate) async fn own_tls(
+    shared: &Shared,
+    client: &mut TcpStream,
+    first: &mut Vec<u8>,
+) -> io::Result<Tls> {
+    let mut tls = Tls::default();
     let said = async {
-        read_first(&mut client, &mut first).await?;
-        if detect_first(&mut client, &mut first).await? == Detected::TlsClientHello {
-            tls = tls_of(shared, &mut client, &mut first).await?;
+        read_first(client, first).await?;
+        if detect_first(client, first).await? == Detected::TlsClientHello {
+            tls = tls_of(shared, client, first).await?;
         }
         Ok::<_, io::Error>(())
     };
-    // One that stays silent waits for the server to speak, inside TLS.
-    if let Ok(Err(error)) = timeout(OWN_TLS_WAIT, said).await {
-        tracing::debug!(%error, "a client broke off");
-        return client.abort();
-    }
-    let attempts = Attempts::new(shared, backends, destination.original());
-    attempts.relay(None, (first, client), tls).await;
+    timeout(OWN_TLS_WAIT, said).await.unwrap_or(Ok(()))?;
+    Ok(tls)
 }
 
 /// A service that declares HTTP, whose clients speak first. Either version is served, as servers do

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::Shared;
 use crate::backends::Backends;
 use crate::destination::{self, Destination};
-use crate::first::tls_of;
+use crate::first::{own_tls, tls_of};
 use crate::opaque::{Attempts, Tls};
 
 /// How long a client may take to say which server it asks for: as long as a handshake may.
@@ -97,8 +97,8 @@ pub(crate) async fn relay(
     shared: &Rc<Shared>,
     (streams, backends): (&Rc<Streams>, &Backends),
     original: SocketAddr,
-    (first, mut client): (Vec<u8>, TcpStream),
-    tls: Tls,
+    (mut first, mut client): (Vec<u8>, TcpStream),
+    mut tls: Tls,
 ) {
     let decision = streams.table.decide(tls.server_name.as_deref(), shared.random());
     let StreamDecision::Backend(rule, place) = decision else {
@@ -112,6 +112,16 @@ pub(crate) async fn relay(
     let target = target.expect("a backend that is chosen has a service");
     match target.route().await {
         destination::Route::Backends(chosen) => {
+            // Nothing was read for the route's sake, but whether TLS is begun depends on it.
+            if first.is_empty() && chosen.originates_tls() {
+                match own_tls(shared, &mut client, &mut first).await {
+                    Ok(own) => tls = own,
+                    Err(error) => {
+                        tracing::debug!(%error, "a client broke off");
+                        return client.abort();
+                    }
+                }
+            }
             let attempts = Attempts::new(shared, &chosen, original);
             attempts.relay(None, (first, client), tls).await;
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::resolver::{Resolver, Says};
 use leno_testkit::{binaries, command, wait};
@@ -26,7 +26,7 @@ const HOST: &str = "api.pay.example";
 const MAKE_LIMIT: Duration = Duration::from_secs(30);
 
 /// External services: their names, what they stand for, the ports, and whom their policy trusts.
-const SERVICES: [(&str, &str, &str, &str); 6] = [
+const SERVICES: [(&str, &str, &str, &str); 7] = [
     (
         "pay",
         HOST,
@@ -47,6 +47,7 @@ const SERVICES: [(&str, &str, &str, &str); 6] = [
         "hostname: other.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]",
     ),
     ("nowhere", "nowhere.pay.example", "{port: 80, appProtocol: http}", ""),
+    ("inward", "inward.pay.example", "{port: 80, targetPort: 8444, appProtocol: http}", GIVEN),
     ("plainly", HOST, "{port: 80, targetPort: 8444, appProtocol: http}", GIVEN),
     ("flaky", "flaky.pay.example", "{port: 80, targetPort: 8080, appProtocol: http}", ""),
 ];
@@ -66,7 +67,12 @@ fn documents(authority: &str) -> Result<String> {
          data: {{ca.crt: {}}}\n---\n\
          apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: flaky, namespace: lab}}\n\
          spec:\n  targetRefs: [{{group: '', kind: Service, name: flaky}}]\n  \
-         retries: {{attempts: 1, on: [503]}}\n  timeouts: {{request: 2s}}\n",
+         retries: {{attempts: 1, on: [503]}}\n  timeouts: {{request: 2s}}\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {{name: front, namespace: lab}}\n\
+         spec: {{ports: [{{port: 443, appProtocol: tcp}}]}}\n---\n\
+         apiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {{name: front, namespace: lab}}\n\
+         spec:\n  parentRefs: [{{group: '', kind: Service, name: front}}]\n  \
+         rules: [{{backendRefs: [{{name: pay, port: 443}}]}}]\n",
         serde_json::to_string(authority)?
     );
     for (name, host, ports, validation) in SERVICES {
@@ -152,6 +158,7 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     let at = |address: &str| -> Result<Says> { Ok(Says::Addresses(vec![address.parse()?], 1)) };
     resolver.set(HOST, at(ADDRESS)?);
     resolver.set("flaky.pay.example", at(ADDRESS)?);
+    resolver.set("inward.pay.example", at("127.0.0.1")?);
     let authority = prepare(files.path())?;
     let options = Options { resolver: Some(resolver.address()), ..Options::new(capture) };
     let lab = Lab::start(&options, &documents(&authority)?, |_| Ok(()))?;
@@ -161,6 +168,7 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:8444"])?;
     let faulty = ["leno-peer", "faulty", "--listen", "0.0.0.0:8080", "--tell", "127.0.0.1:8081"];
     outside.start(&[&faulty[..], &["--acts", "503,good"]].concat())?;
+    let _inside = lab.spawn("client", &["leno-peer", "http", "--listen", "127.0.0.1:8444"])?;
     lab.explain(over_tls(&lab, files.path()))?;
     lab.explain(mistakes_are_named(&lab))?;
     lab.explain(names_are_answered(&lab))?;
@@ -197,6 +205,13 @@ fn over_tls(lab: &Lab, files: &Path) -> Result<()> {
     let authority = files.join("ca.crt").display().to_string();
     let said = asks(lab, "client", &format!("https://{HOST}/"), &["--cacert", &authority])?;
     ensure!(said == format!("first {HOST} {HOST} HTTP/2.0"), "its own TLS: {said}");
+    // So is one whose connection a TCPRoute sends there; for one in clear TLS is begun.
+    let (own, to) = (format!("https://{HOST}/"), format!("{HOST}:443:front:443"));
+    let own_tls = ["--cacert", &authority, "--connect-to", &to];
+    let said = asks(lab, "client", &own, &own_tls)?;
+    ensure!(said == format!("first {HOST} {HOST} HTTP/2.0"), "its own TLS, by a TCPRoute: {said}");
+    let said = asks(lab, "client", "http://front:443/", &[])?;
+    ensure!(said == format!("first {HOST} front HTTP/1.1"), "in clear, by a TCPRoute: {said}");
     let metrics = lab.metrics("client")?;
     let name = "leno_external_tls_handshakes_total ";
     let mut counts = metrics.lines().filter_map(|line| line.strip_prefix(name));
@@ -214,10 +229,19 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
         ("wrong", "external-wrong-name", "subjectAltNames"),
         ("nowhere", "external-unresolved", "externalName"),
         ("plainly", "external-tls-failed", "speak TLS"),
+        // A name may lead to the workload itself, which does not make it the server that is meant.
+        ("inward", "external-tls-failed", "speak TLS"),
     ] {
-        let said = asks(lab, "client", &format!("http://{service}/"), &[])?;
-        let expected = format!("503 {cause}; remedy=");
-        ensure!(said.starts_with(&expected) && said.contains(remedy), "{service}: {said}");
+        let mut said = String::new();
+        // A program inside may have begun to listen only now.
+        let named = wait::until(cause, LIMIT, || {
+            said = asks(lab, "client", &format!("http://{service}/"), &[])?;
+            let expected = format!("503 {cause}; remedy=");
+            let is_open = said.starts_with("200");
+            ensure!(!is_open, "{service} was called in clear");
+            Ok((said.starts_with(&expected) && said.contains(remedy)).then_some(()))
+        });
+        named.with_context(|| format!("{service}: {said}"))?;
     }
     let metrics = lab.metrics("client")?;
     for cause in ["external-unknown-authority", "external-wrong-name", "external-unresolved"] {
