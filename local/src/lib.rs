@@ -47,6 +47,7 @@ pub mod status;
 pub mod supervise;
 pub mod token;
 pub mod up;
+pub mod uplink;
 pub mod watch;
 
 pub use error::{Error, Result};

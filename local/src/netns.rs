@@ -144,7 +144,7 @@ fn prepare_directory() -> Result<()> {
 }
 
 /// A namespace belongs to a thread: changing it on a thread that ends is the only safe way.
-fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(value) => value,
         Err(panic) => std::panic::resume_unwind(panic),

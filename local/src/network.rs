@@ -1,6 +1,7 @@
 //! The network of a mesh: one bridge in a namespace of its own, a veth pair to every instance.
 //!
-//! The bridge lives apart from the host's interfaces, routes and firewall, which are never touched.
+//! The bridge lives apart from the host's interfaces, routes and firewall, which are not touched; a way out,
+//! where one is asked for, is [`crate::uplink`]'s.
 //!
 //! ```text
 //!  leno-<mesh>                      leno-<mesh>.<ns>.web-0
@@ -82,6 +83,11 @@ impl Switch {
     #[must_use]
     pub fn netns(&self) -> &Netns {
         &self.netns
+    }
+
+    /// The links, addresses and routes of that namespace.
+    pub(crate) fn netlink(&self) -> &Handle {
+        &self.netlink
     }
 
     /// Links an instance's namespace to the bridge: interface, addresses, default route, settings.
@@ -225,7 +231,7 @@ async fn set_up_loopback(netlink: &Handle) -> Result<()> {
     netlink.link().set(message).execute().await.attempt(what)
 }
 
-async fn link_index(netlink: &Handle, name: &str) -> Result<u32> {
+pub(crate) async fn link_index(netlink: &Handle, name: &str) -> Result<u32> {
     let what = || format!("cannot find interface {name}");
     let mut links = Box::pin(netlink.link().get().match_name(name).execute());
     let found = links.try_next().await.attempt(what)?;

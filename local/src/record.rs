@@ -20,6 +20,7 @@ use crate::cgroup::Cgroup;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::{self, Layout};
 use crate::netns;
+use crate::uplink::{self, Uplink};
 
 /// A process, told apart from a later one with the same number by when it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub enum Made {
     Netns(String),
     /// A captured workload, by the name under which it is captured.
     Capture(String),
+    /// The way out of the machine.
+    Uplink(Uplink),
 }
 
 /// The record of a mesh, held by the process that owns it.
@@ -144,6 +147,18 @@ impl Record {
 #[must_use]
 pub fn owner(layout: &Layout) -> Option<Process> {
     read(layout).ok().map(|contents| contents.owner).filter(Process::alive)
+}
+
+/// The ways out of all other meshes than the one whose is of this name, running or left behind.
+#[must_use]
+pub fn uplinks(but: &str) -> Vec<Uplink> {
+    let recorded = Layout::all().into_iter().filter_map(|layout| read(&layout).ok());
+    let made = recorded.flat_map(|contents| contents.made);
+    let ways = made.filter_map(|made| match made {
+        Made::Uplink(way) if way.name() != but => Some(way),
+        _ => None,
+    });
+    ways.collect()
 }
 
 /// Removes what a killed run of this mesh left.
@@ -342,8 +357,10 @@ fn remove_made(made: &[Made]) -> Result<()> {
         tracing::debug!(?owners, "released");
     }
     for thing in made {
-        if let Made::Netns(name) = thing {
-            netns::remove(name)?;
+        match thing {
+            Made::Uplink(way) => uplink::remove(way)?,
+            Made::Netns(name) => netns::remove(name)?,
+            _ => {}
         }
     }
     Ok(())

@@ -46,6 +46,8 @@ pub struct Options {
     pub mtls: MtlsMode,
     /// Whether workloads may call what the mesh does not know, where documents do not say.
     pub egress: Egress,
+    /// Whether workloads reach what is outside of the machine.
+    pub uplink: bool,
     /// Who is asked for names that are not of the mesh; the host's own resolvers where nobody is named.
     pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.
@@ -106,6 +108,9 @@ async fn run(options: &Options, output: Output) -> Result<()> {
             return Err(error);
         }
     };
+    for note in &foundation.notes {
+        output.say(note);
+    }
     let (changes, mut received) = mpsc::channel(QUEUE);
     let (mesh, zone) = foundation.mesh(options, layout, record, (output, changes, descriptors));
     let mut up = Up::new(options, (mesh, zone), files, (defaults, begun));

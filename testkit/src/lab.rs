@@ -74,6 +74,10 @@ pub struct Options {
     pub mtls: Option<&'static str>,
     /// How long certificates live; the default of `leno up` without it.
     pub cert_lifetime: Option<Duration>,
+    /// The name of the network namespace that the mesh is started in; that of the test without it.
+    pub machine: Option<String>,
+    /// Whether the mesh has a way out of that.
+    pub uplink: bool,
     /// Who is asked for names that are not of the mesh; the host's resolvers without it.
     pub resolver: Option<SocketAddr>,
 }
@@ -82,7 +86,15 @@ impl Options {
     /// The defaults of `leno up` with this capture.
     #[must_use]
     pub fn new(capture: Capture) -> Self {
-        Options { programs: None, capture, mtls: None, cert_lifetime: None, resolver: None }
+        Options {
+            programs: None,
+            capture,
+            mtls: None,
+            cert_lifetime: None,
+            machine: None,
+            uplink: false,
+            resolver: None,
+        }
     }
 }
 
@@ -136,7 +148,12 @@ impl Lab {
         let file = directory.path().join("mesh.yaml");
         write(&file, &fill(yaml, directory.path())?)?;
         let start = Instant::now();
-        let mut up = up_command(&leno, &name, options, &file).spawn().context("cannot run leno")?;
+        let mut up = up_command(&leno, &name, options, &file);
+        let mut start_up = || up.spawn().context("cannot run leno");
+        let mut up = match &options.machine {
+            Some(machine) => netns::inside(&netns::path(machine), start_up)?,
+            None => start_up()?,
+        };
         let lines = Arc::default();
         if let Some(stdout) = up.stdout.take() {
             keep_lines(stdout, &lines);
@@ -413,6 +430,9 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     }
     if let Some(lifetime) = options.cert_lifetime {
         command.args(["--cert-lifetime", &format!("{}s", lifetime.as_secs())]);
+    }
+    if options.uplink {
+        command.arg("--uplink");
     }
     if let Some(resolver) = options.resolver {
         command.args(["--resolver", &resolver.to_string()]);

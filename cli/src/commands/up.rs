@@ -46,6 +46,10 @@ pub(crate) struct Up {
     #[arg(long, default_value = "allow", value_name = "EGRESS")]
     egress: Egress,
 
+    /// Lets workloads out of the machine, by its own routes and addresses; forwards IPv4 meanwhile
+    #[arg(long)]
+    uplink: bool,
+
     /// Who is asked for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353; repeat for up to
     /// three [default: those of /etc/resolv.conf]
     #[arg(long = "resolver", value_name = "ADDRESS", value_parser = resolver)]
@@ -108,6 +112,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         capture: up.capture,
         mtls: up.mtls,
         egress: up.egress,
+        uplink: up.uplink,
         resolvers: up.resolvers.clone(),
         cert_lifetime: up.cert_lifetime,
         grace: up.grace,

@@ -28,6 +28,8 @@ pub struct Upstreams {
     servers: Vec<SocketAddr>,
     questions: Semaphore,
     cache: Cache,
+    /// What is outside can be reached over IPv6, as far as is known.
+    ipv6: bool,
 }
 
 impl Upstreams {
@@ -43,7 +45,21 @@ impl Upstreams {
     #[must_use]
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
-        Self { servers, questions: Semaphore::new(MAX_QUESTIONS), cache: Cache::default() }
+        let questions = Semaphore::new(MAX_QUESTIONS);
+        Self { servers, questions, cache: Cache::default(), ipv6: true }
+    }
+
+    /// For a mesh whose way out is of IPv4 alone: names outside have no other addresses, or half of what is
+    /// sent to them would go nowhere.
+    #[must_use]
+    pub fn without_ipv6(self) -> Self {
+        Self { ipv6: false, ..self }
+    }
+
+    /// Whether names outside have addresses of IPv6.
+    #[must_use]
+    pub fn has_ipv6(&self) -> bool {
+        self.ipv6
     }
 
     /// Passes a question on as it is and returns the answer as it is; over TCP when `stream`.

@@ -227,10 +227,12 @@ fn answer(shared: &Shared, question: &[u8], client: SocketAddr, stream: bool) ->
     let client = leno_types::canonical(client).ip();
     let edns = request.edns.as_ref();
     let is_proxy = edns.is_some_and(|edns| edns.option(PROXY_OPTION.into()).is_some());
+    let unreachable = query.query_type() == RecordType::AAAA && !shared.upstreams.has_ipv6();
     match zone.answer(query.name(), query.query_type(), (client, is_proxy)) {
         Answer::Alias(target) => {
             let alias = Zone::alias(query.name().clone(), target.clone());
             match (query.query_type(), reply(ResponseCode::ServFail, Vec::new())) {
+                _ if unreachable => now(reply(ResponseCode::NoError, vec![alias])),
                 (RecordType::CNAME, _) => now(reply(ResponseCode::NoError, vec![alias])),
                 (kind, Some(failure)) => {
                     Reply::Alias(Box::new(Aliased { request, alias, target, kind, limit, failure }))
@@ -240,6 +242,7 @@ fn answer(shared: &Shared, question: &[u8], client: SocketAddr, stream: bool) ->
         }
         Answer::Records(records) => now(reply(ResponseCode::NoError, records)),
         Answer::NoName => now(reply(ResponseCode::NXDomain, Vec::new())),
+        Answer::Elsewhere if unreachable => now(reply(ResponseCode::NoError, Vec::new())),
         Answer::Elsewhere => match reply(ResponseCode::ServFail, Vec::new()) {
             Some(failure) => Reply::Elsewhere(failure),
             None => Reply::Never,

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use crate::plan::subnet;
 use crate::proxy;
 use crate::record::{self, Made, Record};
 use crate::token::Tokens;
+use crate::uplink;
 
 /// The port of DNS.
 const DNS: u16 = 53;
@@ -36,6 +36,8 @@ pub(super) struct Foundation {
     proxy: proxy::Settings,
     /// DNS answers from it, and ends with it.
     zone: watch::Sender<Arc<Zone>>,
+    /// What the operator should know, a line each.
+    pub(super) notes: Vec<String>,
 }
 
 /// What instances get from whoever runs the mesh.
@@ -54,7 +56,19 @@ pub(super) async fn lay(
     let name = layout.switch_netns();
     record.add(Made::Netns(name.clone()))?;
     let switch = Switch::create(Netns::create(&name)?, &subnet()).await?;
-    let zone = serve_dns(&switch, &options.resolvers)?;
+    let mut upstreams = match &*options.resolvers {
+        [] => dns::Upstreams::of_host(),
+        given => dns::Upstreams::new(given.to_vec()),
+    };
+    let mut notes = Vec::new();
+    if options.uplink {
+        let way = uplink::make(&switch, layout.mesh(), record).await?;
+        if !way.ipv6 {
+            upstreams = upstreams.without_ipv6();
+        }
+        notes = way.notes;
+    }
+    let zone = serve_dns(&switch, upstreams)?;
     let tokens = Tokens::prepare(layout)?;
     // Made here and not by the controller, so that no proxy has to wait for the roots.
     let authority = Authority::open(&layout.control(), tokens.trust_domain());
@@ -70,7 +84,7 @@ pub(super) async fn lay(
         log: options.log.clone(),
         access_log: options.access_log.clone(),
     };
-    Ok(Foundation { hierarchy, switch, proxy, zone })
+    Ok(Foundation { hierarchy, switch, proxy, zone, notes })
 }
 
 impl Foundation {
@@ -97,16 +111,12 @@ impl Foundation {
     }
 }
 
-fn serve_dns(switch: &Switch, resolvers: &[SocketAddr]) -> Result<watch::Sender<Arc<Zone>>> {
+fn serve_dns(switch: &Switch, upstreams: dns::Upstreams) -> Result<watch::Sender<Arc<Zone>>> {
     let gateway = subnet().gateway();
     let what = || "cannot serve DNS on the gateway".to_owned();
     let sockets =
         switch.netns().within(|| dns::Sockets::bind(gateway.iter(), DNS).attempt(what))?;
     let (zone, received) = watch::channel(Arc::default());
-    let upstreams = match resolvers {
-        [] => dns::Upstreams::of_host(),
-        given => dns::Upstreams::new(given.to_vec()),
-    };
     dns::serve(sockets, received, upstreams).attempt(what)?;
     Ok(zone)
 }

@@ -20,6 +20,8 @@ mod shared_limits;
 mod soak;
 mod streams;
 mod traffic;
+mod uplink;
+mod zones;
 
 /// One thing that must hold.
 pub(crate) struct Case {
@@ -65,8 +67,17 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 13] {
         ),
         ("conformance", conformance::cases()),
         ("explain", explain::cases()),
-        ("traffic", [traffic::cases(), shared_limits::cases()].into_iter().flatten().collect()),
-        ("egress", [egress::cases(), external::cases()].into_iter().flatten().collect()),
+        (
+            "traffic",
+            [traffic::cases(), shared_limits::cases(), zones::cases()]
+                .into_iter()
+                .flatten()
+                .collect(),
+        ),
+        (
+            "egress",
+            [egress::cases(), external::cases(), uplink::cases()].into_iter().flatten().collect(),
+        ),
         ("encryption", encryption::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),

@@ -3,8 +3,16 @@
 //! ```text
 //!   instances ── bridge ── switch namespace ── 198.51.100.1 ═══ 198.51.100.2 ── outside
 //! ```
+//!
+//! Or the mesh's own cannot, and a namespace plays the machine that the mesh runs on:
+//!
+//! ```text
+//!   instances ── bridge ── switch namespace    machine ── 198.51.100.1 ═══ 198.51.100.2 ── outside
+//!                                                            default route   203.0.113.9
+//! ```
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -17,6 +25,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The outside's address.
 pub(crate) const ADDRESS: &str = "198.51.100.2";
 
+/// Where a mesh is started; dropping it removes it.
+pub(crate) struct Machine(String);
+
 /// The namespace; dropping it ends its programs and removes it.
 pub(crate) struct Outside {
     name: String,
@@ -24,6 +35,8 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
+    /// Its address behind a machine's default route.
+    pub(crate) const FAR: &str = "203.0.113.9";
     /// Its second address.
     pub(crate) const SECOND: &str = "198.51.100.3";
 
@@ -47,6 +60,39 @@ impl Outside {
         Ok(outside)
     }
 
+    /// Makes it beside a machine, of which it knows one address and no network behind it.
+    pub(crate) fn of(machine: &Machine) -> Result<Self> {
+        let outside = Outside { name: format!("{}-out", machine.0), programs: Vec::new() };
+        let own = outside.name.as_str();
+        ip(&["netns", "add", own])?;
+        let peer = ["peer", "name", "eth0", "netns", own];
+        let pair = ["-n", &machine.0, "link", "add", "eth0", "type", "veth"];
+        ip(&[&pair[..], &peer].concat())?;
+        let far = format!("{}/32", Self::FAR);
+        for words in [
+            &["-n", &machine.0, "address", "add", "198.51.100.1/24", "dev", "eth0"][..],
+            &["-n", &machine.0, "link", "set", "eth0", "up"],
+            &["-n", own, "address", "add", &format!("{ADDRESS}/24"), "dev", "eth0"],
+            &["-n", own, "address", "add", &far, "dev", "eth0"],
+            &["-n", own, "link", "set", "eth0", "up"],
+            &["-n", own, "link", "set", "lo", "up"],
+            &["-n", &machine.0, "route", "add", "default", "via", ADDRESS],
+        ] {
+            ip(words)?;
+        }
+        Ok(outside)
+    }
+
+    /// Has it send to a network by way of an address.
+    pub(crate) fn routes(&self, network: &str, by: &str) -> Result<()> {
+        ip(&["-n", &self.name, "route", "add", network, "via", by])
+    }
+
+    /// What a command prints that runs there.
+    pub(crate) fn says(&self, words: &[&str]) -> Result<String> {
+        says(&self.name, words)
+    }
+
     /// Starts a program there; our binaries are found by their names.
     pub(crate) fn start(&mut self, words: &[&str]) -> Result<()> {
         let program = match words[0].starts_with("leno-") {
@@ -61,6 +107,36 @@ impl Outside {
     }
 }
 
+impl Machine {
+    /// Makes it: it has no way in or out, and does not forward.
+    pub(crate) fn new() -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let machine = Machine(format!("t{}-m{nth}", std::process::id()));
+        ip(&["netns", "add", &machine.0])?;
+        ip(&["-n", &machine.0, "link", "set", "lo", "up"])?;
+        Ok(machine)
+    }
+
+    /// Its namespace.
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// What a command prints that runs on it.
+    pub(crate) fn says(&self, words: &[&str]) -> Result<String> {
+        says(&self.0, words)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Err(error) = ip(&["netns", "delete", &self.0]) {
+            eprintln!("cannot remove namespace {}: {error:#}", self.0);
+        }
+    }
+}
+
 impl Drop for Outside {
     fn drop(&mut self) {
         self.programs.clear();
@@ -68,6 +144,13 @@ impl Drop for Outside {
             eprintln!("cannot remove namespace {}: {error:#}", self.name);
         }
     }
+}
+
+fn says(namespace: &str, words: &[&str]) -> Result<String> {
+    let program = binaries::require(words[0], words[0])?;
+    netns::inside(&netns::path(namespace), || {
+        command::text(Command::new(program).args(&words[1..]), LIMIT)
+    })
 }
 
 fn ip(words: &[&str]) -> Result<()> {

@@ -1,0 +1,325 @@
+//! The way out of the machine: a veth pair between the switch and the namespace that leno runs in.
+//!
+//! ```text
+//!  leno-<mesh>                               where leno was started
+//!  ┌────────────────────────────────┐        ┌───────────────────────────────────────────┐
+//!  │ leno0 ── masquerade ── uplink ─┼────────┼─ leno-1f2e3d4c ── masquerade ── its routes │
+//!  │            169.254.96.2/30     │        │  169.254.96.1/30                           │
+//!  └────────────────────────────────┘        └───────────────────────────────────────────┘
+//! ```
+//!
+//! Outside of the mesh's own namespaces it makes that interface and one nftables table of the same name, and
+//! switches `net.ipv4.ip_forward` on where it is off. All of it is taken back at the end; forwarding by the
+//! last mesh that needs it. IPv6 goes out only where the machine forwards it already: to switch that on
+//! would have the kernel pass over the router advertisements that the machine's own address may come from.
+
+mod home;
+mod machine;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd};
+
+use futures_util::TryStreamExt;
+use nix::fcntl::{Flock, FlockArg};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
+use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Attempt, Error, Result};
+use crate::layout;
+use crate::network::{Switch, link_index};
+use crate::record::{self, Made, Record};
+
+use home::Home;
+
+/// The interface's name in the namespace of the switch.
+const INTERFACE: &str = "uplink";
+/// Where the pairs' addresses are from: link-local (RFC 3927), so that no route of the machine leads there.
+const RANGE: Ipv4Addr = Ipv4Addr::new(169, 254, 96, 0);
+/// The same for IPv6 (RFC 4193).
+const RANGE_V6: Ipv6Addr = Ipv6Addr::new(0xfd89, 0x7570, 0x6c69, 0x6e6b, 0, 0, 0, 0);
+/// Pairs of which each has four addresses: as many as a /20 holds.
+const PAIRS: u32 = 1024;
+/// Lengths of a pair's prefixes, IPv4 and IPv6.
+const PREFIXES: (u8, u8) = (30, 126);
+
+/// A way out, as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// The interface, and the table, where leno was started.
+    name: String,
+    /// That namespace.
+    home: Home,
+    /// Forwarding was off before the first mesh that needed it, and is off again after the last.
+    was_off: bool,
+}
+
+/// What a mesh should know of its way out.
+#[derive(Debug)]
+pub struct Way {
+    /// IPv6 goes out, too.
+    pub ipv6: bool,
+    /// What the operator should know, a line each.
+    pub notes: Vec<String>,
+}
+
+impl Uplink {
+    /// The interface, and the table, where leno was started.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// The two ends of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ends {
+    /// Where leno was started.
+    near: (Ipv4Addr, Option<Ipv6Addr>),
+    /// In the namespace of the switch.
+    far: (Ipv4Addr, Option<Ipv6Addr>),
+}
+
+/// Makes the way out of a mesh, from the namespace of the calling thread. What is made is in the record
+/// first.
+///
+/// # Errors
+/// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, or when forwarding
+/// cannot be switched on.
+pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Way> {
+    let _turn = turn()?;
+    let home = Home::of_thread()?;
+    let name = name_of(mesh);
+    let others = record::uplinks(&name);
+    let is_on = machine::forwards()?;
+    let was_off = !is_on || others.iter().any(|other| other.home == home && other.was_off);
+    let ipv6 = machine::forwards_ipv6() && machine::has_ipv6_route();
+    record.add(Made::Uplink(Uplink { name: name.clone(), home, was_off }))?;
+    let opened = rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into());
+    let (connection, near, _) = opened?;
+    let connection = tokio::spawn(connection);
+    let laid = lay(switch, &near, (&name, mesh), ipv6).await;
+    connection.abort();
+    let ends = laid?;
+    machine::nft(Some(switch.netns()), &inside_rules()).await?;
+    machine::nft(None, &outside_rules(&name, &ends)).await?;
+    if !is_on {
+        machine::forward(true)?;
+    }
+    let mut notes = vec![format!("workloads reach what is outside through interface {name}")];
+    notes.extend(machine::firewall().await.map(|chain| refused_by(&chain, &name)));
+    if machine::has_ipv6_route() && !ipv6 {
+        let off =
+            "IPv6 has no way out: this machine does not forward it (net.ipv6.conf.all.forwarding)";
+        notes.push(off.to_owned());
+    }
+    Ok(Way { ipv6, notes })
+}
+
+/// Takes a way out back. That it is gone, or its namespace, is not an error.
+///
+/// # Errors
+/// When the kernel or `nft` refuses.
+pub fn remove(uplink: &Uplink) -> Result<()> {
+    let _turn = turn()?;
+    let others = record::uplinks(&uplink.name);
+    let is_last = !others.iter().any(|other| other.home == uplink.home);
+    let Uplink { name, was_off, .. } = uplink;
+    let work = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.attempt(|| "cannot start the runtime".to_owned())?;
+        runtime.block_on(async {
+            // The table is last made and last removed: without it, nothing here is this mesh's doing.
+            if machine::has_table(name).await? {
+                if *was_off && is_last {
+                    machine::forward(false)?;
+                }
+                machine::nft(None, &format!("delete table inet {name}\n")).await?;
+            }
+            unlink(name).await
+        })
+    };
+    uplink.home.within(work).map(|_found| ())
+}
+
+/// Meshes take turns in looking for what is free and in who is last. Released when it is dropped, and with the
+/// process.
+fn turn() -> Result<Flock<File>> {
+    let what = || format!("cannot lock {}", layout::ROOT);
+    let file = File::open(layout::ROOT).attempt(what)?;
+    // Whoever has it is done after a few commands, which are bounded.
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).attempt(what)
+}
+
+/// Names of interfaces have at most 15 characters, those of meshes more. The same mesh has the same always,
+/// so that a firewall can name it.
+fn name_of(mesh: &str) -> String {
+    format!("leno-{:08x}", digest(mesh))
+}
+
+/// FNV-1a.
+fn digest(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// The links, their addresses and the routes.
+async fn lay(
+    switch: &Switch,
+    near: &Handle,
+    (name, mesh): (&str, &str),
+    ipv6: bool,
+) -> Result<Ends> {
+    let what = || format!("cannot make interface {name}");
+    let peer = LinkMessageBuilder::<LinkUnspec>::new()
+        .name(INTERFACE)
+        .setns_by_fd(switch.netns().as_fd().as_raw_fd())
+        .build();
+    let pair =
+        LinkVeth::new(name, INTERFACE).set_info_data(InfoData::Veth(InfoVeth::Peer(peer))).up();
+    near.link().add(pair.build()).execute().await.attempt(what)?;
+    let far = switch.netlink();
+    let member = LinkUnspec::new_with_name(INTERFACE).up().build();
+    far.link().set(member).execute().await.attempt(what)?;
+    let taken: BTreeSet<u32> = addresses(near).await?.into_iter().map(u32::from).collect();
+    let ends = Ends::free(digest(mesh), &taken, ipv6).ok_or_else(|| {
+        Error::Refused(format!("all of {RANGE}/20 is in use: no address is left for {name}"))
+    })?;
+    let (near_index, far_index) =
+        (link_index(near, name).await?, link_index(far, INTERFACE).await?);
+    for (netlink, index, addresses) in [(near, near_index, ends.near), (far, far_index, ends.far)] {
+        let (v4, v6) = addresses;
+        let both = [Some((IpAddr::V4(v4), PREFIXES.0)), v6.map(|v6| (v6.into(), PREFIXES.1))];
+        for (address, prefix) in both.into_iter().flatten() {
+            let mut request = netlink.address().add(index, address, prefix);
+            if address.is_ipv6() {
+                let flags = AddressAttribute::Flags(AddressFlags::Nodad);
+                request.message_mut().attributes.push(flags);
+            }
+            request.execute().await.attempt(|| format!("cannot add address {address}"))?;
+        }
+    }
+    let (v4, v6) = ends.near;
+    let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(v4).output_interface(far_index);
+    let what = || "cannot add the default route".to_owned();
+    far.route().add(route.build()).execute().await.attempt(what)?;
+    if let Some(v6) = v6 {
+        let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(v6).output_interface(far_index);
+        far.route().add(route.build()).execute().await.attempt(what)?;
+    }
+    Ok(ends)
+}
+
+/// The IPv4 addresses of a namespace.
+async fn addresses(netlink: &Handle) -> Result<Vec<Ipv4Addr>> {
+    let mut found = Vec::new();
+    let mut all = Box::pin(netlink.address().get().execute());
+    while let Some(message) = all.try_next().await.attempt(|| "cannot list addresses".to_owned())? {
+        found.extend(message.attributes.iter().filter_map(|attribute| match attribute {
+            AddressAttribute::Address(IpAddr::V4(address)) => Some(*address),
+            _ => None,
+        }));
+    }
+    Ok(found)
+}
+
+async fn unlink(name: &str) -> Result<()> {
+    let what = || format!("cannot remove interface {name}");
+    let (connection, netlink, _) = rtnetlink::new_connection().attempt(what)?;
+    let connection = tokio::spawn(connection);
+    let message = LinkUnspec::new_with_name(name).build();
+    let removed = netlink.link().del_with_message(message).execute().await;
+    connection.abort();
+    match removed {
+        Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => Ok(()),
+        other => other.attempt(what),
+    }
+}
+
+/// All instances go out as one address: the machine knows no route to theirs, which all meshes share.
+fn inside_rules() -> String {
+    format!(
+        "table inet {INTERFACE} {{
+  chain out {{
+    type nat hook postrouting priority srcnat; policy accept;
+    oifname {INTERFACE} masquerade
+  }}
+}}
+"
+    )
+}
+
+/// Out with the machine's own addresses; nobody else comes in.
+fn outside_rules(name: &str, ends: &Ends) -> String {
+    let (v4, v6) = ends.far;
+    let v6 = v6.map(|v6| format!("    oifname != \"{name}\" ip6 saddr {v6} masquerade\n"));
+    let v6 = v6.unwrap_or_default();
+    format!(
+        "table inet {name} {{
+  chain in {{
+    type filter hook forward priority filter; policy accept;
+    oifname \"{name}\" ct state != {{ established, related }} drop
+  }}
+  chain out {{
+    type nat hook postrouting priority srcnat; policy accept;
+    oifname != \"{name}\" ip saddr {v4} masquerade
+{v6}  }}
+}}
+"
+    )
+}
+
+fn refused_by(chain: &str, name: &str) -> String {
+    format!(
+        "the machine's firewall drops what is forwarded ({chain}) unless it says otherwise; to let the mesh \
+         out: iptables -I FORWARD -i {name} -j ACCEPT; iptables -I FORWARD -o {name} -m conntrack \
+         --ctstate ESTABLISHED,RELATED -j ACCEPT"
+    )
+}
+
+impl Ends {
+    /// The first pair, from `start` on, of whose addresses none is `taken`.
+    fn free(start: u32, taken: &BTreeSet<u32>, ipv6: bool) -> Option<Self> {
+        let free = |pair: &u32| {
+            let first = u32::from(RANGE) + pair * 4;
+            taken.range(first..first + 4).next().is_none()
+        };
+        let pair = (0..PAIRS).map(|offset| start.wrapping_add(offset) % PAIRS).find(free)?;
+        let end = |number: u32| {
+            let v6 = u128::from(RANGE_V6) + u128::from(pair * 4 + number);
+            let v6 = ipv6.then(|| Ipv6Addr::from(v6));
+            (Ipv4Addr::from(u32::from(RANGE) + pair * 4 + number), v6)
+        };
+        Some(Self { near: end(1), far: end(2) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_has_a_name_that_the_kernel_takes() {
+        let (long, other) = ("m".repeat(32), "default");
+        assert!(name_of(&long).len() <= 15);
+        assert_ne!(name_of(&long), name_of(other));
+        assert_eq!(name_of("default"), name_of(other));
+    }
+
+    #[test]
+    fn a_pair_that_is_taken_is_passed_over() {
+        let first = Ends::free(5, &BTreeSet::new(), true).unwrap();
+        assert_eq!(first.near.0, Ipv4Addr::new(169, 254, 96, 21));
+        assert_eq!(first.far.0, Ipv4Addr::new(169, 254, 96, 22));
+        assert_eq!(first.near.1.unwrap().to_string(), "fd89:7570:6c69:6e6b::15");
+        let taken = BTreeSet::from([u32::from(first.far.0)]);
+        let second = Ends::free(5, &taken, false).unwrap();
+        assert_eq!(second.near, (Ipv4Addr::new(169, 254, 96, 25), None));
+        let last = Ends::free(PAIRS - 1, &BTreeSet::new(), false).unwrap();
+        assert_eq!(last.far.0, Ipv4Addr::new(169, 254, 111, 254));
+        let all = (0..PAIRS).map(|pair| u32::from(RANGE) + pair * 4 + 1).collect();
+        assert_eq!(Ends::free(0, &all, true), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! The network namespace that a mesh was started in, found again by whoever cleans up.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Attempt, Result};
+use crate::netns;
+
+/// The namespace of the calling thread.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace, told by the file that stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Home {
+    device: u64,
+    inode: u64,
+}
+
+impl Home {
+    /// That of the calling thread.
+    pub(super) fn of_thread() -> Result<Self> {
+        Self::of(Path::new(OWN)).attempt(|| format!("cannot look at {OWN}"))
+    }
+
+    fn of(file: &Path) -> std::io::Result<Self> {
+        fs::metadata(file).map(|meta| Self { device: meta.dev(), inode: meta.ino() })
+    }
+
+    /// Runs `work` on a thread of its own inside it; none where it is gone.
+    pub(super) fn within<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<Option<T>> {
+        let Some(file) = self.find() else { return Ok(None) };
+        let inside = || {
+            let what = || "cannot enter the namespace that the mesh was started in".to_owned();
+            setns(&file, CloneFlags::CLONE_NEWNET).attempt(what)?;
+            work().map(Some)
+        };
+        netns::on_own_thread(inside)
+    }
+
+    /// Open, so that it stays. A namespace is there as long as it has a name or a process.
+    fn find(&self) -> Option<File> {
+        let own = [PathBuf::from(OWN)].into_iter();
+        let named = entries(Path::new(netns::DIRECTORY));
+        let processes = entries(Path::new("/proc")).map(|process| process.join("ns/net"));
+        let mut all = own.chain(named).chain(processes);
+        all.find_map(|path| {
+            let is_it = Self::of(&path).is_ok_and(|found| found == *self);
+            // One that has ended in between may be told by another's file.
+            if is_it { File::open(path).ok() } else { None }
+        })
+    }
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_found_again_and_one_that_is_gone_is_not() {
+        let own = Home::of_thread().unwrap();
+        assert!(own.find().is_some());
+        assert!(Home { inode: 1, ..own }.find().is_none());
+    }
+}
