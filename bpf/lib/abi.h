@@ -23,13 +23,15 @@ struct socket_address {
  * verifier drops the branches that a workload does not need.
  */
 struct capture_config {
-	__u64 proxy_cgroup_id; /* sockets connected from here are never captured */
+	__u64 proxy_cgroup_id; /* the proxy runs in this cgroup; 0: it is told by its user */
 	__u64 netns_cookie;    /* capture only in this namespace; 0: the kernel has no cookies */
 	__u16 outbound_port;   /* the proxy's outbound listener */
 	__u16 inbound_port;    /* the proxy's inbound listener */
 	__u16 admin_port;      /* passes inbound */
 	__u8 fail_closed;      /* with no listener: refuse (1) or pass (0) */
 	__u8 has_excluded;     /* 0: `excluded` is empty, do not look */
+	__u32 proxy_uid;       /* with no cgroup of its own: the proxy is whoever runs as this user */
+	__u32 reserved;
 };
 
 /* Key of `excluded`: a prefix over the IPv4-mapped or IPv6 address. */

@@ -2,8 +2,8 @@
 /* Capture of one workload: its connections into its proxy, and those of others too.
  *
  * Loaded once for each workload with maps of its own. The hooks marked (proxy) are attached to the
- * proxy's cgroup, sk_lookup to the network namespace, the others to the workload's cgroup, which
- * holds the proxy's.
+ * proxy's cgroup where it has one of its own, sk_lookup to the network namespace, the others to the
+ * workload's cgroup, which holds the proxy's.
  */
 #include <asm/socket.h>
 #include <linux/bpf.h>
@@ -21,6 +21,7 @@
 #include "../lib/excluded.h"
 #include "../lib/listeners.h"
 #include "../lib/original.h"
+#include "../lib/proxy.h"
 #include "../lib/sockopt.h"
 #include "../lib/verdict.h"
 
@@ -50,7 +51,7 @@ static __always_inline bool is_exempt(struct bpf_sock_addr *ctx, const struct so
 		count(OUTBOUND_PASSED_LOCAL);
 		return true;
 	}
-	if (bpf_get_current_cgroup_id() == config.proxy_cgroup_id) {
+	if (is_by_proxy()) {
 		count(OUTBOUND_PASSED_PROXY);
 		return true;
 	}
@@ -204,7 +205,7 @@ int leno_proxy_sockops(struct bpf_sock_ops *ops)
 {
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		accept_original(ops);
-	else if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB)
+	else if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB && is_of_proxy(ops))
 		register_listener(ops);
 	return 1;
 }
@@ -222,7 +223,7 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 			ctx->optlen = 0;
 		return ALLOW;
 	}
-	if (!sk || !find_original(sk, &original))
+	if (!sk || !is_by_proxy() || !find_original(sk, &original))
 		return ALLOW;
 	length = write_original(ctx, &original);
 	if (!length)

@@ -23,13 +23,16 @@ pub struct Workload {
     pub netns: PathBuf,
     /// Its cgroup (version 2), for eBPF: what runs in it and below is captured.
     pub cgroup: PathBuf,
-    /// The cgroup, below the other, in which the proxy alone runs.
+    /// The cgroup, below the other, in which the proxy alone runs; the other itself where there is
+    /// none when the workload is captured, as of a pod, whose containers come later. The proxy is
+    /// told by its user then.
     pub proxy_cgroup: PathBuf,
     /// While the proxy is not listening: refuse connections instead of passing them.
     pub fail_closed: bool,
     /// Destinations that are never captured: an address and a prefix length.
     pub excluded: Vec<(IpAddr, u8)>,
-    /// The user the proxy runs as, by which netfilter tells its connections from the workload's.
+    /// The user the proxy runs as, by which netfilter tells its connections from the workload's, and
+    /// eBPF where the proxy has no cgroup of its own.
     pub proxy_uid: u32,
 }
 

@@ -38,5 +38,6 @@ fn options(workload: &Workload) -> Options {
         admin_port: ports::ADMIN,
         fail_closed: workload.fail_closed,
         excluded: workload.excluded.clone(),
+        proxy_uid: workload.proxy_uid,
     }
 }

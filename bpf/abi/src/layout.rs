@@ -56,6 +56,8 @@ pub const LAYOUTS: &[Layout] = &[
         admin_port,
         fail_closed,
         has_excluded,
+        proxy_uid,
+        reserved,
     }),
     layout!(PrefixKey as "prefix_key" { length, ip }),
 ];

@@ -40,7 +40,7 @@ pub struct SocketAddress {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Sockets connected from this cgroup are the proxy's and never captured.
+    /// The proxy runs in this cgroup; 0 where it is told by its user.
     pub proxy_cgroup_id: u64,
     /// Capture only in this network namespace; 0 where the kernel has no cookies (before 5.14).
     pub netns_cookie: u64,
@@ -54,6 +54,10 @@ pub struct CaptureConfig {
     pub fail_closed: u8,
     /// 0 when no prefix is excluded.
     pub has_excluded: u8,
+    /// With no cgroup of its own: the proxy is whoever runs as this user.
+    pub proxy_uid: u32,
+    /// Fills the structure.
+    pub reserved: u32,
 }
 
 /// Key of the map of excluded prefixes.
@@ -78,6 +82,7 @@ impl CaptureConfig {
         bytes[20..22].copy_from_slice(&self.admin_port.to_ne_bytes());
         bytes[22] = self.fail_closed;
         bytes[23] = self.has_excluded;
+        bytes[24..28].copy_from_slice(&self.proxy_uid.to_ne_bytes());
         bytes
     }
 }

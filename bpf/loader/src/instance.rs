@@ -46,6 +46,7 @@ pub struct Target<'a> {
     /// Its cgroup (version 2): every process in it and below is captured.
     pub cgroup: &'a Path,
     /// The proxy's cgroup, below the workload's. The proxy runs in this very cgroup, not below it.
+    /// The workload's itself where the proxy has none of its own: then it is told by its user.
     pub proxy_cgroup: &'a Path,
     /// Its network namespace, as a file of `/run/netns` or `/proc/<pid>/ns/net`.
     pub netns: &'a Path,
@@ -64,6 +65,8 @@ pub struct Options {
     pub fail_closed: bool,
     /// Destinations that are never captured: an address and a prefix length.
     pub excluded: Vec<(IpAddr, u8)>,
+    /// The user that the proxy runs as, by which it is told where it has no cgroup of its own.
+    pub proxy_uid: u32,
 }
 
 /// What the kernel programs of a workload have counted, over all CPUs.
@@ -236,18 +239,22 @@ impl Places {
 
     /// What the programs are told.
     fn config(&self, options: &Options) -> Result<CaptureConfig, Error> {
-        let proxy = self.proxy_cgroup.metadata().map_err(Error::io("read the proxy's cgroup"))?;
+        // The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
+        let id = |cgroup: &File| cgroup.metadata().map(|it| it.ino());
+        let proxy = id(&self.proxy_cgroup).map_err(Error::io("read the proxy's cgroup"))?;
+        let workload = id(&self.cgroup).map_err(Error::io("read the workload's cgroup"))?;
         let cookie =
             netns::cookie(&self.netns).map_err(Error::io("enter the network namespace"))?;
         Ok(CaptureConfig {
-            // The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
-            proxy_cgroup_id: proxy.ino(),
+            proxy_cgroup_id: if proxy == workload { 0 } else { proxy },
             netns_cookie: cookie,
             outbound_port: options.outbound_port,
             inbound_port: options.inbound_port,
             admin_port: options.admin_port,
             fail_closed: options.fail_closed.into(),
             has_excluded: (!options.excluded.is_empty()).into(),
+            proxy_uid: options.proxy_uid,
+            reserved: 0,
         })
     }
 

@@ -31,15 +31,19 @@ pub(crate) const PINNED_MAPS: &[&str] =
 /// # Errors
 /// What the kernel objects to.
 pub fn probe() -> Result<(), Error> {
-    // Values that leave every branch in.
-    let config = CaptureConfig {
-        proxy_cgroup_id: 1,
-        netns_cookie: 1,
-        fail_closed: 1,
-        has_excluded: 1,
-        ..CaptureConfig::default()
-    };
-    load(config, None).map(drop)
+    // Values that leave every branch in; the proxy is told by its cgroup or by its user.
+    for (proxy_cgroup_id, proxy_uid) in [(1, 0), (0, 1)] {
+        let config = CaptureConfig {
+            proxy_cgroup_id,
+            proxy_uid,
+            netns_cookie: 1,
+            fail_closed: 1,
+            has_excluded: 1,
+            ..CaptureConfig::default()
+        };
+        load(config, None)?;
+    }
+    Ok(())
 }
 
 /// Loads the object; maps that are pinned in `directory` are used again, others are pinned there.

@@ -3,7 +3,7 @@
 use leno_bpf::PinRoot;
 use leno_capture::{Backend, Captured, capture, prune};
 
-use crate::lab::{Lab, OUTSIDE, Seen, VIP, Wish, has_root};
+use crate::lab::{BY_USER, Lab, OUTSIDE, Seen, VIP, Wish, has_root};
 
 fn lab() -> Option<Lab> {
     has_root().then(|| Lab::new(Backend::Ebpf, Wish::default()))
@@ -38,6 +38,18 @@ fn only_the_proxys_cgroup_can_become_the_proxy() {
     let mut outside = lab.outside();
     let server = outside.serve_at(OUTSIDE[1]);
     app.dial(&server).assert_direct();
+}
+
+#[test]
+fn without_a_cgroup_of_its_own_only_the_proxys_user_can_become_the_proxy() {
+    BY_USER.set(true);
+    let Some(lab) = lab() else { return };
+    let mut app = lab.app();
+    app.listen_as_proxy();
+    assert_eq!(lab.count("listener_registered"), 0);
+    app.close_proxy();
+    lab.proxy().listen_as_proxy();
+    assert_eq!(lab.count("listener_registered"), 4);
 }
 
 #[test]

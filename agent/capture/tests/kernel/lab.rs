@@ -1,5 +1,6 @@
 //! Two joined network namespaces, a cgroup, and processes in them; all gone when dropped.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::IpAddr;
@@ -32,6 +33,12 @@ pub fn has_root() -> bool {
     root
 }
 
+thread_local! {
+    /// Whether the labs of this thread tell their proxy by its user: the whole pod's cgroup is known
+    /// when it is captured, its containers' are not.
+    pub static BY_USER: Cell<bool> = const { Cell::new(false) };
+}
+
 /// What a test wants besides the defaults.
 #[derive(Clone, Default)]
 pub struct Wish {
@@ -42,6 +49,7 @@ pub struct Wish {
 pub struct Lab {
     pub workload: Workload,
     pub captured: Captured,
+    proxy_place: PathBuf,
     outside: PathBuf,
 }
 
@@ -52,9 +60,10 @@ impl Lab {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("leno-test-{}-{number}", std::process::id());
         let cgroup = cgroup2_root().unwrap().join(&name);
+        let proxy_place = cgroup.join("proxy");
         let workload = Workload {
             netns: Path::new("/run/netns").join(format!("{name}-in")),
-            proxy_cgroup: cgroup.join("proxy"),
+            proxy_cgroup: if BY_USER.get() { cgroup.clone() } else { proxy_place.clone() },
             cgroup,
             fail_closed: wish.fail_closed,
             excluded: wish.excluded,
@@ -64,9 +73,9 @@ impl Lab {
         make_network(&format!("{name}-in"), &format!("{name}-out"));
         fs::create_dir(&workload.cgroup).unwrap();
         fs::create_dir(workload.cgroup.join("app")).unwrap();
-        fs::create_dir(&workload.proxy_cgroup).unwrap();
+        fs::create_dir(&proxy_place).unwrap();
         let captured = capture(backend, &workload).unwrap();
-        Self { workload, captured, outside: format!("/run/netns/{name}-out").into() }
+        Self { workload, captured, proxy_place, outside: format!("/run/netns/{name}-out").into() }
     }
 
     /// The same with a proxy that listens, which the backend has been told.
@@ -86,7 +95,7 @@ impl Lab {
 
     /// A process in the proxy's place.
     pub fn proxy(&self) -> Worker {
-        let place = format!("{} 2102", self.workload.proxy_cgroup.display());
+        let place = format!("{} 2102", self.proxy_place.display());
         Worker::start(&self.workload.netns, &place)
     }
 
@@ -116,7 +125,7 @@ impl Drop for Lab {
             ip(&["netns", "delete", name]);
         }
         let cgroup = &self.workload.cgroup;
-        for directory in [&self.workload.proxy_cgroup, &cgroup.join("app"), cgroup] {
+        for directory in [&self.proxy_place, &cgroup.join("app"), cgroup] {
             if let Err(error) = fs::remove_dir(directory) {
                 eprintln!("rmdir {}: {error}", directory.display());
             }

@@ -22,6 +22,7 @@ fn worker() {
 macro_rules! under_every_backend {
     ($($case:ident,)*) => {
         mod under_ebpf { $(#[test] fn $case() { super::run(super::Backend::Ebpf, super::cases::$case); })* }
+        mod under_ebpf_by_user { $(#[test] fn $case() { super::run_by_user(super::cases::$case); })* }
         mod under_nftables { $(#[test] fn $case() { super::run(super::Backend::Nftables, super::cases::$case); })* }
         mod under_iptables { $(#[test] fn $case() { super::run(super::Backend::Iptables, super::cases::$case); })* }
     };
@@ -59,4 +60,10 @@ fn run(backend: Backend, case: fn(Backend)) {
     if lab::has_root() {
         case(backend);
     }
+}
+
+/// The same where the proxy has no cgroup of its own when the workload is captured.
+fn run_by_user(case: fn(Backend)) {
+    lab::BY_USER.set(true);
+    run(Backend::Ebpf, case);
 }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* Who the proxy is: whoever runs in its cgroup or, where it has none of its own when the workload is
+ * captured (a pod's containers come later), whoever runs as its user.
+ */
+#ifndef LENO_PROXY_H
+#define LENO_PROXY_H
+
+#include <linux/bpf.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+#include "config.h"
+
+/* What is read of the kernel's own structure, wherever its fields are in the running kernel. */
+struct kernel_uid {
+	__u32 val;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	struct kernel_uid sk_uid;
+} __attribute__((preserve_access_index));
+
+/* Is it the proxy that makes this system call? */
+static __always_inline bool is_by_proxy(void)
+{
+	if (config.proxy_cgroup_id)
+		return bpf_get_current_cgroup_id() == config.proxy_cgroup_id;
+	return (__u32)bpf_get_current_uid_gid() == config.proxy_uid;
+}
+
+/* Did the proxy make this socket? sock_ops cannot ask who makes the call, the socket knows its maker. */
+static __always_inline bool is_of_proxy(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+	struct sock *kernel;
+
+	if (config.proxy_cgroup_id)
+		return true; /* the hook is on its cgroup */
+	if (!sk)
+		return false;
+	kernel = (struct sock *)bpf_skc_to_tcp_sock(sk);
+	return kernel && kernel->sk_uid.val == config.proxy_uid;
+}
+
+#endif
