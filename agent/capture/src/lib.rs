@@ -32,6 +32,7 @@ mod command;
 mod ebpf;
 mod error;
 mod iptables;
+mod mark;
 mod nftables;
 mod probe;
 
@@ -39,4 +40,5 @@ pub use backend::{Backend, Choice, UnknownBackend};
 pub use captured::{Captured, Counters, Workload, capture, prune};
 pub use cgroup::cgroup2_root;
 pub use error::Error;
+pub use mark::{is_marked, mark, unmark};
 pub use probe::{BackendReport, Capability, Report};

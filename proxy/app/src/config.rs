@@ -72,6 +72,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = default_admin())]
     pub(crate) admin: SocketAddr,
 
+    /// Listens, and is ready, only once a node's agent has captured the connections of its network
+    /// namespace, so that an application which waits for the proxy never talks past it
+    #[arg(long, env = "LENO_AWAIT_CAPTURE")]
+    pub(crate) await_capture: bool,
+
     /// Longest wait, in seconds, for connections to end once the proxy drains
     #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout_s: u64,

@@ -1,11 +1,12 @@
 //! The control thread: brings everything up, waits for the end, and drains.
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use leno_types::ports;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -23,6 +24,11 @@ const DRAIN_MIN: Duration = Duration::from_millis(500);
 /// How often a draining proxy looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
+/// How often a proxy that waits to be captured looks; the kernel tells nobody of the mark.
+const CAPTURE_LOOK: Duration = Duration::from_millis(50);
+/// When it says that it still waits. An agent takes milliseconds, one that starts itself some seconds.
+const CAPTURE_COMPLAINT: Duration = Duration::from_secs(10);
+
 /// Runs until a signal or `/drain` ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -32,13 +38,17 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
             None => control::setup(flags)?,
         };
         // No thread has been started yet.
-        let files = [&flags.token, &flags.roots].into_iter().flatten();
-        confine(&files.map(PathBuf::as_path).collect::<Vec<_>>())?;
-        serve(setup).await
+        let mut files: Vec<&Path> =
+            [&flags.token, &flags.roots].into_iter().flatten().map(PathBuf::as_path).collect();
+        if flags.await_capture {
+            files.push(Path::new(ports::RESERVED_FILE));
+        }
+        confine(&files)?;
+        serve(setup, flags.await_capture).await
     })
 }
 
-async fn serve(setup: Setup) -> anyhow::Result<()> {
+async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let state = Rc::new(State {
         instance: setup.instance.clone(),
@@ -47,6 +57,7 @@ async fn serve(setup: Setup) -> anyhow::Result<()> {
         names: setup.names.clone(),
         policy: setup.policy.clone(),
         identity: setup.identity.clone(),
+        uncaptured: Cell::new(await_capture),
         draining: Cell::new(false),
         drain_asked: Notify::new(),
         started: SystemTime::now(),
@@ -75,6 +86,11 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
     if !setup.is_static {
         control::until_usable(setup).await;
     }
+    // The kernel programs notice a listener when it begins to.
+    if state.uncaptured.get() {
+        until_captured().await?;
+        state.uncaptured.set(false);
+    }
     for number in 0..setup.workers.max(1) {
         let worker = Worker::start(number, setup.plan()).await?;
         let listening: Vec<String> = worker.listening.iter().map(ToString::to_string).collect();
@@ -82,6 +98,26 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
         state.workers.borrow_mut().push(worker);
     }
     Ok(())
+}
+
+/// Waits until the namespace has the mark of a node's agent.
+async fn until_captured() -> anyhow::Result<()> {
+    let complain = Instant::now() + CAPTURE_COMPLAINT;
+    let mut complained = false;
+    loop {
+        let file = ports::RESERVED_FILE;
+        let reserved = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+        if ports::are_marked(&reserved) {
+            return Ok(());
+        }
+        if !complained && Instant::now() >= complain {
+            complained = true;
+            tracing::warn!(
+                "not captured yet: does leno-agent run on this node, and what does it log?"
+            );
+        }
+        tokio::time::sleep(CAPTURE_LOOK).await;
+    }
 }
 
 /// Serves on until nothing is in progress, the bound is reached, or a second signal comes.

@@ -25,6 +25,8 @@ pub(crate) struct State {
     pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) identity: watch::Receiver<IdentityState>,
+    /// Whether the proxy waits for a node's agent to capture its namespace.
+    pub(crate) uncaptured: Cell<bool>,
     pub(crate) draining: Cell<bool>,
     pub(crate) drain_asked: Notify,
     pub(crate) started: SystemTime,
@@ -35,6 +37,8 @@ impl State {
     pub(crate) fn not_ready(&self) -> Option<&'static str> {
         if self.draining.get() {
             Some("draining")
+        } else if self.workers.borrow().is_empty() && self.uncaptured.get() {
+            Some("starting: no identity yet, or not captured by the node's agent")
         } else if self.workers.borrow().is_empty() {
             Some("starting: no identity yet, or not listening")
         } else {
