@@ -1,0 +1,100 @@
+//! What the agent is told by flags and environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// The agent of a node in the Leno service mesh: captures the pods that have a proxy.
+///
+/// It runs once on each node, as root. No request passes it: what it sets up stays in the kernel when
+/// it ends, and the next one takes it over.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "leno-agent", version, max_term_width = 100)]
+pub(crate) struct Flags {
+    #[command(subcommand)]
+    pub(crate) task: Option<Task>,
+
+    #[command(flatten)]
+    pub(crate) node: Node,
+
+    /// The node's name, whose pods are followed
+    #[arg(long = "node", env = "LENO_NODE", value_name = "NAME", default_value = "")]
+    pub(crate) name: String,
+
+    /// The cluster's address and credentials; without it KUBECONFIG's, or the pod's own
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Where /metrics, /ready and /live are served
+    #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value = "[::]:15025")]
+    pub(crate) admin: SocketAddr,
+
+    /// The plugin's binary that is installed; by default leno-cni beside this one
+    #[arg(long, env = "LENO_CNI_BINARY", value_name = "FILE")]
+    pub(crate) cni_binary: Option<PathBuf>,
+
+    /// Where the kubelet keeps its pods, as the node names it
+    #[arg(long, env = "LENO_KUBELET", value_name = "FOLDER", default_value = "/var/lib/kubelet")]
+    pub(crate) kubelet: PathBuf,
+
+    /// Namespaces whose pods pass without the agent where the plugin cannot see their volumes
+    #[arg(
+        long,
+        env = "LENO_EXEMPT",
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "kube-system,leno-system"
+    )]
+    pub(crate) exempt: Vec<String>,
+
+    /// What is logged to standard error, for example info or leno_agent=debug
+    #[arg(long, env = "LENO_LOG", default_value = "info")]
+    pub(crate) log: String,
+}
+
+/// Where the node's parts are found.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Node {
+    /// Where the socket and the records of captured pods are; the node's, and gone when it starts anew
+    #[arg(
+        long,
+        global = true,
+        env = "LENO_STATE",
+        value_name = "FOLDER",
+        default_value = "/run/leno"
+    )]
+    pub(crate) state: PathBuf,
+
+    /// Where the node's /sys/fs/cgroup is mounted
+    #[arg(
+        long,
+        global = true,
+        env = "LENO_CGROUPS",
+        value_name = "FOLDER",
+        default_value = "/sys/fs/cgroup"
+    )]
+    pub(crate) cgroups: PathBuf,
+
+    /// Where the node's CNI configuration is mounted; without it the plugin is not installed
+    #[arg(long, global = true, env = "LENO_CNI_CONFIGURATION", value_name = "FOLDER")]
+    pub(crate) cni_configuration: Option<PathBuf>,
+
+    /// Where the node's CNI plugins are mounted
+    #[arg(
+        long,
+        global = true,
+        env = "LENO_CNI_PLUGINS",
+        value_name = "FOLDER",
+        default_value = "/opt/cni/bin"
+    )]
+    pub(crate) cni_plugins: PathBuf,
+}
+
+/// Something else than to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub(crate) enum Task {
+    /// Removes everything of the mesh from the node: captures, plugin, configuration. End the agent
+    /// first, it would put them back
+    Cleanup,
+}

@@ -1,0 +1,206 @@
+//! What the node shows of a pod: its control group, its processes, its network namespace.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use leno_types::ports;
+use serde::{Deserialize, Serialize};
+
+/// How deep below the root pods are looked for: kubelets of a node in a container put two or three
+/// directories above the usual three.
+const MAX_DEPTH: usize = 8;
+/// Most directories that one search reads: forty for each of a thousand pods.
+const MAX_DIRECTORIES: usize = 40_000;
+
+/// Hierarchies of version 1 that show a pod's processes where version 2 is not mounted.
+const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
+
+/// Which network namespace a file names: the same as long as it lives, and another one's after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NetnsId {
+    device: u64,
+    inode: u64,
+}
+
+impl NetnsId {
+    /// Of a file of `/run/netns` or `/proc/<pid>/ns/net`; none where that is gone.
+    pub(crate) fn of(file: &Path) -> Option<Self> {
+        let found = fs::metadata(file).ok()?;
+        Some(Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
+/// The node, as far as it is mounted here.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    /// Where its `/sys/fs/cgroup` is.
+    pub(crate) cgroups: PathBuf,
+    /// Where its processes are seen.
+    pub(crate) proc: PathBuf,
+    /// Where container runtimes keep namespaces as files.
+    pub(crate) netns: PathBuf,
+}
+
+impl Host {
+    /// The root of version 2, where the node has it mounted: alone, or beside version 1.
+    pub(crate) fn cgroup2(&self) -> Option<PathBuf> {
+        let beside = self.cgroups.join("unified");
+        let roots = [&self.cgroups, &beside];
+        roots.into_iter().find(|root| root.join("cgroup.controllers").exists()).cloned()
+    }
+
+    /// The pod's control group of version 2. The kubelet makes it before anything else of the pod.
+    pub(crate) fn pod_cgroup(&self, uid: &str) -> Option<PathBuf> {
+        find(&self.cgroup2()?, uid)
+    }
+
+    /// The pod's processes.
+    pub(crate) fn processes(&self, uid: &str) -> Vec<u32> {
+        let version_1 = VERSION_1.iter().map(|name| self.cgroups.join(name));
+        let roots = self.cgroup2().into_iter().chain(version_1);
+        let mut found = Vec::new();
+        for root in roots.filter(|root| root.is_dir()) {
+            let Some(directory) = find(&root, uid) else { continue };
+            let children = fs::read_dir(&directory).into_iter().flatten().flatten();
+            let all = children.map(|entry| entry.path()).chain([directory.clone()]);
+            for list in all.map(|cgroup| cgroup.join("cgroup.procs")) {
+                let text = fs::read_to_string(list).unwrap_or_default();
+                found.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
+            }
+            if !found.is_empty() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// The network namespace of the pod's processes as a file; the one that outlives them where the
+    /// runtime keeps it.
+    pub(crate) fn netns_of(&self, uid: &str) -> Option<(PathBuf, NetnsId)> {
+        let file = |pid: u32| self.proc.join(pid.to_string()).join("ns/net");
+        let of_one = self.processes(uid).into_iter().map(file);
+        let (file, id) =
+            of_one.filter_map(|file| NetnsId::of(&file).map(|id| (file, id))).next()?;
+        let kept = fs::read_dir(&self.netns).into_iter().flatten().flatten();
+        let kept = kept.map(|entry| entry.path()).find(|path| NetnsId::of(path) == Some(id));
+        Some((kept.unwrap_or(file), id))
+    }
+
+    /// Whether a proxy listens in the network namespace of the pod.
+    pub(crate) fn proxy_listens(&self, uid: &str) -> bool {
+        let Some(pid) = self.processes(uid).into_iter().next() else { return false };
+        ["tcp", "tcp6"].iter().any(|table| {
+            let path = self.proc.join(pid.to_string()).join("net").join(table);
+            fs::read_to_string(path).is_ok_and(|text| listens(&text, ports::INBOUND))
+        })
+    }
+}
+
+/// Whether a table of `/proc/net/tcp` has a listener of this port (proc(5): state 0A).
+fn listens(table: &str, port: u16) -> bool {
+    let local = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (address, state) = (words.next(), words.nth(1));
+        address.is_some_and(|a| a.ends_with(&local)) && state == Some("0A")
+    })
+}
+
+/// The directory of a pod below a root, as either driver of the kubelet calls it.
+fn find(root: &Path, uid: &str) -> Option<PathBuf> {
+    let plain = format!("pod{uid}");
+    let slice = format!("-pod{}.slice", uid.replace('-', "_"));
+    let mut level = vec![root.to_owned()];
+    let mut read = 0;
+    for _ in 0..MAX_DEPTH {
+        let mut next = Vec::new();
+        for directory in level {
+            read += 1;
+            if read > MAX_DIRECTORIES {
+                return None;
+            }
+            for child in directories(&directory).unwrap_or_default() {
+                let name = child.file_name().unwrap_or_default().to_string_lossy();
+                if name == plain || name.ends_with(&slice) {
+                    return Some(child);
+                }
+                next.push(child);
+            }
+        }
+        level = next;
+    }
+    None
+}
+
+fn directories(parent: &Path) -> io::Result<HashSet<PathBuf>> {
+    let entries = fs::read_dir(parent)?.flatten();
+    let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    Ok(entries.filter(is_directory).map(|entry| entry.path()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "8aa5b486-ea4b-4246-9144-60a996131924";
+
+    fn host(files: &[&str]) -> (tempfile::TempDir, Host) {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let at = |name: &str| folder.path().join(name);
+        let host = Host { cgroups: at("cgroup"), proc: at("proc"), netns: at("netns") };
+        (folder, host)
+    }
+
+    #[test]
+    fn a_pods_cgroup_is_found_as_every_kubelet_calls_it() {
+        let plain = format!("kubepods/burstable/pod{UID}");
+        let nested = format!("kubelet/kubepods/besteffort/pod{UID}");
+        let sliced = format!(
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
+            UID.replace('-', "_")
+        );
+        for (root, controllers) in
+            [("", "cgroup.controllers"), ("unified", "unified/cgroup.controllers")]
+        {
+            for pod in [&plain, &nested, &sliced] {
+                let pod = Path::new("cgroup").join(root).join(pod);
+                let file = pod.join("sandbox/cgroup.procs");
+                let (folder, host) =
+                    host(&[&format!("cgroup/{controllers}"), file.to_str().unwrap()]);
+                assert_eq!(host.pod_cgroup(UID), Some(folder.path().join(&pod)), "{pod:?}");
+                assert_eq!(host.pod_cgroup("another"), None);
+            }
+        }
+        let (_folder, host) = host(&[&format!("cgroup/pids/kubepods/pod{UID}/cgroup.procs")]);
+        assert_eq!(host.pod_cgroup(UID), None, "version 1 alone");
+    }
+
+    #[test]
+    fn a_pods_processes_are_in_its_containers() {
+        for root in ["cgroup", "cgroup/unified", "cgroup/pids"] {
+            let file = format!("{root}/kubepods/pod{UID}/sandbox/cgroup.procs");
+            let (folder, host) = host(&["cgroup/unified/cgroup.controllers", &file]);
+            fs::write(folder.path().join(file), "12\n34\n").unwrap();
+            let expected: &[u32] = if root == "cgroup" { &[] } else { &[12, 34] };
+            assert_eq!(host.processes(UID), expected, "{root}");
+        }
+    }
+
+    #[test]
+    fn a_listener_is_told_from_a_connection_and_another_port() {
+        let line = |local: &str, state: &str| {
+            format!("  sl  local_address ...\n   0: {local} 00000000:0000 {state} 00000000\n")
+        };
+        assert!(listens(&line("00000000:3A9E", "0A"), 15006));
+        assert!(!listens(&line("00000000:3A9E", "01"), 15006));
+        assert!(!listens(&line("00000000:3A99", "0A"), 15006));
+    }
+}

@@ -1,0 +1,241 @@
+//! Keeps the CNI plugin installed on the node: its binary, and its place at the end of the chain.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use leno_cni::{NAME, conflist};
+use serde_json::{Value, json};
+
+use crate::metrics::Metrics;
+
+/// How soon a configuration that somebody else rewrote has the plugin again.
+const LOOK: Duration = Duration::from_secs(1);
+/// Ends the name of what is written until it is whole; no runtime reads it.
+const FRESH: &str = ".leno-new";
+/// Ends the name that a configuration of a single plugin has while a list is in its place.
+const SAVED: &str = ".leno-saved";
+
+/// Where what goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Installation {
+    /// The node's folder of configurations.
+    pub(crate) configuration: PathBuf,
+    /// The node's folder of plugins.
+    pub(crate) plugins: PathBuf,
+}
+
+impl Installation {
+    /// Installs, and again whenever it is not as it should be, until the runtime ends.
+    pub(crate) async fn keep(self, binary: PathBuf, plugin: Value, metrics: Arc<Metrics>) {
+        let mut said = None;
+        loop {
+            let done = self.put(&binary, &plugin);
+            metrics.installed.store(done.is_ok(), Ordering::Relaxed);
+            match done {
+                Ok(true) => {
+                    metrics.installations.fetch_add(1, Ordering::Relaxed);
+                    let folder = self.configuration.display();
+                    tracing::info!(%folder, "the CNI plugin is the last of the node's chain");
+                    said = None;
+                }
+                Ok(false) => said = None,
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    if said.as_ref() != Some(&error) {
+                        tracing::error!(error, "the CNI plugin cannot be installed; tried again");
+                        said = Some(error);
+                    }
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Makes it as it should be; whether anything was to be done.
+    fn put(&self, binary: &Path, plugin: &Value) -> anyhow::Result<bool> {
+        // The binary first: a runtime may use the configuration the moment it is there.
+        let fresh = self.put_binary(binary)?;
+        let file = self.active()?.with_context(|| {
+            let folder = self.configuration.display();
+            format!("{folder} has no configuration yet: install the cluster's network")
+        })?;
+        let text = read(&file)?;
+        let action = || format!("the CNI configuration {}", file.display());
+        let Some(edited) = conflist::with(&text, plugin).with_context(action)? else {
+            return Ok(fresh);
+        };
+        if conflist::is_list(&text).with_context(action)? {
+            replace(&file, edited.as_bytes(), 0o644)?;
+        } else {
+            // A runtime takes the first by name, which the single plugin would be.
+            replace(&file.with_extension("conflist"), edited.as_bytes(), 0o644)?;
+            fs::rename(&file, with_suffix(&file, SAVED)).with_context(action)?;
+        }
+        Ok(true)
+    }
+
+    fn put_binary(&self, binary: &Path) -> anyhow::Result<bool> {
+        let wanted = fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
+        let installed = self.plugins.join(NAME);
+        if fs::read(&installed).is_ok_and(|found| found == wanted) {
+            return Ok(false);
+        }
+        fs::create_dir_all(&self.plugins)
+            .with_context(|| format!("making {}", self.plugins.display()))?;
+        replace(&installed, &wanted, 0o755)?;
+        Ok(true)
+    }
+
+    /// Takes the plugin out of every configuration, and its binary away; fine if it is not there.
+    pub(crate) fn remove(&self) -> anyhow::Result<()> {
+        for file in self.files()?.into_iter().filter(|file| conflist::is_read(file)) {
+            let text = read(&file)?;
+            let saved = with_suffix(&file.with_extension("conf"), SAVED);
+            if saved.exists() {
+                fs::rename(&saved, file.with_extension("conf"))
+                    .with_context(|| format!("restoring {}", saved.display()))?;
+                fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
+            } else if let Ok(Some(edited)) = conflist::without(&text) {
+                replace(&file, edited.as_bytes(), 0o644)?;
+            }
+        }
+        match fs::remove_file(self.plugins.join(NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("removing {NAME}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn active(&self) -> anyhow::Result<Option<PathBuf>> {
+        Ok(conflist::active(self.files()?))
+    }
+
+    fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let folder = &self.configuration;
+        let entries =
+            fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+        let files = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+        Ok(files.into_iter().filter(|file| file.is_file()).collect())
+    }
+}
+
+/// The plugin's entry in the chain.
+pub(crate) fn entry(socket: &Path, kubelet: &Path, exempt: &[String]) -> Value {
+    json!({"type": NAME, "socket": socket, "kubelet": kubelet, "exempt": exempt})
+}
+
+fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
+}
+
+/// Readers see the old content or the new, whole.
+fn replace(file: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
+    let fresh = with_suffix(file, FRESH);
+    let write = || {
+        fs::write(&fresh, content)?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
+        fs::rename(&fresh, file)
+    };
+    write().with_context(|| format!("writing {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &str = r#"{"cniVersion":"1.0.0","name":"bed","plugins":[{"type":"bridge"}]}"#;
+    const SINGLE: &str = r#"{"cniVersion":"0.4.0","name":"one","type":"bridge"}"#;
+
+    struct Node {
+        folder: tempfile::TempDir,
+        installation: Installation,
+    }
+
+    impl Node {
+        fn new(file: &str, content: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let at = |name: &str| folder.path().join(name);
+            let installation = Installation { configuration: at("net.d"), plugins: at("bin") };
+            fs::create_dir(&installation.configuration).unwrap();
+            fs::write(installation.configuration.join(file), content).unwrap();
+            fs::write(at("leno-cni"), "binary 1").unwrap();
+            Self { folder, installation }
+        }
+
+        fn put(&self) -> bool {
+            let plugin = entry(Path::new("/s"), Path::new("/k"), &[]);
+            self.installation.put(&self.folder.path().join("leno-cni"), &plugin).unwrap()
+        }
+
+        fn names(&self) -> Vec<String> {
+            let files = self.installation.files().unwrap();
+            let name = |file: &PathBuf| file.file_name().unwrap().to_string_lossy().into_owned();
+            let mut names: Vec<_> = files.iter().map(name).collect();
+            names.sort();
+            names
+        }
+
+        fn types(&self) -> Vec<String> {
+            let text = read(&self.installation.active().unwrap().unwrap()).unwrap();
+            let value: Value = serde_json::from_str(&text).unwrap();
+            let plugins = value["plugins"].as_array().unwrap();
+            plugins.iter().map(|p| p["type"].as_str().unwrap().to_owned()).collect()
+        }
+    }
+
+    #[test]
+    fn it_is_installed_once_and_again_when_it_was_overwritten() {
+        let node = Node::new("10-bed.conflist", LIST);
+        assert!(node.put());
+        assert_eq!(node.types(), ["bridge", NAME]);
+        assert!(!node.put(), "nothing is to be done");
+        fs::write(node.installation.configuration.join("10-bed.conflist"), LIST).unwrap();
+        assert!(node.put());
+        assert_eq!(node.types(), ["bridge", NAME]);
+        fs::write(node.folder.path().join("leno-cni"), "binary 2").unwrap();
+        assert!(node.put(), "a newer binary");
+        let binary = node.installation.plugins.join(NAME);
+        assert_eq!(fs::read_to_string(&binary).unwrap(), "binary 2");
+        assert_eq!(fs::metadata(&binary).unwrap().permissions().mode() & 0o777, 0o755);
+        assert_eq!(node.names(), ["10-bed.conflist"], "nothing half written stays");
+    }
+
+    #[test]
+    fn removing_it_restores_what_was_there() {
+        for (name, content) in [("10-bed.conflist", LIST), ("10-bed.conf", SINGLE)] {
+            let node = Node::new(name, content);
+            assert!(node.put());
+            assert_eq!(node.types(), ["bridge", NAME], "{name}");
+            node.installation.remove().unwrap();
+            assert_eq!(node.names(), [name]);
+            let text = read(&node.installation.configuration.join(name)).unwrap();
+            let [found, expected] =
+                [&*text, content].map(|t| serde_json::from_str::<Value>(t).unwrap());
+            assert_eq!(found, expected);
+            assert!(!node.installation.plugins.join(NAME).exists());
+            node.installation.remove().unwrap();
+        }
+    }
+
+    #[test]
+    fn without_a_network_there_is_nothing_to_install_into() {
+        let node = Node::new("notes.txt", "");
+        let plugin = entry(Path::new("/s"), Path::new("/k"), &[]);
+        let error =
+            node.installation.put(&node.folder.path().join("leno-cni"), &plugin).unwrap_err();
+        assert!(error.to_string().contains("has no configuration yet"), "{error:#}");
+    }
+}

@@ -1,0 +1,400 @@
+//! The captured pods of the node: captures, takes over, looks after, forgets.
+//!
+//! ```text
+//!                      CNI ADD, or seen running               the namespace is gone
+//!   (unknown) ────────────────────────────────► captured ────────────────────────► (unknown)
+//!       ▲            record, capture, mark          │  CNI DEL of the same sandbox
+//!       └───────────────────────────────────────────┘
+//! ```
+//! A pod is never released because the API server does not name it any more: its processes may go on
+//! for a while, and must not talk in clear. Everything here blocks; callers are on threads for that.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use leno_capture::{Backend, Captured, Choice, Report};
+
+use crate::host::{Host, NetnsId};
+use crate::metrics::{Metrics, Origin, Reason, lock};
+use crate::pod::Pod;
+use crate::record::{Record, Records, owner, pod_of};
+
+/// Why a pod is not captured, in words for whoever looks at its events, and as a label.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failed {
+    reason: Reason,
+    message: String,
+}
+
+impl Failed {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// A pod that is captured, or none: the place is taken before, so that one pod is worked on once.
+#[derive(Debug, Default)]
+struct Place(Option<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    captured: Captured,
+    record: Record,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    host: Host,
+    report: Report,
+    records: Records,
+    places: Mutex<HashMap<String, Arc<Mutex<Place>>>>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Keeper {
+    pub(crate) fn new(host: Host, report: Report, records: Records, metrics: Arc<Metrics>) -> Self {
+        Self { host, report, records, places: Mutex::default(), metrics }
+    }
+
+    /// Captures a pod whose sandbox was just made; again where an earlier attempt was made.
+    pub(crate) fn add(&self, pod: &Pod, netns: &Path, container: &str) -> Result<Backend, Failed> {
+        let place = self.place(&pod.uid);
+        let mut place = lock(&place);
+        let missing = || {
+            let message = format!("its network namespace {} is not there", netns.display());
+            Failed::new(Reason::Refused, message)
+        };
+        let id = NetnsId::of(netns).ok_or_else(missing).inspect_err(|f| self.count(f))?;
+        let started = (netns.to_owned(), id, Some(container.to_owned()));
+        self.capture(&mut place, pod, started, Origin::Cni)
+    }
+
+    /// Captures a pod that runs and is not captured: it started before the agent, or past the plugin.
+    pub(crate) fn reconcile(&self, pod: &Pod) -> Result<(), Failed> {
+        if !pod.meshed || pod.ended {
+            return Ok(());
+        }
+        let place = self.place(&pod.uid);
+        let mut place = lock(&place);
+        if let Some(kept) = place.0.as_ref().filter(|kept| kept.record.is_alive()) {
+            // A pod's own sysctls are written after the plugin was called, and may replace the mark.
+            let again = pod.sysctls.then(|| leno_capture::mark(&kept.record.netns)).transpose();
+            return again.map(drop).map_err(|error| refused(&error));
+        }
+        // Without processes it is the plugin's to tell of.
+        let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(()) };
+        self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled).map(drop)
+    }
+
+    /// Whether a pod is captured.
+    pub(crate) fn is_captured(&self, uid: &str) -> bool {
+        let place = self.place(uid);
+        let place = lock(&place);
+        place.0.as_ref().is_some_and(|kept| kept.record.is_alive())
+    }
+
+    /// Releases a pod whose sandbox ends. One of another sandbox of the same pod stays.
+    pub(crate) fn delete(&self, uid: &str, container: &str) {
+        let place = self.place(uid);
+        let mut place = lock(&place);
+        let ends = place.0.as_ref().is_some_and(|kept| {
+            kept.record.container.as_deref() == Some(container) || !kept.record.is_alive()
+        });
+        if ends {
+            self.forget(&mut place);
+        }
+    }
+
+    /// Takes over what an earlier agent captured, bringing it up to date where it is.
+    pub(crate) fn take_over(&self) {
+        let records = self.records.all().unwrap_or_else(|error| {
+            tracing::error!(%error, "the records of captured pods cannot be read");
+            Vec::new()
+        });
+        for record in records {
+            let place = self.place(&record.uid);
+            let mut place = lock(&place);
+            if place.0.is_none() {
+                self.take_over_one(&mut place, record);
+            }
+        }
+    }
+
+    fn take_over_one(&self, place: &mut Place, record: Record) {
+        let (pod, started) = (format!("{}/{}", record.namespace, record.name), Instant::now());
+        if !record.is_alive() {
+            self.remove_record(&record.uid);
+            return;
+        }
+        let workload = record.workload();
+        let found = match record.backend() {
+            Some(Backend::Ebpf) => Captured::adopt(&workload),
+            Some(backend) => leno_capture::capture(backend, &workload).map(Some),
+            None => Ok(None),
+        };
+        match found {
+            Ok(Some(mut captured)) => {
+                if captured.backend() == Backend::Ebpf
+                    && let Err(error) = captured.upgrade(&workload)
+                {
+                    let error = chain(&error);
+                    tracing::warn!(pod, error, "is still captured by an older agent's programs");
+                }
+                self.metrics.captured(captured.backend(), Origin::TakenOver, started.elapsed());
+                tracing::info!(pod, backend = %captured.backend(), "taken over");
+                place.0 = Some(Kept { captured, record });
+            }
+            // Whoever runs in it is captured anew.
+            Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
+            Err(error) => tracing::error!(pod, error = chain(&error), "cannot be taken over"),
+        }
+    }
+
+    /// Forgets the pods whose namespaces are gone, and unpins what nobody knows of.
+    pub(crate) fn prune(&self) {
+        let places: Vec<_> = lock(&self.places).values().cloned().collect();
+        for place in places {
+            let mut place = lock(&place);
+            if place.0.as_ref().is_some_and(|kept| !kept.record.is_alive()) {
+                self.forget(&mut place);
+            }
+        }
+        // A place that is taken and empty may be one that is being captured just now.
+        let mut all = lock(&self.places);
+        all.retain(|_, place| Arc::strong_count(place) > 1 || lock(place).0.is_some());
+        let known: Vec<String> = all.keys().map(|uid| owner(uid)).collect();
+        let recorded: Vec<String> = self
+            .records
+            .all()
+            .unwrap_or_default()
+            .iter()
+            .map(|record| owner(&record.uid))
+            .collect();
+        let keep = |name: &str| {
+            pod_of(name).is_none()
+                || [&known, &recorded].iter().any(|all| all.iter().any(|n| n == name))
+        };
+        if self.uses_ebpf()
+            && let Err(error) = leno_capture::prune(keep)
+        {
+            tracing::warn!(error = chain(&error), "cannot unpin what ended pods left");
+        }
+        drop(all);
+        for record in self.records.all().unwrap_or_default() {
+            if !record.is_alive() && !self.is_captured(&record.uid) {
+                self.remove_record(&record.uid);
+            }
+        }
+    }
+
+    /// How many pods are captured by what.
+    pub(crate) fn captured(&self) -> BTreeMap<Backend, usize> {
+        let places: Vec<_> = lock(&self.places).values().cloned().collect();
+        let mut sum = BTreeMap::new();
+        for place in places {
+            // One that is being worked on counts when that is done.
+            let Ok(place) = place.try_lock() else { continue };
+            if let Some(kept) = &place.0 {
+                *sum.entry(kept.captured.backend()).or_default() += 1;
+            }
+        }
+        sum
+    }
+
+    /// Releases everything and removes all records: for a node that leaves the mesh.
+    pub(crate) fn release_all(&self) -> Result<usize, leno_capture::Error> {
+        self.take_over();
+        let places: Vec<_> = lock(&self.places).values().cloned().collect();
+        let mut released = 0;
+        for place in places {
+            let mut place = lock(&place);
+            let Some(kept) = &mut place.0 else { continue };
+            kept.captured.release()?;
+            if kept.record.is_alive() {
+                leno_capture::unmark(&kept.record.netns)?;
+            }
+            self.remove_record(&kept.record.uid);
+            place.0 = None;
+            released += 1;
+        }
+        leno_capture::prune(|name| pod_of(name).is_none())?;
+        Ok(released)
+    }
+
+    /// The place of a pod, made where there is none.
+    fn place(&self, uid: &str) -> Arc<Mutex<Place>> {
+        Arc::clone(lock(&self.places).entry(uid.to_owned()).or_default())
+    }
+
+    fn uses_ebpf(&self) -> bool {
+        self.report.backends.iter().any(|b| b.backend == Backend::Ebpf && b.usable)
+    }
+
+    fn count(&self, failed: &Failed) {
+        self.metrics.failed(failed.reason);
+    }
+
+    fn capture(
+        &self,
+        place: &mut Place,
+        pod: &Pod,
+        sandbox: (PathBuf, NetnsId, Option<String>),
+        origin: Origin,
+    ) -> Result<Backend, Failed> {
+        let started = Instant::now();
+        let done = self.try_all(place, pod, sandbox, origin);
+        let full = format!("{}/{}", pod.namespace, pod.name);
+        match &done {
+            Ok(backend) => {
+                self.metrics.captured(*backend, origin, started.elapsed());
+                let (origin, ms) = (origin.name(), started.elapsed().as_millis());
+                tracing::info!(pod = full, %backend, origin, ms, "captured");
+            }
+            Err(failed) => {
+                self.count(failed);
+                tracing::error!(pod = full, "cannot be captured: {failed}");
+            }
+        }
+        done
+    }
+
+    /// Tries what the pod allows, best first.
+    fn try_all(
+        &self,
+        place: &mut Place,
+        pod: &Pod,
+        (netns, netns_id, container): (PathBuf, NetnsId, Option<String>),
+        origin: Origin,
+    ) -> Result<Backend, Failed> {
+        let choice = pod.capture.as_ref().map_err(|unknown| {
+            Failed::new(Reason::Annotation, format!("leno.dev/capture: {unknown}"))
+        })?;
+        let wanted: Vec<Backend> = match choice {
+            Choice::Auto => Backend::ALL.to_vec(),
+            Choice::Only(backend) => vec![*backend],
+        };
+        // What is there of another sandbox of this pod would answer to the same name.
+        self.forget(place);
+        let mut refusals = Vec::new();
+        for backend in wanted {
+            let cgroup = match self.usable(backend, pod, origin) {
+                Ok(cgroup) => cgroup,
+                Err(why) => {
+                    refusals.push(format!("{backend}: {why}"));
+                    continue;
+                }
+            };
+            let record = Record {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+                container: container.clone(),
+                netns: netns.clone(),
+                netns_id,
+                cgroup,
+                backend: backend.name().to_owned(),
+            };
+            self.records.write(&record).map_err(|error| {
+                Failed::new(Reason::Record, format!("its record cannot be written: {error}"))
+            })?;
+            match self.one(place, record, backend) {
+                Ok(()) => return Ok(backend),
+                Err(error) => refusals.push(format!("{backend}: {}", chain(&error))),
+            }
+            self.remove_record(&pod.uid);
+        }
+        Err(Failed::new(Reason::Unusable, refusals.join("; ")))
+    }
+
+    fn one(
+        &self,
+        place: &mut Place,
+        record: Record,
+        backend: Backend,
+    ) -> Result<(), leno_capture::Error> {
+        let mut captured = leno_capture::capture(backend, &record.workload())?;
+        // Last: a proxy that waits for it must find itself captured.
+        if let Err(error) = leno_capture::mark(&record.netns) {
+            captured.release()?;
+            return Err(error);
+        }
+        place.0 = Some(Kept { captured, record });
+        Ok(())
+    }
+
+    /// Whether a backend can capture this pod; with its control group where it needs one.
+    fn usable(
+        &self,
+        backend: Backend,
+        pod: &Pod,
+        origin: Origin,
+    ) -> Result<Option<PathBuf>, String> {
+        self.report.choose(Choice::Only(backend)).map_err(|error| chain(&error))?;
+        if backend != Backend::Ebpf {
+            return Ok(None);
+        }
+        if pod.own_users {
+            return Err("with hostUsers: false its proxy is another user to the kernel".to_owned());
+        }
+        if origin == Origin::Reconciled && self.host.proxy_listens(&pod.uid) {
+            return Err(
+                "its proxy listens already, and only listeners that begin to are noticed; \
+                        restart the pod"
+                    .to_owned(),
+            );
+        }
+        let Some(cgroup) = self.host.pod_cgroup(&pod.uid) else {
+            return Err(
+                "the pod has no control group of version 2 on this node; mount cgroup2 at \
+                        /sys/fs/cgroup, or at /sys/fs/cgroup/unified"
+                    .to_owned(),
+            );
+        };
+        Ok(Some(cgroup))
+    }
+
+    /// Undoes a capture and removes its record.
+    fn forget(&self, place: &mut Place) {
+        let Some(mut kept) = place.0.take() else { return };
+        let pod = format!("{}/{}", kept.record.namespace, kept.record.name);
+        // Netfilter's rules go with their namespace, which another one's file may name by now.
+        if (kept.captured.backend() == Backend::Ebpf || kept.record.is_alive())
+            && let Err(error) = kept.captured.release()
+        {
+            tracing::warn!(pod, error = chain(&error), "cannot be released; tried again later");
+            place.0 = Some(kept);
+            return;
+        }
+        self.remove_record(&kept.record.uid);
+        tracing::info!(pod, "released");
+    }
+
+    fn remove_record(&self, uid: &str) {
+        if let Err(error) = self.records.remove(uid) {
+            tracing::warn!(uid, %error, "a record cannot be removed");
+        }
+    }
+}
+
+fn refused(error: &leno_capture::Error) -> Failed {
+    Failed::new(Reason::Refused, chain(error))
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

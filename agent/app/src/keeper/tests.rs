@@ -1,0 +1,241 @@
+//! The keeper on the kernel: a network namespace, a control group, and processes that a test makes.
+//! Needs root; skips say so, and fail where `LENO_REQUIRE` names root.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::sync::MutexGuard;
+
+use super::*;
+
+/// One at a time: pruning looks at every captured pod of the machine.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What a node has of one pod, removed when dropped.
+struct Node {
+    _turn: MutexGuard<'static, ()>,
+    folder: tempfile::TempDir,
+    pod: Pod,
+    netns: PathBuf,
+    cgroup: PathBuf,
+    processes: Vec<Child>,
+}
+
+impl Node {
+    /// None where this process may not.
+    fn new() -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("root"));
+            assert!(!required, "needs root");
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let turn = lock(&TURN);
+        let uid = format!("leno-test-{}", std::process::id());
+        let cgroup = leno_capture::cgroup2_root().unwrap().join(&uid).join(format!("pod{uid}"));
+        fs::create_dir_all(cgroup.join("sandbox")).unwrap();
+        ip(&["netns", "add", &uid]);
+        let pod = Pod {
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            uid: uid.clone(),
+            meshed: true,
+            ended: false,
+            capture: Ok(Choice::Auto),
+            own_users: false,
+            sysctls: false,
+        };
+        let netns = Path::new("/run/netns").join(&uid);
+        let folder = tempfile::tempdir().unwrap();
+        Some(Self { _turn: turn, folder, pod, netns, cgroup, processes: Vec::new() })
+    }
+
+    /// An agent that starts.
+    fn agent(&self) -> Keeper {
+        let host = Host {
+            cgroups: "/sys/fs/cgroup".into(),
+            proc: "/proc".into(),
+            netns: "/run/netns".into(),
+        };
+        let records = Records::open(&self.folder.path().join("pods")).unwrap();
+        let keeper = Keeper::new(host, Report::probe(), records, Arc::default());
+        keeper.take_over();
+        keeper
+    }
+
+    fn with(mut self, backend: Backend) -> Self {
+        self.pod.capture = Ok(Choice::Only(backend));
+        self
+    }
+
+    /// A process of the pod.
+    fn start(&mut self) {
+        let mut sleep = Command::new("ip");
+        sleep.args(["netns", "exec", &self.pod.uid, "sleep", "600"]).stdin(Stdio::null());
+        let child = sleep.spawn().unwrap();
+        let list = self.cgroup.join("sandbox/cgroup.procs");
+        fs::write(list, child.id().to_string()).unwrap();
+        self.processes.push(child);
+    }
+
+    fn end_processes(&mut self) {
+        for mut child in self.processes.drain(..) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn delete_netns(&self) {
+        ip(&["netns", "delete", &self.pod.uid]);
+    }
+
+    fn records(&self) -> usize {
+        fs::read_dir(self.folder.path().join("pods")).unwrap().count()
+    }
+
+    /// Whether kernel programs are pinned for the pod.
+    fn is_pinned(&self) -> bool {
+        let workload = leno_capture::Workload {
+            name: owner(&self.pod.uid),
+            netns: self.netns.clone(),
+            cgroup: self.cgroup.clone(),
+            proxy_cgroup: self.cgroup.clone(),
+            fail_closed: true,
+            excluded: Vec::new(),
+            proxy_uid: 2102,
+        };
+        Captured::adopt(&workload).unwrap().is_some()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.end_processes();
+        leno_capture::prune(|name| name != owner(&self.pod.uid)).unwrap();
+        if self.netns.exists() {
+            self.delete_netns();
+        }
+        let parent = self.cgroup.parent().unwrap();
+        for directory in [&self.cgroup.join("sandbox"), &self.cgroup, parent] {
+            if let Err(error) = fs::remove_dir(directory) {
+                eprintln!("rmdir {}: {error}", directory.display());
+            }
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+}
+
+fn says(keeper: &Keeper, line: &str) -> bool {
+    keeper.metrics.render(&keeper.captured()).lines().any(|found| found == line)
+}
+
+#[test]
+fn a_captured_pod_is_taken_over_and_released_with_its_sandbox() {
+    for backend in [Backend::Ebpf, Backend::Nftables] {
+        let Some(node) = Node::new() else { return };
+        let node = node.with(backend);
+        let first = node.agent();
+        assert_eq!(first.add(&node.pod, &node.netns, "sandbox").unwrap(), backend);
+        assert!(leno_capture::is_marked(&node.netns).unwrap());
+        assert_eq!(node.is_pinned(), backend == Backend::Ebpf);
+        drop(first);
+
+        let next = node.agent();
+        assert!(next.is_captured(&node.pod.uid));
+        let series =
+            format!("leno_agent_captures_total{{backend=\"{backend}\",origin=\"taken_over\"}} 1");
+        assert!(says(&next, &series), "{series}");
+        assert!(says(&next, &format!("leno_agent_pods_captured{{backend=\"{backend}\"}} 1")));
+        next.prune();
+        next.delete(&node.pod.uid, "an earlier sandbox of the same pod");
+        assert!(next.is_captured(&node.pod.uid));
+        next.delete(&node.pod.uid, "sandbox");
+        assert!(!next.is_captured(&node.pod.uid));
+        assert_eq!((node.records(), node.is_pinned()), (0, false));
+    }
+}
+
+#[test]
+fn a_pod_whose_namespace_is_gone_is_forgotten_also_by_the_next_agent() {
+    for restart in [false, true] {
+        let Some(node) = Node::new() else { return };
+        let node = node.with(Backend::Ebpf);
+        let mut agent = node.agent();
+        agent.add(&node.pod, &node.netns, "sandbox").unwrap();
+        node.delete_netns();
+        if restart {
+            agent = node.agent();
+        }
+        agent.prune();
+        assert!(!agent.is_captured(&node.pod.uid));
+        assert_eq!((node.records(), node.is_pinned()), (0, false), "restart: {restart}");
+    }
+}
+
+#[test]
+fn a_sandbox_that_is_made_again_is_captured_again() {
+    let Some(node) = Node::new() else { return };
+    let node = node.with(Backend::Ebpf);
+    let agent = node.agent();
+    agent.add(&node.pod, &node.netns, "first").unwrap();
+    node.delete_netns();
+    ip(&["netns", "add", &node.pod.uid]);
+    agent.add(&node.pod, &node.netns, "second").unwrap();
+    assert!(leno_capture::is_marked(&node.netns).unwrap());
+    agent.delete(&node.pod.uid, "first");
+    assert!(agent.is_captured(&node.pod.uid), "the first one's end is late");
+}
+
+#[test]
+fn a_pod_that_runs_already_is_found_by_its_processes() {
+    let Some(mut node) = Node::new() else { return };
+    let agent = node.agent();
+    agent.reconcile(&node.pod).unwrap();
+    assert!(!agent.is_captured(&node.pod.uid), "nothing runs in it yet");
+    node.start();
+    // `ip netns exec` enters the namespace after it was started.
+    let entered =
+        || NetnsId::of(&node.netns) == agent.host.netns_of(&node.pod.uid).map(|(_, id)| id);
+    while !entered() {
+        std::thread::yield_now();
+    }
+    agent.reconcile(&node.pod).unwrap();
+    assert!(says(&agent, "leno_agent_captures_total{backend=\"ebpf\",origin=\"reconciled\"} 1"));
+    let mut ended = node.pod.clone();
+    ended.ended = true;
+    agent.reconcile(&ended).unwrap();
+    assert!(agent.is_captured(&node.pod.uid), "its processes may go on for a while");
+    // A pod's own parameters are written after the plugin was called.
+    node.pod.sysctls = true;
+    leno_capture::unmark(&node.netns).unwrap();
+    agent.reconcile(&node.pod).unwrap();
+    assert!(leno_capture::is_marked(&node.netns).unwrap());
+}
+
+#[test]
+fn a_pod_gets_what_it_can_have_or_the_reason() {
+    let Some(mut node) = Node::new() else { return };
+    let agent = node.agent();
+    node.pod.own_users = true;
+    assert_eq!(agent.add(&node.pod, &node.netns, "a").unwrap(), Backend::Nftables);
+    node.pod.capture = Ok(Choice::Only(Backend::Ebpf));
+    let why = agent.add(&node.pod, &node.netns, "b").unwrap_err().to_string();
+    assert!(why.contains("hostUsers"), "{why}");
+    assert_eq!(node.records(), 0);
+    node.pod.capture = "tproxy".parse::<Choice>();
+    let why = agent.add(&node.pod, &node.netns, "c").unwrap_err().to_string();
+    assert!(why.contains("tproxy"), "{why}");
+    assert!(says(&agent, "leno_agent_capture_failures_total{reason=\"annotation\"} 1"));
+}
+
+#[test]
+fn a_node_that_leaves_the_mesh_has_nothing_of_it() {
+    let Some(node) = Node::new() else { return };
+    let node = node.with(Backend::Nftables);
+    node.agent().add(&node.pod, &node.netns, "sandbox").unwrap();
+    assert_eq!(node.agent().release_all().unwrap(), 1);
+    assert!(!leno_capture::is_marked(&node.netns).unwrap());
+    assert_eq!(node.records(), 0);
+}

@@ -1,0 +1,192 @@
+//! What the agent counts.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leno_capture::Backend;
+
+/// Why a pod could not be captured, one label each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// It asks for something that is no way to capture.
+    Annotation,
+    /// No way that it allows works on this node or for it.
+    Unusable,
+    /// The kernel, or a command, refused.
+    Refused,
+    /// The record could not be written.
+    Record,
+}
+
+impl Reason {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Annotation => "annotation",
+            Self::Unusable => "unusable",
+            Self::Refused => "refused",
+            Self::Record => "record",
+        }
+    }
+}
+
+/// On whose word a pod was captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// The CNI plugin's: before its containers.
+    Cni,
+    /// The API server's: it ran already.
+    Reconciled,
+    /// An earlier agent's.
+    TakenOver,
+}
+
+impl Origin {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cni => "cni",
+            Self::Reconciled => "reconciled",
+            Self::TakenOver => "taken_over",
+        }
+    }
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    captures: Mutex<BTreeMap<(&'static str, Origin), u64>>,
+    failures: Mutex<BTreeMap<Reason, u64>>,
+    seconds: Mutex<(Duration, u64)>,
+    requests: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    pub(crate) installations: AtomicU64,
+    pub(crate) installed: AtomicBool,
+    pub(crate) followed: AtomicBool,
+    pub(crate) watch_failures: AtomicU64,
+}
+
+impl Metrics {
+    /// A pod was captured, in this time.
+    pub(crate) fn captured(&self, backend: Backend, origin: Origin, took: Duration) {
+        *lock(&self.captures).entry((backend.name(), origin)).or_default() += 1;
+        let mut seconds = lock(&self.seconds);
+        seconds.0 += took;
+        seconds.1 += 1;
+    }
+
+    /// A pod could not be captured.
+    pub(crate) fn failed(&self, reason: Reason) {
+        *lock(&self.failures).entry(reason).or_default() += 1;
+    }
+
+    /// The plugin asked, and was answered so.
+    pub(crate) fn asked(&self, command: &'static str, result: &'static str) {
+        *lock(&self.requests).entry((command, result)).or_default() += 1;
+    }
+
+    /// The text of `/metrics`; with how many pods are captured by what now.
+    pub(crate) fn render(&self, now: &BTreeMap<Backend, usize>) -> String {
+        let mut text = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, f64)>| {
+            let name = format!("leno_agent_{name}");
+            writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}")
+                .expect("a String takes all");
+            for (labels, value) in rows {
+                writeln!(text, "{name}{labels} {value}").expect("a String takes all");
+            }
+        };
+        let pods = Backend::ALL.iter().map(|backend| {
+            let count = now.get(backend).copied().unwrap_or_default();
+            (format!("{{backend=\"{backend}\"}}"), count as f64)
+        });
+        family("pods_captured", "gauge", "Pods that are captured.", pods.collect());
+        let captures = lock(&self.captures)
+            .iter()
+            .map(|((backend, origin), count)| {
+                (format!("{{backend=\"{backend}\",origin=\"{}\"}}", origin.name()), *count as f64)
+            })
+            .collect();
+        family("captures_total", "counter", "Captures made or taken over.", captures);
+        let failures = lock(&self.failures)
+            .iter()
+            .map(|(reason, count)| (format!("{{reason=\"{}\"}}", reason.name()), *count as f64))
+            .collect();
+        family("capture_failures_total", "counter", "Pods that could not be captured.", failures);
+        let (sum, count) = *lock(&self.seconds);
+        let rows =
+            vec![("_sum".to_owned(), sum.as_secs_f64()), ("_count".to_owned(), count as f64)];
+        family("capture_seconds", "summary", "How long capturing a pod took.", rows);
+        let requests = lock(&self.requests)
+            .iter()
+            .map(|((command, result), count)| {
+                (format!("{{command=\"{command}\",result=\"{result}\"}}"), *count as f64)
+            })
+            .collect();
+        family("cni_requests_total", "counter", "What the CNI plugin asked.", requests);
+        let flag = |value: &AtomicBool| {
+            vec![(String::new(), f64::from(u8::from(value.load(Ordering::Relaxed))))]
+        };
+        let number =
+            |value: &AtomicU64| vec![(String::new(), value.load(Ordering::Relaxed) as f64)];
+        family(
+            "plugin_installed",
+            "gauge",
+            "Whether the CNI plugin is the last of the node's chain.",
+            flag(&self.installed),
+        );
+        family(
+            "plugin_installations_total",
+            "counter",
+            "Times that the CNI plugin was put there.",
+            number(&self.installations),
+        );
+        family(
+            "pods_followed",
+            "gauge",
+            "Whether the node's pods are known from the API server.",
+            flag(&self.followed),
+        );
+        family(
+            "watch_failures_total",
+            "counter",
+            "Failed reads and watches of pods.",
+            number(&self.watch_failures),
+        );
+        text
+    }
+}
+
+/// Nothing panics while it holds one of these.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_every_series_and_its_type() {
+        let metrics = Metrics::default();
+        metrics.captured(Backend::Ebpf, Origin::Cni, Duration::from_millis(500));
+        metrics.failed(Reason::Unusable);
+        metrics.asked("add", "captured");
+        metrics.installed.store(true, Ordering::Relaxed);
+        let text = metrics.render(&BTreeMap::from([(Backend::Nftables, 3)]));
+        for line in [
+            "# TYPE leno_agent_pods_captured gauge",
+            "leno_agent_pods_captured{backend=\"nftables\"} 3",
+            "leno_agent_pods_captured{backend=\"ebpf\"} 0",
+            "leno_agent_captures_total{backend=\"ebpf\",origin=\"cni\"} 1",
+            "leno_agent_capture_failures_total{reason=\"unusable\"} 1",
+            "leno_agent_capture_seconds_sum 0.5",
+            "leno_agent_capture_seconds_count 1",
+            "leno_agent_cni_requests_total{command=\"add\",result=\"captured\"} 1",
+            "leno_agent_plugin_installed 1",
+            "leno_agent_pods_followed 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+}

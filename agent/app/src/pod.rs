@@ -1,0 +1,111 @@
+//! A pod as the agent needs it.
+
+use k8s_openapi::api::core::v1::{Container, Pod as Object};
+use leno_capture::{Choice, UnknownBackend};
+use leno_sources::PROXY_CONTAINER;
+
+/// How to capture, as a label or, where there is none, an annotation: as the injector reads it.
+const CAPTURE: &str = "leno.dev/capture";
+/// What the uid of a pod is to the kubelet where the pod came from a file of the node's.
+const STATIC_UID: &str = "kubernetes.io/config.hash";
+
+/// What is to be known of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pod {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// As the node's directories and control groups have it.
+    pub(crate) uid: String,
+    /// Whether it has a proxy, and a network of its own.
+    pub(crate) meshed: bool,
+    /// Whether all its containers have ended for good.
+    pub(crate) ended: bool,
+    /// How it asks to be captured.
+    pub(crate) capture: Result<Choice, UnknownBackend>,
+    /// Whether users in it are others outside of it.
+    pub(crate) own_users: bool,
+    /// Whether it sets kernel parameters of its namespaces.
+    pub(crate) sysctls: bool,
+}
+
+impl Pod {
+    /// Reads one of the API server's.
+    pub(crate) fn new(object: &Object) -> Self {
+        let metadata = &object.metadata;
+        let spec = object.spec.as_ref();
+        let is_proxy = |container: &Container| container.name == PROXY_CONTAINER;
+        let has_proxy = spec.is_some_and(|spec| {
+            spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(is_proxy)
+        });
+        let host_network = spec.is_some_and(|spec| spec.host_network == Some(true));
+        let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
+        let annotation = |name: &str| metadata.annotations.as_ref()?.get(name);
+        let label = |name: &str| metadata.labels.as_ref()?.get(name);
+        let capture = label(CAPTURE).or_else(|| annotation(CAPTURE));
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: annotation(STATIC_UID).or(metadata.uid.as_ref()).cloned().unwrap_or_default(),
+            meshed: has_proxy && !host_network,
+            ended: matches!(phase, Some("Succeeded" | "Failed")),
+            capture: capture.map_or(Ok(Choice::Auto), |text| text.parse()),
+            sysctls: spec
+                .and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref())
+                .is_some_and(|sysctls| !sysctls.is_empty()),
+            own_users: spec.is_some_and(|spec| spec.host_users == Some(false)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_capture::Backend;
+
+    fn pod(metadata: &str, spec: &str, phase: &str) -> Pod {
+        let text = format!(
+            r#"{{"metadata":{{"name":"web-0","namespace":"shop","uid":"u"{metadata}}},
+                "spec":{spec},"status":{{"phase":"{phase}"}}}}"#
+        );
+        Pod::new(&serde_json::from_str(&text).unwrap())
+    }
+
+    const SIDECAR: &str =
+        r#"{"containers":[{"name":"web"}],"initContainers":[{"name":"leno-proxy"}]}"#;
+
+    #[test]
+    fn a_pod_with_a_proxy_and_a_network_of_its_own_is_meshed() {
+        let meshed = |spec: &str| pod("", spec, "Running").meshed;
+        assert!(meshed(SIDECAR));
+        assert!(meshed(r#"{"containers":[{"name":"web"},{"name":"leno-proxy"}]}"#));
+        assert!(!meshed(r#"{"containers":[{"name":"web"}]}"#));
+        let host = SIDECAR.replacen('{', r#"{"hostNetwork":true,"#, 1);
+        assert!(!meshed(&host));
+    }
+
+    #[test]
+    fn how_it_is_captured_stands_in_its_label_or_its_annotation() {
+        let capture = |metadata: &str| pod(metadata, SIDECAR, "Pending").capture;
+        assert_eq!(capture(""), Ok(Choice::Auto));
+        let label = r#","labels":{"leno.dev/capture":"iptables"}"#;
+        assert_eq!(capture(label), Ok(Choice::Only(Backend::Iptables)));
+        let both = format!(r#"{label},"annotations":{{"leno.dev/capture":"ebpf"}}"#);
+        assert_eq!(capture(&both), Ok(Choice::Only(Backend::Iptables)));
+        assert!(capture(r#","annotations":{"leno.dev/capture":"tproxy"}"#).is_err());
+    }
+
+    #[test]
+    fn a_pod_from_a_file_has_the_uid_that_its_kubelet_gave_it() {
+        let metadata = r#","annotations":{"kubernetes.io/config.hash":"hash"}"#;
+        assert_eq!(pod(metadata, SIDECAR, "Running").uid, "hash");
+        assert_eq!(pod("", SIDECAR, "Running").uid, "u");
+    }
+
+    #[test]
+    fn a_pod_ends_with_its_containers() {
+        assert!(pod("", SIDECAR, "Succeeded").ended && pod("", SIDECAR, "Failed").ended);
+        assert!(!pod("", SIDECAR, "Pending").ended);
+        let users = SIDECAR.replacen('{', r#"{"hostUsers":false,"#, 1);
+        assert!(pod("", &users, "Pending").own_users && !pod("", SIDECAR, "Pending").own_users);
+    }
+}

@@ -1,0 +1,163 @@
+//! What the agent has captured, as files, so that the next one takes it over.
+//!
+//! One file for each pod in a directory of the node's that ends with it, as captures do. It is written
+//! before the pod is captured, so that whatever is captured is known.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use leno_capture::{Backend, Workload};
+use leno_types::ports;
+use serde::{Deserialize, Serialize};
+
+use crate::host::NetnsId;
+
+/// Starts the name of every captured pod among the captured workloads of the node.
+const OWNER: &str = "pod-";
+/// Ends the name of every record.
+const SUFFIX: &str = ".json";
+
+/// A captured pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// The runtime's name of its sandbox, where it was captured before its containers started.
+    pub(crate) container: Option<String>,
+    pub(crate) netns: PathBuf,
+    pub(crate) netns_id: NetnsId,
+    /// None where the backend needs none.
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) backend: String,
+}
+
+impl Record {
+    /// What the capture is told. Nothing passes while the proxy does not listen: a pod has its proxy
+    /// from its first container to its last.
+    pub(crate) fn workload(&self) -> Workload {
+        let cgroup = self.cgroup.clone().unwrap_or_default();
+        Workload {
+            name: owner(&self.uid),
+            netns: self.netns.clone(),
+            // The containers' own come later, so the proxy is told by its user.
+            proxy_cgroup: cgroup.clone(),
+            cgroup,
+            fail_closed: true,
+            excluded: Vec::new(),
+            proxy_uid: ports::PROXY_UID,
+        }
+    }
+
+    /// By what it is captured; none in a record of another version.
+    pub(crate) fn backend(&self) -> Option<Backend> {
+        self.backend.parse().ok()
+    }
+
+    /// Whether the namespace that was captured is still there.
+    pub(crate) fn is_alive(&self) -> bool {
+        NetnsId::of(&self.netns) == Some(self.netns_id)
+    }
+}
+
+/// The name of a pod among the captured workloads.
+pub(crate) fn owner(uid: &str) -> String {
+    format!("{OWNER}{uid}")
+}
+
+/// The pod that a captured workload is; none where it is nobody's of ours.
+pub(crate) fn pod_of(owner: &str) -> Option<&str> {
+    owner.strip_prefix(OWNER)
+}
+
+/// The directory of all records.
+#[derive(Clone, Debug)]
+pub(crate) struct Records(PathBuf);
+
+impl Records {
+    /// Makes the directory.
+    pub(crate) fn open(directory: &Path) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        Ok(Self(directory.to_owned()))
+    }
+
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let text = serde_json::to_string(record)?;
+        // Read again only whole: a half of one would be a pod that nobody knows of.
+        let fresh = self.0.join(format!("{}.new", record.uid));
+        fs::write(&fresh, text)?;
+        fs::rename(fresh, self.file(&record.uid))
+    }
+
+    /// Fine if there is none.
+    pub(crate) fn remove(&self, uid: &str) -> io::Result<()> {
+        match fs::remove_file(self.file(uid)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// All that can be read.
+    pub(crate) fn all(&self) -> io::Result<Vec<Record>> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            let path = entry?.path();
+            if !path.to_string_lossy().ends_with(SUFFIX) {
+                continue;
+            }
+            match fs::read_to_string(&path).map(|text| serde_json::from_str(&text)) {
+                Ok(Ok(record)) => all.push(record),
+                Ok(Err(error)) => {
+                    tracing::warn!(file = %path.display(), %error, "a record is not understood");
+                }
+                // Removed meanwhile.
+                Err(error) => tracing::debug!(file = %path.display(), %error, "a record is gone"),
+            }
+        }
+        Ok(all)
+    }
+
+    fn file(&self, uid: &str) -> PathBuf {
+        self.0.join(format!("{uid}{SUFFIX}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_outlive_their_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let netns = folder.path().join("netns");
+        fs::write(&netns, "").unwrap();
+        let record = Record {
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            uid: "u".into(),
+            container: Some("sandbox".into()),
+            netns_id: NetnsId::of(&netns).unwrap(),
+            netns: netns.clone(),
+            cgroup: None,
+            backend: "nftables".into(),
+        };
+        let directory = folder.path().join("pods");
+        Records::open(&directory).unwrap().write(&record).unwrap();
+        fs::write(directory.join("broken.json"), "{").unwrap();
+        let records = Records::open(&directory).unwrap();
+        assert_eq!(records.all().unwrap(), std::slice::from_ref(&record));
+        assert!(record.is_alive());
+        fs::remove_file(netns).unwrap();
+        assert!(!record.is_alive());
+        records.remove("u").unwrap();
+        records.remove("u").unwrap();
+        assert_eq!(records.all().unwrap(), []);
+    }
+
+    #[test]
+    fn a_pod_is_found_by_the_name_it_is_captured_under() {
+        assert_eq!(pod_of(&owner("u-1")), Some("u-1"));
+        assert_eq!(pod_of("web-0"), None, "of a mesh on one machine");
+    }
+}

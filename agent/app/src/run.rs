@@ -1,0 +1,152 @@
+//! The parts put together.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use leno_capture::Report;
+use leno_sources::connect;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::admin::{self, Admin};
+use crate::config::{Flags, Node};
+use crate::follow::{Cluster, Pods};
+use crate::host::Host;
+use crate::install::{self, Installation};
+use crate::keeper::Keeper;
+use crate::metrics::Metrics;
+use crate::pod::Pod;
+use crate::record::Records;
+use crate::server;
+
+/// How often all pods of the node are looked at, besides when one changes: what ended without a word
+/// is forgotten, what failed is tried again.
+const ROUND: Duration = Duration::from_secs(5);
+/// Changes that wait to be looked at; a watch that is faster waits.
+const MAX_CHANGES: usize = 64;
+
+/// Runs until SIGTERM or SIGINT. What is captured stays so.
+pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
+    if flags.name.is_empty() {
+        bail!("which node is this? Set LENO_NODE to the pod's spec.nodeName, or give --node");
+    }
+    let metrics = Arc::new(Metrics::default());
+    let keeper = Arc::new(keeper(&flags.node, Arc::clone(&metrics))?);
+    let client = connect(flags.kubeconfig.as_deref(), None).await?;
+    let cluster = Cluster {
+        client,
+        node: flags.name.clone(),
+        pods: Arc::new(Pods::default()),
+        metrics: Arc::clone(&metrics),
+    };
+    let socket = flags.node.state.join("agent.sock");
+    let listener = server::listen(&socket)
+        .with_context(|| format!("listening on {} for the CNI plugin", socket.display()))?;
+    let admin_listener = TcpListener::bind(flags.admin)
+        .await
+        .with_context(|| format!("listening on {} for /metrics and /ready", flags.admin))?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+
+    // What was captured is taken over before anything is captured anew.
+    let earlier = Arc::clone(&keeper);
+    tokio::task::spawn_blocking(move || earlier.take_over()).await?;
+    let installation = installation(&flags.node);
+    let admin = Admin { keeper: Arc::clone(&keeper), installs: installation.is_some() };
+    tokio::spawn(admin::serve(admin_listener, Arc::new(admin)));
+    tokio::spawn(server::serve(listener, cluster.clone(), Arc::clone(&keeper)));
+    if let Some(installation) = installation {
+        let beside =
+            || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-cni"));
+        let binary = flags.cni_binary.clone().map_or_else(beside, Ok)?;
+        let entry = install::entry(&socket, &flags.kubelet, &flags.exempt);
+        tokio::spawn(installation.keep(binary, entry, metrics));
+    }
+    let (sender, changed) = mpsc::channel(MAX_CHANGES);
+    tokio::spawn(cluster.clone().follow(sender));
+    tokio::spawn(reconcile(changed, cluster, keeper));
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("ends; captured pods stay captured");
+    Ok(())
+}
+
+/// Looks at pods that change, and at all of them every [`ROUND`], until nobody tells of changes.
+async fn reconcile(mut changed: mpsc::Receiver<Pod>, cluster: Cluster, keeper: Arc<Keeper>) {
+    let mut round = tokio::time::interval(ROUND);
+    round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let pods = tokio::select! {
+            pod = changed.recv() => match pod {
+                Some(pod) => vec![pod],
+                None => return,
+            },
+            _ = round.tick() => {
+                let keeper = Arc::clone(&keeper);
+                let _ended = tokio::task::spawn_blocking(move || keeper.prune()).await;
+                cluster.pods.all()
+            }
+        };
+        let keeper = Arc::clone(&keeper);
+        let work = move || {
+            for pod in pods {
+                // It says itself why it failed; the next round tries again.
+                let _failed = keeper.reconcile(&pod);
+            }
+        };
+        let _ended = tokio::task::spawn_blocking(work).await;
+    }
+}
+
+/// Removes everything of the mesh from this node.
+pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
+    // The plugin first: pods that start meanwhile are not captured any more.
+    if let Some(installation) = installation(node) {
+        installation.remove()?;
+    }
+    let keeper = keeper(node, Arc::default())?;
+    let released = keeper.release_all()?;
+    for name in ["agent.sock", "pods"] {
+        remove(&node.state.join(name))?;
+    }
+    tracing::info!(released, "nothing of the mesh is left on this node");
+    Ok(())
+}
+
+fn remove(path: &Path) -> anyhow::Result<()> {
+    let removed =
+        if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn keeper(node: &Node, metrics: Arc<Metrics>) -> anyhow::Result<Keeper> {
+    let report = Report::probe();
+    for backend in &report.backends {
+        let (name, usable, reason) = (backend.backend.name(), backend.usable, &backend.reason);
+        tracing::info!(backend = name, usable, reason, "tried");
+    }
+    if report.chosen.is_none() {
+        tracing::error!("no pod can be captured on this node: {}", report.why);
+    }
+    let directory = node.state.join("pods");
+    let records = Records::open(&directory)
+        .with_context(|| format!("keeping records in {}", directory.display()))?;
+    let host =
+        Host { cgroups: node.cgroups.clone(), proc: "/proc".into(), netns: "/run/netns".into() };
+    Ok(Keeper::new(host, report, records, metrics))
+}
+
+fn installation(node: &Node) -> Option<Installation> {
+    let configuration = node.cni_configuration.clone()?;
+    Some(Installation { configuration, plugins: node.cni_plugins.clone() })
+}

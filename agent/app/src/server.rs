@@ -1,0 +1,146 @@
+//! Answers the CNI plugin, on a socket that only root may use.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_capture::Choice;
+use leno_cni::protocol::{Answer, Command, MAX_LINE, Request};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use crate::follow::Cluster;
+use crate::keeper::Keeper;
+use crate::pod::Pod;
+
+/// Most calls at once. A runtime starts some pods at a time, all of a node's after it was started anew.
+const MAX_CALLS: usize = 64;
+/// Longest wait for a question's line, which is sent at once.
+const LINE_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Listens where an earlier agent did.
+pub(crate) fn listen(socket: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves until the runtime ends.
+pub(crate) async fn serve(listener: UnixListener, cluster: Cluster, keeper: Arc<Keeper>) {
+    let places = Arc::new(Semaphore::new(MAX_CALLS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (cluster, keeper) = (cluster.clone(), Arc::clone(&keeper));
+                tokio::spawn(async move {
+                    if let Err(error) = call(stream, &cluster, keeper).await {
+                        tracing::warn!(%error, "a call of the CNI plugin was not answered");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a call of the CNI plugin was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn call(stream: UnixStream, cluster: &Cluster, keeper: Arc<Keeper>) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut line = String::new();
+    let mut limited = BufReader::new(reader.take(MAX_LINE));
+    tokio::time::timeout(LINE_LIMIT, limited.read_line(&mut line)).await??;
+    let request: Request = serde_json::from_str(&line)?;
+    let answer = answer(request, cluster, keeper).await;
+    let mut line = serde_json::to_string(&answer)?;
+    line.push('\n');
+    writer.write_all(line.as_bytes()).await
+}
+
+async fn answer(request: Request, cluster: &Cluster, keeper: Arc<Keeper>) -> Answer {
+    let command = match request.command {
+        Command::Add => "add",
+        Command::Del => "del",
+        Command::Check => "check",
+    };
+    let metrics = Arc::clone(&keeper.metrics);
+    let answer = match decide(request, cluster, keeper).await {
+        Ok(backend) => Answer { backend, error: None },
+        Err(why) => Answer { backend: None, error: Some(why) },
+    };
+    let result = match (&answer.error, &answer.backend) {
+        (Some(_), _) => "failed",
+        (None, Some(_)) => "captured",
+        (None, None) => "passed",
+    };
+    metrics.asked(command, result);
+    answer
+}
+
+/// By what the pod is captured.
+async fn decide(
+    request: Request,
+    cluster: &Cluster,
+    keeper: Arc<Keeper>,
+) -> Result<Option<String>, String> {
+    let (namespace, name, uid) = (&request.namespace, &request.pod, request.uid.as_deref());
+    if request.command == Command::Del {
+        let Some(uid) = request.uid else { return Ok(None) };
+        blocking(move || keeper.delete(&uid, &request.container)).await;
+        return Ok(None);
+    }
+    let known = match cluster.pod(namespace, name, uid).await {
+        Ok(Some(pod)) => Some(pod),
+        // What the pod's volumes tell is enough to be safe.
+        _ if request.has_proxy == Some(true) => assumed(&request),
+        Err(why) if request.has_proxy.is_none() => {
+            return Err(format!("whether it has a proxy is not known: {why}"));
+        }
+        Ok(None) | Err(_) => None,
+    };
+    let Some(mut pod) = known.filter(|pod| pod.meshed) else { return Ok(None) };
+    if request.command == Command::Check {
+        let uid = pod.uid;
+        let captured = blocking(move || keeper.is_captured(&uid)).await;
+        return captured.then_some(None).ok_or_else(|| "it is not captured".to_owned());
+    }
+    // The runtime's word on the uid is the kubelet's, by which the node's directories are named.
+    if let Some(uid) = request.uid {
+        pod.uid = uid;
+    }
+    let netns = request.netns.ok_or("the runtime names no network namespace")?;
+    let added = blocking(move || keeper.add(&pod, &netns, &request.container)).await;
+    added.map(|backend| Some(backend.to_string())).map_err(|failed| failed.to_string())
+}
+
+/// A pod of which only the plugin knows: that it has a proxy.
+fn assumed(request: &Request) -> Option<Pod> {
+    Some(Pod {
+        namespace: request.namespace.clone(),
+        name: request.pod.clone(),
+        uid: request.uid.clone()?,
+        meshed: true,
+        ended: false,
+        capture: Ok(Choice::Auto),
+        own_users: false,
+        sysctls: false,
+    })
+}
+
+/// Captures block: kernel programs are verified, commands are run.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("captures do not panic")
+}
