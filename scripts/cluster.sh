@@ -48,6 +48,12 @@ done
 
 case ${1-} in
   "") ;;
-  test) cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -v ./... ;;
+  test)
+    # What the nodes run of the mesh.
+    if [ -z "${CLUSTER_BIN:-}" ]; then
+      cargo build -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
+      export CLUSTER_BIN="${target%/cluster}/debug"
+    fi
+    cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -v ./... ;;
   *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;
 esac

@@ -63,44 +63,9 @@ spec:
       containers: [{name: once, image: registry.local/box:1, imagePullPolicy: Never, command: ["true"]}]
 `
 
-// TestCluster brings up two nodes, looks at what a mesh needs of them, and checks that nothing of
-// them is left. It needs root and CLUSTER_KUBE, the components' binary.
+// TestCluster looks at what a mesh needs of a cluster.
 func TestCluster(t *testing.T) {
-	kube := os.Getenv("CLUSTER_KUBE")
-	if kube == "" || os.Geteuid() != 0 {
-		t.Skip("needs root and CLUSTER_KUBE: scripts/cluster.sh test")
-	}
-	b, err := newBed(filepath.Join(t.TempDir(), "state"), kube)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The test is not the command that the nodes' processes are: it is built beside.
-	b.self = filepath.Join(t.TempDir(), "cluster")
-	build := exec.Command("go", "build", "-o", b.self, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if err := run1(build); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.up(t.Context(), 2); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.down(); err != nil {
-			t.Error(err)
-		}
-		nothingIsLeft(t, b)
-	})
-	box := filepath.Join(t.TempDir(), "box.tar")
-	made := image{name: boxImage, files: map[string]string{"/usr/bin/curl": "/usr/bin/curl"}}
-	for _, applet := range []string{"cat", "hostname", "httpd", "sh", "sleep", "true"} {
-		made.files["/bin/"+applet] = "/bin/busybox"
-	}
-	if err := made.write(box); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.load([]string{box}); err != nil {
-		t.Fatal(err)
-	}
+	b := startCluster(t)
 	if err := b.apply(application); err != nil {
 		t.Fatal(err)
 	}
@@ -151,12 +116,54 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("the API server answers on this machine's loopback", func(t *testing.T) {
-		local := exec.Command(kube, "kubectl", "--kubeconfig", b.file("kubeconfig"), "get", "nodes", "-o", "name")
+		local := exec.Command(b.kube, "kubectl", "--kubeconfig", b.file("kubeconfig"), "get", "nodes", "-o", "name")
 		output, err := local.CombinedOutput()
 		if err != nil || string(output) != "node/n1\nnode/n2\n" {
 			t.Errorf("%s: %v", output, err)
 		}
 	})
+}
+
+// startCluster brings up two nodes with the image of the tests' applications; when the test ends,
+// nothing of them may be left. It needs root and CLUSTER_KUBE, the components' binary.
+func startCluster(t *testing.T) *bed {
+	t.Helper()
+	kube := os.Getenv("CLUSTER_KUBE")
+	if kube == "" || os.Geteuid() != 0 {
+		t.Skip("needs root and CLUSTER_KUBE: scripts/cluster.sh test")
+	}
+	b, err := newBed(filepath.Join(t.TempDir(), "state"), kube)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The test is not the command that the nodes' processes are: it is built beside.
+	b.self = filepath.Join(t.TempDir(), "cluster")
+	build := exec.Command("go", "build", "-o", b.self, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if err := run1(build); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.up(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.down(); err != nil {
+			t.Error(err)
+		}
+		nothingIsLeft(t, b)
+	})
+	box := filepath.Join(t.TempDir(), "box.tar")
+	made := image{name: boxImage, files: map[string]string{"/usr/bin/curl": "/usr/bin/curl"}}
+	for _, applet := range []string{"cat", "hostname", "httpd", "mkdir", "sh", "sleep", "true"} {
+		made.files["/bin/"+applet] = "/bin/busybox"
+	}
+	if err := made.write(box); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.load([]string{box}); err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func (b *bed) output(t *testing.T, arguments ...string) string {

@@ -25,7 +25,7 @@ const descriptors = 20000
 
 // own are the directories that every node has of its own.
 var own = []string{
-	"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/etc/cni", "/etc/kubernetes",
+	"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/etc/cni", "/opt/cni/bin", "/etc/kubernetes",
 	"/var/log/pods", "/var/log/containers",
 }
 

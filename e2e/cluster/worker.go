@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -56,12 +57,27 @@ func (n node) startRuntime() error {
 	network := n.file("root", "etc", "cni", "net.d")
 	if err := errors.Join(
 		os.MkdirAll(network, 0o755),
+		n.linkPlugins(),
 		n.write("cni.json", network+"/10-bed.conflist"),
 		n.write("containerd.toml", n.file("containerd.toml")),
 	); err != nil {
 		return err
 	}
 	return n.start("containerd", "containerd", "--config", n.file("containerd.toml"), "--log-level", "warn")
+}
+
+// linkPlugins puts the machine's CNI plugins into the node's own folder, to which others may add.
+func (n node) linkPlugins() error {
+	plugins, err := filepath.Glob("/usr/lib/cni/*")
+	if err != nil {
+		return err
+	}
+	for _, plugin := range plugins {
+		if err := os.Symlink(plugin, n.file("root", "opt", "cni", "bin", filepath.Base(plugin))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // startKubelet makes the Node with the addresses that its network has, and starts its kubelet and

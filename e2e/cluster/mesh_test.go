@@ -1,0 +1,398 @@
+package main
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Images of the mesh, made from the binaries in the folder that CLUSTER_BIN names.
+const (
+	proxyImage      = "registry.local/leno-proxy:1"
+	controllerImage = "registry.local/leno-controller:1"
+	agentImage      = "registry.local/leno-agent:1"
+)
+
+const controller = `
+apiVersion: v1
+kind: Service
+metadata: {name: leno-controller, namespace: leno-system}
+spec: {selector: {app: leno-controller}, ports: [{port: 15010}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: leno-controller, namespace: leno-system}
+spec:
+  selector: {matchLabels: {app: leno-controller}}
+  template:
+    metadata: {labels: {app: leno-controller}}
+    spec:
+      serviceAccountName: controller
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: controller
+        image: ` + controllerImage + `
+        imagePullPolicy: Never
+        args: [--kubernetes, "--listen=[::]:15010", "--admin=[::]:15020", --default-mtls=strict]
+        readinessProbe: {httpGet: {path: /ready, port: 15020}, periodSeconds: 1}
+`
+
+// workload is a pod in the mesh, as the injector would make it.
+type workload struct {
+	name, capture string
+	node          int
+	// What runs in it, as YAML lists of containers without their names and images; server by default.
+	before, after, application string
+	more                       string // of the pod's spec
+}
+
+const (
+	serves = `command: [sh, -c, "mkdir -p /tmp/www; echo served >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"], readinessProbe: {httpGet: {path: /ready, port: 15020}, periodSeconds: 1}`
+	sleeps = `command: [sleep, infinity]`
+)
+
+const sidecar = `
+  - name: leno-proxy
+    image: ` + proxyImage + `
+    imagePullPolicy: Never
+    restartPolicy: Always
+    securityContext: {runAsUser: 2102, runAsGroup: 2102, runAsNonRoot: true, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    env:
+    - {name: LENO_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+    - {name: LENO_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+    - {name: LENO_SERVICE_ACCOUNT, valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName}}}
+    - {name: LENO_CONTROL, value: "https://leno-controller.leno-system.svc:15010"}
+    - {name: LENO_ROOTS, value: /var/run/leno/roots/roots.pem}
+    - {name: LENO_TOKEN, value: /var/run/leno/token/token}
+    - {name: LENO_AWAIT_CAPTURE, value: "true"}
+    - {name: LENO_LOG, value: info}
+    startupProbe: {httpGet: {path: /ready, port: 15020}, periodSeconds: 1, failureThreshold: 120}
+    volumeMounts: [{name: leno-token, mountPath: /var/run/leno/token}, {name: leno-roots, mountPath: /var/run/leno/roots}]`
+
+func (w workload) template() string {
+	container := func(name, what string) string {
+		if what == "" {
+			return ""
+		}
+		return fmt.Sprintf("\n  - {name: %s, image: %s, imagePullPolicy: Never, %s}", name, boxImage, what)
+	}
+	return fmt.Sprintf(`metadata: {name: %s, labels: {app: %[1]s}, annotations: {leno.dev/capture: %s}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: n%d}
+  terminationGracePeriodSeconds: 1
+  %s
+  initContainers:%s%s%s
+  containers:%s
+  volumes:
+  - {name: leno-token, projected: {sources: [{serviceAccountToken: {path: token, audience: leno}}]}}
+  - {name: leno-roots, configMap: {name: leno-roots}}
+`, w.name, w.capture, w.node, w.more, container("before", w.before), sidecar, container("after", w.after),
+		container("application", w.application))
+}
+
+func (w workload) pod() string { return "apiVersion: v1\nkind: Pod\n" + w.template() }
+
+func service(name string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {selector: {app: %[1]s}, ports: [{port: 80, targetPort: 8080}]}\n", name)
+}
+
+// mesh is a cluster with the mesh's control plane, as one part of the test uses it.
+type mesh struct {
+	*bed
+	t *testing.T
+}
+
+// TestMesh runs pods with hand-written proxies on a real cluster, whose connections the agents of its
+// nodes capture. It needs root, CLUSTER_KUBE, and CLUSTER_BIN: a folder with the mesh's binaries.
+func TestMesh(t *testing.T) {
+	binaries := os.Getenv("CLUSTER_BIN")
+	if binaries == "" {
+		t.Skip("needs CLUSTER_BIN: scripts/cluster.sh test")
+	}
+	m := mesh{startCluster(t), t}
+	m.loadImages(binaries)
+	m.must(m.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: leno-system}"))
+	m.must(m.apply(strings.ReplaceAll(m.chart("leno", "templates", "controller-rights.yaml"), "{{ .Release.Namespace }}", "leno-system")))
+	m.must(m.apply(controller))
+	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+	m.copyRoots()
+	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger}\nspec: {terminationGracePeriodSeconds: 0, "+
+		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", boxImage, sleeps)))
+	m.ready("stranger")
+	for _, part := range []struct {
+		name string
+		run  func(mesh)
+	}{
+		{"a pod that starts before the agent waits for it, and is captured then", mesh.startsEarly},
+		{"two pods talk with mTLS under ebpf, and no stranger", func(m mesh) { m.talk("ebpf") }},
+		{"two pods talk with mTLS under nftables, and no stranger", func(m mesh) { m.talk("nftables") }},
+		{"init containers reach the mesh after the proxy, nothing before it, and Jobs end", mesh.initContainersAndJobs},
+		{"an agent that is killed loses nothing, and the next one takes over", mesh.agentIsKilled},
+		{"without the agent only pods without a proxy start", mesh.agentIsAway},
+		{"cleanup leaves nothing of the mesh on a node", mesh.cleanup},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
+	}
+}
+
+// startsEarly: the agent is not there yet, so that nobody captures the pod before its containers start.
+func (m mesh) startsEarly() {
+	early := workload{name: "early", capture: "auto", node: 1, application: serves}
+	m.must(m.apply(early.pod() + "---\n" + service("early")))
+	m.until("the proxy of early waits", func() error {
+		answer := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.address("early")+":15020/ready")
+		if !strings.Contains(answer, "not captured") {
+			return fmt.Errorf("it says %q", answer)
+		}
+		return nil
+	})
+	if started := m.output(m.t, "get", "pod", "early", "-o", "jsonpath={.status.containerStatuses[0].started}"); started != "false" {
+		m.t.Errorf("the application has started: %q", started)
+	}
+	m.startAgent()
+	m.ready("early")
+	if count := m.metric(1, `leno_agent_captures_total\{backend="ebpf",origin="reconciled"\}`); count != 1 {
+		m.t.Errorf("%v pods were captured while they ran", count)
+	}
+}
+
+func (m mesh) talk(backend string) {
+	server, client := "server-"+backend, "client-"+backend
+	for nth, w := range []workload{{name: server, application: serves}, {name: client, application: sleeps}} {
+		w.capture, w.node = backend, nth+1
+		m.must(m.apply(w.pod()))
+	}
+	m.must(m.apply(service(server)))
+	m.ready(server, client)
+	m.until("an answer", func() error { return m.fetch(client, server) })
+	seen := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.address(server)+":15020/metrics")
+	edge := regexp.MustCompile(`leno_requests_total\{[^}]*direction="inbound"[^}]*client="default"[^}]*mtls="true"`)
+	if !edge.MatchString(seen) {
+		m.t.Errorf("no request with mTLS:\n%s", grep(seen, "leno_requests_total"))
+	}
+	if err := m.fetch("stranger", m.address(server)+":8080"); err == nil {
+		m.t.Error("a stranger was answered under strict mTLS")
+	}
+	for node := 1; node <= 2; node++ {
+		if count := m.metric(node, `leno_agent_captures_total\{backend="`+backend+`",origin="cni"\}`); count != 1 {
+			m.t.Errorf("%v pods of node %d were captured before they started", count, node)
+		}
+	}
+}
+
+func (m mesh) initContainersAndJobs() {
+	const look = `command: [sh, -c, "curl -sf -m 5 http://server-ebpf"]`
+	for _, backend := range []string{"ebpf", "nftables"} {
+		// Whoever is not captured is answered there.
+		before := `command: [sh, -c, "curl -s -m 5 http://` + m.address("server-ebpf") + `:15020/live; test $? = 7"]`
+		job := workload{name: "job-" + backend, capture: backend, node: 1, before: before, after: look, application: look, more: "restartPolicy: Never"}
+		text := strings.ReplaceAll(job.template(), "\n", "\n    ")
+		m.must(m.apply(fmt.Sprintf("apiVersion: batch/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  backoffLimit: 0\n  template:\n    %s\n", job.name, text)))
+		m.wait("wait", "--for=condition=Complete", "job/"+job.name)
+		m.until("its capture is released", func() error {
+			if left := m.command(1, "ls", "/run/leno/pods", "/sys/fs/bpf/leno"); strings.Contains(left, m.output(m.t, "get", "pod", "-l", "app="+job.name, "-o", "jsonpath={.items[0].metadata.uid}")) {
+				return fmt.Errorf("left: %s", left)
+			}
+			return nil
+		})
+	}
+}
+
+// requests is how many are made while something happens to the agents.
+const requests = 400
+
+func (m mesh) agentIsKilled() {
+	for _, backend := range []string{"ebpf", "nftables"} {
+		done := make(chan string)
+		go func() {
+			script := fmt.Sprintf("n=0; while [ $n -lt %d ]; do curl -sf -m 5 -o /dev/null http://server-%s || echo failed; n=$((n+1)); done; echo end", requests, backend)
+			output, err := m.administer("exec", "client-"+backend, "-c", "application", "--", "sh", "-c", script).CombinedOutput()
+			if err != nil {
+				output = append(output, err.Error()...)
+			}
+			done <- string(output)
+		}()
+		m.must(run1(m.administer("delete", "pod", "-n", "leno-system", "-l", "app=leno-agent", "--grace-period=0", "--force")))
+		m.agentIsThere()
+		if output := strings.TrimSpace(<-done); output != "end" {
+			m.t.Errorf("%s: %s", backend, output)
+		}
+		for node := 1; node <= 2; node++ {
+			if count := m.metric(node, `leno_agent_captures_total\{backend="`+backend+`",origin="taken_over"\}`); count < 1 {
+				m.t.Errorf("%v pods of node %d were taken over", count, node)
+			}
+			if count := m.metric(node, `leno_agent_captures_total\{backend="`+backend+`",origin="reconciled"\}`); count != 0 {
+				m.t.Errorf("%v pods of node %d were captured anew", count, node)
+			}
+		}
+		m.must(m.fetch("client-"+backend, "server-"+backend))
+	}
+}
+
+func (m mesh) agentIsAway() {
+	m.must(run1(m.administer("delete", "daemonset", "leno-agent", "-n", "leno-system", "--cascade=foreground")))
+	late := workload{name: "late", capture: "auto", node: 1, application: serves}
+	m.must(m.apply(late.pod()))
+	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: plain}\nspec: {nodeSelector: {kubernetes.io/hostname: n1}, terminationGracePeriodSeconds: 0, "+
+		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", boxImage, sleeps)))
+	m.ready("plain")
+	m.until("the reason is told", func() error {
+		if events := m.output(m.t, "events", "--for", "pod/late"); !strings.Contains(events, "agent of this node does not answer") {
+			return errors.New(events)
+		}
+		return nil
+	})
+	m.must(m.fetch("client-ebpf", "server-ebpf"))
+	m.startAgent()
+	m.ready("late")
+}
+
+func (m mesh) cleanup() {
+	m.must(run1(m.administer("delete", "daemonset", "leno-agent", "-n", "leno-system", "--cascade=foreground")))
+	once := strings.Replace(m.agents(), "args: [", "args: [cleanup, ", 1)
+	// A DaemonSet starts what ends again: it cleans what is clean.
+	m.must(m.apply(once))
+	m.until("nothing is left", func() error {
+		for node := 1; node <= 2; node++ {
+			left := m.command(node, "sh", "-c", "grep -l leno-cni /etc/cni/net.d/*; ls -d /opt/cni/bin/leno-cni /sys/fs/bpf/leno/* /run/leno/agent.sock /run/leno/pods/* 2>/dev/null; true")
+			if left != "" {
+				return errors.New(left)
+			}
+		}
+		return nil
+	})
+	m.must(run1(m.administer("delete", "daemonset", "leno-agent", "-n", "leno-system", "--cascade=foreground")))
+	tables := m.command(1, "sh", "-c", "for n in /run/netns/cni-*; do nsenter --net=$n nft list tables; done")
+	if strings.Contains(tables, "leno") {
+		m.t.Errorf("tables are left: %s", tables)
+	}
+}
+
+// startAgent starts the agents as they are installed, and waits until they are ready.
+func (m mesh) startAgent() {
+	m.must(m.apply(m.agents()))
+	m.agentIsThere()
+}
+
+// agents are the agents as they are installed, of the test's image.
+func (m mesh) agents() string {
+	return strings.Replace(m.chart("install", "agent.yaml"), "image: leno-agent\n", "image: "+agentImage+"\n        imagePullPolicy: Never\n", 1)
+}
+
+func (m mesh) agentIsThere() {
+	m.wait("rollout", "status", "daemonset/leno-agent", "-n", "leno-system")
+}
+
+func (m mesh) chart(path ...string) string {
+	text, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "charts"}, path...)...))
+	m.must(err)
+	return string(text)
+}
+
+func (m mesh) loadImages(binaries string) {
+	images := []image{
+		{name: proxyImage, entrypoint: []string{"/leno-proxy"}, files: map[string]string{}},
+		{name: controllerImage, entrypoint: []string{"/leno-controller"}, files: map[string]string{}},
+		{name: agentImage, entrypoint: []string{"/leno-agent"}, files: map[string]string{"/usr/sbin/nft": "/usr/sbin/nft"}},
+	}
+	var files []string
+	for nth, program := range []string{"leno-proxy", "leno-controller", "leno-agent"} {
+		images[nth].files["/"+program] = filepath.Join(binaries, program)
+		if program == "leno-agent" {
+			images[nth].files["/leno-cni"] = filepath.Join(binaries, "leno-cni")
+		}
+		file := filepath.Join(m.t.TempDir(), program+".tar")
+		m.must(images[nth].write(file))
+		files = append(files, file)
+	}
+	m.must(m.load(files))
+}
+
+// copyRoots brings the mesh's roots to where proxies read them.
+func (m mesh) copyRoots() {
+	encoded := m.output(m.t, "get", "secret", "leno-ca", "-n", "leno-system", "-o", `jsonpath={.data.ca\.pem}`)
+	roots, err := base64.StdEncoding.DecodeString(encoded)
+	m.must(err)
+	text := strings.ReplaceAll(strings.TrimSpace(string(roots)), "\n", "\n    ")
+	m.must(m.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: leno-roots}\ndata:\n  roots.pem: |\n    " + text + "\n"))
+}
+
+func (m mesh) address(pod string) string {
+	return m.output(m.t, "get", "pod", pod, "-o", "jsonpath={.status.podIP}")
+}
+
+// inside runs a command in a pod; what it says, also where it fails.
+func (m mesh) inside(pod string, command ...string) string {
+	output, _ := m.administer(append([]string{"exec", pod, "-c", "application", "--"}, command...)...).CombinedOutput()
+	return string(output)
+}
+
+func (m mesh) fetch(pod, host string) error {
+	return run1(m.administer("exec", pod, "-c", "application", "--", "curl", "-sf", "-m", "5", "-o", "/dev/null", "http://"+host))
+}
+
+// command runs a command on a node; what it says.
+func (m mesh) command(node int, command ...string) string {
+	output, err := m.node(node).command(command...).Output()
+	m.must(err)
+	return strings.TrimSpace(string(output))
+}
+
+// metric is a value that a node's agent shows; -1 where there is none.
+func (m mesh) metric(node int, series string) float64 {
+	m.t.Helper()
+	text := m.command(node, "curl", "-s", "-m", "5", "http://localhost:15025/metrics")
+	found := regexp.MustCompile(`(?m)^` + series + ` (\S+)$`).FindStringSubmatch(text)
+	if found == nil {
+		return 0
+	}
+	value, err := strconv.ParseFloat(found[1], 64)
+	m.must(err)
+	return value
+}
+
+func (m mesh) ready(pods ...string) {
+	m.t.Helper()
+	for _, pod := range pods {
+		m.wait("wait", "--for=condition=Ready", "pod/"+pod)
+	}
+}
+
+func (m mesh) wait(arguments ...string) {
+	m.t.Helper()
+	m.until(strings.Join(arguments, " "), func() error {
+		return run1(m.administer(append(arguments, "--timeout=1s")...))
+	})
+}
+
+func (m mesh) until(what string, look func() error) {
+	m.t.Helper()
+	if err := until(m.t.Context(), what, podLimit, look); err != nil {
+		said, _ := m.administer("logs", "-n", "leno-system", "-l", "app=leno-agent", "--tail=30", "--prefix").CombinedOutput()
+		pods, _ := m.administer("get", "pods", "-A", "-o", "wide").CombinedOutput()
+		m.t.Fatalf("%v\n%s\n%s", err, pods, said)
+	}
+}
+
+func (m mesh) must(err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func grep(text, word string) string {
+	var found []string
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, word) {
+			found = append(found, line)
+		}
+	}
+	return strings.Join(found, "")
+}
