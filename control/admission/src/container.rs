@@ -73,6 +73,8 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
         said("LENO_CONTROL", &settings.control),
         said("LENO_ROOTS", &format!("{ROOTS_PATH}/{ROOTS_KEY}")),
         said("LENO_TOKEN", &format!("{TOKEN_PATH}/token")),
+        // Its startup probe so holds back a pod that nobody has captured yet.
+        said("LENO_AWAIT_CAPTURE", "true"),
     ];
     if let Some(log) = &settings.log {
         all.push(said("LENO_LOG", &log.replace('$', "$$")));
