@@ -134,6 +134,7 @@ func TestMesh(t *testing.T) {
 		{"two pods talk with mTLS under nftables, and no stranger", func(m mesh) { m.talk("nftables") }},
 		{"init containers reach the mesh after the proxy, nothing before it, and Jobs end", mesh.initContainersAndJobs},
 		{"an agent that is killed loses nothing, and the next one takes over", mesh.agentIsKilled},
+		{"a pod whose sandbox is made again, as after a reboot, is captured again", mesh.sandboxIsMadeAgain},
 		{"without the agent only pods without a proxy start", mesh.agentIsAway},
 		{"cleanup leaves nothing of the mesh on a node", mesh.cleanup},
 	} {
@@ -232,6 +233,31 @@ func (m mesh) agentIsKilled() {
 			}
 		}
 		m.must(m.fetch("client-"+backend, "server-"+backend))
+	}
+}
+
+// sandboxIsMadeAgain kills all processes of a pod: the kubelet makes it another network namespace.
+func (m mesh) sandboxIsMadeAgain() {
+	for _, backend := range []string{"ebpf", "nftables"} {
+		server := "server-" + backend
+		uid := m.output(m.t, "get", "pod", server, "-o", "jsonpath={.metadata.uid}")
+		before := m.address(server)
+		m.command(1, "sh", "-c", "kill -9 $(cat $(find "+tracking()+" -path '*pod"+uid+"/*' -name cgroup.procs))")
+		m.until("it has another address", func() error {
+			if now := m.address(server); now == before || now == "" {
+				return fmt.Errorf("%q", now)
+			}
+			return nil
+		})
+		m.ready(server)
+		m.until("an answer", func() error { return m.fetch("client-"+backend, server) })
+		if err := m.fetch("stranger", m.address(server)+":8080"); err == nil {
+			m.t.Error("a stranger was answered under strict mTLS")
+		}
+		record := m.command(1, "cat", "/run/leno/pods/"+uid+".json")
+		if !strings.Contains(record, `"backend":"`+backend+`"`) {
+			m.t.Errorf("the record says %s", record)
+		}
 	}
 }
 
