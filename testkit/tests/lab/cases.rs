@@ -16,6 +16,7 @@ mod http2;
 mod life;
 mod programs;
 mod routes;
+mod scale;
 mod shared_limits;
 mod soak;
 mod streams;
@@ -63,7 +64,10 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 13] {
         ("http2", http2::cases()),
         (
             "routes",
-            [routes::cases(), calls::cases(), streams::cases()].into_iter().flatten().collect(),
+            [routes::cases(), calls::cases(), streams::cases(), scale::cases()]
+                .into_iter()
+                .flatten()
+                .collect(),
         ),
         ("conformance", conformance::cases()),
         ("explain", explain::cases()),
