@@ -7,18 +7,23 @@
 //!
 //! ```text
 //! text ─► documents ─► pod templates ─► inject ─► text       leno inject, leno uninject
-//! review ─► pod ─────────────────────► inject ─► JSON patch  the controller's webhook
+//! review ─► pod ─────────────────────► inject ─► JSON patch  the controller's webhooks
+//!        └► object of the mesh ─► judge ─► denial, warnings
 //! ```
+//!
+//! [`judge`] says of an object of the mesh whether it may be stored, by the checks of `leno analyze`.
 //!
 //! It does not know the fields of pods that it does not touch, so that none is lost: a pod is a
 //! [`Value`], not a struct. It does not know who asks, nor does it see a client of Kubernetes.
 //!
-//! Read first: [`inject`], [`Settings`], [`Outcome`], [`rewrite`].
+//! Read first: [`inject`], [`Settings`], [`Outcome`], [`rewrite`]; [`Review`] and [`judge`].
 
 mod container;
 mod inject;
+mod judge;
 mod ports;
 mod probes;
+mod review;
 mod settings;
 mod stream;
 mod uninject;
@@ -26,6 +31,8 @@ mod value;
 mod workload;
 
 pub use inject::{Enclosing, InjectError, Left, Outcome, inject, patch};
+pub use judge::judge;
+pub use review::{Answer, Review, ReviewError};
 pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape};
 pub use stream::{Format, StreamError, rewrite};
 pub use uninject::{UninjectError, uninject};

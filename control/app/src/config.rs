@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use leno_admission::{Settings as Proxies, Shape};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_types::{Egress, MtlsMode, TrustDomain};
 
@@ -44,6 +45,31 @@ pub(crate) struct Flags {
     /// Whom the tokens of proxies must be for; only with --kubernetes
     #[arg(long, env = "LENO_TOKEN_AUDIENCE", default_value = leno_cluster::AUDIENCE)]
     pub(crate) token_audience: String,
+
+    /// Where the webhooks are served that put proxies into pods and judge objects; only with
+    /// --kubernetes
+    #[arg(long, env = "LENO_WEBHOOK", value_name = "ADDRESS", default_value = "[::]:15017")]
+    pub(crate) webhook: SocketAddr,
+
+    /// The image of the proxies that are put into pods; only with --kubernetes
+    #[arg(long, env = "LENO_PROXY_IMAGE", value_name = "IMAGE",
+          default_value_t = leno_admission::Settings::default().image)]
+    pub(crate) proxy_image: String,
+
+    /// When that image is pulled; only with --kubernetes [default: as Kubernetes has it]
+    #[arg(long, env = "LENO_PROXY_PULL_POLICY", value_name = "POLICY",
+          value_parser = ["Always", "IfNotPresent", "Never"])]
+    pub(crate) proxy_pull_policy: Option<String>,
+
+    /// As what proxies run in pods: a native sidecar, or an ordinary container for Kubernetes before
+    /// 1.29; only with --kubernetes
+    #[arg(long, env = "LENO_PROXY_SHAPE", value_name = "SHAPE", default_value = "sidecar",
+          value_parser = ["sidecar", "container"])]
+    pub(crate) proxy_shape: String,
+
+    /// What proxies in pods log, where they do not say; only with --kubernetes [default: warn]
+    #[arg(long, env = "LENO_PROXY_LOG", value_name = "FILTER")]
+    pub(crate) proxy_log: Option<String>,
 
     /// Where discovery and identity are served
     #[arg(long, env = "LENO_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
@@ -126,6 +152,9 @@ pub(crate) struct Cluster {
     pub(crate) namespace: String,
     pub(crate) name: Option<String>,
     pub(crate) token_audience: String,
+    pub(crate) webhook: SocketAddr,
+    /// What proxies in pods are like.
+    pub(crate) proxies: Box<Proxies>,
 }
 
 impl Config {
@@ -133,11 +162,26 @@ impl Config {
     pub(crate) fn new(flags: Flags) -> anyhow::Result<Self> {
         let trust_domain = TrustDomain::new(&flags.trust_domain).context("--trust-domain")?;
         let place = if flags.kubernetes {
+            let proxies = Proxies {
+                image: flags.proxy_image,
+                pull_policy: flags.proxy_pull_policy,
+                trust_domain: flags.trust_domain,
+                control: format!("https://leno-controller.{}.svc:15010", flags.namespace),
+                log: flags.proxy_log,
+                shape: if flags.proxy_shape == "container" {
+                    Shape::Container
+                } else {
+                    Shape::Sidecar
+                },
+                ..Proxies::default()
+            };
             Place::Cluster(Cluster {
                 kubeconfig: flags.kubeconfig,
                 namespace: flags.namespace,
                 name: flags.name,
                 token_audience: flags.token_audience,
+                webhook: flags.webhook,
+                proxies: Box::new(proxies),
             })
         } else {
             let ca_dir = flags.ca_dir.context("--ca-dir is missing")?;
@@ -228,6 +272,9 @@ mod tests {
         let Place::Cluster(cluster) = config.place else { panic!("{config:?}") };
         assert_eq!(cluster.kubeconfig, Some(PathBuf::from("/k")));
         assert_eq!((&*cluster.namespace, &*cluster.token_audience), ("leno-system", "leno"));
+        // What proxies are told is what `leno inject` tells them.
+        assert_eq!(*cluster.proxies, Proxies::default());
+        assert_eq!(cluster.webhook.port(), 15017);
         for wrong in [
             &["--kubernetes", "--files", "x"][..],
             &["--kubernetes", "--ca-dir", "x"],

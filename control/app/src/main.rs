@@ -10,9 +10,11 @@
 
 mod admin;
 mod config;
+mod known;
 mod plane;
 mod reload;
 mod run;
+mod webhook;
 
 use std::process::ExitCode;
 

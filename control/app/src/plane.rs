@@ -1,25 +1,36 @@
 //! What serving needs, from wherever it is.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_identity::Authority;
-use leno_serve::{Authenticator, State};
+use leno_serve::{Authenticator, Credentials, State};
 use leno_sources::Update;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::Render;
 use crate::config::{Config, Place};
+use crate::known::Known;
+use crate::webhook::Webhook;
 
 mod cluster;
 mod files;
 
 /// A control plane but for its server.
 pub(crate) struct Plane {
-    pub(crate) authority: Authority,
+    pub(crate) authority: Arc<Authority>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) source: Source,
     pub(crate) metrics: Vec<Render>,
+    pub(crate) webhook: Option<Hook>,
+}
+
+/// What the API server calls.
+pub(crate) struct Hook {
+    pub(crate) address: SocketAddr,
+    pub(crate) credentials: Credentials,
+    pub(crate) webhook: Arc<Webhook>,
 }
 
 /// Where changes come from.
@@ -27,6 +38,8 @@ pub(crate) struct Source {
     pub(crate) updates: mpsc::Receiver<Update>,
     /// What takes note of changes beside the index.
     pub(crate) statuses: Option<Arc<leno_cluster::RouteStatuses>>,
+    /// What the webhooks ask about.
+    pub(crate) known: Option<Arc<Known>>,
     /// What has to come to its end before the process does.
     pub(crate) last: Option<JoinHandle<()>>,
 }
@@ -40,9 +53,7 @@ impl Plane {
     ) -> anyhow::Result<Self> {
         match &config.place {
             Place::Files(files) => files::open(files, &config.trust_domain),
-            Place::Cluster(cluster) => {
-                cluster::open(cluster, &config.trust_domain, state, stop).await
-            }
+            Place::Cluster(cluster) => cluster::open(cluster, config, state, stop).await,
         }
     }
 }

@@ -13,8 +13,9 @@ use tokio::sync::watch;
 
 use crate::admin::{self, Admin, Render};
 use crate::config::Config;
-use crate::plane::{Plane, Source};
+use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
+use crate::webhook;
 
 /// Runs the control plane until SIGTERM or SIGINT.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
@@ -34,16 +35,15 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         // A cluster that does not answer is waited for, but not beyond our end.
         () = signals.any() => return Ok(()),
     };
-    let Plane { authority, authenticator, mut source, metrics } = plane;
+    let Plane { authority, authenticator, mut source, metrics, webhook } = plane;
     let reloads = Arc::new(Reloads::default());
-    let settings =
-        Settings { authority: Arc::new(authority), authenticator, lifetime: config.cert_lifetime };
+    let settings = Settings { authority, authenticator, lifetime: config.cert_lifetime };
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
     if let Some(address) = config.admin {
         serve_admin(address, (&state, &reloads), metrics).await?;
     }
     let last = source.last.take();
-    let work = work(server, source, (&state, &reloads), stopped);
+    let work = work((server, webhook), source, (&state, &reloads), stopped);
     tokio::pin!(work);
     tokio::select! {
         ended = &mut work => return ended,
@@ -86,10 +86,18 @@ async fn serve_admin(
     Ok(())
 }
 
+async fn serve_webhook(hook: Hook) -> anyhow::Result<()> {
+    let Hook { address, credentials, webhook } = hook;
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address} for webhooks"))?;
+    tracing::info!(address = %listener.local_addr()?, "serving /inject and /validate");
+    webhook::serve(listener, Arc::new(credentials), webhook).await
+}
+
 /// Takes in documents, and serves once there were good ones: before that, every proxy would be told
 /// that nothing of what it holds exists any more.
 async fn work(
-    server: Server,
+    (server, webhook): (Server, Option<Hook>),
     mut source: Source,
     (state, reloads): (&State, &Reloads),
     mut stop: watch::Receiver<bool>,
@@ -100,6 +108,9 @@ async fn work(
             // A dropped sender says the same.
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         }
+    }
+    if let Some(hook) = webhook {
+        serve_webhook(hook).await?;
     }
     tracing::info!(address = %server.address(), "serving discovery and identity");
     let server = server.run(stop);
@@ -117,6 +128,9 @@ impl Source {
         match update.context("the documents are not followed any more")? {
             Update::Changes(changes) => {
                 tracing::info!(changes = changes.len(), "documents taken in");
+                if let Some(known) = &self.known {
+                    known.note(&changes);
+                }
                 let judged = self.statuses.as_ref().filter(|statuses| statuses.note(&changes));
                 state.apply(changes);
                 if let Some(statuses) = judged {

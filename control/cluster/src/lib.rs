@@ -6,6 +6,8 @@
 //!  TokenReview  <- reviews     whose token a proxy shows
 //!  Lease        <- lease       which replica may write
 //!  routes       <- routes      their status, by that replica
+//!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
+//!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //! ```
 //!
 //! The replicas share nothing but the API server, and what one of them does twice or too late is
@@ -15,14 +17,19 @@
 //! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
 //! (`leno-sources`) or how proxies are served (`leno-serve`).
 //!
-//! Read first: [`authority`], [`Reviews`], [`Elector`], [`RouteStatuses`].
+//! Read first: [`authority`], [`Reviews`], [`Elector`], [`RouteStatuses`], [`Roots`],
+//! [`Webhooks`].
 
 mod authority;
 mod lease;
 mod reviews;
+mod roots;
 mod routes;
+mod webhooks;
 
 pub use authority::{AuthorityError, Keeper, SECRET, authority};
 pub use lease::{Elector, LEASE};
 pub use reviews::{AUDIENCE, Reviews};
+pub use roots::{CONFIG_MAP, Roots};
 pub use routes::RouteStatuses;
+pub use webhooks::{INJECTOR, VALIDATOR, Webhooks};

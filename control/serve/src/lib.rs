@@ -34,4 +34,4 @@ pub use discovery::MAX_STREAMS;
 pub use incoming::MAX_CONNECTIONS;
 pub use server::{ServeError, Server, Settings};
 pub use state::State;
-pub use tls::TlsError;
+pub use tls::{Credentials, TlsError};

@@ -33,26 +33,49 @@ pub enum TlsError {
     Roots(#[from] VerifierBuilderError),
 }
 
-/// The control plane's own certificate, always one that holds.
-pub(crate) struct Credentials {
+/// A certificate of the control plane's own, always one that holds.
+pub struct Credentials {
     authority: Arc<Authority>,
     lifetime: Duration,
+    /// The names of DNS that it is for; without any it is the control plane's identity.
+    names: Vec<String>,
     current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
 }
 
 impl Credentials {
+    /// The control plane's identity.
     pub(crate) fn new(authority: Arc<Authority>, lifetime: Duration) -> Result<Self, TlsError> {
-        let current = RwLock::new(issue(&authority, lifetime)?);
-        Ok(Self { authority, lifetime, current })
+        Self::with_names(authority, lifetime, Vec::new())
+    }
+
+    /// For clients that know the server by names of DNS and have no identity.
+    ///
+    /// # Errors
+    /// [`TlsError::Issue`] where the authority signs nothing.
+    pub fn of_names(
+        authority: Arc<Authority>,
+        lifetime: Duration,
+        names: Vec<String>,
+    ) -> Result<Self, TlsError> {
+        Self::with_names(authority, lifetime, names)
+    }
+
+    fn with_names(
+        authority: Arc<Authority>,
+        lifetime: Duration,
+        names: Vec<String>,
+    ) -> Result<Self, TlsError> {
+        let current = RwLock::new(issue(&authority, lifetime, &names)?);
+        Ok(Self { authority, lifetime, names, current })
     }
 
     /// Replaces the certificate at 70 % of its life, for ever. New handshakes see the new one.
-    pub(crate) async fn keep_fresh(&self) {
+    pub async fn keep_fresh(&self) {
         loop {
             let not_after = self.current.read().unwrap_or_else(PoisonError::into_inner).1;
             let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
             tokio::time::sleep(left * RENEW_AT / 100).await;
-            match issue(&self.authority, self.lifetime) {
+            match issue(&self.authority, self.lifetime, &self.names) {
                 Ok(next) => {
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
                     tracing::info!("the control plane's certificate was renewed");
@@ -63,6 +86,21 @@ impl Credentials {
                 }
             }
         }
+    }
+
+    /// TLS 1.3 and HTTP/1.1 for anybody: who calls is not asked.
+    ///
+    /// # Errors
+    /// [`TlsError::Certificate`] where TLS 1.3 is not to be had.
+    pub fn open_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
     }
 
     /// TLS 1.3, HTTP/2, a client certificate of the trust bundle or none. Nothing is resumed, so
@@ -104,8 +142,13 @@ impl fmt::Debug for Credentials {
 fn issue(
     authority: &Authority,
     lifetime: Duration,
+    names: &[String],
 ) -> Result<(Arc<CertifiedKey>, SystemTime), TlsError> {
-    let made = authority.server_certificate(lifetime)?;
+    let made = if names.is_empty() {
+        authority.server_certificate(lifetime)?
+    } else {
+        authority.serving_certificate(names, lifetime)?
+    };
     let chain = made.issued.chain_der.into_iter().map(CertificateDer::from).collect();
     let key = CertifiedKey::from_der(chain, made.key.into(), &provider())?;
     Ok((Arc::new(key), made.issued.not_after))

@@ -4,25 +4,30 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::Context;
-use leno_cluster::{Elector, Reviews, RouteStatuses, authority};
-use leno_serve::State;
+use leno_cluster::{Elector, Reviews, Roots, RouteStatuses, Webhooks, authority};
+use leno_identity::Authority;
+use leno_serve::{Credentials, State};
 use leno_sources::{KubernetesSource, UPDATES, connect};
-use leno_types::TrustDomain;
 use tokio::sync::{mpsc, watch};
 
-use super::{Plane, Source};
+use super::{Hook, Plane, Source};
 use crate::admin::Render;
-use crate::config::Cluster;
+use crate::config::{Cluster, Config};
+use crate::known::Known;
+use crate::webhook::Webhook;
 
 /// Random bytes that tell this start of the process from others of its name.
 const RUN_BYTES: usize = 8;
+/// The control plane's Service, by which the API server calls it.
+const SERVICE: &str = "leno-controller";
 
 pub(super) async fn open(
     cluster: &Cluster,
-    trust_domain: &TrustDomain,
+    config: &Config,
     state: &Arc<State>,
     stop: &watch::Receiver<bool>,
 ) -> anyhow::Result<Plane> {
+    let trust_domain = &config.trust_domain;
     let client = connect(cluster.kubeconfig.as_deref(), None).await?;
     let (authority, keeper) = authority(&client, &cluster.namespace, trust_domain).await?;
     let render_keeper = keeper.render();
@@ -34,6 +39,9 @@ pub(super) async fn open(
     let statuses = Arc::new(RouteStatuses::new(client.clone()));
 
     let (name, run) = (replica(cluster)?, run()?);
+    let authority = Arc::new(authority);
+    let roots = Arc::new(Roots::new(client.clone(), authority.roots_pem()));
+    let hooks = Arc::new(Webhooks::new(client.clone(), authority.roots_pem()));
     let elector = Elector::new(client, &cluster.namespace, (&name, &run));
     let leads = elector.leads();
     let heard = Arc::clone(&followed);
@@ -44,6 +52,21 @@ pub(super) async fn open(
         let (statuses, state, leads) = (Arc::clone(&statuses), Arc::clone(state), leads.clone());
         async move { statuses.run(&state, leads).await }
     });
+    tokio::spawn({
+        let (roots, leads) = (Arc::clone(&roots), leads.clone());
+        async move { roots.run(leads).await }
+    });
+    tokio::spawn({
+        let (hooks, leads) = (Arc::clone(&hooks), leads.clone());
+        async move { hooks.run(leads).await }
+    });
+    let known = Arc::new(Known::default());
+    let webhook = Arc::new(Webhook::new((*cluster.proxies).clone(), Arc::clone(&known)));
+    let hook = Hook {
+        address: cluster.webhook,
+        credentials: credentials(&authority, cluster, config)?,
+        webhook: Arc::clone(&webhook),
+    };
 
     let metrics: Vec<Render> = vec![
         Box::new(move |text| followed.render(text)),
@@ -56,10 +79,25 @@ pub(super) async fn open(
             let statuses = Arc::clone(&statuses);
             move |text| statuses.render(text)
         }),
+        Box::new(move |text| roots.render(text)),
+        Box::new(move |text| hooks.render(text)),
+        Box::new(move |text| webhook.render(text)),
         Box::new(move |text| render_lead(*leads.borrow(), text)),
     ];
-    let source = Source { updates, statuses: Some(statuses), last: Some(last) };
-    Ok(Plane { authority, authenticator: reviews, source, metrics })
+    let source = Source { updates, statuses: Some(statuses), known: Some(known), last: Some(last) };
+    Ok(Plane { authority, authenticator: reviews, source, metrics, webhook: Some(hook) })
+}
+
+/// The certificate that the API server sees, by the names of the Service that it calls.
+fn credentials(
+    authority: &Arc<Authority>,
+    cluster: &Cluster,
+    config: &Config,
+) -> anyhow::Result<Credentials> {
+    let name = format!("{SERVICE}.{}.svc", cluster.namespace);
+    let names = vec![format!("{name}.cluster.local"), name];
+    let made = Credentials::of_names(Arc::clone(authority), config.cert_lifetime, names);
+    made.context("making the certificate of the webhooks")
 }
 
 fn render_lead(leads: bool, text: &mut String) {

@@ -21,9 +21,10 @@ pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
     Ok(Plane {
-        authority,
+        authority: Arc::new(authority),
         authenticator: Arc::new(LocalTokens::new(Arc::new(tokens))),
-        source: Source { updates, statuses: None, last: None },
+        source: Source { updates, statuses: None, known: None, last: None },
         metrics: Vec::new(),
+        webhook: None,
     })
 }

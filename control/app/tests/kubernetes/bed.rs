@@ -134,6 +134,21 @@ impl Bed {
         }
     }
 
+    /// What an object would be stored as, or why it would not be.
+    pub(crate) async fn tried(&self, object: &Value) -> Result<Value, String> {
+        let (api, _) = self.api(object);
+        let try_only = PostParams { dry_run: true, ..PostParams::default() };
+        let object = serde_json::from_value(object.clone()).unwrap();
+        let made = api.create(&try_only, &object).await;
+        made.map(|made| serde_json::to_value(made).unwrap()).map_err(|error| error.to_string())
+    }
+
+    /// Changes parts of an object.
+    pub(crate) async fn change(&self, object: Value, patch: &Patch<Value>) {
+        let (api, name) = self.api(&object);
+        api.patch(&name, &PatchParams::default(), patch).await.unwrap();
+    }
+
     /// Sets the status of an object that is there.
     pub(crate) async fn set_status(&self, object: Value) {
         let (api, name) = self.api(&object);

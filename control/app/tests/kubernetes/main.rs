@@ -6,6 +6,7 @@
 //! `kubernetes`. Nothing here needs root or leaves anything behind.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod admission;
 mod bed;
 mod objects;
 mod operate;

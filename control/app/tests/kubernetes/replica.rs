@@ -26,6 +26,7 @@ impl Replica {
         let mut child = Command::new(env!("CARGO_BIN_EXE_leno-controller"))
             .args(["--kubernetes", "--name", name, "--log", "info,leno_cluster=debug"])
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cert-lifetime", "1h"])
+            .args(["--webhook", "127.0.0.1:0", "--proxy-image", "registry.test/proxy:1"])
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .env("NO_COLOR", "1")
@@ -65,6 +66,12 @@ impl Replica {
     /// Where discovery is served.
     pub(crate) async fn address(&self) -> String {
         address(&self.line("serving discovery and identity").await)
+    }
+
+    /// The port of the webhooks.
+    pub(crate) async fn webhook(&self) -> u16 {
+        let address = address(&self.line("serving /inject and /validate").await);
+        address.rsplit_once(':').unwrap().1.parse().unwrap()
     }
 
     /// An admin page with its status.

@@ -75,6 +75,12 @@ impl IssueError {
     }
 }
 
+/// What a certificate says of whoever has its key.
+struct Holder {
+    names: Vec<SanType>,
+    purposes: Vec<ExtendedKeyUsagePurpose>,
+}
+
 impl Authority {
     /// Certifies that the key of a certificate request belongs to `identity`.
     ///
@@ -104,6 +110,25 @@ impl Authority {
         Ok(ServerCertificate { issued, key: key.serialize_der().into() })
     }
 
+    /// A new key and certificate for a server that is known by names of DNS, such as the webhook that
+    /// the API server calls. It has no identity of the mesh, so that no proxy takes it for anybody.
+    ///
+    /// # Errors
+    /// [`IssueError`], never one that blames a request.
+    pub fn serving_certificate(
+        &self,
+        names: &[String],
+        lifetime: Duration,
+    ) -> Result<ServerCertificate, IssueError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::Sign)?;
+        let names = names.iter().map(|name| Ok(SanType::DnsName(name.as_str().try_into()?)));
+        let names: Result<Vec<SanType>, rcgen::Error> = names.collect();
+        let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let holder = Holder { names: names.map_err(IssueError::Sign)?, purposes };
+        let issued = self.certify_as(&key, holder, lifetime, SystemTime::now())?;
+        Ok(ServerCertificate { issued, key: key.serialize_der().into() })
+    }
+
     /// Signs for a key whose holder is known, as of `now`.
     pub(super) fn certify(
         &self,
@@ -112,30 +137,42 @@ impl Authority {
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<Issued, IssueError> {
-        if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&lifetime) {
-            return Err(IssueError::Lifetime(lifetime));
-        }
         if identity.trust_domain() != &self.trust_domain {
             return Err(IssueError::TrustDomain {
                 identity: identity.clone(),
                 ours: self.trust_domain.clone(),
             });
         }
+        let uri = identity.to_string().try_into().map_err(IssueError::Sign)?;
+        let purposes =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let holder = Holder { names: vec![SanType::URI(uri)], purposes };
+        self.certify_as(key, holder, lifetime, now)
+    }
+
+    fn certify_as(
+        &self,
+        key: &impl PublicKeyData,
+        holder: Holder,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Issued, IssueError> {
+        if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&lifetime) {
+            return Err(IssueError::Lifetime(lifetime));
+        }
         if now + MIN_LIFETIME > self.not_after {
             return Err(IssueError::AuthorityEnds);
         }
         let not_after = fields::seconds(now + lifetime).min(self.not_after);
 
-        let uri = identity.to_string().try_into().map_err(IssueError::Sign)?;
         let begin = now - CLOCK_SKEW.min(lifetime);
         let mut params = fields::params(begin, not_after).map_err(IssueError::Sign)?;
-        params.subject_alt_names = vec![SanType::URI(uri)];
+        params.subject_alt_names = holder.names;
         // With no subject the name above is critical, so nobody can overlook it.
         params.distinguished_name = DistinguishedName::new();
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = holder.purposes;
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(key, &self.issuer).map_err(IssueError::Sign)?;
         Ok(Issued { chain_der: vec![certificate.der().to_vec()], not_after })

@@ -1,0 +1,209 @@
+//! What the API server asks before it stores an object, and what it is told (`admission.k8s.io/v1`).
+
+use data_encoding::BASE64;
+
+use crate::inject::{Enclosing, Outcome, inject, patch};
+use crate::settings::Settings;
+use crate::value::Value;
+
+const VERSION: &str = "admission.k8s.io/v1";
+/// Longest warning: the API server cuts longer ones off (256).
+const MAX_WARNING: usize = 250;
+/// Most warnings of one answer: more than anybody reads at once.
+const MAX_WARNINGS: usize = 16;
+
+/// Why a text is no review.
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    /// It is not JSON.
+    #[error("the review is not JSON")]
+    Json(#[from] serde_json::Error),
+    /// A field is missing or of another form.
+    #[error("the review has no {0}")]
+    Missing(&'static str),
+}
+
+/// One question: may this object be stored?
+#[derive(Clone, Debug)]
+pub struct Review {
+    uid: String,
+    /// The namespace of the object; empty where it has none.
+    pub namespace: String,
+    /// The object as it is to be stored.
+    pub object: Value,
+    /// The object as it was, where it is changed.
+    pub old: Option<Value>,
+}
+
+/// The answer to a review.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// Why the object must not be stored; none where it may.
+    pub denied: Option<String>,
+    /// What whoever stores it is told.
+    pub warnings: Vec<String>,
+    /// What is changed in it, a JSON patch; empty or null for nothing.
+    pub patch: Option<Value>,
+}
+
+impl Review {
+    /// Reads what the API server sends.
+    ///
+    /// # Errors
+    /// [`ReviewError`] where it is no review.
+    pub fn parse(text: &[u8]) -> Result<Self, ReviewError> {
+        let mut review: Value = serde_json::from_slice(text)?;
+        if review.get("apiVersion").and_then(Value::text) != Some(VERSION) {
+            return Err(ReviewError::Missing("apiVersion admission.k8s.io/v1"));
+        }
+        let mut request = review.remove("request").ok_or(ReviewError::Missing("request"))?;
+        let text = |field: &str| request.get(field).and_then(Value::text).map(str::to_owned);
+        let uid = text("uid").ok_or(ReviewError::Missing("request.uid"))?;
+        let namespace = text("namespace").unwrap_or_default();
+        let object = request.remove("object").ok_or(ReviewError::Missing("request.object"))?;
+        let old = request.remove("oldObject").filter(|old| !matches!(old, Value::Null));
+        Ok(Self { uid, namespace, object, old })
+    }
+
+    /// Puts the proxy into the pod that this is of.
+    #[must_use]
+    pub fn inject(&self, settings: &Settings, enclosing: &Enclosing) -> Answer {
+        let mut pod = self.object.clone();
+        match inject(&mut pod, settings, enclosing) {
+            Ok(Outcome::Injected) => {
+                Answer { patch: Some(patch(&self.object, &pod)), ..Answer::default() }
+            }
+            Ok(Outcome::Left(_)) => Answer::default(),
+            Err(error) => Answer::denied(format!("the pod cannot have a proxy: {error}")),
+        }
+    }
+
+    /// What the API server is told.
+    #[must_use]
+    pub fn answered(&self, answer: &Answer) -> String {
+        let mut response = Value::from([
+            ("uid", self.uid.as_str().into()),
+            ("allowed", answer.denied.is_none().into()),
+        ]);
+        if let Some(reason) = &answer.denied {
+            let status = [("code", 403_u32.into()), ("message", reason.as_str().into())];
+            response.set("status", status);
+        }
+        if !answer.warnings.is_empty() {
+            let warnings = answer.warnings.iter().take(MAX_WARNINGS);
+            let warnings = warnings.map(|text| shortened(text).into()).collect();
+            response.set("warnings", Value::List(warnings));
+        }
+        if let Some(patch) = answer.patch.as_ref().filter(|patch| !patch.items().is_empty()) {
+            let patch = serde_json::to_string(patch).expect("a value is JSON");
+            response.set("patchType", "JSONPatch");
+            response.set("patch", BASE64.encode(patch.as_bytes()));
+        }
+        let review = Value::from([
+            ("apiVersion", VERSION.into()),
+            ("kind", "AdmissionReview".into()),
+            ("response", response),
+        ]);
+        serde_json::to_string(&review).expect("a value is JSON")
+    }
+}
+
+impl Answer {
+    /// The object must not be stored.
+    #[must_use]
+    pub fn denied(reason: String) -> Self {
+        Self { denied: Some(reason), ..Self::default() }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let ends = text.char_indices().map(|(at, letter)| at + letter.len_utf8());
+    let end = ends.take_while(|end| *end <= MAX_WARNING).last().unwrap_or(0);
+    if end == text.len() { text.to_owned() } else { format!("{}...", &text[..end]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn review(pod: serde_json::Value) -> Review {
+        let review = json!({"apiVersion": VERSION, "kind": "AdmissionReview", "request": {
+            "uid": "u-1", "namespace": "shop", "operation": "CREATE", "object": pod}});
+        Review::parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    fn answer(review: &Review, answer: &Answer) -> serde_json::Value {
+        let told: serde_json::Value = serde_json::from_str(&review.answered(answer)).unwrap();
+        assert_eq!(told["response"]["uid"], "u-1");
+        told["response"].clone()
+    }
+
+    #[test]
+    fn a_pod_is_patched_to_what_injection_makes_of_it() {
+        let bare = json!({"metadata": {"name": "web"}, "spec": {"containers": [{"name": "web"}]}});
+        let full = json!({
+            "metadata": {"generateName": "web-", "annotations": {"a/b": "c"}},
+            "spec": {
+                "containers": [{"name": "web", "livenessProbe": {"tcpSocket": {"port": 80}}}],
+                "initContainers": [{"name": "before"}],
+                "volumes": [{"name": "files"}],
+            },
+        });
+        let nameless = json!({"spec": {"containers": [{"name": "web"}]}});
+        for pod in [bare, full, nameless] {
+            let review = review(pod.clone());
+            let told = answer(&review, &review.inject(&Settings::default(), &Enclosing::default()));
+            assert_eq!((&told["allowed"], &told["patchType"]), (&json!(true), &json!("JSONPatch")));
+            let changes = BASE64.decode(told["patch"].as_str().unwrap().as_bytes()).unwrap();
+            let changes: json_patch::Patch = serde_json::from_slice(&changes).unwrap();
+            let mut patched = pod;
+            json_patch::patch(&mut patched, &changes).unwrap();
+            let mut wanted = review.object.clone();
+            inject(&mut wanted, &Settings::default(), &Enclosing::default()).unwrap();
+            assert_eq!(patched, serde_json::to_value(&wanted).unwrap());
+        }
+    }
+
+    #[test]
+    fn what_the_namespace_says_of_capture_is_copied_where_the_pod_says_nothing() {
+        let enclosing = Enclosing { capture: Some("iptables".to_owned()) };
+        for (own, expected) in [(None, Some("iptables")), (Some("ebpf"), None)] {
+            let labels = own.map(|own| json!({"leno.dev/capture": own}));
+            let review = review(json!({"metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "web"}]}}));
+            let patch = review.inject(&Settings::default(), &enclosing).patch.unwrap();
+            let annotations = patch.items()[0].get("value").unwrap();
+            let copied = annotations.get("leno.dev/capture").and_then(Value::text);
+            assert_eq!(copied, expected);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_left_is_allowed_and_one_that_cannot_be_injected_is_not() {
+        let left = review(json!({"spec": {"hostNetwork": true, "containers": [{"name": "web"}]}}));
+        let told = answer(&left, &left.inject(&Settings::default(), &Enclosing::default()));
+        assert_eq!(told, json!({"uid": "u-1", "allowed": true}));
+        let clash = review(json!({"spec": {"containers": [{"name": "web"}],
+            "volumes": [{"name": "leno-token"}]}}));
+        let told = answer(&clash, &clash.inject(&Settings::default(), &Enclosing::default()));
+        assert_eq!((&told["allowed"], &told["status"]["code"]), (&json!(false), &json!(403)));
+        let reason = told["status"]["message"].as_str().unwrap();
+        assert!(reason.starts_with("the pod cannot have a proxy: it has a volume"), "{reason}");
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused_and_warnings_have_a_bound() {
+        for text in ["", "{", "[]", "{\"request\":{}}", "{\"apiVersion\":\"admission.k8s.io/v1\"}"]
+        {
+            assert!(Review::parse(text.as_bytes()).is_err(), "{text}");
+        }
+        let review = review(json!({}));
+        let warnings = vec!["ä".repeat(1000); 100];
+        let told = answer(&review, &Answer { warnings, ..Answer::default() });
+        let told = told["warnings"].as_array().unwrap();
+        assert_eq!(told.len(), MAX_WARNINGS);
+        assert!(told.iter().all(|text| text.as_str().unwrap().len() <= 256), "{told:?}");
+    }
+}

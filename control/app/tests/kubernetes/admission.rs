@@ -1,0 +1,238 @@
+//! What the API server asks the controller, and what the leader keeps for it.
+
+use http::Request;
+use kube::api::Patch;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, binary, until};
+use crate::objects::{
+    http_route, http_route_definition, service, traffic_policy, traffic_policy_definition,
+};
+use crate::proxy;
+use crate::replica::Replica;
+use crate::{cluster, leads};
+
+/// What people install.
+const WEBHOOKS: &str = include_str!("../../../../charts/install/webhook.yaml");
+
+/// Installs the webhooks, called on a port of this machine: the API server takes a service that is a
+/// name outside for that name.
+async fn install(bed: &Bed, port: u16) {
+    bed.apply(json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "leno-controller", "namespace": "leno-system"},
+        "spec": {"type": "ExternalName", "externalName": "localhost"}}))
+        .await;
+    let port = format!("port: {port}");
+    assert_eq!(WEBHOOKS.matches("port: 443").count(), 3);
+    bed.apply_yaml(&WEBHOOKS.replace("port: 443", &port)).await;
+}
+
+fn configuration(kind: &str, name: &str) -> Value {
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}})
+}
+
+fn injector() -> Value {
+    configuration("MutatingWebhookConfiguration", "leno-injector")
+}
+
+/// A namespace with a service account `web`.
+async fn namespace(bed: &Bed, name: &str, labels: Value, annotations: Value) {
+    let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+    bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await;
+    let metadata = json!({"name": "web", "namespace": name});
+    bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})).await;
+}
+
+/// A pod that Pod Security lets into a `restricted` namespace.
+fn pod(namespace: &str, labels: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+    "metadata": {"name": "web", "namespace": namespace, "labels": labels},
+    "spec": {
+        "serviceAccountName": "web",
+        "automountServiceAccountToken": false,
+        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "web", "image": "web",
+            "livenessProbe": {"tcpSocket": {"port": 8080}},
+            "securityContext": {"allowPrivilegeEscalation": false,
+                "capabilities": {"drop": ["ALL"]}}}],
+    }})
+}
+
+/// The image of the pod's proxy, where it has one.
+fn proxy_of(pod: &Value) -> Option<&str> {
+    let first = &pod["spec"]["initContainers"][0];
+    (first["name"] == "leno-proxy").then(|| first["image"].as_str().unwrap())
+}
+
+/// Waits until pods of the namespace get a proxy, and returns one that did.
+async fn injected(bed: &Bed, pod: &Value) -> Value {
+    until("the pod gets a proxy", async || {
+        let tried = bed.tried(pod).await.ok()?;
+        proxy_of(&tried).is_some().then_some(tried)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let first = Replica::start("controller-0", &kubeconfig);
+    install(&bed, first.webhook().await).await;
+    let labels =
+        json!({"leno.dev/inject": "enabled", "pod-security.kubernetes.io/enforce": "restricted"});
+    namespace(&bed, "shop", labels, json!({"leno.dev/capture": "iptables"})).await;
+    namespace(&bed, "plain", json!({}), json!({})).await;
+
+    let web = injected(&bed, &pod("shop", json!({}))).await;
+    assert_eq!(proxy_of(&web), Some("registry.test/proxy:1"));
+    assert_eq!(web["metadata"]["annotations"]["leno.dev/capture"], "iptables");
+    let probe = &web["spec"]["containers"][0]["livenessProbe"]["httpGet"];
+    assert_eq!((&probe["path"], &probe["port"]), (&json!("/probe/web/liveness"), &json!(15020)));
+
+    let made = async |pod: Value| bed.tried(&pod).await.unwrap();
+    let disabled = made(pod("shop", json!({"leno.dev/inject": "disabled"}))).await;
+    assert_eq!(proxy_of(&disabled), None);
+    let mut annotated = pod("shop", json!({}));
+    annotated["metadata"]["annotations"] = json!({"leno.dev/inject": "disabled"});
+    assert_eq!(proxy_of(&made(annotated).await), None);
+    assert_eq!(proxy_of(&made(pod("plain", json!({}))).await), None);
+    let asking = pod("plain", json!({"leno.dev/inject": "enabled"}));
+    assert!(proxy_of(&made(asking.clone()).await).is_some());
+    let mut of_the_node = asking;
+    of_the_node["spec"]["hostNetwork"] = json!(true);
+    assert_eq!(proxy_of(&made(of_the_node).await), None);
+    let mut ours = pod("leno-system", json!({"leno.dev/inject": "enabled"}));
+    ours["spec"]["serviceAccountName"] = json!("controller");
+    assert_eq!(proxy_of(&made(ours).await), None);
+
+    let mut clashing = pod("shop", json!({}));
+    clashing["spec"]["volumes"] = json!([{"name": "leno-token", "emptyDir": {}}]);
+    let refused = bed.tried(&clashing).await.unwrap_err();
+    assert!(
+        refused.contains("the pod cannot have a proxy: it has a volume leno-token"),
+        "{refused}"
+    );
+    let counted =
+        |result| format!("leno_control_reviews_total{{webhook=\"inject\",result=\"{result}\"}}");
+    assert_eq!(first.metric(&counted("denied")).await as u64, 1);
+
+    // The one that follows answers as well: the roots are the same.
+    let second = Replica::start("controller-1", &kubeconfig);
+    install(&bed, second.webhook().await).await;
+    injected(&bed, &pod("shop", json!({}))).await;
+    until("the second replica answers", async || {
+        bed.tried(&pod("shop", json!({}))).await.unwrap();
+        (second.metric(&counted("changed")).await > 0.0).then_some(())
+    })
+    .await;
+    crate::is_documented(&second).await;
+
+    // Without any, no pod is made that should have a proxy, and others are.
+    first.end();
+    second.end();
+    let refused = bed.tried(&pod("shop", json!({}))).await.unwrap_err();
+    assert!(refused.contains("namespaces.inject.leno.dev"), "{refused}");
+    made(pod("plain", json!({}))).await;
+    made(pod("shop", json!({"leno.dev/inject": "disabled"}))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_understood_is_denied_and_what_leads_nowhere_is_a_warning() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    for definition in [http_route_definition(), traffic_policy_definition()] {
+        bed.apply(definition).await;
+    }
+    let broken = traffic_policy("web", &json!({"timeout": {}}));
+    until("the kinds are served", async || {
+        bed.serves(&http_route("r", "web")).await.and(bed.serves(&broken).await)
+    })
+    .await;
+    bed.apply(service("web", 80)).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    install(&bed, replica.webhook().await).await;
+
+    let denied = until("the policy is denied", async || bed.tried(&broken).await.err()).await;
+    assert!(denied.contains("validate.leno.dev"), "{denied}");
+    assert!(denied.contains("spec.timeout: unknown field"), "{denied}");
+    let good = traffic_policy("web", &json!({"timeouts": {"request": "1s"}}));
+    assert_eq!(warnings(&bed, &good, "leno.dev/v1alpha1", "trafficpolicies").await, [""; 0]);
+
+    let early = traffic_policy("crat", &json!({"timeouts": {"request": "1s"}}));
+    let told = warnings(&bed, &early, "leno.dev/v1alpha1", "trafficpolicies").await;
+    assert!(told[0].contains("[target-not-found] there is no Service shop/crat"), "{told:?}");
+    let route = http_route("r", "crat");
+    let told = warnings(&bed, &route, "gateway.networking.k8s.io/v1", "httproutes").await;
+    assert!(told[0].contains("[backend-not-found]"), "{told:?}");
+
+    // What is of no Service is a gateway's, whatever it says.
+    let mut of_a_gateway = http_route("r", "crat");
+    of_a_gateway["spec"]["parentRefs"] = json!([{"name": "public"}]);
+    of_a_gateway["spec"]["invented"] = json!(1);
+    let told = warnings(&bed, &of_a_gateway, "gateway.networking.k8s.io/v1", "httproutes").await;
+    assert_eq!(told, [""; 0]);
+}
+
+/// What the API server warns of when it is asked to store an object; it has to be willing to.
+async fn warnings(bed: &Bed, object: &Value, version: &str, plural: &str) -> Vec<String> {
+    let uri = format!("/apis/{version}/namespaces/shop/{plural}?dryRun=All");
+    let request = Request::post(uri).header("content-type", "application/json");
+    let request = request.body(object.to_string().into_bytes().into()).unwrap();
+    let answer = bed.admin.send(request).await.unwrap();
+    assert_eq!(answer.status(), 201);
+    let told = answer.headers().get_all("warning").iter();
+    told.map(|line| line.to_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    leads(&replica).await;
+    let follower = Replica::start("controller-1", &kubeconfig);
+    let wanted = proxy::roots(&bed).await;
+    let map = |namespace: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "leno-roots", "namespace": namespace}})
+    };
+    let kept = async |namespace: &str| {
+        until(&format!("the roots are in {namespace}"), async || {
+            let found = bed.get(map(namespace)).await?;
+            (found.data["data"]["roots.pem"] == *wanted).then_some(())
+        })
+        .await;
+    };
+    for namespace in ["shop", "default", "leno-system"] {
+        kept(namespace).await;
+    }
+    namespace(&bed, "new", json!({}), json!({})).await;
+    kept("new").await;
+    let wrong = json!({"data": {"roots.pem": "wrong"}});
+    bed.change(map("new"), &Patch::Merge(wrong)).await;
+    kept("new").await;
+    // Not by `Bed::delete`, which waits until it is gone: it comes back at once.
+    bed.change(map("shop"), &Patch::Merge(json!({"data": null}))).await;
+    kept("shop").await;
+
+    install(&bed, replica.webhook().await).await;
+    let bundles = async |expected: bool| {
+        until("the roots are in the webhooks", async || {
+            let found = bed.get(injector()).await?;
+            let hooks = found.data["webhooks"].as_array()?;
+            let has = |hook: &Value| hook["clientConfig"]["caBundle"].is_string();
+            (hooks.iter().all(has) == expected).then_some(())
+        })
+        .await;
+    };
+    bundles(true).await;
+    let gone = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
+    bed.change(injector(), &Patch::Json(serde_json::from_value(gone).unwrap())).await;
+    bundles(true).await;
+    let written = "leno_control_webhook_roots_total{result=\"written\"}";
+    assert_eq!(replica.metric(written).await as u64, 3, "two configurations, and one again");
+    let maps = "leno_control_roots_writes_total{result=\"written\"}";
+    assert_eq!(follower.metric(maps).await as u64, 0, "only the leader writes");
+    assert_eq!(follower.metric(written).await as u64, 0, "only the leader writes");
+}
