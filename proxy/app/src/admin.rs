@@ -1,4 +1,4 @@
-//! The admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`.
+//! The admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`, `/probe/...`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+
+pub(crate) mod probe;
 
 use crate::state::State;
 
@@ -56,9 +58,11 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
 }
 
 async fn connection(stream: TcpStream, client: SocketAddr, state: Rc<State>) {
+    // An application is probed at the address that the kubelet has called.
+    let Ok(called) = stream.local_addr() else { return };
     let service = service_fn(move |request| {
         let state = Rc::clone(&state);
-        async move { Ok::<_, Infallible>(answer(&request, client, &state).await) }
+        async move { Ok::<_, Infallible>(answer(&request, (client, called), &state).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -71,15 +75,20 @@ async fn connection(stream: TcpStream, client: SocketAddr, state: Rc<State>) {
     }
 }
 
-async fn answer(request: &Request<Incoming>, client: SocketAddr, state: &State) -> Answer {
+async fn answer(
+    request: &Request<Incoming>,
+    (client, called): (SocketAddr, SocketAddr),
+    state: &State,
+) -> Answer {
+    let probe = request.uri().path().strip_prefix("/probe/");
     let allowed = if request.uri().path() == "/drain" { Method::POST } else { Method::GET };
     let known =
         matches!(request.uri().path(), "/metrics" | "/ready" | "/live" | "/drain" | "/config");
-    if !known {
+    if !known && probe.is_none() {
         return respond(
             StatusCode::NOT_FOUND,
             TEXT,
-            "use /metrics, /ready, /live, /drain or /config\n",
+            "use /metrics, /ready, /live, /drain, /config or /probe/<container>/<kind>\n",
         );
     }
     if request.method() != allowed && !(allowed == Method::GET && request.method() == Method::HEAD)
@@ -88,6 +97,11 @@ async fn answer(request: &Request<Incoming>, client: SocketAddr, state: &State) 
         let value = HeaderValue::from_str(allowed.as_str()).expect("a method is a header value");
         refused.headers_mut().insert(ALLOW, value);
         return refused;
+    }
+    if let Some(path) = probe {
+        let agent = request.headers().get(USER_AGENT);
+        let (status, reason) = state.probes.ask(path, called.ip(), agent).await;
+        return respond(status, TEXT, reason);
     }
     match request.uri().path() {
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use clap::Parser;
 use leno_types::ports;
 
+use crate::admin::probe::Probes;
+use crate::hook::Hook;
+
 /// The data-plane proxy of the Leno service mesh.
 ///
 /// It needs no capability. With a control plane it gets its identity, services and policy from it;
@@ -19,7 +22,7 @@ pub(crate) struct Flags {
     pub(crate) static_file: Option<PathBuf>,
 
     /// Name of the workload instance, for example web-0
-    #[arg(long, env = "LENO_NAME", required_unless_present = "static_file")]
+    #[arg(long, env = "LENO_NAME", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) name: Option<String>,
 
     /// Its namespace
@@ -35,15 +38,15 @@ pub(crate) struct Flags {
     pub(crate) trust_domain: String,
 
     /// The control plane, for example https://10.89.0.1:15010
-    #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present = "static_file")]
+    #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) control: Option<String>,
 
     /// PEM file with the roots that the control plane's certificate is checked against
-    #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present = "static_file")]
+    #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) roots: Option<PathBuf>,
 
     /// File with the token that authenticates the first certificate request
-    #[arg(long, env = "LENO_TOKEN", value_name = "FILE", required_unless_present = "static_file")]
+    #[arg(long, env = "LENO_TOKEN", value_name = "FILE", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) token: Option<PathBuf>,
 
     /// Worker threads; each has its own listeners, pools and counters
@@ -76,6 +79,21 @@ pub(crate) struct Flags {
     /// namespace, so that an application which waits for the proxy never talks past it
     #[arg(long, env = "LENO_AWAIT_CAPTURE")]
     pub(crate) await_capture: bool,
+
+    /// What /probe/CONTAINER/KIND asks the application in the kubelet's stead, as JSON; `leno inject`
+    /// writes it
+    #[arg(
+        long,
+        env = "LENO_PROBES",
+        value_name = "JSON",
+        default_value = "{}",
+        hide_default_value = true
+    )]
+    pub(crate) probes: Probes,
+
+    /// Runs as a hook of the proxy's container, beside the proxy, and ends when it may go on
+    #[arg(long, value_enum)]
+    pub(crate) hook: Option<Hook>,
 
     /// Longest wait, in seconds, for connections to end once the proxy drains
     #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]

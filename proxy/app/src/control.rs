@@ -51,6 +51,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         names: Names::new(Resolvers::of_machine()),
         keyring,
         identity: identity_seen,
+        probes: flags.probes.clone(),
         drain_timeout: drain_timeout(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),

@@ -83,6 +83,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         names: Names::new(Resolvers::of_machine()),
         keyring,
         identity: watch::Sender::new(identity).subscribe(),
+        probes: flags.probes.clone(),
         drain_timeout: drain_timeout(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),

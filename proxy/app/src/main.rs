@@ -13,6 +13,7 @@ mod config;
 mod confine;
 mod control;
 mod fixed;
+mod hook;
 mod resident;
 mod run;
 mod setup;
@@ -50,7 +51,11 @@ fn main() -> ExitCode {
         eprintln!("leno-proxy: cannot close its memory to others: {error}");
         return ExitCode::from(2);
     }
-    match run::run(&flags) {
+    let ended = match flags.hook {
+        Some(hook) => hook::run(hook, flags.admin),
+        None => run::run(&flags),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leno-proxy: {error:#}");

@@ -58,6 +58,7 @@ async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
         policy: setup.policy.clone(),
         identity: setup.identity.clone(),
         uncaptured: Cell::new(await_capture),
+        probes: setup.probes.clone(),
         draining: Cell::new(false),
         drain_asked: Notify::new(),
         started: SystemTime::now(),

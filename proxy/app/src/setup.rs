@@ -16,6 +16,7 @@ use leno_types::{Identity, InstanceName};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::watch;
 
+use crate::admin::probe::Probes;
 use crate::config::{AccessLog, Flags};
 use crate::worker::Plan;
 
@@ -45,6 +46,7 @@ pub(crate) struct Setup {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) keyring: Keyring,
     pub(crate) identity: watch::Receiver<IdentityState>,
+    pub(crate) probes: Probes,
     pub(crate) drain_timeout: Duration,
     pub(crate) access_log: Option<Log>,
     pub(crate) budget: Budget,

@@ -13,6 +13,7 @@ use leno_types::mesh::{ServerPolicy, Service, ServicePort};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
+use crate::admin::probe::Probes;
 use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
 
@@ -27,6 +28,7 @@ pub(crate) struct State {
     pub(crate) identity: watch::Receiver<IdentityState>,
     /// Whether the proxy waits for a node's agent to capture its namespace.
     pub(crate) uncaptured: Cell<bool>,
+    pub(crate) probes: Probes,
     pub(crate) draining: Cell<bool>,
     pub(crate) drain_asked: Notify,
     pub(crate) started: SystemTime,
@@ -85,6 +87,7 @@ impl State {
         let mut measured = discovery(&self.directory.status());
         measured.extend(http2(&load));
         measured.extend(names(&self.names.counts()));
+        measured.extend(probes(self.probes.counts()));
         measured.extend([
             gauge(
                 "leno_connections_open",
@@ -254,6 +257,19 @@ fn names(counts: &Counts) -> Vec<Measured> {
         resolved(r#"result="failed""#, counts.failed),
         resolved(r#"result="refused""#, counts.refused),
     ]
+}
+
+/// What came of the kubelet's probes.
+fn probes(counts: [u64; 3]) -> impl Iterator<Item = Measured> {
+    const RESULTS: [&str; 3] =
+        [r#"result="success""#, r#"result="failure""#, r#"result="refused""#];
+    RESULTS.into_iter().zip(counts).map(|(labels, value)| Measured {
+        kind: Kind::Counter,
+        name: "leno_probes",
+        labels,
+        help: "Probes of the kubelet that the application was asked, by what came of them.",
+        value: value as f64,
+    })
 }
 
 fn unix(time: SystemTime) -> f64 {

@@ -1,0 +1,196 @@
+//! Asks the application what the kubelet asks the proxy: `/probe/<container>/<kind>`.
+//!
+//! The kubelet has no certificate, and under strict mTLS only certificates get in. So injection leads
+//! its probes here, and says in `LENO_PROBES` what they were. The application is asked at the address
+//! that the kubelet called, from within the workload, as the kubelet would have done it itself.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+use rustls::ClientConfig;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+mod ask;
+mod grpc;
+mod tls;
+
+/// Most probes of one workload: three for each of its containers, which are few.
+const MAX_PROBES: usize = 256;
+/// Probes at once: the kubelet asks each once in a while, and not again before it has an answer.
+const AT_ONCE: usize = 16;
+/// Longest wait for an application, whatever a probe says: an admin connection lasts for 60 s.
+const MAX_TIMEOUT: Duration = Duration::from_secs(50);
+
+/// The probes of a workload.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Probes(Arc<Known>);
+
+#[derive(Debug)]
+struct Known {
+    probes: BTreeMap<String, Probe>,
+    places: Semaphore,
+    counts: Counts,
+}
+
+/// What came of probes.
+#[derive(Debug, Default)]
+struct Counts {
+    success: AtomicU64,
+    failure: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Probe {
+    handler: Handler,
+    port: u16,
+    timeout: Duration,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+enum Handler {
+    /// A GET that is answered 200 to 399.
+    Http { path: String, headers: Vec<(String, String)>, tls: Option<Arc<ClientConfig>> },
+    /// A connection.
+    Tcp,
+    /// `grpc.health.v1.Health/Check` of a service, answered SERVING.
+    Grpc { service: String },
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let counts = Counts::default();
+        Self { probes: BTreeMap::new(), places: Semaphore::new(AT_ONCE), counts }
+    }
+}
+
+impl FromStr for Probes {
+    type Err = anyhow::Error;
+
+    /// Reads `{"web/liveness": {"httpGet": {...}, "port": 8080, "timeoutSeconds": 1}}`.
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let given: BTreeMap<String, Value> = serde_json::from_str(text)?;
+        ensure!(given.len() <= MAX_PROBES, "more than {MAX_PROBES} probes");
+        let read = |(path, probe): (String, Value)| {
+            let probe = Probe::read(&probe).with_context(|| path.clone())?;
+            Ok((path, probe))
+        };
+        let probes = given.into_iter().map(read).collect::<anyhow::Result<_>>()?;
+        Ok(Self(Arc::new(Known { probes, ..Known::default() })))
+    }
+}
+
+impl Probe {
+    fn read(given: &Value) -> anyhow::Result<Self> {
+        let port = given["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        let port = port.filter(|port| *port > 0).context("has no port")?;
+        let seconds = given["timeoutSeconds"].as_u64().unwrap_or(1);
+        let timeout = Duration::from_secs(seconds).min(MAX_TIMEOUT);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let handler = if let Some(get) = given.get("httpGet") {
+            let headers = get["httpHeaders"].as_array().into_iter().flatten();
+            let headers = headers.map(|one| (text(&one["name"]), text(&one["value"]))).collect();
+            let path = text(&get["path"]);
+            let path = if path.starts_with('/') { path } else { format!("/{path}") };
+            let tls = (text(&get["scheme"]) == "HTTPS").then(tls::config).transpose()?;
+            Handler::Http { path, headers, tls }
+        } else if let Some(grpc) = given.get("grpc") {
+            Handler::Grpc { service: text(&grpc["service"]) }
+        } else {
+            ensure!(given.get("tcpSocket").is_some(), "asks nothing: httpGet, tcpSocket or grpc");
+            Handler::Tcp
+        };
+        Ok(Self { handler, port, timeout })
+    }
+}
+
+impl Probes {
+    /// Asks what `path` (`web/liveness`) says, at an address of the workload, and returns the status
+    /// for the kubelet with the reason.
+    pub(super) async fn ask(
+        &self,
+        path: &str,
+        address: IpAddr,
+        agent: Option<&HeaderValue>,
+    ) -> (StatusCode, String) {
+        let known = &*self.0;
+        let Some(probe) = known.probes.get(path) else {
+            return (StatusCode::NOT_FOUND, "there is no such probe\n".to_owned());
+        };
+        let Ok(_place) = known.places.try_acquire() else {
+            known.counts.refused.fetch_add(1, Ordering::Relaxed);
+            let reason = format!("{AT_ONCE} probes are under way already\n");
+            return (StatusCode::SERVICE_UNAVAILABLE, reason);
+        };
+        let asked = timeout(probe.timeout, ask::ask(probe, address, agent)).await;
+        let asked = asked.unwrap_or_else(|_| Err(Failed::Silent(probe.timeout)));
+        match asked {
+            Ok(answer) => {
+                known.counts.success.fetch_add(1, Ordering::Relaxed);
+                (StatusCode::OK, format!("{answer}\n"))
+            }
+            Err(failed) => {
+                known.counts.failure.fetch_add(1, Ordering::Relaxed);
+                (StatusCode::SERVICE_UNAVAILABLE, format!("{failed}\n"))
+            }
+        }
+    }
+
+    /// Probes that succeeded, that failed, and that were too many.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        let Counts { success, failure, refused } = &self.0.counts;
+        [success, failure, refused].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// A task that ends with whoever waits for it.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Why a probe failed.
+#[derive(Debug)]
+enum Failed {
+    /// No connection.
+    Connect(std::io::Error),
+    /// No TLS.
+    Tls(std::io::Error),
+    /// What is to be asked is no request.
+    Request(hyper::http::Error),
+    /// No answer.
+    Exchange(hyper::Error),
+    /// An answer, and not the one.
+    Answer(String),
+    /// No answer in time.
+    Silent(Duration),
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => write!(f, "cannot connect to the application: {error}"),
+            Self::Tls(error) => write!(f, "cannot begin TLS with the application: {error}"),
+            Self::Request(error) => write!(f, "the probe is no request: {error}"),
+            Self::Exchange(error) => write!(f, "the application does not answer: {error}"),
+            Self::Answer(answer) => f.write_str(answer),
+            Self::Silent(limit) => write!(f, "no answer of the application within {limit:?}"),
+        }
+    }
+}

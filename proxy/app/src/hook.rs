@@ -1,0 +1,94 @@
+//! What the proxy's container runs when it starts and before it ends, where it is an ordinary one.
+//!
+//! The kubelet starts the next container once the `postStart` hook of the one before is over, and asks
+//! a container to end once its `preStop` hook is. A native sidecar needs neither.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+/// Longest wait until the proxy is ready: as long as a native sidecar may take to start.
+const START_LIMIT: Duration = Duration::from_mins(2);
+/// Longest wait for the application to end. The kubelet ends both sooner, after the grace period.
+const END_LIMIT: Duration = Duration::from_mins(10);
+/// Longest wait for the proxy's own answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// The state of a socket that is nobody's any more, in `/proc/net/tcp`.
+const TIME_WAIT: &str = "06";
+
+/// The hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Hook {
+    /// Waits until the proxy of this workload is ready.
+    Started,
+    /// Waits until no other process of this workload has a TCP socket.
+    Ending,
+}
+
+pub(crate) fn run(hook: Hook, admin: SocketAddr) -> Result<()> {
+    let begin = Instant::now();
+    let (limit, done): (Duration, &dyn Fn() -> bool) = match hook {
+        Hook::Started => (START_LIMIT, &|| is_ready(admin).unwrap_or(false)),
+        Hook::Ending => (END_LIMIT, &|| !others_have_sockets()),
+    };
+    while !done() {
+        if begin.elapsed() > limit {
+            bail!("waited for {limit:?}");
+        }
+        sleep(LOOK);
+    }
+    Ok(())
+}
+
+fn is_ready(admin: SocketAddr) -> Result<bool> {
+    let unspecified = admin.ip().to_canonical().is_unspecified();
+    let address = if unspecified { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { admin.ip() };
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, admin.port()), ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut status = [0; b"HTTP/1.1 200".len()];
+    stream.read_exact(&mut status)?;
+    Ok(&status == b"HTTP/1.1 200")
+}
+
+fn others_have_sockets() -> bool {
+    let me = nix::unistd::geteuid().as_raw();
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+    // Without IPv6 there is one table.
+    tables.iter().flatten().any(|table| has_others(table, me))
+}
+
+/// Whether a table of sockets has some of other users than this one.
+fn has_others(table: &str, me: u32) -> bool {
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace();
+        let (state, user) = (fields.nth(3), fields.nth(3));
+        state != Some(TIME_WAIT) && user.and_then(|user| user.parse().ok()) != Some(me)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_others_count_until_they_are_nobodys() {
+        let head =
+            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n";
+        let row = |state: &str, user: u32| {
+            format!(
+                "   0: 0100007F:1F90 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {user}        0 1 1\n"
+            )
+        };
+        assert!(!has_others(head, 2102));
+        assert!(!has_others(&format!("{head}{}", row("0A", 2102)), 2102));
+        assert!(!has_others(&format!("{head}{}", row("06", 0)), 2102));
+        assert!(has_others(&format!("{head}{}{}", row("0A", 2102), row("0A", 1000)), 2102));
+    }
+}

@@ -1,0 +1,280 @@
+//! The real proxy, asked as the kubelet asks it, and real servers that it asks in its stead.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::convert::Infallible;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A proxy with probes.
+struct Proxy {
+    admin: SocketAddr,
+    _process: Process,
+    _directory: TempDir,
+}
+
+impl Proxy {
+    fn start(probes: &Value) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (admin, outbound) = (free(), free());
+        let file = directory.path().join("proxy.yaml");
+        let document = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: web, namespace: shop}}\n\
+             spec: {{admin: \"{admin}\", mtls: disabled, outbound: {{listen: \"{outbound}\"}}}}\n"
+        );
+        fs::write(&file, document).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))
+            .arg("--static")
+            .arg(&file)
+            .env("LENO_PROBES", probes.to_string())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let proxy = Self { admin, _process: Process(child), _directory: directory };
+        // The same program is the hook that waits for it.
+        let hook = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))
+            .args(["--hook", "started", "--admin", &admin.to_string()])
+            .status();
+        assert!(hook.unwrap().success());
+        proxy
+    }
+
+    /// The status and the body of an admin page.
+    fn page(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.admin).unwrap();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nUser-Agent: kube-probe/1.36\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    fn probe(&self, path: &str) -> (u16, String) {
+        let (status, body) = self.page(&format!("/probe/{path}"));
+        (status, body.trim_end().to_owned())
+    }
+}
+
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        thread::yield_now();
+    }
+}
+
+/// Debian's nginx with HTTP and HTTPS; none where the test has to be skipped, which is said.
+fn nginx(directory: &TempDir) -> Option<(Process, u16, u16)> {
+    let places = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"].map(PathBuf::from);
+    let Some(nginx) = places.into_iter().find(|path| path.exists()) else {
+        let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("servers"));
+        assert!(!required, "LENO_REQUIRE has servers, and there is no nginx");
+        println!("skipped: needs nginx");
+        return None;
+    };
+    let made = rcgen::generate_simple_self_signed(vec!["nobody.test".to_owned()]).unwrap();
+    let path = directory.path();
+    fs::write(path.join("cert.pem"), made.cert.pem()).unwrap();
+    fs::write(path.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let (http, https) = (free(), free());
+    let config = format!(
+        "worker_processes 1; daemon off; master_process off; pid {0}/pid; error_log stderr;\n\
+         events {{}}\n\
+         http {{ access_log off; client_body_temp_path {0}/b; proxy_temp_path {0}/p;\n\
+         fastcgi_temp_path {0}/f; uwsgi_temp_path {0}/u; scgi_temp_path {0}/s;\n\
+         server {{ listen {http}; listen {https} ssl;\n\
+         ssl_certificate {0}/cert.pem; ssl_certificate_key {0}/key.pem;\n\
+         location = /good {{ return 200; }} location = /gone {{ return 302 http://{http}/bad; }}\n\
+         location = /bad {{ return 500; }}\n\
+         location = /named {{ if ($http_x_probe = yes) {{ return 204; }} return 400; }}\n\
+         location = /host {{ if ($http_host = shop.test) {{ return 200; }} return 421; }}\n\
+         location = /agent {{ if ($http_user_agent = kube-probe/1.36) {{ return 200; }} return 403; }}\n\
+         }} }}\n",
+        path.display()
+    );
+    fs::write(path.join("nginx.conf"), config).unwrap();
+    let child = Command::new(nginx)
+        .args(["-e", "stderr", "-c"])
+        .arg(path.join("nginx.conf"))
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let process = Process(child);
+    until("nginx listens", || TcpStream::connect(https).ok());
+    Some((process, http.port(), https.port()))
+}
+
+/// A server of gRPC's health check that is well for one service, ill for another, and knows no other.
+fn health() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(server.serve_connection(TokioIo::new(stream), service_fn(checked)));
+            }
+        });
+    });
+    address
+}
+
+async fn checked(
+    request: Request<Incoming>,
+) -> Result<Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, hyper::Error> {
+    assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+    assert_eq!(request.headers()["content-type"], "application/grpc");
+    assert_eq!(request.headers()["te"], "trailers");
+    let message = request.into_body().collect().await?.to_bytes();
+    assert_eq!(message[0], 0, "not compressed");
+    assert_eq!(u32::from_be_bytes(message[1..5].try_into().unwrap()) as usize, message.len() - 5);
+    let service = message.get(7..).unwrap_or_default();
+    let (status, body): (&str, &[u8]) = match service {
+        b"" | b"shop.Stock" => ("0", &[0, 0, 0, 0, 2, 8, 1]),
+        b"shop.Ill" => ("0", &[0, 0, 0, 0, 2, 8, 2]),
+        _ => ("5", &[]),
+    };
+    let trailers = hyper::HeaderMap::from_iter([(
+        "grpc-status".parse::<hyper::header::HeaderName>().unwrap(),
+        status.parse().unwrap(),
+    )]);
+    let body = Full::new(Bytes::copy_from_slice(body));
+    let body = body.with_trailers(async move { Some(Ok(trailers)) });
+    Ok(Response::builder().header("content-type", "application/grpc").body(body).unwrap())
+}
+
+#[test]
+fn http_and_https_are_asked_as_the_kubelet_would() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_nginx, http, https)) = nginx(&directory) else { return };
+    let get =
+        |path: &str, port: u16| json!({"httpGet": {"path": path, "port": "http"}, "port": port});
+    let mut secure = get("/good", https);
+    secure["httpGet"]["scheme"] = json!("HTTPS");
+    let mut named = get("/named", http);
+    named["httpGet"]["httpHeaders"] = json!([{"name": "X-Probe", "value": "yes"}]);
+    let mut host = get("host", http);
+    host["httpGet"]["httpHeaders"] = json!([{"name": "host", "value": "shop.test"}]);
+    let dead = free().port();
+    let proxy = Proxy::start(&json!({
+        "web/liveness": get("/good", http), "web/readiness": get("/bad", http),
+        "web/startup": get("/gone", http), "secure/liveness": secure,
+        "plain/liveness": get("/good", https), "named/liveness": named, "host/liveness": host,
+        "agent/liveness": get("/agent", http), "dead/liveness": get("/good", dead),
+        "odd/liveness": get("/ö\u{7f}", http),
+    }));
+    let good = |path: &str, status: u16| {
+        assert_eq!(proxy.probe(path), (200, format!("the application answered {status}")));
+    };
+    good("web/liveness", 200);
+    good("web/startup", 302);
+    good("secure/liveness", 200);
+    good("named/liveness", 204);
+    good("host/liveness", 200);
+    good("agent/liveness", 200);
+    let answer = "the application answered 500".to_owned();
+    assert_eq!(proxy.probe("web/readiness"), (503, answer));
+    let answer = "the application answered 400".to_owned();
+    assert_eq!(
+        proxy.probe("plain/liveness"),
+        (503, answer),
+        "HTTPS is asked only where it is said"
+    );
+    let (status, reason) = proxy.probe("dead/liveness");
+    assert!(status == 503 && reason.contains("cannot connect to the application"), "{reason}");
+    assert_eq!(proxy.probe("odd/liveness").0, 503);
+    assert_eq!(proxy.probe("web/other"), (404, "there is no such probe".to_owned()));
+    assert_eq!(proxy.page("/probes").0, 404);
+
+    let metrics = proxy.page("/metrics").1;
+    for line in
+        ["leno_probes_total{result=\"success\"} 6", "leno_probes_total{result=\"failure\"} 4"]
+    {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+}
+
+#[test]
+fn grpc_and_tcp_are_asked_and_silence_has_an_end() {
+    let port = health().port();
+    let check = |service: &str| json!({"grpc": {"port": port, "service": service}, "port": port});
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_port = silent.local_addr().unwrap().port();
+    let proxy = Proxy::start(&json!({
+        "all/liveness": {"grpc": {"port": port}, "port": port},
+        "stock/liveness": check("shop.Stock"), "ill/liveness": check("shop.Ill"),
+        "other/liveness": check("shop.Other"),
+        "tcp/liveness": {"tcpSocket": {"port": port}, "port": port},
+        "dead/liveness": {"tcpSocket": {"port": 1}, "port": free().port()},
+        "silent/liveness": {"httpGet": {"path": "/"}, "port": silent_port, "timeoutSeconds": 1},
+        "silent/readiness": {"grpc": {}, "port": silent_port, "timeoutSeconds": 1},
+    }));
+    let answer = |text: &str| text.to_owned();
+    assert_eq!(proxy.probe("all/liveness"), (200, answer("the application says SERVING")));
+    assert_eq!(proxy.probe("stock/liveness"), (200, answer("the application says SERVING")));
+    assert_eq!(proxy.probe("ill/liveness"), (503, answer("the application says NOT_SERVING")));
+    assert_eq!(proxy.probe("other/liveness"), (503, answer("the application's grpc-status is 5")));
+    assert_eq!(proxy.probe("tcp/liveness"), (200, answer("connected")));
+    assert_eq!(proxy.probe("dead/liveness").0, 503);
+    for kind in ["liveness", "readiness"] {
+        let silence = answer("no answer of the application within 1s");
+        assert_eq!(proxy.probe(&format!("silent/{kind}")), (503, silence));
+    }
+}
+
+#[test]
+fn what_injection_writes_is_read_and_what_is_no_probe_is_not() {
+    // As in control/admission/tests/golden/probes.out.yaml.
+    let written = "{\"api/liveness\":{\"grpc\":{\"port\":9000,\"service\":\"shop.Stock\"},\"port\":9000,\
+                   \"timeoutSeconds\":1},\"web/liveness\":{\"httpGet\":{\"path\":\"/healthz?cost=\\u00245\",\
+                   \"port\":\"health\",\"scheme\":\"HTTPS\",\"httpHeaders\":[{\"name\":\"X-Probe\",\
+                   \"value\":\"yes\"}]},\"port\":8443,\"timeoutSeconds\":5}}";
+    let proxy = Proxy::start(&serde_json::from_str(written).unwrap());
+    assert_eq!(proxy.probe("web/liveness").0, 503, "it is known, and nobody is there");
+    for wrong in ["x", "[]", "{\"a/b\":{\"port\":1}}", "{\"a/b\":{\"tcpSocket\":{}}}"] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))
+            .args(["--static", "/dev/null", "--probes", wrong])
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(64), "{wrong}: {refused:?}");
+    }
+}
