@@ -92,20 +92,6 @@ pub(crate) fn http_route_definition() -> Value {
     }})
 }
 
-/// A definition of `TrafficPolicy` that takes everything.
-pub(crate) fn traffic_policy_definition() -> Value {
-    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-    "metadata": {"name": "trafficpolicies.leno.dev"},
-    "spec": {
-        "group": "leno.dev",
-        "names": {"kind": "TrafficPolicy", "plural": "trafficpolicies"},
-        "scope": "Namespaced",
-        "versions": [{"name": "v1alpha1", "served": true, "storage": true,
-            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": any}}}}],
-    }})
-}
-
 /// A policy of a service of the shop.
 pub(crate) fn traffic_policy(service: &str, more: &Value) -> Value {
     let mut policy = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "TrafficPolicy",
