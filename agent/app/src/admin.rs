@@ -1,6 +1,8 @@
 //! The admin server: `/metrics`, `/ready`, `/live`.
 
 use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,6 +47,19 @@ impl Admin {
         } else {
             None
         }
+    }
+}
+
+/// Listens there; on all addresses of IPv4 where all of both are meant and the node has no IPv6.
+pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let either = address.ip() == Ipv6Addr::UNSPECIFIED;
+    match TcpListener::bind(address).await {
+        Err(error) if either && error.kind() != io::ErrorKind::AddrInUse => {
+            let all = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+            tracing::info!(%error, "no IPv6 here; listening on {all}");
+            TcpListener::bind(all).await
+        }
+        done => done,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the node shows of a pod: its control group, its processes, its network namespace.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ const MAX_DIRECTORIES: usize = 40_000;
 const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
 
 /// Which network namespace a file names: the same as long as it lives, and another one's after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct NetnsId {
     device: u64,
     inode: u64,
@@ -77,13 +77,18 @@ impl Host {
         found
     }
 
-    /// The network namespace of the pod's processes as a file; the one that outlives them where the
-    /// runtime keeps it.
+    /// The network namespace that most of the pod's processes are in, as a file: the one that outlives
+    /// them where the runtime keeps it, else a process's. Some may be in others, which they made or
+    /// have not left yet.
     pub(crate) fn netns_of(&self, uid: &str) -> Option<(PathBuf, NetnsId)> {
-        let file = |pid: u32| self.proc.join(pid.to_string()).join("ns/net");
-        let of_one = self.processes(uid).into_iter().map(file);
-        let (file, id) =
-            of_one.filter_map(|file| NetnsId::of(&file).map(|id| (file, id))).next()?;
+        let mut found: HashMap<NetnsId, (usize, PathBuf)> = HashMap::new();
+        for pid in self.processes(uid) {
+            let file = self.proc.join(pid.to_string()).join("ns/net");
+            if let Some(id) = NetnsId::of(&file) {
+                found.entry(id).or_insert((0, file)).0 += 1;
+            }
+        }
+        let (id, (_, file)) = found.into_iter().max_by_key(|(_, (processes, _))| *processes)?;
         let kept = fs::read_dir(&self.netns).into_iter().flatten().flatten();
         let kept = kept.map(|entry| entry.path()).find(|path| NetnsId::of(path) == Some(id));
         Some((kept.unwrap_or(file), id))
@@ -192,6 +197,22 @@ mod tests {
             let expected: &[u32] = if root == "cgroup" { &[] } else { &[12, 34] };
             assert_eq!(host.processes(UID), expected, "{root}");
         }
+    }
+
+    #[test]
+    fn a_pods_namespace_is_the_one_that_most_of_its_processes_are_in() {
+        let list = format!("cgroup/pids/kubepods/pod{UID}/sandbox/cgroup.procs");
+        let (folder, host) = host(&[&list, "pod", "other"]);
+        fs::write(folder.path().join(list), "1\n2\n3\n4\n").unwrap();
+        for (pid, namespace) in [(1, "other"), (2, "pod"), (3, "pod")] {
+            let directory = folder.path().join(format!("proc/{pid}/ns"));
+            fs::create_dir_all(&directory).unwrap();
+            fs::hard_link(folder.path().join(namespace), directory.join("net")).unwrap();
+        }
+        let pod = NetnsId::of(&folder.path().join("pod"));
+        let (file, id) = host.netns_of(UID).unwrap();
+        assert_eq!((Some(id), NetnsId::of(&file)), (pod, pod));
+        assert!(file.starts_with(folder.path().join("proc")), "{file:?}");
     }
 
     #[test]

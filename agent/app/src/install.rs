@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use leno_cni::{NAME, conflist};
@@ -20,6 +20,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const FRESH: &str = ".leno-new";
 /// Ends the name that a configuration of a single plugin has while a list is in its place.
 const SAVED: &str = ".leno-saved";
+/// How the name of such a configuration may end.
+const SINGLE: [&str; 2] = ["conf", "json"];
 
 /// Where what goes.
 #[derive(Clone, Debug)]
@@ -71,24 +73,30 @@ impl Installation {
             return Ok(fresh);
         };
         if conflist::is_list(&text).with_context(action)? {
-            replace(&file, edited.as_bytes(), 0o644)?;
+            replace(&file, edited.as_bytes(), 0o644, None)?;
         } else {
             // A runtime takes the first by name, which the single plugin would be.
-            replace(&file.with_extension("conflist"), edited.as_bytes(), 0o644)?;
+            replace(&file.with_extension("conflist"), edited.as_bytes(), 0o644, None)?;
             fs::rename(&file, with_suffix(&file, SAVED)).with_context(action)?;
         }
         Ok(true)
     }
 
     fn put_binary(&self, binary: &Path) -> anyhow::Result<bool> {
-        let wanted = fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
+        let reading = || format!("reading {}", binary.display());
+        let wanted = fs::metadata(binary).with_context(reading)?;
         let installed = self.plugins.join(NAME);
-        if fs::read(&installed).is_ok_and(|found| found == wanted) {
+        // Told by size and time, not content: this is done every second.
+        let is_same = |found: fs::Metadata| {
+            found.len() == wanted.len() && found.modified().ok() == wanted.modified().ok()
+        };
+        if fs::metadata(&installed).is_ok_and(is_same) {
             return Ok(false);
         }
+        let content = fs::read(binary).with_context(reading)?;
         fs::create_dir_all(&self.plugins)
             .with_context(|| format!("making {}", self.plugins.display()))?;
-        replace(&installed, &wanted, 0o755)?;
+        replace(&installed, &content, 0o755, wanted.modified().ok())?;
         Ok(true)
     }
 
@@ -96,13 +104,14 @@ impl Installation {
     pub(crate) fn remove(&self) -> anyhow::Result<()> {
         for file in self.files()?.into_iter().filter(|file| conflist::is_read(file)) {
             let text = read(&file)?;
-            let saved = with_suffix(&file.with_extension("conf"), SAVED);
-            if saved.exists() {
-                fs::rename(&saved, file.with_extension("conf"))
-                    .with_context(|| format!("restoring {}", saved.display()))?;
+            let earlier = SINGLE.map(|extension| file.with_extension(extension));
+            let saved = earlier.into_iter().find(|file| with_suffix(file, SAVED).exists());
+            if let Some(earlier) = saved {
+                fs::rename(with_suffix(&earlier, SAVED), &earlier)
+                    .with_context(|| format!("restoring {}", earlier.display()))?;
                 fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
             } else if let Ok(Some(edited)) = conflist::without(&text) {
-                replace(&file, edited.as_bytes(), 0o644)?;
+                replace(&file, edited.as_bytes(), 0o644, None)?;
             }
         }
         match fs::remove_file(self.plugins.join(NAME)) {
@@ -142,10 +151,18 @@ fn read(file: &Path) -> anyhow::Result<String> {
 }
 
 /// Readers see the old content or the new, whole.
-fn replace(file: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
+fn replace(
+    file: &Path,
+    content: &[u8],
+    mode: u32,
+    modified: Option<SystemTime>,
+) -> anyhow::Result<()> {
     let fresh = with_suffix(file, FRESH);
     let write = || {
         fs::write(&fresh, content)?;
+        if let Some(modified) = modified {
+            fs::File::options().write(true).open(&fresh)?.set_modified(modified)?;
+        }
         fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
         fs::rename(&fresh, file)
     };
@@ -157,7 +174,7 @@ mod tests {
     use super::*;
 
     const LIST: &str = r#"{"cniVersion":"1.0.0","name":"bed","plugins":[{"type":"bridge"}]}"#;
-    const SINGLE: &str = r#"{"cniVersion":"0.4.0","name":"one","type":"bridge"}"#;
+    const ONE: &str = r#"{"cniVersion":"0.4.0","name":"one","type":"bridge"}"#;
 
     struct Node {
         folder: tempfile::TempDir,
@@ -205,17 +222,20 @@ mod tests {
         fs::write(node.installation.configuration.join("10-bed.conflist"), LIST).unwrap();
         assert!(node.put());
         assert_eq!(node.types(), ["bridge", NAME]);
-        fs::write(node.folder.path().join("leno-cni"), "binary 2").unwrap();
+        fs::write(node.folder.path().join("leno-cni"), "binary two").unwrap();
         assert!(node.put(), "a newer binary");
+        assert!(!node.put(), "nothing is to be done");
         let binary = node.installation.plugins.join(NAME);
-        assert_eq!(fs::read_to_string(&binary).unwrap(), "binary 2");
+        assert_eq!(fs::read_to_string(&binary).unwrap(), "binary two");
         assert_eq!(fs::metadata(&binary).unwrap().permissions().mode() & 0o777, 0o755);
         assert_eq!(node.names(), ["10-bed.conflist"], "nothing half written stays");
     }
 
     #[test]
     fn removing_it_restores_what_was_there() {
-        for (name, content) in [("10-bed.conflist", LIST), ("10-bed.conf", SINGLE)] {
+        for (name, content) in
+            [("10-bed.conflist", LIST), ("10-bed.conf", ONE), ("10-bed.json", ONE)]
+        {
             let node = Node::new(name, content);
             assert!(node.put());
             assert_eq!(node.types(), ["bridge", NAME], "{name}");

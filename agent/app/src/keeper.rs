@@ -19,7 +19,7 @@ use leno_capture::{Backend, Captured, Choice, Report};
 use crate::host::{Host, NetnsId};
 use crate::metrics::{Metrics, Origin, Reason, lock};
 use crate::pod::Pod;
-use crate::record::{Record, Records, owner, pod_of};
+use crate::record::{Record, Records};
 
 /// Why a pod is not captured, in words for whoever looks at its events, and as a label.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +80,9 @@ impl Keeper {
         }
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
-        if let Some(kept) = place.0.as_ref().filter(|kept| kept.record.is_alive()) {
+        if self.lives(&mut place)
+            && let Some(kept) = &place.0
+        {
             // A pod's own sysctls are written after the plugin was called, and may replace the mark.
             let again = pod.sysctls.then(|| leno_capture::mark(&kept.record.netns)).transpose();
             return again.map(drop).map_err(|error| refused(&error));
@@ -93,19 +95,48 @@ impl Keeper {
     /// Whether a pod is captured.
     pub(crate) fn is_captured(&self, uid: &str) -> bool {
         let place = self.place(uid);
-        let place = lock(&place);
-        place.0.as_ref().is_some_and(|kept| kept.record.is_alive())
+        let mut place = lock(&place);
+        self.lives(&mut place)
+    }
+
+    /// Whether a pod is captured in this place, and its namespace is there. Where the file that the
+    /// namespace had is gone, which may be that of a process that ended, another of it is kept.
+    fn lives(&self, place: &mut Place) -> bool {
+        let Some(kept) = &mut place.0 else { return false };
+        let was = kept.record.netns.clone();
+        if !self.finds(&mut kept.record) {
+            return false;
+        }
+        if kept.record.netns != was {
+            kept.captured.moved(kept.record.netns.clone());
+        }
+        true
+    }
+
+    /// Whether the namespace of a record is there, by its file or another one of it, which the record
+    /// has from then on.
+    fn finds(&self, record: &mut Record) -> bool {
+        if record.is_alive() {
+            return true;
+        }
+        let found = self.host.netns_of(&record.uid);
+        let Some((netns, _)) = found.filter(|(_, id)| *id == record.netns_id) else { return false };
+        record.netns = netns;
+        if let Err(error) = self.records.write(record) {
+            // The old file is looked at again, and this one found again.
+            tracing::warn!(uid = record.uid, %error, "a record cannot be written");
+        }
+        true
     }
 
     /// Releases a pod whose sandbox ends. One of another sandbox of the same pod stays.
     pub(crate) fn delete(&self, uid: &str, container: &str) {
         let place = self.place(uid);
         let mut place = lock(&place);
-        let ends = place.0.as_ref().is_some_and(|kept| {
-            kept.record.container.as_deref() == Some(container) || !kept.record.is_alive()
-        });
-        if ends {
-            self.forget(&mut place);
+        let is_it = |kept: &Kept| kept.record.container.as_deref() == Some(container);
+        if place.0.as_ref().is_some_and(is_it) || !self.lives(&mut place) {
+            // Where it failed that is said, and the next round tries again.
+            let _failed = self.forget(&mut place);
         }
     }
 
@@ -124,9 +155,9 @@ impl Keeper {
         }
     }
 
-    fn take_over_one(&self, place: &mut Place, record: Record) {
+    fn take_over_one(&self, place: &mut Place, mut record: Record) {
         let (pod, started) = (format!("{}/{}", record.namespace, record.name), Instant::now());
-        if !record.is_alive() {
+        if !self.finds(&mut record) {
             self.remove_record(&record.uid);
             return;
         }
@@ -138,11 +169,14 @@ impl Keeper {
         };
         match found {
             Ok(Some(mut captured)) => {
-                if captured.backend() == Backend::Ebpf
-                    && let Err(error) = captured.upgrade(&workload)
-                {
+                let upgraded = match captured.backend() {
+                    Backend::Ebpf => captured.upgrade(&workload),
+                    _ => Ok(()),
+                };
+                if let Err(error) = self.marked(&record, upgraded) {
                     let error = chain(&error);
-                    tracing::warn!(pod, error, "is still captured by an older agent's programs");
+                    tracing::error!(pod, error, "cannot be taken over");
+                    return;
                 }
                 self.metrics.captured(captured.backend(), Origin::TakenOver, started.elapsed());
                 tracing::info!(pod, backend = %captured.backend(), "taken over");
@@ -154,41 +188,20 @@ impl Keeper {
         }
     }
 
-    /// Forgets the pods whose namespaces are gone, and unpins what nobody knows of.
-    pub(crate) fn prune(&self) {
-        let places: Vec<_> = lock(&self.places).values().cloned().collect();
-        for place in places {
-            let mut place = lock(&place);
-            if place.0.as_ref().is_some_and(|kept| !kept.record.is_alive()) {
-                self.forget(&mut place);
-            }
+    /// Marks what was taken over: an agent may have ended between a capture and its mark. One that could
+    /// not be brought up to date is only known to be whole where it is marked.
+    fn marked(
+        &self,
+        record: &Record,
+        upgraded: Result<(), leno_capture::Error>,
+    ) -> Result<(), leno_capture::Error> {
+        let Err(error) = upgraded else { return leno_capture::mark(&record.netns) };
+        if !leno_capture::is_marked(&record.netns)? {
+            return Err(error);
         }
-        // A place that is taken and empty may be one that is being captured just now.
-        let mut all = lock(&self.places);
-        all.retain(|_, place| Arc::strong_count(place) > 1 || lock(place).0.is_some());
-        let known: Vec<String> = all.keys().map(|uid| owner(uid)).collect();
-        let recorded: Vec<String> = self
-            .records
-            .all()
-            .unwrap_or_default()
-            .iter()
-            .map(|record| owner(&record.uid))
-            .collect();
-        let keep = |name: &str| {
-            pod_of(name).is_none()
-                || [&known, &recorded].iter().any(|all| all.iter().any(|n| n == name))
-        };
-        if self.uses_ebpf()
-            && let Err(error) = leno_capture::prune(keep)
-        {
-            tracing::warn!(error = chain(&error), "cannot unpin what ended pods left");
-        }
-        drop(all);
-        for record in self.records.all().unwrap_or_default() {
-            if !record.is_alive() && !self.is_captured(&record.uid) {
-                self.remove_record(&record.uid);
-            }
-        }
+        let (uid, error) = (&record.uid, chain(&error));
+        tracing::warn!(uid, error, "is still captured by an older agent's programs");
+        Ok(())
     }
 
     /// How many pods are captured by what.
@@ -203,26 +216,6 @@ impl Keeper {
             }
         }
         sum
-    }
-
-    /// Releases everything and removes all records: for a node that leaves the mesh.
-    pub(crate) fn release_all(&self) -> Result<usize, leno_capture::Error> {
-        self.take_over();
-        let places: Vec<_> = lock(&self.places).values().cloned().collect();
-        let mut released = 0;
-        for place in places {
-            let mut place = lock(&place);
-            let Some(kept) = &mut place.0 else { continue };
-            kept.captured.release()?;
-            if kept.record.is_alive() {
-                leno_capture::unmark(&kept.record.netns)?;
-            }
-            self.remove_record(&kept.record.uid);
-            place.0 = None;
-            released += 1;
-        }
-        leno_capture::prune(|name| pod_of(name).is_none())?;
-        Ok(released)
     }
 
     /// The place of a pod, made where there is none.
@@ -278,7 +271,9 @@ impl Keeper {
             Choice::Only(backend) => vec![*backend],
         };
         // What is there of another sandbox of this pod would answer to the same name.
-        self.forget(place);
+        self.forget(place).map_err(|error| refused(&error))?;
+        // A mark that stays without a capture, or was somebody else's, would let its proxy begin.
+        leno_capture::unmark(&netns).map_err(|error| refused(&error))?;
         let mut refusals = Vec::new();
         for backend in wanted {
             let cgroup = match self.usable(backend, pod, origin) {
@@ -357,9 +352,9 @@ impl Keeper {
         Ok(Some(cgroup))
     }
 
-    /// Undoes a capture and removes its record.
-    fn forget(&self, place: &mut Place) {
-        let Some(mut kept) = place.0.take() else { return };
+    /// Undoes a capture and removes its record; both stay where that fails.
+    fn forget(&self, place: &mut Place) -> Result<(), leno_capture::Error> {
+        let Some(mut kept) = place.0.take() else { return Ok(()) };
         let pod = format!("{}/{}", kept.record.namespace, kept.record.name);
         // Netfilter's rules go with their namespace, which another one's file may name by now.
         if (kept.captured.backend() == Backend::Ebpf || kept.record.is_alive())
@@ -367,10 +362,11 @@ impl Keeper {
         {
             tracing::warn!(pod, error = chain(&error), "cannot be released; tried again later");
             place.0 = Some(kept);
-            return;
+            return Err(error);
         }
         self.remove_record(&kept.record.uid);
         tracing::info!(pod, "released");
+        Ok(())
     }
 
     fn remove_record(&self, uid: &str) {
@@ -395,6 +391,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+mod tidy;
 
 #[cfg(test)]
 mod tests;

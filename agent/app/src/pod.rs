@@ -6,15 +6,15 @@ use leno_sources::PROXY_CONTAINER;
 
 /// How to capture, as a label or, where there is none, an annotation: as the injector reads it.
 const CAPTURE: &str = "leno.dev/capture";
-/// What the uid of a pod is to the kubelet where the pod came from a file of the node's.
-const STATIC_UID: &str = "kubernetes.io/config.hash";
 
 /// What is to be known of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// As the node's directories and control groups have it.
+    /// As the API server gave it, which nobody else can; as the node's directories and control groups
+    /// have it too. Those of a pod from a file of the node's have another, which the plugin tells; its
+    /// annotations do as well, but anyone may write the like into a pod to name another one's.
     pub(crate) uid: String,
     /// Whether it has a proxy, and a network of its own.
     pub(crate) meshed: bool,
@@ -45,7 +45,7 @@ impl Pod {
         Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
-            uid: annotation(STATIC_UID).or(metadata.uid.as_ref()).cloned().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
             meshed: has_proxy && !host_network,
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             capture: capture.map_or(Ok(Choice::Auto), |text| text.parse()),
@@ -95,10 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_from_a_file_has_the_uid_that_its_kubelet_gave_it() {
-        let metadata = r#","annotations":{"kubernetes.io/config.hash":"hash"}"#;
-        assert_eq!(pod(metadata, SIDECAR, "Running").uid, "hash");
-        assert_eq!(pod("", SIDECAR, "Running").uid, "u");
+    fn no_annotation_gives_a_pod_the_uid_of_another() {
+        let names = ["hash", "mirror", "source"].map(|name| format!("kubernetes.io/config.{name}"));
+        let annotations = names.map(|name| format!(r#""{name}":"victim""#)).join(",");
+        let metadata = format!(r#","annotations":{{{annotations}}}"#);
+        assert_eq!(pod(&metadata, SIDECAR, "Running").uid, "u");
     }
 
     #[test]

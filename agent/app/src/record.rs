@@ -90,6 +90,11 @@ impl Records {
         fs::rename(fresh, self.file(&record.uid))
     }
 
+    /// A pod's, as it is now; none where it cannot be read.
+    pub(crate) fn of(&self, uid: &str) -> Option<Record> {
+        serde_json::from_str(&fs::read_to_string(self.file(uid)).ok()?).ok()
+    }
+
     /// Fine if there is none.
     pub(crate) fn remove(&self, uid: &str) -> io::Result<()> {
         match fs::remove_file(self.file(uid)) {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use leno_capture::Report;
 use leno_sources::connect;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -45,7 +44,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let socket = flags.node.state.join("agent.sock");
     let listener = server::listen(&socket)
         .with_context(|| format!("listening on {} for the CNI plugin", socket.display()))?;
-    let admin_listener = TcpListener::bind(flags.admin)
+    let admin_listener = admin::listen(flags.admin)
         .await
         .with_context(|| format!("listening on {} for /metrics and /ready", flags.admin))?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -110,12 +109,42 @@ pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
         installation.remove()?;
     }
     let keeper = keeper(node, Arc::default())?;
-    let released = keeper.release_all()?;
-    for name in ["agent.sock", "pods"] {
-        remove(&node.state.join(name))?;
+    let (released, mut left) = keeper.release_all();
+    tracing::info!(released, "pods");
+    remove(&node.state.join("agent.sock"))?;
+    left.extend(unfinished(&node.state.join("pods"))?);
+    match leno_capture::unmount_unused() {
+        Ok(true) => {}
+        Ok(false) => tracing::info!("somebody else's programs are pinned below /run/leno/bpf"),
+        Err(error) => left.push(crate::keeper::chain(&error)),
     }
-    tracing::info!(released, "nothing of the mesh is left on this node");
+    if !left.is_empty() {
+        bail!("this is left on the node: {}; call this again", left.join("; "));
+    }
+    // Another's files, as of a mesh on one machine, are not ours to remove.
+    let _others = std::fs::remove_dir(&node.state);
+    tracing::info!("nothing of the mesh is left on this node");
     Ok(())
+}
+
+/// Removes the folder of records where none is left in it; those that are, by name.
+fn unfinished(records: &Path) -> anyhow::Result<Vec<String>> {
+    let mut left = Vec::new();
+    let entries =
+        std::fs::read_dir(records).with_context(|| format!("reading {}", records.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        // One that was not written to its end was of a pod that was not captured yet.
+        if path.extension().is_some_and(|extension| extension == "new") {
+            remove(&path)?;
+        } else {
+            left.push(format!("the record {}", path.display()));
+        }
+    }
+    if left.is_empty() {
+        remove(records)?;
+    }
+    Ok(left)
 }
 
 fn remove(path: &Path) -> anyhow::Result<()> {

@@ -112,14 +112,14 @@ async fn decide(
         Ok(None) | Err(_) => None,
     };
     let Some(mut pod) = known.filter(|pod| pod.meshed) else { return Ok(None) };
+    // The runtime's word on the uid is the kubelet's, by which the node's directories are named.
+    if let Some(uid) = request.uid {
+        pod.uid = uid;
+    }
     if request.command == Command::Check {
         let uid = pod.uid;
         let captured = blocking(move || keeper.is_captured(&uid)).await;
         return captured.then_some(None).ok_or_else(|| "it is not captured".to_owned());
-    }
-    // The runtime's word on the uid is the kubelet's, by which the node's directories are named.
-    if let Some(uid) = request.uid {
-        pod.uid = uid;
     }
     let netns = request.netns.ok_or("the runtime names no network namespace")?;
     let added = blocking(move || keeper.add(&pod, &netns, &request.container)).await;

@@ -94,6 +94,24 @@ pub fn prune(keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
     Ok(removed.into_iter().map(|leftover| leftover.owner).collect())
 }
 
+/// Releases what an earlier process captured under this name by this backend, whatever its version;
+/// fine if there is nothing, or if the namespace is gone.
+///
+/// # Errors
+/// When something cannot be removed; calling again tries again.
+pub fn release(backend: Backend, workload: &Workload) -> Result<(), Error> {
+    let rules = match backend {
+        Backend::Ebpf => {
+            let found = Instance::open(&PinRoot::find()?, &workload.name)?;
+            return Ok(found.map_or(Ok(()), |instance| instance.detach())?);
+        }
+        Backend::Nftables => Rules::Nftables,
+        Backend::Iptables => Rules::Iptables,
+    };
+    let state = State::Netfilter { rules, installed: true };
+    Captured { workload: workload.clone(), state }.release()
+}
+
 impl Captured {
     /// Takes over what an earlier process captured by eBPF under the same name, as it is; `None`
     /// if there is nothing. The proxy's listeners stay known, and [`Captured::upgrade`] brings the
@@ -122,6 +140,11 @@ impl Captured {
     #[must_use]
     pub fn workload(&self) -> &Workload {
         &self.workload
+    }
+
+    /// The same namespace has another file, as when the process is gone whose it was.
+    pub fn moved(&mut self, netns: PathBuf) {
+        self.workload.netns = netns;
     }
 
     /// Says whether the proxy listens. Under netfilter a workload that fails open is steered only

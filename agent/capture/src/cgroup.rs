@@ -1,8 +1,10 @@
-//! Where the version 2 cgroup hierarchy is.
+//! Where the version 2 cgroup hierarchy is, and what is mounted where a machine has no mount.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use leno_bpf::mounts;
+use nix::mount::umount;
 
 use crate::Error;
 
@@ -23,4 +25,26 @@ pub fn cgroup2_root() -> Result<PathBuf, Error> {
         Some(root) => Ok(root),
         None => Ok(mounts::mount_privately("cgroup2", "cgroup2")?),
     }
+}
+
+/// Unmounts the bpffs that [`capture`](crate::capture) mounted where the machine has none, unless
+/// something is still pinned there, of anyone; whether nothing of it is left.
+///
+/// # Errors
+/// When it cannot be looked at or unmounted.
+pub fn unmount_unused() -> Result<bool, Error> {
+    let at = Path::new(mounts::PRIVATE).join("bpf");
+    let all = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
+    if !all.iter().any(|mount| mount.at == at && mount.kind == "bpf") {
+        return Ok(true);
+    }
+    let action = || format!("unmount {}", at.display());
+    // Only an empty directory is removed, so that no pin is.
+    let _others = fs::remove_dir(at.join("leno"));
+    if fs::read_dir(&at).map_err(Error::io(action()))?.next().is_some() {
+        return Ok(false);
+    }
+    umount(&at).map_err(|errno| Error::io(action())(errno.into()))?;
+    fs::remove_dir(&at).map_err(Error::io(action()))?;
+    Ok(true)
 }

@@ -36,7 +36,7 @@ pub fn is_marked(netns: &Path) -> Result<bool, Error> {
     inside(netns, || read().map(|reserved| are_marked(&reserved)))
 }
 
-/// Removes the mark, and every other reserved port between its first and last; fine if there is none.
+/// Removes the mark, whoever made it; other reserved ports stay. Fine if there is none.
 ///
 /// # Errors
 /// When the namespace cannot be entered or its parameter not be written.
@@ -46,16 +46,27 @@ pub fn unmark(netns: &Path) -> Result<(), Error> {
         if !are_marked(&reserved) {
             return Ok(());
         }
-        let kept: Vec<&str> =
-            reserved.trim().split(',').filter(|range| !are_of_mark(range)).collect();
-        write(&kept.join(","))
+        write(&without_mark(&reserved))
     })
 }
 
-/// Whether a range begins among the ports of the mark.
-fn are_of_mark(range: &str) -> bool {
-    let first = range.split('-').next().and_then(|first| first.parse::<u16>().ok());
-    first.is_some_and(|first| (MARK[0]..=MARK[2]).contains(&first))
+/// Reserved ports, as the kernel writes them, without those of the mark.
+fn without_mark(reserved: &str) -> String {
+    let mut kept = Vec::new();
+    for range in reserved.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (Ok(mut first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) else {
+            continue;
+        };
+        for port in MARK.map(u32::from) {
+            if (first..=last).contains(&port) {
+                kept.extend((first < port).then(|| format!("{first}-{}", port - 1)));
+                first = port + 1;
+            }
+        }
+        kept.extend((first <= last).then(|| format!("{first}-{last}")));
+    }
+    kept.join(",")
 }
 
 fn read() -> Result<String, Error> {
@@ -66,4 +77,21 @@ fn read() -> Result<String, Error> {
 fn write(reserved: &str) -> Result<(), Error> {
     let written = fs::write(RESERVED_FILE, format!("{reserved}\n"));
     written.map_err(Error::io(format!("write {RESERVED_FILE}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_beside_those_of_the_mark_stay_reserved() {
+        for (reserved, kept) in [
+            ("15001,15006,15020\n", ""),
+            ("80,15001-15006,15020-15021", "80-80,15002-15005,15021-15021"),
+            ("1-65535", "1-15000,15002-15005,15007-15019,15021-65535"),
+        ] {
+            assert_eq!(without_mark(reserved), kept);
+            assert!(!are_marked(kept));
+        }
+    }
 }

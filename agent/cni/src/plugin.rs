@@ -6,7 +6,7 @@
 //!
 //! | the pod | the agent answers | it does not |
 //! |---|---|---|
-//! | has the volume | as it says | fails after [`PATIENCE`]; the kubelet tries again |
+//! | has the volume | as it says | fails after [`PATIENCE`], and a last wait for an answer; the kubelet tries again |
 //! | has none | as it says (a proxy that was written by hand) | passes at once |
 //! | cannot be seen | as it says | fails, but for the namespaces that are `exempt` |
 
@@ -34,10 +34,12 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How often.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for an answer. Capturing takes some 50 ms, or as long as a command of the system may
-/// (10 s) where another program holds the rules.
+/// (10 s) where another program holds the rules, after 3 s for the API server. With [`PATIENCE`] it is
+/// well below the two minutes that a kubelet gives a runtime.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// The same where nothing depends on it.
-const SHORT_LIMIT: Duration = Duration::from_secs(3);
+/// The same where nothing depends on it: longer than the agent waits for the API server (3 s), which is
+/// asked about a pod without the volume, for it may have a proxy that was written by hand.
+const SHORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the specification gives a plugin besides standard input.
 #[derive(Clone, Debug, Default)]

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::MutexGuard;
 
 use super::*;
+use crate::record::owner;
 
 /// One at a time: pruning looks at every captured pod of the machine.
 static TURN: Mutex<()> = Mutex::new(());
@@ -235,7 +236,87 @@ fn a_node_that_leaves_the_mesh_has_nothing_of_it() {
     let Some(node) = Node::new() else { return };
     let node = node.with(Backend::Nftables);
     node.agent().add(&node.pod, &node.netns, "sandbox").unwrap();
-    assert_eq!(node.agent().release_all().unwrap(), 1);
+    assert_eq!(node.agent().release_all(), (1, Vec::new()));
     assert!(!leno_capture::is_marked(&node.netns).unwrap());
     assert_eq!(node.records(), 0);
+}
+
+#[test]
+fn what_cannot_be_released_is_said_and_stays_recorded() {
+    let Some(node) = Node::new() else { return };
+    let node = node.with(Backend::Ebpf);
+    let agent = node.agent();
+    agent.add(&node.pod, &node.netns, "sandbox").unwrap();
+    let mut record = agent.records.of(&node.pod.uid).unwrap();
+    record.backend = "of the next version".to_owned();
+    agent.records.write(&record).unwrap();
+    let (released, left) = node.agent().release_all();
+    assert_eq!((released, node.records(), node.is_pinned()), (0, 1, true));
+    assert!(left[0].contains("of the next version"), "{left:?}");
+    // Control groups of which nothing is left, as of a pod that just ended, do not matter.
+    record.backend = "ebpf".to_owned();
+    record.cgroup = Some("/nonexistent".into());
+    agent.records.write(&record).unwrap();
+    assert_eq!(node.agent().release_all(), (1, Vec::new()));
+    assert_eq!((node.records(), node.is_pinned()), (0, false));
+}
+
+#[test]
+fn an_agent_that_ended_before_the_mark_is_followed_by_one_that_makes_it() {
+    for backend in [Backend::Ebpf, Backend::Nftables] {
+        let Some(node) = Node::new() else { return };
+        let node = node.with(backend);
+        node.agent().add(&node.pod, &node.netns, "sandbox").unwrap();
+        leno_capture::unmark(&node.netns).unwrap();
+        let next = node.agent();
+        assert!(leno_capture::is_marked(&node.netns).unwrap(), "{backend}");
+        assert!(next.is_captured(&node.pod.uid));
+    }
+}
+
+#[test]
+fn a_pod_that_is_known_by_a_process_stays_captured_when_that_ends() {
+    let Some(mut node) = Node::new() else { return };
+    let mut agent = node.agent();
+    // As on a node whose runtime keeps no files of namespaces where the agent looks.
+    agent.host.netns = node.folder.path().into();
+    for number in 1..=2 {
+        node.start();
+        let id = NetnsId::of(&node.netns);
+        let pid = node.processes.last().unwrap().id();
+        while NetnsId::of(Path::new(&format!("/proc/{pid}/ns/net"))) != id {
+            std::thread::yield_now();
+        }
+        if number == 1 {
+            agent.reconcile(&node.pod).unwrap();
+        }
+    }
+    let mut first = node.processes.remove(0);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    agent.prune();
+    assert!(node.is_pinned());
+    assert_eq!(node.records(), 1);
+    agent.reconcile(&node.pod).unwrap();
+    assert!(agent.is_captured(&node.pod.uid));
+    assert!(says(&agent, "leno_agent_captures_total{backend=\"ebpf\",origin=\"reconciled\"} 1"));
+    let kept = agent.records.of(&node.pod.uid).unwrap();
+    assert!(kept.is_alive(), "{kept:?}");
+    agent.delete(&node.pod.uid, "another sandbox");
+    assert!(node.is_pinned());
+    node.end_processes();
+    agent.prune();
+    assert_eq!((node.records(), node.is_pinned()), (0, false));
+}
+
+#[test]
+fn the_mark_of_somebody_else_is_removed_before_a_capture() {
+    let Some(mut node) = Node::new() else { return };
+    let agent = node.agent();
+    leno_capture::mark(&node.netns).unwrap();
+    node.pod.capture = Ok(Choice::Only(Backend::Ebpf));
+    let cgroup = std::mem::replace(&mut node.pod.uid, "nobody".to_owned());
+    agent.add(&node.pod, &node.netns, "sandbox").unwrap_err();
+    node.pod.uid = cgroup;
+    assert!(!leno_capture::is_marked(&node.netns).unwrap());
 }

@@ -1,0 +1,109 @@
+//! What ended is forgotten, and everything when a node leaves the mesh.
+
+use std::cell::RefCell;
+
+use leno_capture::Backend;
+
+use super::{Keeper, chain};
+use crate::metrics::lock;
+use crate::record::{Record, owner, pod_of};
+
+impl Keeper {
+    /// Forgets the pods whose namespaces are gone, and unpins what nobody knows of.
+    pub(crate) fn prune(&self) {
+        let places: Vec<_> = lock(&self.places).values().cloned().collect();
+        for place in places {
+            let mut place = lock(&place);
+            if place.0.is_some() && !self.lives(&mut place) {
+                // Where it failed that is said, and the next round tries again.
+                let _failed = self.forget(&mut place);
+            }
+        }
+        for record in self.records.all().unwrap_or_default() {
+            self.prune_record(&record.uid);
+        }
+        if self.uses_ebpf()
+            && let Err(error) = self.prune_pins()
+        {
+            tracing::warn!(error = chain(&error), "cannot unpin what ended pods left");
+        }
+        // A place that somebody has besides is one that is being worked on.
+        let has_pod = |place: &super::Place| place.0.is_some();
+        lock(&self.places)
+            .retain(|_, place| std::sync::Arc::strong_count(place) > 1 || has_pod(&lock(place)));
+    }
+
+    /// Removes the record of a pod that is not captured and whose namespace is gone: as it is while
+    /// nobody works on the pod, who may be capturing it anew.
+    fn prune_record(&self, uid: &str) {
+        let place = self.place(uid);
+        let place = lock(&place);
+        if place.0.is_none()
+            && let Some(mut record) = self.records.of(uid)
+            && !self.finds(&mut record)
+        {
+            self.remove_record(uid);
+        }
+    }
+
+    /// Unpins what is no pod's that is captured or recorded; each while nobody works on that pod.
+    fn prune_pins(&self) -> Result<(), leno_capture::Error> {
+        let pinned = RefCell::new(Vec::new());
+        leno_capture::prune(|name| {
+            pinned.borrow_mut().extend(pod_of(name).map(ToOwned::to_owned));
+            true
+        })?;
+        for uid in pinned.into_inner() {
+            let place = self.place(&uid);
+            let place = lock(&place);
+            if place.0.is_none() && self.records.of(&uid).is_none() {
+                leno_capture::prune(|name| name != owner(&uid))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases everything and removes all records, for a node that leaves the mesh: how many pods
+    /// were released, and what could not be, which stays recorded.
+    pub(crate) fn release_all(&self) -> (usize, Vec<String>) {
+        let mut left = Vec::new();
+        let mut released = 0;
+        match self.records.all() {
+            Ok(records) => {
+                for mut record in records {
+                    match self.release_one(&mut record) {
+                        Ok(()) => released += 1,
+                        Err(why) => {
+                            left.push(format!("{}/{}: {why}", record.namespace, record.name));
+                        }
+                    }
+                }
+            }
+            Err(error) => left.push(format!("the records cannot be read: {error}")),
+        }
+        let kept = |name: &str| pod_of(name).is_none_or(|uid| self.records.of(uid).is_some());
+        if let Err(error) = leno_capture::prune(kept) {
+            left.push(format!("pinned programs: {}", chain(&error)));
+        }
+        (released, left)
+    }
+
+    fn release_one(&self, record: &mut Record) -> Result<(), String> {
+        let lives = self.finds(record);
+        let (uid, workload) = (&record.uid, record.workload());
+        // Netfilter's rules go with their namespace, which another one's file may name by now.
+        let release = |backend: Backend| match backend {
+            Backend::Ebpf => leno_capture::release(backend, &workload),
+            _ if lives => leno_capture::release(backend, &workload),
+            _ => Ok(()),
+        };
+        let backend = record.backend().ok_or_else(|| {
+            format!("was captured by {:?}, which this version does not know", record.backend)
+        })?;
+        release(backend).map_err(|error| chain(&error))?;
+        if lives {
+            leno_capture::unmark(&record.netns).map_err(|error| chain(&error))?;
+        }
+        self.records.remove(uid).map_err(|error| format!("its record: {error}"))
+    }
+}
