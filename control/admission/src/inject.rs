@@ -18,6 +18,8 @@ pub(crate) const RECORD: &str = "leno.dev/injected";
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// What a pod that the kubelet has from a file bears (Kubernetes' own).
 const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The sysctl whose value is the mark of a captured namespace.
+const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
 /// What `leno.dev/capture` may say.
 const CAPTURES: [&str; 4] = ["auto", "ebpf", "nftables", "iptables"];
 
@@ -80,6 +82,18 @@ pub enum InjectError {
     /// proxy's own.
     #[error("{0} runs as user {PROXY_UID}, which is the proxy's: use another")]
     User(String),
+    /// The pod reserves local ports, by which a node's agent says that a namespace is captured.
+    #[error(
+        "it sets the sysctl {RESERVED}, which is the mark of a captured pod: remove it from \
+         securityContext.sysctls"
+    )]
+    Reserved,
+    /// Init containers would start before a proxy that is an ordinary container, and reach nothing.
+    #[error(
+        "it has init containers, which would start before a proxy that is an ordinary container and \
+         reach nothing: use a native sidecar (Kubernetes 1.29), or have no init containers"
+    )]
+    Before,
     /// A probe names a port that its container does not have.
     #[error("the {probe} of its container {container} asks port {}, which the container does not name", said(.port))]
     ProbePort {
@@ -110,9 +124,16 @@ pub fn inject(
 ) -> Result<Outcome, InjectError> {
     let settings = settings.of_pod(pod)?;
     if let Some(left) = left(pod, &settings)? {
+        if left == Left::Meshed {
+            check_captured(pod)?;
+        }
         return Ok(Outcome::Left(left));
     }
     check(pod)?;
+    check_captured(pod)?;
+    if settings.shape == Shape::Container && has_init_containers(pod) {
+        return Err(InjectError::Before);
+    }
     let mut injected = pod.clone();
     let spec = injected.get_mut("spec").ok_or(InjectError::Form("spec", "a map"))?;
     let mut probes = Probes::default();
@@ -246,22 +267,50 @@ fn check(pod: &Value) -> Result<(), InjectError> {
             return Err(InjectError::Volume(own));
         }
     }
-    let runs_as_proxy = |of: &Value| {
-        of.at(&["securityContext", "runAsUser"]).and_then(Value::number) == Some(PROXY_UID.into())
-    };
-    if runs_as_proxy(spec) {
+    if user(spec) == Some(PROXY_UID.into()) {
         return Err(InjectError::User("it".to_owned()));
     }
     for container in spec.list("initContainers").iter().chain(spec.list("containers")) {
-        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
-        if runs_as_proxy(container) {
-            return Err(InjectError::User(format!("its container {name}")));
-        }
         if let Some(port) = ports::taken(container) {
-            return Err(InjectError::Port { container: name, port });
+            return Err(InjectError::Port { container: name(container).to_owned(), port });
         }
     }
     Ok(())
+}
+
+/// Whether nothing of a pod that is captured would pass for what it is not, as far as it says so.
+/// The pod may have come with its proxy.
+fn check_captured(pod: &Value) -> Result<(), InjectError> {
+    let Some(spec) = pod.get("spec") else { return Ok(()) };
+    // Nothing is captured in a node's own network.
+    if matches!(spec.get("hostNetwork"), Some(Value::Bool(true))) {
+        return Ok(());
+    }
+    let containers = spec.list("initContainers").iter().chain(spec.list("containers"));
+    for container in containers.filter(|container| name(container) != CONTAINER) {
+        if user(container).or(user(spec)) == Some(PROXY_UID.into()) {
+            return Err(InjectError::User(format!("its container {}", name(container))));
+        }
+    }
+    let sysctls = spec.get("securityContext").map_or(&[][..], |context| context.list("sysctls"));
+    // Both are its name (sysctl.d(5)).
+    if sysctls.iter().any(|sysctl| name(sysctl).replace('/', ".") == RESERVED) {
+        return Err(InjectError::Reserved);
+    }
+    Ok(())
+}
+
+fn name(of: &Value) -> &str {
+    of.get("name").and_then(Value::text).unwrap_or_default()
+}
+
+/// The user that a pod or a container says it runs as.
+fn user(of: &Value) -> Option<i64> {
+    of.at(&["securityContext", "runAsUser"]).and_then(Value::number)
+}
+
+fn has_init_containers(pod: &Value) -> bool {
+    pod.get("spec").is_some_and(|spec| !spec.list("initContainers").is_empty())
 }
 
 /// Does something to every container that a probe may be of.

@@ -1,8 +1,10 @@
 //! Whether an object of the mesh may be stored: the checks of `leno analyze`, before it is too late.
 //!
-//! An object that is not understood is denied: nothing of it would hold. What is found beyond that is
-//! a warning, since objects may come in any order: a route may be stored before the service that it
-//! names. A route that attaches to no Service is none of the mesh's, and nothing is said of it.
+//! An object of ours that is not understood is denied: nothing of it would hold. One of the Gateway
+//! API is not ours to deny: another of its parents may be a gateway, which understands it, and its
+//! status says that we do not. What is found beyond that is a warning, since objects may come in any
+//! order: a route may be stored before the service that it names. A route that attaches to no Service is
+//! none of the mesh's, and nothing is said of it.
 
 use leno_analysis::analyze;
 use leno_resources::gateway::ParentRef;
@@ -11,6 +13,8 @@ use leno_resources::{Documents, Kind, Object, Problem, parse};
 use crate::review::{Answer, Review};
 use crate::value::Value;
 
+/// The group of the kinds that are ours.
+const GROUP: &str = "leno.dev";
 /// What an object whose name the API server makes is called until then.
 const UNNAMED: &str = "x";
 
@@ -30,7 +34,13 @@ pub fn judge(review: &Review, known: Vec<Object>) -> Answer {
         Ok(documents) => documents,
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(problem).collect();
-            return Answer::denied(lines.join("; "));
+            return if is_ours(object) {
+                Answer::denied(lines.join("; "))
+            } else {
+                let warned =
+                    |line: String| format!("{line}: the mesh does not take this object in");
+                Answer { warnings: lines.into_iter().map(warned).collect(), ..Answer::default() }
+            };
         }
     };
     Answer { warnings: findings(&documents, known), ..Answer::default() }
@@ -62,6 +72,12 @@ fn problem(problem: &Problem) -> String {
         "" => problem.reason.clone(),
         path => format!("{path}: {}", problem.reason),
     }
+}
+
+/// Whether nobody else reads objects of this kind.
+fn is_ours(object: &Value) -> bool {
+    let version = object.get("apiVersion").and_then(Value::text).unwrap_or_default();
+    version.split_once('/').is_some_and(|(group, _)| group == GROUP)
 }
 
 /// Routes are for gateways, too, and those may read fields that we do not.
@@ -175,8 +191,13 @@ mod tests {
         };
         assert_eq!(judged(&service, &good), Answer::default());
         let newer = json!([{"backendRefs": [], "invented": 1}]);
-        assert!(judged(&service, &newer).denied.unwrap().contains("invented"));
         let gateway = json!([{"name": "public"}]);
+        let both = json!([service[0], gateway[0]]);
+        for parents in [&service, &both] {
+            let answer = judged(parents, &newer);
+            assert_eq!(answer.denied, None, "a gateway may know the field");
+            assert!(answer.warnings[0].contains("invented: unknown field"), "{answer:?}");
+        }
         assert_eq!(judged(&gateway, &newer), Answer::default());
         let nowhere = json!([{"backendRefs": [{"name": "crat", "port": 80}]}]);
         let answer = judged(&service, &nowhere);

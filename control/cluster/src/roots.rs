@@ -164,7 +164,11 @@ impl Found {
     fn take(&mut self, event: Event, roots_pem: &str) {
         match event {
             Event::Namespace(event) => match event {
-                watcher::Event::Init => self.namespaces.clear(),
+                watcher::Event::Init => {
+                    // What is not listed yet is not missing.
+                    self.listed.0 = false;
+                    self.namespaces.clear();
+                }
                 watcher::Event::InitApply(one) | watcher::Event::Apply(one) => self.namespace(&one),
                 watcher::Event::Delete(one) => {
                     let name = one.metadata.name.unwrap_or_default();
@@ -173,7 +177,10 @@ impl Found {
                 watcher::Event::InitDone => self.listed.0 = true,
             },
             Event::Map(event) => match event {
-                watcher::Event::Init => self.maps.clear(),
+                watcher::Event::Init => {
+                    self.listed.1 = false;
+                    self.maps.clear();
+                }
                 watcher::Event::InitApply(one) | watcher::Event::Apply(one) => {
                     let said = one.data.as_ref().and_then(|data| data.get(KEY));
                     let good = said.is_some_and(|said| said == roots_pem);
@@ -204,5 +211,42 @@ impl Found {
         }
         let good = |name: &&String| self.maps.get(*name) == Some(&true);
         self.namespaces.iter().filter(|name| !good(name)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    use super::*;
+
+    #[test]
+    fn a_list_that_begins_anew_makes_nothing_due() {
+        let mut found = Found::default();
+        let map = ConfigMap {
+            metadata: ObjectMeta { namespace: Some("shop".to_owned()), ..ObjectMeta::default() },
+            data: Some(BTreeMap::from([(KEY.to_owned(), "roots".to_owned())])),
+            ..ConfigMap::default()
+        };
+        let namespace = Namespace {
+            metadata: ObjectMeta { name: Some("shop".to_owned()), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        let mut list = |again: bool| {
+            found.take(Event::Map(watcher::Event::Init), "roots");
+            assert_eq!(found.due(), [""; 0], "the maps are being listed");
+            if again {
+                found.take(Event::Map(watcher::Event::InitApply(map.clone())), "roots");
+            }
+            found.take(Event::Map(watcher::Event::InitDone), "roots");
+            found.take(Event::Namespace(watcher::Event::Init), "roots");
+            found.take(Event::Namespace(watcher::Event::InitApply(namespace.clone())), "roots");
+            assert_eq!(found.due(), [""; 0], "the namespaces are being listed");
+            found.take(Event::Namespace(watcher::Event::InitDone), "roots");
+            found.due()
+        };
+        assert_eq!(list(true), [""; 0]);
+        assert_eq!(list(true), [""; 0]);
+        assert_eq!(list(false), ["shop"]);
     }
 }
