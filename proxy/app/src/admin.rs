@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -13,16 +12,20 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
+mod places;
 pub(crate) mod probe;
 
 use crate::state::State;
+use places::Places;
 
 /// Most admin connections served at once; scrapes and probes need a handful.
-const MAX_CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 64;
+/// Most of them of one address: everybody may connect here, and what the kubelet asks decides whether
+/// containers live. It has an address of its own, and a connection for each probe under way.
+const MAX_OF_ADDRESS: usize = 16;
 /// Longest wait for a request's head, so that a stalled client frees its place.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest life of a connection. Without it, clients that do not read their answers, or ask again and
 /// again, could take all places for ever, and the next probe would find none.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
@@ -38,16 +41,20 @@ type Answer = Response<Full<Bytes>>;
 
 /// Serves until the runtime ends; runs on the control thread.
 pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new(MAX_CONNECTIONS, MAX_OF_ADDRESS);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, client)) => {
-                let state = Rc::clone(&state);
-                tokio::task::spawn_local(async move {
+                let Some(place) = places.take(client.ip()) else {
+                    tracing::debug!(%client, "admin connection closed: its address has many");
+                    continue;
+                };
+                let (number, state) = (place.number(), Rc::clone(&state));
+                let task = tokio::task::spawn_local(async move {
                     connection(stream, client, state).await;
                     drop(place);
                 });
+                places.held(number, task.abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "admin connection not accepted");

@@ -261,8 +261,7 @@ fn names(counts: &Counts) -> Vec<Measured> {
 
 /// What came of the kubelet's probes.
 fn probes(counts: [u64; 3]) -> impl Iterator<Item = Measured> {
-    const RESULTS: [&str; 3] =
-        [r#"result="success""#, r#"result="failure""#, r#"result="refused""#];
+    const RESULTS: [&str; 3] = [r#"result="success""#, r#"result="failure""#, r#"result="shared""#];
     RESULTS.into_iter().zip(counts).map(|(labels, value)| Measured {
         kind: Kind::Counter,
         name: "leno_probes",

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -277,4 +277,45 @@ fn what_injection_writes_is_read_and_what_is_no_probe_is_not() {
             .unwrap();
         assert_eq!(refused.status.code(), Some(64), "{wrong}: {refused:?}");
     }
+}
+
+#[test]
+fn who_stalls_and_who_asks_the_same_keeps_nobody_from_an_answer() {
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = application.local_addr().unwrap().port();
+    let probe = json!({"httpGet": {"path": "/"}, "port": port, "timeoutSeconds": 50});
+    let proxy = Proxy::start(&json!({"web/liveness": probe}));
+    let request = "GET /probe/web/liveness HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let mut callers: Vec<TcpStream> = (0..12)
+        .map(|_| {
+            let mut caller = TcpStream::connect(proxy.admin).unwrap();
+            caller.write_all(request.as_bytes()).unwrap();
+            caller
+        })
+        .collect();
+    let (mut asked, _) = application.accept().unwrap();
+    // All of the others' requests were read before this one's, which is answered all the same.
+    assert_eq!(proxy.page("/live").0, 200);
+    let mut more: Vec<TcpStream> = Vec::new();
+    until("connections of one address have an end", || {
+        let mut one = TcpStream::connect(proxy.admin).unwrap();
+        one.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let closed = matches!(one.read(&mut [0]), Ok(0))
+            || one.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+        more.push(one);
+        (closed && more.len() <= 20).then_some(())
+    });
+    drop(more);
+    asked.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+    for caller in &mut callers {
+        let mut answer = String::new();
+        caller.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    until("the callers shared one probe", || {
+        let metrics = proxy.page("/metrics").1;
+        metrics.contains("leno_probes_total{result=\"shared\"} 11").then_some(())
+    });
+    application.set_nonblocking(true).unwrap();
+    assert!(application.accept().is_err(), "the application was asked once");
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -17,7 +17,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use rustls::ClientConfig;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -27,8 +27,8 @@ mod tls;
 
 /// Most probes of one workload: three for each of its containers, which are few.
 const MAX_PROBES: usize = 256;
-/// Probes at once: the kubelet asks each once in a while, and not again before it has an answer.
-const AT_ONCE: usize = 16;
+/// How the kubelet's name begins; whoever says another is not passed on, for the answer may be shared.
+const KUBELET: &[u8] = b"kube-probe/";
 /// Longest wait for an application, whatever a probe says: an admin connection lasts for 60 s.
 const MAX_TIMEOUT: Duration = Duration::from_secs(50);
 
@@ -39,16 +39,23 @@ pub(crate) struct Probes(Arc<Known>);
 #[derive(Debug)]
 struct Known {
     probes: BTreeMap<String, Probe>,
-    places: Semaphore,
+    /// What is being asked, one question for all who want to know: no more than there are probes and
+    /// addresses of the workload.
+    under_way: Mutex<BTreeMap<Question, Arc<OnceCell<Told>>>>,
     counts: Counts,
 }
+
+/// A probe and the address that it is of.
+type Question = (String, IpAddr);
+/// The status for the kubelet with the reason.
+type Told = (StatusCode, String);
 
 /// What came of probes.
 #[derive(Debug, Default)]
 struct Counts {
     success: AtomicU64,
     failure: AtomicU64,
-    refused: AtomicU64,
+    shared: AtomicU64,
 }
 
 /// One of them.
@@ -72,8 +79,8 @@ enum Handler {
 
 impl Default for Known {
     fn default() -> Self {
-        let counts = Counts::default();
-        Self { probes: BTreeMap::new(), places: Semaphore::new(AT_ONCE), counts }
+        let (under_way, counts) = (Mutex::default(), Counts::default());
+        Self { probes: BTreeMap::new(), under_way, counts }
     }
 }
 
@@ -125,34 +132,57 @@ impl Probes {
         path: &str,
         address: IpAddr,
         agent: Option<&HeaderValue>,
-    ) -> (StatusCode, String) {
+    ) -> Told {
         let known = &*self.0;
         let Some(probe) = known.probes.get(path) else {
             return (StatusCode::NOT_FOUND, "there is no such probe\n".to_owned());
         };
-        let Ok(_place) = known.places.try_acquire() else {
-            known.counts.refused.fetch_add(1, Ordering::Relaxed);
-            let reason = format!("{AT_ONCE} probes are under way already\n");
-            return (StatusCode::SERVICE_UNAVAILABLE, reason);
-        };
+        let question = (path.to_owned(), address.to_canonical());
+        let cell = Arc::clone(known.under_way().entry(question.clone()).or_default());
+        let mut first = false;
+        // Where whoever asks goes away, the next of those who wait asks.
+        let told = cell.get_or_init(|| {
+            first = true;
+            let agent = agent.filter(|agent| agent.as_bytes().starts_with(KUBELET));
+            known.ask(probe, address, agent)
+        });
+        let told = told.await.clone();
+        if !first {
+            known.counts.shared.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut under_way = known.under_way();
+        if under_way.get(&question).is_some_and(|other| Arc::ptr_eq(other, &cell)) {
+            under_way.remove(&question);
+        }
+        told
+    }
+
+    /// Probes that succeeded, that failed, and that were answered by one under way.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        let Counts { success, failure, shared } = &self.0.counts;
+        [success, failure, shared].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Known {
+    /// Nobody panics while holding it.
+    fn under_way(&self) -> MutexGuard<'_, BTreeMap<Question, Arc<OnceCell<Told>>>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn ask(&self, probe: &Probe, address: IpAddr, agent: Option<&HeaderValue>) -> Told {
         let asked = timeout(probe.timeout, ask::ask(probe, address, agent)).await;
         let asked = asked.unwrap_or_else(|_| Err(Failed::Silent(probe.timeout)));
         match asked {
             Ok(answer) => {
-                known.counts.success.fetch_add(1, Ordering::Relaxed);
+                self.counts.success.fetch_add(1, Ordering::Relaxed);
                 (StatusCode::OK, format!("{answer}\n"))
             }
             Err(failed) => {
-                known.counts.failure.fetch_add(1, Ordering::Relaxed);
+                self.counts.failure.fetch_add(1, Ordering::Relaxed);
                 (StatusCode::SERVICE_UNAVAILABLE, format!("{failed}\n"))
             }
         }
-    }
-
-    /// Probes that succeeded, that failed, and that were too many.
-    pub(crate) fn counts(&self) -> [u64; 3] {
-        let Counts { success, failure, refused } = &self.0.counts;
-        [success, failure, refused].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
