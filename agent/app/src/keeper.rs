@@ -249,7 +249,10 @@ impl Keeper {
             }
             Err(failed) => {
                 self.count(failed);
-                tracing::error!(pod = full, "cannot be captured: {failed}");
+                // One that runs is tried again and again: who does that tells of what is new.
+                if origin == Origin::Cni {
+                    tracing::error!(pod = full, "cannot be captured: {failed}");
+                }
             }
         }
         done

@@ -21,6 +21,7 @@ mod keeper;
 mod metrics;
 mod pod;
 mod record;
+mod retry;
 mod run;
 mod server;
 

@@ -1,8 +1,8 @@
 //! The parts put together.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use leno_capture::Report;
@@ -16,9 +16,10 @@ use crate::follow::{Cluster, Pods};
 use crate::host::Host;
 use crate::install::{self, Installation};
 use crate::keeper::Keeper;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, lock};
 use crate::pod::Pod;
 use crate::record::Records;
+use crate::retry::Retry;
 use crate::server;
 
 /// How often all pods of the node are looked at, besides when one changes: what ended without a word
@@ -79,6 +80,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
 async fn reconcile(mut changed: mpsc::Receiver<Pod>, cluster: Cluster, keeper: Arc<Keeper>) {
     let mut round = tokio::time::interval(ROUND);
     round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let retry = Arc::new(Mutex::new(Retry::default()));
     loop {
         let pods = tokio::select! {
             pod = changed.recv() => match pod {
@@ -88,17 +90,35 @@ async fn reconcile(mut changed: mpsc::Receiver<Pod>, cluster: Cluster, keeper: A
             _ = round.tick() => {
                 let keeper = Arc::clone(&keeper);
                 let _ended = tokio::task::spawn_blocking(move || keeper.prune()).await;
-                cluster.pods.all()
+                let pods = cluster.pods.all();
+                lock(&retry).retain(|uid| pods.iter().any(|pod| pod.uid == uid));
+                pods
             }
         };
-        let keeper = Arc::clone(&keeper);
+        let (keeper, retry) = (Arc::clone(&keeper), Arc::clone(&retry));
         let work = move || {
             for pod in pods {
-                // It says itself why it failed; the next round tries again.
-                let _failed = keeper.reconcile(&pod);
+                reconcile_one(&keeper, &retry, &pod);
             }
         };
         let _ended = tokio::task::spawn_blocking(work).await;
+    }
+}
+
+/// Looks at a pod, unless it failed before and its time has not come.
+fn reconcile_one(keeper: &Keeper, retry: &Mutex<Retry>, pod: &Pod) {
+    if !lock(retry).is_due(&pod.uid, Instant::now()) {
+        return;
+    }
+    match keeper.reconcile(pod) {
+        Ok(()) => lock(retry).done(&pod.uid),
+        Err(failed) => {
+            let is_new = lock(retry).failed(&pod.uid, failed.to_string(), Instant::now());
+            if is_new {
+                let pod = format!("{}/{}", pod.namespace, pod.name);
+                tracing::error!(pod, "cannot be captured, tried again: {failed}");
+            }
+        }
     }
 }
 
