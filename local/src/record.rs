@@ -356,14 +356,20 @@ fn remove_made(made: &[Made]) -> Result<()> {
         let owners = leno_capture::prune(|owner| !captured.contains(&owner))?;
         tracing::debug!(?owners, "released");
     }
+    // One that stays is no reason to leave the others.
+    let mut first = Ok(());
     for thing in made {
-        match thing {
-            Made::Uplink(way) => uplink::remove(way)?,
-            Made::Netns(name) => netns::remove(name)?,
-            _ => {}
-        }
+        first = first.and(remove_network(thing));
     }
-    Ok(())
+    first
+}
+
+fn remove_network(thing: &Made) -> Result<()> {
+    match thing {
+        Made::Uplink(way) => uplink::remove(way),
+        Made::Netns(name) => netns::remove(name),
+        _ => Ok(()),
+    }
 }
 
 impl Made {

@@ -9,10 +9,12 @@
 //! ```
 //!
 //! Outside of the mesh's own namespaces it makes that interface and one nftables table of the same name, and
-//! switches `net.ipv4.ip_forward` on where it is off. All of it is taken back at the end; forwarding by the
-//! last mesh that needs it. IPv6 goes out only where the machine forwards it already: to switch that on
-//! would have the kernel pass over the router advertisements that the machine's own address may come from.
+//! switches `net.ipv4.ip_forward` on where it is off. All of it is taken back at the end; forwarding, with what
+//! the kernel changes beside it, by the last mesh that needs it. IPv6 goes out only where the machine forwards
+//! it already: to switch that on would have the kernel pass over the router advertisements that the machine's
+//! own address may come from.
 
+mod forwarding;
 mod home;
 mod machine;
 
@@ -33,8 +35,11 @@ use crate::layout;
 use crate::network::{Switch, link_index};
 use crate::record::{self, Made, Record};
 
+use forwarding::Before;
 use home::Home;
 
+/// How the interface and the table on the machine begin; eight hexadecimal digits follow.
+const PREFIX: &str = "leno-";
 /// The interface's name in the namespace of the switch.
 const INTERFACE: &str = "uplink";
 /// Where the pairs' addresses are from: link-local (RFC 3927), so that no route of the machine leads there.
@@ -53,8 +58,8 @@ pub struct Uplink {
     name: String,
     /// That namespace.
     home: Home,
-    /// Forwarding was off before the first mesh that needed it, and is off again after the last.
-    was_off: bool,
+    /// What the first mesh that needed forwarding found where it was off; the last puts it back.
+    before: Option<Before>,
 }
 
 /// What a mesh should know of its way out.
@@ -87,28 +92,33 @@ struct Ends {
 /// first.
 ///
 /// # Errors
-/// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, or when forwarding
-/// cannot be switched on.
+/// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, when somebody else
+/// has an interface or a table of this name, or when forwarding cannot be switched on.
 pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Way> {
     let _turn = turn()?;
     let home = Home::of_thread()?;
     let name = name_of(mesh);
-    let others = record::uplinks(&name);
-    let is_on = machine::forwards()?;
-    let was_off = !is_on || others.iter().any(|other| other.home == home && other.was_off);
-    let ipv6 = machine::forwards_ipv6() && machine::has_ipv6_route();
-    record.add(Made::Uplink(Uplink { name: name.clone(), home, was_off }))?;
     let opened = rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into());
     let (connection, near, _) = opened?;
     let connection = tokio::spawn(connection);
+    // What is there already is not this mesh's, whose record tells no more of it: two containers may share a
+    // network and not their files. It must not be in the record when this fails.
+    let tables = machine::tables().await?;
+    if tables.contains(&name) || link_index(&near, &name).await.is_ok() {
+        return Err(taken(mesh, &name));
+    }
+    let before = match forwarding::is_on()? {
+        false => Some(Before::read()?),
+        true => inherited(&name, home, &tables),
+    };
+    let ipv6 = machine::forwards_ipv6() && machine::has_ipv6_route();
+    record.add(Made::Uplink(Uplink { name: name.clone(), home, before }))?;
     let laid = lay(switch, &near, (&name, mesh), ipv6).await;
     connection.abort();
     let ends = laid?;
     machine::nft(Some(switch.netns()), &inside_rules()).await?;
     machine::nft(None, &outside_rules(&name, &ends)).await?;
-    if !is_on {
-        machine::forward(true)?;
-    }
+    forwarding::switch_on()?;
     let mut notes = vec![format!("workloads reach what is outside through interface {name}")];
     notes.extend(machine::firewall().await.map(|chain| refused_by(&chain, &name)));
     if machine::has_ipv6_route() && !ipv6 {
@@ -119,30 +129,60 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Wa
     Ok(Way { ipv6, notes })
 }
 
-/// Takes a way out back. That it is gone, or its namespace, is not an error.
+/// What another mesh found before it switched forwarding on, so that whichever ends last knows it.
+fn inherited(name: &str, home: Home, tables: &BTreeSet<String>) -> Option<Before> {
+    let others = record::uplinks(name).into_iter();
+    let mut here = others.filter(|other| other.home == home && tables.contains(&other.name));
+    here.find_map(|other| other.before)
+}
+
+fn taken(mesh: &str, name: &str) -> Error {
+    Error::Refused(format!(
+        "interface or table {name} is there already: a mesh of the name {mesh:?} has its way out by it, in \
+         another container that shares this network; give this one another name with --name. If nobody has: \
+         nft delete table inet {name}; ip link delete {name}"
+    ))
+}
+
+/// Takes a way out back. That it is gone, or its namespace, is not an error. What can be taken back is, also
+/// where something cannot.
 ///
 /// # Errors
-/// When the kernel or `nft` refuses.
+/// When the kernel or `nft` refuses; the first reason.
 pub fn remove(uplink: &Uplink) -> Result<()> {
     let _turn = turn()?;
-    let others = record::uplinks(&uplink.name);
-    let is_last = !others.iter().any(|other| other.home == uplink.home);
-    let Uplink { name, was_off, .. } = uplink;
     let work = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.attempt(|| "cannot start the runtime".to_owned())?;
         runtime.block_on(async {
-            // The table is last made and last removed: without it, nothing here is this mesh's doing.
-            if machine::has_table(name).await? {
-                if *was_off && is_last {
-                    machine::forward(false)?;
-                }
-                machine::nft(None, &format!("delete table inet {name}\n")).await?;
-            }
-            unlink(name).await
+            let closed = close(uplink).await;
+            closed.and(unlink(&uplink.name).await)
         })
     };
     uplink.home.within(work).map(|_found| ())
+}
+
+/// Puts forwarding back, then removes the table, which is last made: without it nothing of forwarding is this
+/// mesh's doing.
+async fn close(uplink: &Uplink) -> Result<()> {
+    let tables = match machine::tables().await {
+        Ok(tables) => tables,
+        // It was there when the table was made, if it ever was.
+        Err(error) if machine::is_missing(&error) => {
+            tracing::warn!(table = uplink.name, "{}", error.chain());
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    if !tables.contains(&uplink.name) {
+        return Ok(());
+    }
+    // Tables come and go in turns and records do not, so they say who else is here.
+    let is_last = !tables.iter().any(|table| *table != uplink.name && is_ours(table));
+    if is_last && let Some(before) = &uplink.before {
+        before.restore()?;
+    }
+    machine::nft(None, &format!("delete table inet {}\n", uplink.name)).await
 }
 
 /// Meshes take turns in looking for what is free and in who is last. Released when it is dropped, and with the
@@ -157,7 +197,13 @@ fn turn() -> Result<Flock<File>> {
 /// Names of interfaces have at most 15 characters, those of meshes more. The same mesh has the same always,
 /// so that a firewall can name it.
 fn name_of(mesh: &str) -> String {
-    format!("leno-{:08x}", digest(mesh))
+    format!("{PREFIX}{:08x}", digest(mesh))
+}
+
+/// Whether a table's name is one of [`name_of`].
+fn is_ours(table: &str) -> bool {
+    let digits = table.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// FNV-1a.
@@ -306,6 +352,8 @@ mod tests {
         assert!(name_of(&long).len() <= 15);
         assert_ne!(name_of(&long), name_of(other));
         assert_eq!(name_of("default"), name_of(other));
+        assert!(is_ours(&name_of(other)));
+        assert!(!is_ours("leno-capture") && !is_ours("filter"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! What is asked and changed of the machine: forwarding, and its nftables rules.
+//! What is asked and changed of the machine: its nftables rules, and whether it forwards IPv6.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::process::{Output, Stdio};
@@ -14,27 +15,14 @@ use crate::netns::Netns;
 
 /// Longest that `nft` may take: a thousand times what it does.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Whether the machine passes packets on.
-const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+/// Whether the machine passes packets of IPv6 on.
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 /// The calling thread's routes, one a line.
 const ROUTES_V6: &str = "/proc/thread-self/net/ipv6_route";
 
-/// Whether IPv4 is forwarded.
-pub(super) fn forwards() -> Result<bool> {
-    let text = fs::read_to_string(FORWARDING).attempt(|| format!("cannot read {FORWARDING}"))?;
-    Ok(text.trim() != "0")
-}
-
-/// Whether IPv6 is.
+/// Whether IPv6 is forwarded.
 pub(super) fn forwards_ipv6() -> bool {
     fs::read_to_string(FORWARDING_V6).is_ok_and(|text| text.trim() != "0")
-}
-
-/// Has IPv4 forwarded, or not any more.
-pub(super) fn forward(on: bool) -> Result<()> {
-    let value = if on { "1" } else { "0" };
-    fs::write(FORWARDING, value).attempt(|| format!("cannot write {value} to {FORWARDING}"))
 }
 
 /// Whether a default route of IPv6 leads out.
@@ -62,14 +50,20 @@ pub(super) async fn nft(inside: Option<&Netns>, rules: &str) -> Result<()> {
     }
 }
 
-/// Whether there is a table of this name.
-pub(super) async fn has_table(name: &str) -> Result<bool> {
+/// The names of the tables of family `inet`.
+pub(super) async fn tables() -> Result<BTreeSet<String>> {
     let listed = run(None, &["list", "tables", "inet"], "").await?;
     if !listed.status.success() {
         return Err(Error::Refused(format!("nft lists no tables: {}", said(&listed))));
     }
     let text = String::from_utf8_lossy(&listed.stdout);
-    Ok(text.lines().any(|line| line.trim() == format!("table inet {name}")))
+    let names = text.lines().filter_map(|line| line.trim().strip_prefix("table inet "));
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Whether it failed because there is no `nft`.
+pub(super) fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::Os { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 /// A chain that drops what is forwarded. Best effort: not every firewall can be seen so.
@@ -102,12 +96,14 @@ async fn run(inside: Option<&Netns>, words: &[&str], stdin: &str) -> Result<Outp
         let _context = runtime.enter();
         let mut nft = Command::new("nft");
         nft.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        nft.kill_on_drop(true).spawn().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::Refused(
-                "the way out of a mesh needs `nft`: install nftables, or leave --uplink out"
-                    .to_owned(),
-            ),
-            _ => Error::Os { what: "cannot run nft".to_owned(), source },
+        nft.kill_on_drop(true).spawn().map_err(|source| {
+            let what = match source.kind() {
+                io::ErrorKind::NotFound => {
+                    "the way out of a mesh needs `nft`: install nftables, or leave --uplink out"
+                }
+                _ => "cannot run nft",
+            };
+            Error::Os { what: what.to_owned(), source }
         })
     };
     let mut nft = match inside {

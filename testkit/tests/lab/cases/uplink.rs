@@ -1,12 +1,14 @@
 //! The way out of the machine: `leno up --uplink` on a machine that a namespace plays.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::resolver::{Resolver, Says};
-use leno_testkit::{netns, wait};
+use leno_testkit::{binaries, command, netns, wait};
 use nix::sys::signal::Signal;
 
 use super::{Case, alone};
@@ -16,6 +18,8 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(workloads_reach_what_the_machine_does),
         alone!(the_last_mesh_puts_the_machine_back),
+        alone!(meshes_that_end_together_put_the_machine_back),
+        alone!(a_start_that_fails_leaves_nothing_and_takes_nothing),
         alone!(what_no_route_leads_to_names_the_remedy),
     ]
 }
@@ -26,6 +30,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 const HOST: &str = "far.example";
 /// Requests where one must do.
 const MANY: u32 = 20;
+
+/// Whether the machine lets others change its routes.
+const REDIRECTS: &str = "/proc/sys/net/ipv4/conf/all/accept_redirects";
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -58,6 +65,8 @@ impl World {
         outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:80", "--name", "outside"])?;
         let resolver = netns::inside(&netns::path(machine.name()), Resolver::start)?;
         resolver.set(HOST, Says::Addresses(vec![Outside::FAR.parse()?], 1));
+        // What the kernel would set when forwarding goes off.
+        machine.says(&["sh", "-c", &format!("echo 0 > {REDIRECTS}")])?;
         Ok(World { outside, machine, resolver })
     }
 
@@ -87,7 +96,17 @@ impl World {
         let made = self.made()?;
         ensure!(made.is_empty(), "left on the machine: {made}");
         ensure!(!self.forwards()?, "the machine still forwards");
+        let redirects = self.machine.says(&["cat", REDIRECTS])?;
+        ensure!(redirects.trim() == "0", "the machine listens to redirects, as it did not before");
         Ok(())
+    }
+
+    /// Runs `leno` on the machine, for the mesh of this name, and finds no other program.
+    fn alone(&self, name: &str, words: &[&str]) -> Result<std::process::Output> {
+        let mut leno = Command::new(binaries::ours("leno")?);
+        leno.arg(words[0]).args(["--name", name]).args(&words[1..]).env("PATH", "/nonexistent");
+        let run = || command::run(&mut leno, LIMIT);
+        netns::inside(&netns::path(self.machine.name()), run)
     }
 }
 
@@ -162,6 +181,61 @@ fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
     world.is_as_before()?;
     let remains = second.remains()?;
     ensure!(remains.is_empty(), "left behind: {}", remains.join(", "));
+    Ok(())
+}
+
+/// Both at once, and one beside another that has come as far as its table and not to its record.
+fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()> {
+    let world = World::new()?;
+    let (first, second) = (world.up(capture, true)?, world.up(capture, true)?);
+    let ended = std::thread::scope(|scope| {
+        let first = scope.spawn(|| first.end());
+        (second.end(), first.join())
+    });
+    ended.0?;
+    ended.1.map_err(|_| anyhow!("a thread panicked"))??;
+    world.is_as_before()?;
+    let first = world.up(capture, true)?;
+    let table = world.made()?;
+    let table = table.lines().find_map(|line| line.strip_prefix("table inet ").map(str::to_owned));
+    let table = table.context("there is no table")?;
+    let second = world.up(capture, true)?;
+    first.kill(Piece::Owner, Signal::SIGKILL)?;
+    world.machine.says(&["nft", "delete", "table", "inet", &table])?;
+    second.end()?;
+    ensure!(!world.forwards()?, "a record alone keeps forwarding on");
+    first.clean_up()?;
+    world.is_as_before()
+}
+
+/// Without `nft`, and where another mesh of the same name has its way out.
+fn a_start_that_fails_leaves_nothing_and_takes_nothing(capture: Capture) -> Result<()> {
+    let world = World::new()?;
+    let lab = world.up(capture, true)?;
+    let link = world.made()?;
+    let link = link.lines().find_map(|line| line.strip_prefix("table inet ").map(str::to_owned));
+    let link = link.context("there is no table")?;
+    lab.end()?;
+    world.is_as_before()?;
+    let file = lab.directory().join("mesh.yaml");
+    let up = ["up", "--capture", capture.name(), "--uplink", file.to_str().context("no UTF-8")?];
+    let own = Path::new("/run/leno").join(lab.name());
+    let said = world.alone(lab.name(), &up)?;
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    ensure!(!said.status.success() && text.contains("install nftables"), "{text}");
+    ensure!(!own.exists(), "the name of the mesh is held: {text}");
+    let said = world.alone(lab.name(), &["cleanup"])?;
+    ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+
+    world.machine.says(&["ip", "link", "add", &link, "type", "bridge"])?;
+    let mut leno = lab.leno("up");
+    leno.args(&up[1..]);
+    let again =
+        netns::inside(&netns::path(world.machine.name()), || command::run(&mut leno, LIMIT))?;
+    let text = String::from_utf8_lossy(&again.stderr).into_owned();
+    ensure!(!again.status.success() && text.contains("is there already"), "{text}");
+    ensure!(world.made()?.contains(&link), "what was there is gone: {text}");
+    ensure!(!own.exists(), "the name of the mesh is held: {text}");
     Ok(())
 }
 
