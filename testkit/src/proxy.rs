@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub struct Proxy {
     address: SocketAddr,
     admin: SocketAddr,
     child: Child,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Proxy {
@@ -46,31 +47,43 @@ impl Proxy {
     /// Starts it with documents of the caller's own, made of the addresses where it is to accept and
     /// where its admin server is to listen, and waits until it accepts.
     pub fn start_with(documents: impl Fn(SocketAddr, SocketAddr) -> String) -> Result<Self> {
+        Self::start_logging("off", documents)
+    }
+
+    /// The same with an access log in this form, `text` or `json`; see [`Self::log`].
+    pub fn start_logging(
+        form: &str,
+        documents: impl Fn(SocketAddr, SocketAddr) -> String,
+    ) -> Result<Self> {
         for _ in 1..START_ATTEMPTS {
-            match Self::start_once(&documents) {
+            match Self::start_once(form, &documents) {
                 Err(error) if error.to_string().contains(TAKEN) => {}
                 outcome => return outcome,
             }
         }
-        Self::start_once(&documents)
+        Self::start_once(form, &documents)
     }
 
-    fn start_once(documents: &impl Fn(SocketAddr, SocketAddr) -> String) -> Result<Self> {
+    fn start_once(
+        form: &str,
+        documents: &impl Fn(SocketAddr, SocketAddr) -> String,
+    ) -> Result<Self> {
         let binary = binaries::ours("leno-proxy")?;
         let directory = tempfile::tempdir()?;
         let (address, admin) = (free_address()?, free_address()?);
         let file = directory.path().join("proxy.yaml");
         fs::write(&file, documents(address, admin))?;
-        let log = directory.path().join("log");
+        let log = log_of(&directory);
         let child = Command::new(binary)
             .arg("--static")
             .arg(&file)
+            .args(["--access-log", form])
             .stdin(Stdio::null())
             .stdout(fs::File::create(&log)?)
             .stderr(fs::File::options().append(true).open(&log)?)
             .spawn()
             .context("cannot start leno-proxy")?;
-        let mut proxy = Proxy { address, admin, child, _directory: directory };
+        let mut proxy = Proxy { address, admin, child, directory };
         wait::until("leno-proxy to listen", START_LIMIT, || {
             if let Some(status) = proxy.child.try_wait()? {
                 bail!("leno-proxy ended ({status}): {}", fs::read_to_string(&log)?);
@@ -92,6 +105,11 @@ impl Proxy {
         self.admin
     }
 
+    /// What it has printed so far, the access log among it.
+    pub fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(log_of(&self.directory))?)
+    }
+
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -105,6 +123,10 @@ impl Drop for Proxy {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn log_of(directory: &TempDir) -> PathBuf {
+    directory.path().join("log")
 }
 
 /// A free port of 127.0.0.1, for programs that cannot choose one themselves; should another

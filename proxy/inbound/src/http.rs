@@ -1,7 +1,6 @@
 //! Connections that carry HTTP, of either version, request by request to the application.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use leno_http::{
     After, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, grpc_status_of,
@@ -41,10 +40,7 @@ pub(crate) async fn serve_http1<S: Io>(
         let _busy = shared.parts.activity.enter();
         forward(shared, application, (edge, key), (client, request)).await
     };
-    let refused = |status, cause| {
-        edge.error(cause);
-        edge.request(status, Duration::ZERO);
-    };
+    let refused = |status, cause| shared.parts.registry.unreadable(edge, status, cause);
     leno_http::serve(client, &shared.parts.limits, forward, refused).await;
 }
 

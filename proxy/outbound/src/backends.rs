@@ -403,7 +403,7 @@ impl Remote {
 }
 
 /// The same where every endpoint has an address.
-const fn cause(reason: NoPick) -> &'static str {
+pub(crate) const fn cause(reason: NoPick) -> &'static str {
     match reason {
         NoPick::Empty => "no-endpoints",
         NoPick::Excluded => "endpoints-tried",

@@ -17,6 +17,9 @@ use crate::external::{Outside, UNREACHABLE, with_remedy};
 /// side of a handshake is over before the server has seen it, so the refusal comes with the first read.
 pub(crate) const REFUSED_BY_SERVER: &str = "refused-by-server";
 
+/// The same: no connection to the endpoint, for a reason that has no name of its own.
+pub(crate) const CONNECT_FAILED: &str = "connect-failed";
+
 /// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
@@ -39,7 +42,7 @@ impl OpenError {
             Self::Connect(ConnectError::Refused(_)) => "connect-refused",
             Self::Connect(ConnectError::Timeout(..)) => "connect-timeout",
             Self::Connect(ConnectError::Unreachable(..)) => UNREACHABLE,
-            Self::Connect(_) => "connect-failed",
+            Self::Connect(_) => CONNECT_FAILED,
             Self::Handshake(..) => "tls-handshake-failed",
             Self::Outside(_, _, error) => error.outside_cause(),
             Self::Origination(OriginationError::Roots(_)) => "external-authorities-missing",

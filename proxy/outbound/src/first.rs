@@ -19,8 +19,8 @@ use crate::Shared;
 use crate::backends::Backends;
 use crate::destination::Destination;
 use crate::http;
-use crate::opaque::{Attempts, Opened, Tls};
-use crate::streams;
+use crate::opaque::{self, Attempts, Opened, Tls};
+use crate::streams::{self, CLIENT_SILENT};
 
 /// How long a client may stay silent before the endpoint is asked too. A client that speaks first
 /// mostly sends with or right after the handshake.
@@ -53,7 +53,12 @@ pub(crate) async fn serve(
                 Ok(Ok(_)) => {
                     by_first_bytes(shared, destination, backends, (first, client), None).await;
                 }
-                _ => client.abort(),
+                Ok(Err(_)) => client.abort(),
+                Err(_silent) => {
+                    let said = (destination.original(), &Tls::default(), first.len());
+                    opaque::refused(shared, backends, said, CLIENT_SILENT);
+                    client.abort();
+                }
             }
         }
         Err(_silent) => race(shared, destination, backends, client).await,

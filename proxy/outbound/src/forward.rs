@@ -26,6 +26,7 @@ use crate::policy::{EndpointPolicy, Plan, RequestPolicy};
 use crate::request::{Hedgeable, Request};
 use crate::routes::{Applied, Decision, MeshAnswer, Routes};
 use crate::server::{self, GetError, Server};
+use crate::streams::BACKEND_GONE;
 use sending::Sending;
 
 /// Most endpoints tried for one request, and most tries in all.
@@ -38,11 +39,17 @@ const APPLICATION_UNREACHABLE: &[u8] = b"application-unreachable";
 /// gRPC's UNAVAILABLE: what such an error is to a gRPC client.
 const GRPC_UNAVAILABLE: &[u8] = b"14";
 
+/// Said in `leno-error` when what was called does not exist any more.
+pub(crate) const DESTINATION_GONE: &str = "destination-gone";
+
+/// Said when no response began within the time that policy gives; [`leno_http`] names it.
+pub(crate) const RESPONSE_TIMEOUT: &str = "response-timeout";
+
 /// Said in `leno-error` when policy answers a request itself.
-const FAULT_ABORT: &str = "fault-abort";
+pub(crate) const FAULT_ABORT: &str = "fault-abort";
 
 /// Said when as many requests are under way and wait as policy allows.
-const OVERLOADED: &str = "overloaded";
+pub(crate) const OVERLOADED: &str = "overloaded";
 
 /// gRPC's DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
@@ -102,7 +109,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         Route::Direct if !shared.egress.allows(destination.original()) => {
             return Forwarded::Answered(egress::denied(shared, destination.original(), request));
         }
-        _ => return Forwarded::Failed(503, "destination-gone"),
+        _ => return Forwarded::Failed(503, DESTINATION_GONE),
     };
     let head = request.view();
     let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
@@ -155,7 +162,7 @@ async fn follow<R: Request>(
     mirror::send(shared, &applied, request).await;
     match target.route().await {
         Route::Backends(backends) => Ok((backends, applied)),
-        _ => Err(MeshAnswer::error(500, "backend-gone")),
+        _ => Err(MeshAnswer::error(500, BACKEND_GONE)),
     }
 }
 
@@ -489,7 +496,7 @@ fn refused(failure: &Failure, server: &Server) -> bool {
 /// What a gRPC client is told of an error of ours.
 pub(crate) fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     match (status, cause) {
-        (504, Some("deadline" | "response-timeout")) => GRPC_DEADLINE_EXCEEDED,
+        (504, Some("deadline" | RESPONSE_TIMEOUT)) => GRPC_DEADLINE_EXCEEDED,
         _ => grpc_status_of(status),
     }
 }

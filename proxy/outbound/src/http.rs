@@ -1,7 +1,6 @@
 //! Connections that carry HTTP, of either version: every request is forwarded by itself.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use leno_http::{Call, Conn, RequestHead, serve_streams};
 use tokio::net::TcpStream;
@@ -28,19 +27,14 @@ pub(crate) async fn serve_http1(
             Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
         }
     };
-    let refused = |status, cause| {
-        match destination.route_now() {
-            Route::Backends(backends) => {
-                backends.nobody().error(cause);
-                backends.nobody().request(status, Duration::ZERO);
-            }
-            // Refused by policy, and no request either.
-            Route::Direct => {
-                let edge = shared.registry.edge(&shared.outside());
-                edge.error(cause);
-                edge.request(status, Duration::ZERO);
-            }
-            _ => {}
+    let refused = |status, cause| match destination.route_now() {
+        Route::Backends(backends) => {
+            shared.registry.unreadable(backends.nobody(), status, cause);
+        }
+        // Refused by policy, and no request either; or the address has become another's meanwhile.
+        _ => {
+            let edge = shared.registry.edge(&shared.outside());
+            shared.registry.unreadable(&edge, status, cause);
         }
     };
     leno_http::serve(client, &shared.limits, forward, refused).await;

@@ -14,6 +14,8 @@
 //! endpoints behind it, with their pools).
 
 mod backends;
+#[cfg(test)]
+mod causes;
 mod connect;
 mod destination;
 mod egress;

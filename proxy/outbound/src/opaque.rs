@@ -1,12 +1,13 @@
 //! Connections relayed as bytes.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_balance::Pick;
-use leno_telemetry::Relay;
+use leno_telemetry::{Edge, Relay};
 use leno_tls::{Alpn, Channel, refused_by_server};
 use leno_transport::{
     CONNECT_TIMEOUT, Detected, Ended, Prefixed, RELAY_IDLE, Relayed, Side, Stream, detect,
@@ -17,12 +18,17 @@ use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::backends::{Backends, Remote};
-use crate::connect::{OpenError, REFUSED_BY_SERVER, open as open_channel, to_own_application};
+use crate::connect::{
+    CONNECT_FAILED, OpenError, REFUSED_BY_SERVER, open as open_channel, to_own_application,
+};
 use crate::first::tls_of;
 use crate::greeting::{Greeting, greet};
 
 /// Counted where policy ends a connection.
-const STREAM_TIMEOUT: &str = "stream-timeout";
+pub(crate) const STREAM_TIMEOUT: &str = "stream-timeout";
+
+/// Counted where a server ends before it has said anything, and bytes of the client's are with it.
+pub(crate) const SERVER_SILENT: &str = "server-silent";
 
 /// Most endpoints tried for one connection.
 const MAX_TRIES: usize = 3;
@@ -44,6 +50,8 @@ pub(crate) struct Attempts<'a> {
     original: SocketAddr,
     tls: Tls,
     tried: SmallVec<[SocketAddr; MAX_TRIES]>,
+    /// Why the last of them was left out; counted.
+    last: Option<(Rc<Edge>, &'static str)>,
 }
 
 /// A connection to an endpoint that has not said anything yet.
@@ -113,6 +121,31 @@ fn relay_of<'a>(
     }
 }
 
+/// Counts and logs a connection that is refused before an endpoint is chosen, with the bytes that its client
+/// has said.
+pub(crate) fn refused(
+    shared: &Shared,
+    backends: &Backends,
+    (target, tls, said): (SocketAddr, &Tls, usize),
+    cause: &'static str,
+) {
+    let edge = backends.nobody();
+    edge.error(cause);
+    shared.registry.relayed(edge.labels(), &unserved(target, tls, said, cause));
+}
+
+/// A connection that came to nothing.
+fn unserved<'a>(target: SocketAddr, tls: &'a Tls, said: usize, cause: &'static str) -> Relay<'a> {
+    Relay {
+        target,
+        tls: tls.is_tls,
+        server_name: tls.server_name.as_deref(),
+        bytes: (said as u64, 0),
+        duration: Duration::ZERO,
+        error: Some(cause),
+    }
+}
+
 /// To an address of this very workload.
 pub(crate) async fn own(shared: &Shared, original: SocketAddr, mut client: TcpStream) {
     match to_own_application(original).await {
@@ -142,19 +175,26 @@ pub(crate) async fn relay(
 
 impl<'a> Attempts<'a> {
     pub(crate) fn new(shared: &'a Shared, backends: &'a Backends, original: SocketAddr) -> Self {
-        Self { shared, backends, original, tls: Tls::default(), tried: SmallVec::new() }
+        let (tls, tried) = (Tls::default(), SmallVec::new());
+        Self { shared, backends, original, tls, tried, last: None }
     }
 
-    /// Opens a connection, to another endpoint after a failure; none when there is no other one.
+    /// Opens a connection, to another endpoint after a failure; none when there is no other one, which is
+    /// logged.
     pub(crate) async fn open(&mut self) -> Option<Opened> {
         loop {
             if self.tried.len() == MAX_TRIES {
+                if let Some((edge, cause)) = &self.last {
+                    let unserved = unserved(self.original, &self.tls, 0, cause);
+                    self.shared.registry.relayed(edge.labels(), &unserved);
+                }
                 return None;
             }
             let pick = match self.backends.pick(&self.tried) {
                 Ok(pick) => pick,
                 Err(reason) => {
-                    self.backends.nobody().error(self.backends.cause(reason));
+                    let cause = self.backends.cause(reason);
+                    refused(self.shared, self.backends, (self.original, &self.tls, 0), cause);
                     let tried = &self.tried;
                     tracing::debug!(%reason, ?tried, "no endpoint for an opaque connection");
                     return None;
@@ -171,7 +211,7 @@ impl<'a> Attempts<'a> {
                 // Of none of its endpoints; an idle one makes room.
                 Err(error @ OpenError::Full) => {
                     if !self.backends.close_idle() {
-                        pick.endpoint().edge(self.shared).error(error.cause());
+                        self.fail(pick.endpoint().edge(self.shared), 0, error.cause());
                         tracing::debug!(%error, "an opaque connection is refused");
                         return None;
                     }
@@ -190,7 +230,14 @@ impl<'a> Attempts<'a> {
         let refused = refused_by_server(error).is_some();
         // It can be connected to, which alone would make it good again at the next try.
         opened.penalise();
-        self.leave_out(&opened.pick, if refused { REFUSED_BY_SERVER } else { "connect-failed" });
+        self.leave_out(&opened.pick, if refused { REFUSED_BY_SERVER } else { CONNECT_FAILED });
+    }
+
+    /// Counts and logs that the connection came to nothing at an endpoint.
+    fn fail(&self, edge: &Edge, said: usize, cause: &'static str) {
+        edge.error(cause);
+        let unserved = unserved(self.original, &self.tls, said, cause);
+        self.shared.registry.relayed(edge.labels(), &unserved);
     }
 
     fn leave_out(&mut self, pick: &Pick<Remote>, cause: &'static str) {
@@ -199,6 +246,7 @@ impl<'a> Attempts<'a> {
         edge.error(cause);
         pick.connect_failed(Instant::now());
         self.tried.push(pick.endpoint().address);
+        self.last = Some((Rc::clone(edge), cause));
         if self.tried.len() < MAX_TRIES {
             edge.retry();
         }
@@ -237,9 +285,9 @@ impl<'a> Attempts<'a> {
                 {
                     self.give_up(&next, &error);
                 }
-                Greeting::Broken { error, .. } => {
+                Greeting::Broken { sent, error } => {
                     next.pick.penalise(Instant::now());
-                    next.pick.endpoint().edge(self.shared).error("server-silent");
+                    self.fail(next.pick.endpoint().edge(self.shared), sent, SERVER_SILENT);
                     tracing::debug!(%error, "broke before the server had said anything");
                     return client.abort();
                 }
@@ -281,7 +329,12 @@ impl Opened {
         let edge = Rc::clone(self.pick.endpoint().edge(shared));
         edge.tcp_opened();
         let server = Prefixed::new(from_server, self.channel);
-        let moved = |side, n| edge.moved(side == Side::A, n as u64);
+        let bytes = Cell::new((sent as u64, 0));
+        let moved = |side, n| {
+            let (n, (from, to)) = (n as u64, bytes.get());
+            bytes.set(if side == Side::A { (from + n, to) } else { (from, to + n) });
+            edge.moved(side == Side::A, n);
+        };
         let relay = leno_transport::relay(client, server, RELAY_IDLE, moved);
         let relayed = match self.within {
             None => Ok(relay.await),
@@ -290,6 +343,9 @@ impl Opened {
         edge.tcp_closed();
         let Ok(relayed) = relayed else {
             edge.error(STREAM_TIMEOUT);
+            let unserved = unserved(attempts.original, &attempts.tls, 0, STREAM_TIMEOUT);
+            let ended = Relay { bytes: bytes.get(), duration: started.elapsed(), ..unserved };
+            shared.registry.relayed(edge.labels(), &ended);
             tracing::debug!("opaque connection ended: policy gives it no more time");
             return;
         };

@@ -40,6 +40,9 @@ enum Way {
     Http2(Lent<Refused>),
 }
 
+/// Said in `leno-error` when every stream of every connection to the server stayed in use.
+pub(crate) const STREAMS_IN_USE: &str = "streams-in-use";
+
 /// Why there is none. Nothing of the request was sent, so that it can go elsewhere.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GetError {
@@ -56,7 +59,7 @@ impl GetError {
     pub(crate) fn cause(&self) -> &'static str {
         match self {
             Self::Connect(error) => error.cause(),
-            Self::Full => "streams-in-use",
+            Self::Full => STREAMS_IN_USE,
             Self::Deadline => "deadline",
         }
     }

@@ -21,7 +21,12 @@ use crate::Shared;
 use crate::backends::Backends;
 use crate::destination::{self, Destination};
 use crate::first::{own_tls, tls_of};
-use crate::opaque::{Attempts, Tls};
+use crate::opaque::{self, Attempts, Tls};
+
+/// For metrics and the access log.
+pub(crate) const CLIENT_SILENT: &str = "client-silent";
+/// For `leno-error` as well: discovery does not know the backend chosen any more.
+pub(crate) const BACKEND_GONE: &str = "backend-gone";
 
 /// How long a client may take to say which server it asks for: as long as a handshake may.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,7 +91,8 @@ pub(crate) async fn serve(
             client.abort();
         }
         Err(_silent) => {
-            backends.nobody().error("client-silent");
+            let said = (original, &Tls::default(), first.len());
+            opaque::refused(shared, backends, said, CLIENT_SILENT);
             client.abort();
         }
     }
@@ -103,7 +109,7 @@ pub(crate) async fn relay(
     let decision = streams.table.decide(tls.server_name.as_deref(), shared.random());
     let StreamDecision::Backend(rule, place) = decision else {
         if let Some(refusal) = decision.refusal() {
-            backends.nobody().error(refusal.cause);
+            opaque::refused(shared, backends, (original, &tls, first.len()), refusal.cause);
             tracing::debug!(%original, %refusal, "a connection is refused");
         }
         return client.abort();
@@ -126,7 +132,7 @@ pub(crate) async fn relay(
             attempts.relay(None, (first, client), tls).await;
         }
         _ => {
-            backends.nobody().error("backend-gone");
+            opaque::refused(shared, backends, (original, &tls, first.len()), BACKEND_GONE);
             client.abort();
         }
     }

@@ -132,6 +132,29 @@ impl Registry {
         );
     }
 
+    /// A request could not be read, and was answered for `cause`: counts and logs it. What of its method,
+    /// target and version could be read is not known to be what was meant, so the log shows none.
+    pub fn unreadable(&self, edge: &Edge, status: u16, cause: &'static str) {
+        edge.error(cause);
+        edge.request(status, Duration::ZERO);
+        let Some(log) = &self.access else { return };
+        self.log(
+            log,
+            &Record {
+                edge: &edge.labels,
+                method: "",
+                protocol: None,
+                target: b"",
+                status: Some(status),
+                grpc_status: None,
+                server_name: None,
+                bytes: (0, 0),
+                duration: Duration::ZERO,
+                error: Some(cause),
+            },
+        );
+    }
+
     /// An opaque connection has ended, or was refused: logs it. Its bytes are counted as they move.
     pub fn relayed(&self, edge: &EdgeLabels, relay: &Relay<'_>) {
         let Some(log) = &self.access else { return };

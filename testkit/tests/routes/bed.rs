@@ -18,6 +18,11 @@ pub(crate) struct Bed {
 impl Bed {
     /// With these documents beside the services.
     pub(crate) fn start(documents: &str) -> Result<Self> {
+        Self::start_logging("off", documents)
+    }
+
+    /// The same with an access log in this form.
+    pub(crate) fn start_logging(form: &str, documents: &str) -> Result<Self> {
         let (echo, v1, v2) =
             (Echo::start("echo")?, Echo::start("echo-v1")?, Echo::start("echo-v2")?);
         let services = [
@@ -27,7 +32,7 @@ impl Bed {
         ]
         .map(|(name, vip, server)| service(name, vip, server))
         .concat();
-        let proxy = Proxy::start_with(|address, admin| {
+        let proxy = Proxy::start_logging(form, |address, admin| {
             format!(
                 "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test, namespace: t}}\n\
                  spec:\n  workers: 1\n  admin: \"{admin}\"\n  \

@@ -1,5 +1,6 @@
 //! The cases.
 
+mod causes;
 mod filters;
 mod matching;
 mod redirects;
