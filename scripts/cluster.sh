@@ -51,7 +51,7 @@ case ${1-} in
   test)
     # What the nodes run of the mesh.
     if [ -z "${CLUSTER_BIN:-}" ]; then
-      cargo build -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
+      cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
       export CLUSTER_BIN="${target%/cluster}/debug"
     fi
     cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -v ./... ;;

@@ -19,14 +19,16 @@ PATH="$PATH:/usr/local/go/bin"
 command -v go >/dev/null || { echo "Go is missing: install 1.26 or newer as go.dev/doc/install says" >&2; exit 1; }
 
 if [ "${1-}" = --debug ]; then
-  cargo build --bins -p leno-proxy -p leno-controller
-  binaries=$target/debug
+  cargo build --bins -p leno-proxy -p leno-controller -p leno-cni -p leno-agent
+  binaries=$target/debug agent=$target/debug
 else
   # Of the GNU toolchain a target has to be named, so that build scripts are not linked so, too.
   host=$(rustc -vV | awk '/^host: / {print $2}')
   RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" \
-    cargo build --release --target "$host" --bins -p leno-proxy -p leno-controller
-  binaries=$target/$host/release
+    cargo build --release --target "$host" --bins -p leno-proxy -p leno-controller -p leno-cni
+  # The agent brings nft and iptables, and so libraries, in any case.
+  cargo build --release --bins -p leno-agent
+  binaries=$target/$host/release agent=$target/release
 fi
 (cd e2e/cluster && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$out/image-tool" .)
 
@@ -37,3 +39,13 @@ image() { # name, user, file of the image=file of this machine ...
 }
 image leno-proxy 2102:2102 "/leno-proxy=$binaries/leno-proxy"
 image leno-controller 65532:65532 "/leno-controller=$binaries/leno-controller"
+
+# The multi-call program has one name for each of its calls.
+tools=(/usr/sbin/nft=/usr/sbin/nft)
+for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+  tools+=("/usr/sbin/$name=/usr/sbin/$name")
+done
+for extension in /usr/lib/*-linux-gnu/xtables/*.so; do
+  tools+=("$extension=$extension")
+done
+image leno-agent 0:0 "/leno-agent=$agent/leno-agent" "/leno-cni=$binaries/leno-cni" "${tools[@]}"

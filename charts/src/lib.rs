@@ -19,7 +19,10 @@ mod values;
 use serde_json::json;
 
 pub use template::TemplateError;
-pub use values::{Controller, Egress, Image, Mtls, PullPolicy, Values};
+pub use values::{
+    Agent, Controller, Egress, FailurePolicy, Image, Mtls, Proxy, PullPolicy, Shape, Values,
+    Webhook,
+};
 
 /// The namespace that Leno is installed in, if nobody says otherwise.
 pub const NAMESPACE: &str = "leno-system";
@@ -32,11 +35,13 @@ pub const INSTALLED: &str = "leno-installed";
 pub const INSTALLED_VALUES: &str = "values.json";
 
 /// The chart's templates, in the order in which they are printed.
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 6] = [
     ("definitions.yaml", include_str!("../leno/templates/definitions.yaml")),
     ("installed.yaml", include_str!("../leno/templates/installed.yaml")),
     ("controller-rights.yaml", include_str!("../leno/templates/controller-rights.yaml")),
     ("controller.yaml", include_str!("../leno/templates/controller.yaml")),
+    ("webhook.yaml", include_str!("../leno/templates/webhook.yaml")),
+    ("agent.yaml", include_str!("../leno/templates/agent.yaml")),
 ];
 
 /// Why there are no documents.

@@ -22,6 +22,12 @@ pub struct Values {
     pub ha: bool,
     /// The control plane.
     pub controller: Controller,
+    /// The agents of the nodes.
+    pub agent: Agent,
+    /// The proxies that are put into pods.
+    pub proxy: Proxy,
+    /// What the API server asks the control plane.
+    pub webhook: Webhook,
 }
 
 /// Where images come from.
@@ -86,6 +92,64 @@ pub struct Controller {
     pub resources: Map<String, Value>,
 }
 
+/// The agents of the nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Agent {
+    /// Where the nodes keep their CNI configuration.
+    pub cni_configuration: String,
+    /// Where they keep their CNI plugins.
+    pub cni_plugins: String,
+    /// Where their kubelet keeps its pods.
+    pub kubelet: String,
+    /// What is logged.
+    pub log: String,
+    /// What they ask of a node, and may use there (Kubernetes' `ResourceRequirements`).
+    pub resources: Map<String, Value>,
+}
+
+/// The proxies that are put into pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Proxy {
+    /// As what they run.
+    pub shape: Shape,
+    /// What is logged.
+    pub log: String,
+}
+
+/// As what a proxy runs in a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// A native sidecar (KEP-753).
+    Sidecar,
+    /// An ordinary container, for Kubernetes before 1.29.
+    Container,
+}
+
+/// What the API server asks the control plane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Webhook {
+    /// What becomes of pods while nobody answers.
+    pub failure_policy: FailurePolicy,
+}
+
+/// What becomes of pods that should have a proxy while no controller answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum FailurePolicy {
+    /// They are not made.
+    Fail,
+    /// They are made without one.
+    Ignore,
+}
+
 impl Values {
     /// The values that the chart has.
     ///
@@ -113,15 +177,17 @@ impl Values {
             }
         }
         for setting in settings {
-            let (path, value) = setting
+            let (path, text) = setting
                 .split_once('=')
                 .ok_or_else(|| Error::Values(setting.clone(), "write NAME=VALUE".to_owned()))?;
-            merge(
-                &mut values,
-                path.rsplit('.').fold(plain(value), |inner, key| {
-                    Value::Object(Map::from_iter([(key.to_owned(), inner)]))
-                }),
-            );
+            let there = values.pointer(&format!("/{}", path.replace('.', "/")));
+            // A tag may look like a number.
+            let is_text = there.is_some_and(Value::is_string) && text != "null";
+            let value = if is_text { Value::from(text) } else { plain(text) };
+            let change = path
+                .rsplit('.')
+                .fold(value, |inner, key| Value::Object(Map::from_iter([(key.to_owned(), inner)])));
+            merge(&mut values, change);
             check(&values).map_err(|reason| Error::Values(setting.clone(), reason))?;
         }
         serde_json::from_value(values)

@@ -81,11 +81,17 @@ fn a_value_that_there_is_not_is_refused() {
 #[test]
 fn files_and_settings_change_what_they_name_alone() {
     let file = ("v".to_owned(), "controller: {log: warn}\nmtls: strict\n".to_owned());
-    let values = Values::load(&[file], &["mtls=disabled".to_owned()]).unwrap();
+    let settings = ["mtls=disabled".to_owned(), "image.tag=1".to_owned()];
+    let mut values = Values::load(&[file], &settings).unwrap();
     let defaults = Values::defaults();
     assert_eq!(values.controller.log, "warn");
     assert_eq!(values.mtls, leno_charts::Mtls::Disabled);
     assert_eq!(values.controller.cert_lifetime, defaults.controller.cert_lifetime);
+    assert_eq!(
+        std::mem::take(&mut values.image.tag),
+        "1",
+        "a text, also where it looks like a number"
+    );
     assert_eq!(values.image, defaults.image);
 }
 

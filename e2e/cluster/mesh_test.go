@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -18,30 +19,6 @@ const (
 	controllerImage = "registry.local/leno-controller:1"
 	agentImage      = "registry.local/leno-agent:1"
 )
-
-const controller = `
-apiVersion: v1
-kind: Service
-metadata: {name: leno-controller, namespace: leno-system}
-spec: {selector: {app: leno-controller}, ports: [{port: 15010}]}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: leno-controller, namespace: leno-system}
-spec:
-  selector: {matchLabels: {app: leno-controller}}
-  template:
-    metadata: {labels: {app: leno-controller}}
-    spec:
-      serviceAccountName: controller
-      terminationGracePeriodSeconds: 0
-      containers:
-      - name: controller
-        image: ` + controllerImage + `
-        imagePullPolicy: Never
-        args: [--kubernetes, "--listen=[::]:15010", "--admin=[::]:15020", --default-mtls=strict]
-        readinessProbe: {httpGet: {path: /ready, port: 15020}, periodSeconds: 1}
-`
 
 // workload is a pod in the mesh, as the injector would make it.
 type workload struct {
@@ -117,9 +94,9 @@ func TestMesh(t *testing.T) {
 	}
 	m := mesh{startCluster(t), t}
 	m.loadImages(binaries)
-	m.must(m.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: leno-system}"))
-	m.must(m.apply(strings.ReplaceAll(m.chart("leno", "templates", "controller-rights.yaml"), "{{ .Release.Namespace }}", "leno-system")))
-	m.must(m.apply(controller))
+	m.must(m.apply(m.installation(func(kind string) bool {
+		return kind != "DaemonSet" && !strings.HasSuffix(kind, "WebhookConfiguration")
+	})))
 	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
 	m.copyRoots()
 	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger}\nspec: {terminationGracePeriodSeconds: 0, "+
@@ -136,7 +113,8 @@ func TestMesh(t *testing.T) {
 		{"an agent that is killed loses nothing, and the next one takes over", mesh.agentIsKilled},
 		{"a pod whose sandbox is made again, as after a reboot, is captured again", mesh.sandboxIsMadeAgain},
 		{"without the agent only pods without a proxy start", mesh.agentIsAway},
-		{"cleanup leaves nothing of the mesh on a node", mesh.cleanup},
+		{"unmodified manifests are in the mesh of a namespace with the label", mesh.injects},
+		{"uninstall leaves nothing of the mesh in the cluster and on its nodes", mesh.uninstall},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
 	}
@@ -219,7 +197,7 @@ func (m mesh) agentIsKilled() {
 			}
 			done <- string(output)
 		}()
-		m.must(run1(m.administer("delete", "pod", "-n", "leno-system", "-l", "app=leno-agent", "--grace-period=0", "--force")))
+		m.must(run1(m.administer("delete", "pod", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-agent", "--grace-period=0", "--force")))
 		m.agentIsThere()
 		if output := strings.TrimSpace(<-done); output != "end" {
 			m.t.Errorf("%s: %s", backend, output)
@@ -279,25 +257,106 @@ func (m mesh) agentIsAway() {
 	m.ready("late")
 }
 
-func (m mesh) cleanup() {
-	m.must(run1(m.administer("delete", "daemonset", "leno-agent", "-n", "leno-system", "--cascade=foreground")))
-	once := strings.Replace(m.agents(), "args: [", "args: [cleanup, ", 1)
-	// A DaemonSet starts what ends again: it cleans what is clean.
-	m.must(m.apply(once))
-	m.until("nothing is left", func() error {
-		for node := 1; node <= 2; node++ {
-			left := m.command(node, "sh", "-c", "grep -l leno-cni /etc/cni/net.d/*; ls -d /opt/cni/bin/leno-cni /sys/fs/bpf/leno/* /run/leno/agent.sock /run/leno/pods/* 2>/dev/null; true")
-			if left != "" {
-				return errors.New(left)
+// shop is what people have: nothing of it knows the mesh.
+const shop = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {leno.dev/inject: enabled}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: web}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: application
+        image: ` + boxImage + `
+        imagePullPolicy: Never
+        command: [sh, -c, "mkdir -p /tmp/www; echo served >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"]
+        ports: [{name: web, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: web}, periodSeconds: 1}
+        livenessProbe: {tcpSocket: {port: web}, periodSeconds: 1}
+`
+
+const buyer = `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: buyer, namespace: shop}
+spec:
+  template:
+    spec:
+      restartPolicy: OnFailure
+      containers:
+      - {name: application, image: ` + boxImage + `, imagePullPolicy: Never, command: [curl, -sf, -m, "5", http://web]}
+`
+
+func (m mesh) injects() {
+	m.must(m.apply(m.installation(func(kind string) bool { return strings.HasSuffix(kind, "WebhookConfiguration") })))
+	m.until("the API server knows whom to trust", func() error {
+		for _, kind := range []string{"mutatingwebhookconfiguration/leno-injector", "validatingwebhookconfiguration/leno-validator"} {
+			if m.output(m.t, "get", kind, "-o", "jsonpath={.webhooks[*].clientConfig.caBundle}") == "" {
+				return errors.New("caBundle is empty")
 			}
 		}
 		return nil
 	})
-	m.must(run1(m.administer("delete", "daemonset", "leno-agent", "-n", "leno-system", "--cascade=foreground")))
+	m.must(m.apply(shop))
+	m.wait("rollout", "status", "deployment/web", "-n", "shop")
+	m.must(m.apply(buyer))
+	m.wait("wait", "--for=condition=Complete", "job/buyer", "-n", "shop")
+	pods := strings.Fields(m.output(m.t, "get", "pods", "-n", "shop", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}"))
+	if len(pods) != 2 {
+		m.t.Fatalf("pods of web: %v", pods)
+	}
+	var served string
+	for _, pod := range pods {
+		served += m.inside("stranger", "curl", "-s", "-m", "5", "http://"+pod+":15020/metrics")
+		if err := m.fetch("stranger", pod+":8080"); err == nil {
+			m.t.Error("a stranger was answered under strict mTLS")
+		}
+	}
+	if !regexp.MustCompile(`leno_requests_total\{[^}]*direction="inbound"[^}]*mtls="true"`).MatchString(served) {
+		m.t.Errorf("the Job's request was not served with mTLS:\n%s", grep(served, "leno_requests_total"))
+	}
+	if said, err := m.leno("check", "--cluster").CombinedOutput(); err != nil {
+		m.t.Errorf("leno check --cluster: %v\n%s", err, said)
+	}
+}
+
+func (m mesh) uninstall() {
+	if said, err := m.leno("uninstall", "--yes").CombinedOutput(); err != nil {
+		m.t.Fatalf("leno uninstall: %v\n%s", err, said)
+	}
+	for node := 1; node <= 2; node++ {
+		left := m.command(node, "sh", "-c", "grep -l leno-cni /etc/cni/net.d/*; ls -d /opt/cni/bin/leno-cni /sys/fs/bpf/leno/* /run/leno/agent.sock /run/leno/pods/* 2>/dev/null; true")
+		if left != "" {
+			m.t.Errorf("node %d has %s", node, left)
+		}
+	}
 	tables := m.command(1, "sh", "-c", "for n in /run/netns/cni-*; do nsenter --net=$n nft list tables; done")
 	if strings.Contains(tables, "leno") {
 		m.t.Errorf("tables are left: %s", tables)
 	}
+	for _, kind := range []string{"customresourcedefinitions", "clusterroles", "clusterrolebindings", "namespaces",
+		"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "configmaps"} {
+		if left := grep(m.output(m.t, "get", kind, "-A", "-o", "name"), "leno"); left != "" {
+			m.t.Errorf("%s are left: %s", kind, left)
+		}
+	}
+	// What ran goes on, past its proxy.
+	m.until("the shop answers without the mesh", func() error {
+		return m.fetch("stranger", m.output(m.t, "get", "service", "web", "-n", "shop", "-o", "jsonpath={.spec.clusterIP}"))
+	})
 }
 
 // startAgent starts the agents as they are installed, and waits until they are ready.
@@ -306,19 +365,38 @@ func (m mesh) startAgent() {
 	m.agentIsThere()
 }
 
-// agents are the agents as they are installed, of the test's image.
+// agents are the agents as they are installed.
 func (m mesh) agents() string {
-	return strings.Replace(m.chart("install", "agent.yaml"), "image: leno-agent\n", "image: "+agentImage+"\n        imagePullPolicy: Never\n", 1)
+	return m.installation(func(kind string) bool { return kind == "DaemonSet" })
+}
+
+// kindOf finds the kind of a document.
+var kindOf = regexp.MustCompile(`(?m)^kind: (\S+)$`)
+
+// installation is what `leno install` prints of the kinds that are wanted.
+func (m mesh) installation(wanted func(kind string) bool) string {
+	m.t.Helper()
+	output, err := m.leno("install", "--set=image.registry=registry.local", "--set=image.tag=1",
+		"--set=image.pullPolicy=Never", "--set=mtls=strict").Output()
+	m.must(err)
+	var parts []string
+	for part := range strings.SplitSeq(string(output), "\n---\n") {
+		if kind := kindOf.FindStringSubmatch(part); kind != nil && wanted(kind[1]) {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, "\n---\n")
+}
+
+// leno is the command line, as the cluster's administrator.
+func (m mesh) leno(arguments ...string) *exec.Cmd {
+	command := exec.CommandContext(m.t.Context(), filepath.Join(os.Getenv("CLUSTER_BIN"), "leno"), arguments...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+m.file("kubeconfig"))
+	return command
 }
 
 func (m mesh) agentIsThere() {
 	m.wait("rollout", "status", "daemonset/leno-agent", "-n", "leno-system")
-}
-
-func (m mesh) chart(path ...string) string {
-	text, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "charts"}, path...)...))
-	m.must(err)
-	return string(text)
 }
 
 func (m mesh) loadImages(binaries string) {
@@ -400,7 +478,7 @@ func (m mesh) wait(arguments ...string) {
 func (m mesh) until(what string, look func() error) {
 	m.t.Helper()
 	if err := until(m.t.Context(), what, podLimit, look); err != nil {
-		said, _ := m.administer("logs", "-n", "leno-system", "-l", "app=leno-agent", "--tail=30", "--prefix").CombinedOutput()
+		said, _ := m.administer("logs", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-agent", "--tail=30", "--prefix").CombinedOutput()
 		pods, _ := m.administer("get", "pods", "-A", "-o", "wide").CombinedOutput()
 		m.t.Fatalf("%v\n%s\n%s", err, pods, said)
 	}

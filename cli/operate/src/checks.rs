@@ -19,14 +19,16 @@ const NATIVE_SIDECARS: u32 = 29;
 /// Kinds of the Gateway API by which traffic is routed.
 const ROUTES: [&str; 2] = ["httproutes", "grpcroutes"];
 /// What whoever installs has to be allowed: verb, group, resource.
-const RIGHTS: [(&str, &str, &str); 7] = [
+const RIGHTS: [(&str, &str, &str); 9] = [
     ("create", "", "namespaces"),
     ("create", "apps", "daemonsets"),
     ("create", "apps", "deployments"),
     ("create", "apiextensions.k8s.io", "customresourcedefinitions"),
     ("create", "rbac.authorization.k8s.io", "clusterroles"),
     ("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("create", "rbac.authorization.k8s.io", "roles"),
     ("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("create", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];
 
 /// One thing that was looked at.

@@ -41,6 +41,12 @@ pub enum Error {
     /// It says no, or nothing.
     #[error("{0}: the API server does not do it")]
     Api(String, #[source] kube::Error),
+    /// There is nothing to remove.
+    #[error("nothing is installed in {0}: say --namespace with the one that it is in")]
+    Nothing(String),
+    /// A node cannot be reached.
+    #[error("it is not ready")]
+    NotReady,
     /// Something takes longer than it should.
     #[error("{0}: waited for {1} s")]
     Late(String, u64),

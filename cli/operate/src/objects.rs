@@ -2,6 +2,7 @@
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Error;
@@ -21,6 +22,13 @@ pub(crate) fn named(text: &str) -> Result<Vec<Named>, Error> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(text).map_err(|error| Error::Document(error.to_string()))?;
     documents.iter().filter(|one| !one.is_null()).map(one).collect()
+}
+
+/// One object of a text of YAML documents, typed.
+pub(crate) fn find<T: DeserializeOwned>(text: &str, kind: &str, name: &str) -> Option<T> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).ok()?;
+    let wanted = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
+    serde_json::from_value(documents.into_iter().find(wanted)?).ok()
 }
 
 fn one(document: &Value) -> Result<Named, Error> {
@@ -79,5 +87,8 @@ mod tests {
         ] {
             assert!(said.iter().any(|one| one == wanted), "{wanted}: {said:?}");
         }
+        let agent: k8s_openapi::api::apps::v1::DaemonSet =
+            find(&text, "DaemonSet", "leno-agent").unwrap();
+        assert!(agent.spec.unwrap().template.spec.is_some());
     }
 }

@@ -1,22 +1,30 @@
 //! An installation goes: first what stands in the way of pods, then what is in the nodes, then the rest.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, PropagationPolicy};
 use kube::{Api, Client, ResourceExt as _};
-use leno_charts::{Values, render};
+use leno_charts::{INSTALLED, Values, render};
 
-use crate::Error;
 use crate::objects::{Named, is_absent, named};
+use crate::{Error, installed};
 
-/// The agents, and the pods that undo their work.
+/// The agents, and the label of their pods.
 const AGENT: &str = "leno-agent";
-/// The ConfigMap of roots that the control plane keeps in every namespace.
+const AGENTS: &str = "app.kubernetes.io/name=leno-agent";
+/// The ConfigMap of roots that the control plane keeps in every namespace while it runs.
 const ROOTS: &str = "leno-roots";
-/// Longest wait for anything to go: a node's kubelet ends a pod within its 30 s, a namespace empties slower.
+/// What the control plane runs as.
+const CONTROLLER: &str = "leno-controller";
+/// The label by which a namespace says that it was made for Leno.
+const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "leno");
+/// Longest wait for an object to go: namespaces empty within it.
 const LIMIT: Duration = Duration::from_secs(180);
+/// Longest wait for one step on a node: its kubelet ends and starts a pod within seconds.
+const NODE_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -27,8 +35,10 @@ pub enum Removed {
     Object(String),
     /// Nothing of the mesh is left in the kernel, the CNI configuration and the folders of a node.
     Node(String),
-    /// A node did not say that it is clean: why, and what to do there.
+    /// A node did not say that it is clean, and why.
     NodeLeft(String, String),
+    /// The namespace stays: it was not made for Leno.
+    NamespaceKept(String),
 }
 
 /// Takes an installation away.
@@ -46,135 +56,224 @@ impl Removal {
         Self { client, namespace: namespace.to_owned(), keep_definitions }
     }
 
-    /// Removes everything, and says each step. What is not there any more is passed over, so that it can be
-    /// done again after it was interrupted.
+    /// Removes everything, and says each step. What is not there any more is passed over, and what says
+    /// that something is installed goes last, so that it can be done again after it was interrupted.
     ///
     /// # Errors
-    /// When the API server does not do it, or something does not go in time.
+    /// Where nothing is installed in the namespace, when the API server does not do it, or when something
+    /// does not go in time. A node that cannot be cleaned is said, and is no error.
     pub async fn run(&self, mut say: impl FnMut(Removed)) -> Result<(), Error> {
-        let mut all = named(&render(&Values::defaults(), &self.namespace)?)?;
+        let there = installed(&self.client, &self.namespace).await?;
+        let there = there.ok_or_else(|| Error::Nothing(self.namespace.clone()))?;
+        let values = Values::load(&[("what was told".to_owned(), there.values)], &[]);
+        // One of another version may have told what is not known here.
+        let text = render(&values.unwrap_or_else(|_| Values::defaults()), &self.namespace)?;
+        let mut all = named(&text)?;
         all.reverse();
-        all.retain(|one| !(self.keep_definitions && one.kind == "CustomResourceDefinition"));
-        let (webhooks, rest): (Vec<Named>, Vec<Named>) =
+        let (webhooks, mut rest): (Vec<Named>, Vec<Named>) =
             all.into_iter().partition(|one| one.kind.ends_with("WebhookConfiguration"));
+        rest.retain(|one| {
+            let kept = self.keep_definitions && one.kind == "CustomResourceDefinition";
+            !kept && one.kind != "Namespace" && one.name != INSTALLED
+        });
         for one in webhooks {
             self.delete(&one, &mut say).await?;
         }
-        self.nodes(&mut say).await?;
+        self.nodes(&text, &mut say).await?;
+        // Its leader puts back what goes next.
+        self.delete(&self.ours("apps", "Deployment", CONTROLLER), &mut say).await?;
         self.roots(&mut say).await?;
         for one in rest {
             self.delete(&one, &mut say).await?;
         }
-        Ok(())
+        self.delete(&self.ours("", "ConfigMap", INSTALLED), &mut say).await?;
+        self.namespace(&mut say).await
+    }
+
+    fn ours(&self, group: &str, kind: &str, name: &str) -> Named {
+        Named {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            namespace: Some(self.namespace.clone()),
+            name: name.to_owned(),
+        }
     }
 
     async fn delete(&self, one: &Named, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
         let api = one.api(&self.client);
-        let params = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Foreground),
+        let background = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
         };
-        match api.delete(&one.name, &params).await {
+        match api.delete(&one.name, &background).await {
             Ok(_) => {}
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(Error::Api(format!("delete {}", one.said()), error)),
         }
         let begin = Instant::now();
         loop {
-            let there =
-                api.get_opt(&one.name).await.map_err(Error::api(format!("get {}", one.said())))?;
-            if there.is_none() {
+            let there = api.get_opt(&one.name).await;
+            if there.map_err(Error::api(format!("get {}", one.said())))?.is_none() {
                 say(Removed::Object(one.said()));
                 return Ok(());
             }
-            pause(begin, || format!("{} does not go", one.said())).await?;
+            pause(begin, LIMIT, || format!("{} does not go", one.said())).await?;
         }
     }
 
     /// Ends the agents, then has each node forget them.
-    async fn nodes(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
+    async fn nodes(&self, text: &str, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found =
-            agents.get_opt(AGENT).await.map_err(Error::api(format!("get DaemonSet {AGENT}")))?;
-        let Some(spec) = found.and_then(|agent| agent.spec?.template.spec) else { return Ok(()) };
-        let agent = Named {
-            group: "apps".to_owned(),
-            version: "v1".to_owned(),
-            kind: "DaemonSet".to_owned(),
-            namespace: Some(self.namespace.clone()),
-            name: AGENT.to_owned(),
-        };
+        let there = agents.get_opt(AGENT).await;
+        let there = there.map_err(Error::api(format!("get DaemonSet {AGENT}")))?;
+        // Gone already where a removal was interrupted; the nodes may not be clean all the same.
+        let agent = there.or_else(|| crate::objects::find(text, "DaemonSet", AGENT));
+        let Some(spec) = agent.and_then(|agent| agent.spec?.template.spec) else { return Ok(()) };
+        self.delete(&self.ours("apps", "DaemonSet", AGENT), say).await?;
         let nodes: Api<Node> = Api::all(self.client.clone());
         let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
-        self.delete(&agent, say).await?;
+        let wanted = spec.node_selector.clone().unwrap_or_default();
+        let nodes: Vec<Node> =
+            nodes.items.into_iter().filter(|node| is_in(node, &wanted)).collect();
+        let mut begun = Vec::new();
+        // All of them at once: what takes long is waited for together.
         for node in &nodes {
             let name = node.name_any();
-            match self.clean(&name, &spec).await {
-                Ok(()) => say(Removed::Node(name)),
-                Err(reason @ (Error::Late(..) | Error::Document(_))) => {
-                    say(Removed::NodeLeft(name, reason.to_string()));
-                }
-                Err(error) => return Err(error),
+            let started =
+                if is_ready(node) { self.start(&name, &spec).await } else { Err(Error::NotReady) };
+            match started {
+                Ok(()) => begun.push(name),
+                Err(reason) => say(Removed::NodeLeft(name, chain(&reason))),
             }
         }
-        Ok(())
+        for name in begun {
+            match self.finish(&name).await {
+                Ok(()) => say(Removed::Node(name)),
+                Err(reason) => say(Removed::NodeLeft(name, chain(&reason))),
+            }
+        }
+        self.forget().await
     }
 
-    /// Runs the agent's `cleanup` on one node, as the agent ran there.
-    async fn clean(&self, node: &str, agent: &PodSpec) -> Result<(), Error> {
+    /// Waits until a node's agent has ended, and starts what it does in the end.
+    async fn start(&self, node: &str, agent: &PodSpec) -> Result<(), Error> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let on_it = ListParams::default().labels(AGENTS).fields(&format!("spec.nodeName={node}"));
+        let begin = Instant::now();
+        while !pods.list(&on_it).await.map_err(Error::api("list the agents"))?.items.is_empty() {
+            pause(begin, NODE_LIMIT, || "its agent does not end".to_owned()).await?;
+        }
         let mut spec = agent.clone();
         spec.node_name = Some(node.to_owned());
         spec.restart_policy = Some("OnFailure".to_owned());
-        for container in &mut spec.containers {
-            container.args.get_or_insert_default().insert(0, "cleanup".to_owned());
-            (container.liveness_probe, container.readiness_probe, container.startup_probe) =
-                (None, None, None);
+        for one in &mut spec.containers {
+            one.args.get_or_insert_default().push("cleanup".to_owned());
+            (one.liveness_probe, one.readiness_probe, one.startup_probe) = (None, None, None);
         }
-        let name = format!("leno-cleanup-{node}");
-        let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
-        let pod = Pod { metadata, spec: Some(spec), status: None };
-        match pods.create(&PostParams::default(), &pod).await {
-            Ok(_) => {}
-            // A removal that was interrupted.
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(error) => return Err(Error::Api(format!("create Pod {name}"), error)),
+        let name = cleanup_of(node);
+        let labels = BTreeMap::from([(CLEANUP.0.to_owned(), CLEANUP.1.to_owned())]);
+        let metadata =
+            ObjectMeta { name: Some(name.clone()), labels: Some(labels), ..ObjectMeta::default() };
+        match pods
+            .create(&PostParams::default(), &Pod { metadata, spec: Some(spec), status: None })
+            .await
+        {
+            Ok(_) => Ok(()),
+            // Of a removal that was interrupted.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(Error::Api(format!("create Pod {name}"), error)),
         }
+    }
+
+    async fn finish(&self, node: &str) -> Result<(), Error> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let name = cleanup_of(node);
         let begin = Instant::now();
         loop {
             let pod = pods.get_opt(&name).await.map_err(Error::api(format!("get Pod {name}")))?;
             let phase = pod.and_then(|pod| pod.status?.phase).unwrap_or_default();
             if phase == "Succeeded" {
-                let done = pods.delete(&name, &DeleteParams::default()).await;
-                return done.map(drop).map_err(Error::api(format!("delete Pod {name}")));
+                return Ok(());
             }
-            pause(begin, || format!("Pod {}/{name} is {phase}", self.namespace)).await?;
+            pause(begin, NODE_LIMIT, || format!("Pod {name} is {phase}")).await?;
         }
+    }
+
+    /// Removes the pods that cleaned, also those on nodes that do not answer.
+    async fn forget(&self) -> Result<(), Error> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        for label in [format!("{}={}", CLEANUP.0, CLEANUP.1), AGENTS.to_owned()] {
+            let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            let done =
+                pods.delete_collection(&at_once, &ListParams::default().labels(&label)).await;
+            done.map_err(Error::api("delete the pods that cleaned"))?;
+        }
+        Ok(())
     }
 
     async fn roots(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
         let everywhere: Api<ConfigMap> = Api::all(self.client.clone());
         let ours = ListParams::default().fields(&format!("metadata.name={ROOTS}"));
-        let maps =
-            everywhere.list(&ours).await.map_err(Error::api(format!("list ConfigMaps {ROOTS}")))?;
-        for map in maps {
-            let one = Named {
-                group: String::new(),
-                version: "v1".to_owned(),
-                kind: "ConfigMap".to_owned(),
-                namespace: map.namespace(),
-                name: map.name_any(),
-            };
+        let maps = everywhere.list(&ours).await;
+        for map in maps.map_err(Error::api(format!("list ConfigMaps {ROOTS}")))? {
+            let mut one = self.ours("", "ConfigMap", ROOTS);
+            one.namespace = map.namespace();
             self.delete(&one, say).await?;
         }
         Ok(())
     }
+
+    /// Removes the namespace, unless somebody else made it.
+    async fn namespace(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
+        let all: Api<Namespace> = Api::all(self.client.clone());
+        let name = &self.namespace;
+        let Some(there) =
+            all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))?
+        else {
+            return Ok(());
+        };
+        if there.labels().get(PART_OF.0).map(String::as_str) != Some(PART_OF.1) {
+            say(Removed::NamespaceKept(name.clone()));
+            return Ok(());
+        }
+        let one = Named { namespace: None, ..self.ours("", "Namespace", name) };
+        self.delete(&one, say).await
+    }
+}
+
+/// The label of the pods that clean.
+const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
+
+fn cleanup_of(node: &str) -> String {
+    format!("leno-cleanup-{node}")
+}
+
+fn is_in(node: &Node, selector: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| node.labels().get(key) == Some(value))
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
+}
+
+/// An error with what caused it.
+fn chain(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
 }
 
 /// Waits for the next look, until the limit.
-async fn pause(begin: Instant, what: impl FnOnce() -> String) -> Result<(), Error> {
-    if begin.elapsed() > LIMIT {
-        return Err(Error::Late(what(), LIMIT.as_secs()));
+async fn pause(
+    begin: Instant,
+    limit: Duration,
+    what: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    if begin.elapsed() > limit {
+        return Err(Error::Late(what(), limit.as_secs()));
     }
     tokio::time::sleep(LOOK).await;
     Ok(())

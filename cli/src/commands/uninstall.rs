@@ -44,6 +44,9 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
         let done = removal.run(|step| match step {
             Removed::Object(what) => eprintln!("removed  {what}"),
             Removed::Node(name) => eprintln!("cleaned  node {name}"),
+            Removed::NamespaceKept(name) => {
+                eprintln!("kept     Namespace {name}: it was not made for Leno");
+            }
             Removed::NodeLeft(name, why) => {
                 clean = false;
                 eprintln!("left     node {name}: {why}; run `leno-agent cleanup` on it");

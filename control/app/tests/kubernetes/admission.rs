@@ -8,10 +8,7 @@ use crate::bed::{Bed, binary, until};
 use crate::objects::{http_route, http_route_definition, service, traffic_policy};
 use crate::proxy;
 use crate::replica::Replica;
-use crate::{cluster, leads};
-
-/// What people install.
-const WEBHOOKS: &str = include_str!("../../../../charts/install/webhook.yaml");
+use crate::{cluster, installed, leads};
 
 /// Installs the webhooks, called on a port of this machine: the API server takes a service that is a
 /// name outside for that name.
@@ -21,8 +18,9 @@ async fn install(bed: &Bed, port: u16) {
         "spec": {"type": "ExternalName", "externalName": "localhost"}}))
         .await;
     let port = format!("port: {port}");
-    assert_eq!(WEBHOOKS.matches("port: 443").count(), 3);
-    bed.apply_yaml(&WEBHOOKS.replace("port: 443", &port)).await;
+    let webhooks = installed(|kind| kind.ends_with("WebhookConfiguration"));
+    assert_eq!(webhooks.matches("port: 443").count(), 3);
+    bed.apply_yaml(&webhooks.replace("port: 443", &port)).await;
 }
 
 fn configuration(kind: &str, name: &str) -> Value {

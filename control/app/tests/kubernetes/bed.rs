@@ -256,6 +256,7 @@ fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
         .arg(file("token-auth-file", "admin.csv"))
         .args(["--service-account-issuer=https://kubernetes.default.svc"])
         .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC"])
+        .arg("--allow-privileged=true")
         .args(["--profiling=false"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use leno_charts::{NAMESPACE, Values};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bed::{Bed, binary};
 
@@ -72,4 +72,46 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     let unasked = leno(&admin, &["uninstall"]);
     assert_eq!(unasked.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&unasked.stderr).contains("say --yes"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_installed_goes_and_nothing_else() {
+    let Some(kube) = binary() else { return };
+    let bed = Bed::start(&kube).await;
+    let admin = bed.administrator();
+    let namespace =
+        |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    for name in ["shop", "mesh"] {
+        bed.apply(namespace(name)).await;
+    }
+    let roots = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "leno-roots", "namespace": "shop"}, "data": {}});
+    bed.apply(roots.clone()).await;
+
+    let elsewhere = leno(&admin, &["uninstall", "--yes", "-n", "shop"]);
+    assert_eq!(elsewhere.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("nothing is installed in shop"));
+
+    // Into a namespace that somebody made for more than Leno, as Helm may be told to.
+    let text = leno_charts::render(&Values::defaults(), "mesh").unwrap();
+    let (_, without_namespace) = text.split_once("\n---\n").unwrap();
+    bed.apply_yaml(without_namespace).await;
+    let gone = leno(&admin, &["uninstall", "--yes", "-n", "mesh", "--keep-definitions"]);
+    let said = String::from_utf8_lossy(&gone.stderr).into_owned();
+    assert!(gone.status.success(), "{said}");
+    assert!(said.contains("kept     Namespace mesh"), "{said}");
+    let object = |api: &str, kind: &str, name: &str| json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
+    for one in [
+        object("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "leno-injector"),
+        object("rbac.authorization.k8s.io/v1", "ClusterRole", "leno-controller"),
+        roots,
+    ] {
+        assert!(bed.get(one.clone()).await.is_none(), "{one}");
+    }
+    let definition =
+        object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "trafficpolicies.leno.dev");
+    assert!(bed.get(definition).await.is_some(), "they were to be kept");
+    assert!(bed.get(namespace("shop")).await.is_some());
+    let again = leno(&admin, &["uninstall", "--yes", "-n", "mesh"]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("nothing is installed in mesh"));
 }
