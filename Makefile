@@ -5,10 +5,10 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http bench-mesh fuzz images cluster-up cluster-down clean deps
+.PHONY: help demo test lint build release bench-http bench-mesh fuzz images e2e cluster-up cluster-down clean deps
 
 help: ## print the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: release ## a small shop, meshed, under load, for 20 s (needs root)
 	@scripts/as-root.sh $(TARGET)/release/leno demo
@@ -39,6 +39,9 @@ fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
 
 images: ## the images of an installation, without a container engine (needs Go)
 	@scripts/images.sh
+
+e2e: ## the mesh on a real cluster of two nodes (needs root and Go; the first run builds Kubernetes)
+	@scripts/cluster.sh test
 
 cluster-up: ## a real Kubernetes cluster in namespaces of this machine (needs root; NODES=1)
 	@scripts/cluster.sh up --nodes $(or $(NODES),1)
