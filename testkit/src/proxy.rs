@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::{binaries, wait};
@@ -36,6 +37,8 @@ pub struct Proxy {
     admin: SocketAddr,
     child: Child,
     directory: TempDir,
+    /// Keeps its ports from everybody who wants any free one.
+    _ports: [Socket; 2],
 }
 
 impl Proxy {
@@ -70,7 +73,7 @@ impl Proxy {
     ) -> Result<Self> {
         let binary = binaries::ours("leno-proxy")?;
         let directory = tempfile::tempdir()?;
-        let (address, admin) = (free_address()?, free_address()?);
+        let ((address, outer), (admin, inner)) = (reserved()?, reserved()?);
         let file = directory.path().join("proxy.yaml");
         fs::write(&file, documents(address, admin))?;
         let log = log_of(&directory);
@@ -83,7 +86,7 @@ impl Proxy {
             .stderr(fs::File::options().append(true).open(&log)?)
             .spawn()
             .context("cannot start leno-proxy")?;
-        let mut proxy = Proxy { address, admin, child, directory };
+        let mut proxy = Proxy { address, admin, child, directory, _ports: [outer, inner] };
         wait::until("leno-proxy to listen", START_LIMIT, || {
             if let Some(status) = proxy.child.try_wait()? {
                 bail!("leno-proxy ended ({status}): {}", fs::read_to_string(&log)?);
@@ -127,6 +130,19 @@ impl Drop for Proxy {
 
 fn log_of(directory: &TempDir) -> PathBuf {
     directory.path().join("log")
+}
+
+/// A port of 127.0.0.1 that is the proxy's alone while the socket is held. Two proxies that were told the
+/// same port would share it (`SO_REUSEPORT`), and each test be answered by the other's.
+fn reserved() -> Result<(SocketAddr, Socket)> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // The proxy may bind it all the same, since this one does not listen; whoever asks for any free port
+    // does not get it.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    let address = socket.local_addr()?.as_socket().context("an address of IPv4")?;
+    Ok((address, socket))
 }
 
 /// A free port of 127.0.0.1, for programs that cannot choose one themselves; should another
