@@ -82,6 +82,7 @@ impl Removal {
         self.nodes(&text, &mut say).await?;
         // Its leader puts back what goes next.
         self.delete(&self.ours("apps", "Deployment", CONTROLLER), &mut say).await?;
+        self.controllers_end().await?;
         self.roots(&mut say).await?;
         for one in rest {
             self.delete(&one, &mut say).await?;
@@ -208,6 +209,23 @@ impl Removal {
             let done =
                 pods.delete_collection(&at_once, &ListParams::default().labels(&label)).await;
             done.map_err(Error::api("delete the pods that cleaned"))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the control plane's pods have ended. One on a node that does not answer is not waited for
+    /// longer: it does nothing there that could be seen here.
+    async fn controllers_end(&self) -> Result<(), Error> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
+        let begin = Instant::now();
+        while begin.elapsed() < NODE_LIMIT {
+            let there =
+                pods.list(&ours).await.map_err(Error::api("list the control plane's pods"))?;
+            if there.items.is_empty() {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
         }
         Ok(())
     }
