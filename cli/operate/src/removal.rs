@@ -159,12 +159,9 @@ impl Removal {
 
     /// Waits until a node's agent has ended, and starts what it does in the end.
     async fn start(&self, node: &str, agent: &PodSpec) -> Result<(), Error> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let pods = self.pods();
         let on_it = ListParams::default().labels(AGENTS).fields(&format!("spec.nodeName={node}"));
-        let begin = Instant::now();
-        while !pods.list(&on_it).await.map_err(Error::api("list the agents"))?.items.is_empty() {
-            pause(begin, NODE_LIMIT, || "its agent does not end".to_owned()).await?;
-        }
+        self.none_left(&on_it, "its agent").await?;
         let mut spec = agent.clone();
         spec.node_name = Some(node.to_owned());
         spec.restart_policy = Some("OnFailure".to_owned());
@@ -188,7 +185,7 @@ impl Removal {
     }
 
     async fn finish(&self, node: &str) -> Result<(), Error> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let pods = self.pods();
         let name = cleanup_of(node);
         let begin = Instant::now();
         loop {
@@ -203,7 +200,7 @@ impl Removal {
 
     /// Removes the pods that cleaned, also those on nodes that do not answer.
     async fn forget(&self) -> Result<(), Error> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let pods = self.pods();
         for label in [format!("{}={}", CLEANUP.0, CLEANUP.1), AGENTS.to_owned()] {
             let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
             let done =
@@ -216,18 +213,26 @@ impl Removal {
     /// Waits until the control plane's pods have ended. One on a node that does not answer is not waited for
     /// longer: it does nothing there that could be seen here.
     async fn controllers_end(&self) -> Result<(), Error> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
+        match self.none_left(&ours, "the control plane").await {
+            Err(Error::Late(..)) => Ok(()),
+            ended => ended,
+        }
+    }
+
+    /// Waits until there are no such pods in the namespace.
+    async fn none_left(&self, which: &ListParams, what: &str) -> Result<(), Error> {
+        let pods = self.pods();
         let begin = Instant::now();
-        while begin.elapsed() < NODE_LIMIT {
-            let there =
-                pods.list(&ours).await.map_err(Error::api("list the control plane's pods"))?;
-            if there.items.is_empty() {
-                break;
-            }
-            tokio::time::sleep(LOOK).await;
+        while !pods.list(which).await.map_err(Error::api(format!("list {what}")))?.items.is_empty()
+        {
+            pause(begin, NODE_LIMIT, || format!("{what} does not end")).await?;
         }
         Ok(())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     async fn roots(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
