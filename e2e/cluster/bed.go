@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,8 +14,9 @@ import (
 	"time"
 )
 
-// name prefixes every namespace and cgroup of the cluster.
-const name = "leno-e2e"
+// name prefixes every namespace and cgroup of the cluster. CLUSTER_NAME gives it another, none of
+// which is the beginning of the other, so that two clusters run beside each other.
+var name = cmp.Or(os.Getenv("CLUSTER_NAME"), "leno-e2e")
 
 // maxNodes is what the addresses below have room for.
 const maxNodes = 9

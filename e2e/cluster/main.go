@@ -26,6 +26,9 @@ const usage = `Run a real Kubernetes cluster on this machine, for tests (as root
 Flags of up and of the others, before ARGUMENT or COMMAND:
   --state DIR   where the cluster keeps its files (default "target/cluster/state")
   --kube FILE   the components' binary (default "target/cluster/kube"; make cluster-up builds it)
+
+CLUSTER_NAME=NAME gives the cluster another name than leno-e2e: two run beside each other, with a
+--state for each.
 `
 
 func main() {

@@ -11,7 +11,7 @@ import (
 )
 
 // switchNamespace holds the bridge that joins the nodes. It has no other link: nothing leaves it.
-const switchNamespace = name + "-switch"
+var switchNamespace = name + "-switch"
 
 // namespaces is where iproute2 keeps the names of network namespaces.
 const namespaces = "/run/netns"
