@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http bench-mesh fuzz images e2e cluster-up cluster-down clean deps
+.PHONY: help demo test lint build release bench-http bench-mesh fuzz images e2e conformance cluster-up cluster-down clean deps
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ images: ## the images of an installation, without a container engine (needs Go)
 
 e2e: ## the mesh on a real cluster of two nodes (needs root and Go; the first run builds Kubernetes)
 	@scripts/cluster.sh test
+
+conformance: ## the Gateway API's suite for meshes, as it is, on such a cluster; writes docs/conformance
+	@scripts/conformance.sh
 
 cluster-up: ## a real Kubernetes cluster in namespaces of this machine (needs root; NODES=1)
 	@scripts/cluster.sh up --nodes $(or $(NODES),1)

@@ -1,0 +1,188 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/gateway-api/conformance/utils/suite"
+)
+
+var (
+	tool = flag.String("cluster", "", "program that starts a cluster (e2e/cluster), where KUBECONFIG names none")
+	kube = flag.String("kube", "", "Kubernetes' components for it")
+	mesh = flag.String("mesh", "", "folder of Leno's programs")
+	echo = flag.String("echo", "", "folder of the suite's client and server (e2e/conformance/echo), and of a certificate")
+)
+
+const (
+	registry = "registry.local"
+	// echoImage is what the suite's manifests name.
+	echoImage = "registry.k8s.io/gateway-api/echo-advanced:v1.5.1"
+	// applyLimit is how long definitions take to be served after they were made, and more.
+	applyLimit = 30 * time.Second
+	// goneLimit is for the pods of an earlier run to end, and their namespaces with them.
+	goneLimit = 2 * time.Minute
+	// meshLimit is for the control plane and the agents to be ready on a busy machine.
+	meshLimit = 5 * time.Minute
+)
+
+// cluster is the one under test: that of KUBECONFIG, or one that ends with the test.
+type cluster struct {
+	t   *testing.T
+	own bool
+	client.Client
+}
+
+// newCluster gives the cluster and what the suite needs to know of it.
+func newCluster(t *testing.T) (*cluster, suite.ConformanceOptions) {
+	made := &cluster{t: t, own: os.Getenv("KUBECONFIG") == ""}
+	if made.own {
+		made.start()
+	}
+	options := optionsOf(t)
+	made.Client = options.Client
+	return made, options
+}
+
+// start brings up a cluster of two nodes with the images that are needed.
+func (c *cluster) start() {
+	state := filepath.Join(c.t.TempDir(), "cluster")
+	c.t.Cleanup(func() { c.run(*tool, "down", "--state", state, "--kube", *kube) })
+	c.run(*tool, "up", "--nodes", "2", "--state", state, "--kube", *kube)
+	c.t.Setenv("KUBECONFIG", filepath.Join(state, "kubeconfig"))
+	images := []struct {
+		name, entrypoint, user string
+		files                  []string
+	}{
+		{registry + "/leno-proxy:1", "/leno-proxy", "2102:2102", []string{"/leno-proxy=" + *mesh + "/leno-proxy"}},
+		{registry + "/leno-controller:1", "/leno-controller", "65532:65532", []string{"/leno-controller=" + *mesh + "/leno-controller"}},
+		{registry + "/leno-agent:1", "/leno-agent", "0:0", []string{
+			"/leno-agent=" + *mesh + "/leno-agent", "/leno-cni=" + *mesh + "/leno-cni", "/usr/sbin/nft=/usr/sbin/nft",
+		}},
+		{echoImage, "/usr/local/bin/server", "1338:1338", []string{
+			"/usr/local/bin/server=" + *echo + "/server", "/usr/local/bin/client=" + *echo + "/client",
+			"/cert.crt=" + *echo + "/cert.crt", "/cert.key=" + *echo + "/cert.key",
+		}},
+	}
+	load := []string{"load", "--state", state, "--kube", *kube}
+	for nth, image := range images {
+		file := filepath.Join(c.t.TempDir(), fmt.Sprintf("%d.tar", nth))
+		c.run(*tool, append([]string{
+			"image", "--name", image.name, "--entrypoint", image.entrypoint, "--user", image.user, "--out", file,
+		}, image.files...)...)
+		load = append(load, file)
+	}
+	c.run(*tool, load...)
+}
+
+// applyDefinitions applies the Gateway API's definitions (standard channel), of the suite's release.
+func (c *cluster) applyDefinitions() {
+	folder := filepath.Join(strings.TrimSpace(c.output("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api")),
+		"config", "crd", "standard")
+	files, err := filepath.Glob(filepath.Join(folder, "gateway.*.yaml"))
+	require.NoError(c.t, err)
+	require.NotEmpty(c.t, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(c.t, err)
+		c.apply(text)
+	}
+}
+
+// install installs Leno with nothing in clear, as `leno install | kubectl apply` does. A cluster that
+// is not this test's own has it already.
+func (c *cluster) install() {
+	leno := filepath.Join(*mesh, "leno")
+	if c.own {
+		c.apply([]byte(c.output(leno, "install", "--set=image.registry="+registry, "--set=image.tag=1",
+			"--set=image.pullPolicy=Never", "--set=mtls=strict")))
+	}
+	var said string
+	err := wait.PollUntilContextTimeout(c.t.Context(), time.Second, meshLimit, true, func(ctx context.Context) (bool, error) {
+		output, err := exec.CommandContext(ctx, leno, "check", "--cluster").CombinedOutput()
+		said = string(output)
+		return err == nil, nil
+	})
+	require.NoError(c.t, err, "leno check --cluster: %s", said)
+	c.t.Logf("%s", said)
+}
+
+// awaitGone waits for the namespaces that an earlier run has removed to be gone.
+func (c *cluster) awaitGone(names ...string) {
+	for _, name := range names {
+		err := wait.PollUntilContextTimeout(c.t.Context(), time.Second, goneLimit, true, func(ctx context.Context) (bool, error) {
+			var found corev1.Namespace
+			err := c.Get(ctx, client.ObjectKey{Name: name}, &found)
+			return apierrors.IsNotFound(err) || err == nil && found.DeletionTimestamp == nil, nil
+		})
+		require.NoError(c.t, err, "namespace %s is still being removed", name)
+	}
+}
+
+// apply applies objects on the server's side.
+func (c *cluster) apply(text []byte) {
+	c.t.Helper()
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		require.NoError(c.t, err)
+		var object unstructured.Unstructured
+		require.NoError(c.t, yaml.Unmarshal(document, &object.Object))
+		if len(object.Object) == 0 {
+			continue
+		}
+		var last error
+		err = wait.PollUntilContextTimeout(c.t.Context(), time.Second/2, applyLimit, true, func(ctx context.Context) (bool, error) {
+			last = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object), client.FieldOwner("conformance"), client.ForceOwnership)
+			return last == nil, nil
+		})
+		require.NoError(c.t, err, "%s %s: %v", object.GetKind(), object.GetName(), last)
+	}
+}
+
+func (c *cluster) run(program string, arguments ...string) {
+	c.t.Helper()
+	command := exec.Command(program, arguments...)
+	command.Stdout, command.Stderr = os.Stderr, os.Stderr
+	require.NoError(c.t, command.Run(), "%s %v", program, arguments)
+}
+
+func (c *cluster) output(program string, arguments ...string) string {
+	c.t.Helper()
+	var problem bytes.Buffer
+	command := exec.CommandContext(c.t.Context(), program, arguments...)
+	command.Stderr = &problem
+	output, err := command.Output()
+	require.NoError(c.t, err, "%s %v: %s", program, arguments, &problem)
+	return string(output)
+}
+
+// version is Leno's own.
+func version(t *testing.T) string {
+	output, err := exec.CommandContext(t.Context(), filepath.Join(*mesh, "leno"), "--version").Output()
+	require.NoError(t, err)
+	words := strings.Fields(string(output))
+	require.NotEmpty(t, words)
+	return "v" + words[len(words)-1]
+}

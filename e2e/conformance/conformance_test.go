@@ -1,0 +1,151 @@
+// Package conformance runs the Gateway API's own suite for meshes, unmodified, against Leno in a real
+// cluster, and writes its report.
+//
+// Every case for meshes runs: the features that the suite knows of meshes, and those that its cases ask
+// for beside them, are all claimed, and a case that is skipped is a failure.
+package conformance
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/gateway-api/conformance"
+	confv1 "sigs.k8s.io/gateway-api/conformance/apis/v1"
+	meshtests "sigs.k8s.io/gateway-api/conformance/tests/mesh"
+	"sigs.k8s.io/gateway-api/conformance/utils/suite"
+	"sigs.k8s.io/gateway-api/pkg/features"
+	"sigs.k8s.io/yaml"
+)
+
+// The suite has a flag for nearly everything; this is for what it writes.
+var out = flag.String("out", "", "folder for the report and the list of cases; none are written by default")
+
+func TestMesh(t *testing.T) {
+	cluster, options := newCluster(t)
+	cluster.applyDefinitions()
+	cluster.install()
+	cluster.awaitGone(suite.MeshNamespace, suite.MeshConsumerNamespace)
+	report := filepath.Join(t.TempDir(), "report.yaml")
+	options.ReportOutputPath = report
+
+	var cases results
+	options.Hook = cases.record
+	t.Run("Suite", func(t *testing.T) { conformance.RunConformanceWithOptions(t, options) })
+
+	written, err := os.ReadFile(report)
+	require.NoError(t, err)
+	if *out != "" {
+		require.NoError(t, os.MkdirAll(*out, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(*out, reportName(t)), written, 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(*out, "cases.md"), []byte(cases.table()), 0o644))
+	}
+	cases.judge(t)
+	judge(t, written)
+}
+
+// optionsOf claims everything that the suite can ask of a mesh.
+func optionsOf(t *testing.T) suite.ConformanceOptions {
+	options := conformance.DefaultOptions(t)
+	options.ConformanceProfiles = []suite.ConformanceProfileName{
+		suite.MeshHTTPConformanceProfileName, suite.MeshGRPCConformanceProfileName,
+	}
+	claimed := features.SetsToNamesSet(features.MeshCoreFeatures, features.MeshExtendedFeatures)
+	for _, test := range meshtests.MeshConformanceTests {
+		claimed.Insert(test.Features...)
+	}
+	options.SupportedFeatures = claimed.UnsortedList()
+	slices.Sort(options.SupportedFeatures)
+	options.NamespaceLabels = map[string]string{"leno.dev/inject": "enabled"}
+	options.Implementation = confv1.Implementation{
+		Organization: "leno", Project: "leno", URL: "https://leno.dev", Version: version(t), Contact: []string{"https://leno.dev"},
+	}
+	return options
+}
+
+// reportName is what the Gateway API's repository calls such a file.
+func reportName(t *testing.T) string {
+	return fmt.Sprintf("standard-%s-default-report.yaml", version(t))
+}
+
+// results are the cases for meshes and what became of each.
+type results struct {
+	all []result
+}
+
+type result struct {
+	test    suite.ConformanceTest
+	outcome string
+}
+
+// record is called by the suite after each of its cases, those for gateways among them.
+func (r *results) record(t *testing.T, test suite.ConformanceTest, _ *suite.ConformanceTestSuite) {
+	if !slices.Contains(test.Features, features.SupportMesh) {
+		return
+	}
+	outcome := "passed"
+	if t.Failed() {
+		outcome = "failed"
+	} else if t.Skipped() {
+		outcome = "skipped"
+	}
+	r.all = append(r.all, result{test: test, outcome: outcome})
+}
+
+// judge requires that every case for meshes ran and passed.
+func (r *results) judge(t *testing.T) {
+	for _, test := range meshtests.MeshConformanceTests {
+		at := slices.IndexFunc(r.all, func(one result) bool { return one.test.ShortName == test.ShortName })
+		if at < 0 {
+			t.Errorf("%s did not run", test.ShortName)
+		} else if r.all[at].outcome != "passed" {
+			t.Errorf("%s %s", test.ShortName, r.all[at].outcome)
+		}
+	}
+}
+
+// table is a page that lists the cases, the features that each is about, and what became of it.
+func (r *results) table() string {
+	var text strings.Builder
+	text.WriteString("# Cases for meshes\n\nWritten by `make conformance`.\n\n| case | features | |\n|---|---|---|\n")
+	slices.SortFunc(r.all, func(a, b result) int { return strings.Compare(a.test.ShortName, b.test.ShortName) })
+	for _, one := range r.all {
+		names := make([]string, 0, len(one.test.Features))
+		for _, feature := range one.test.Features {
+			names = append(names, string(feature))
+		}
+		fmt.Fprintf(&text, "| %s | %s | %s |\n", one.test.ShortName, strings.Join(names, ", "), one.outcome)
+	}
+	return text.String()
+}
+
+// judge requires that the report has nothing skipped or failed, and no feature left unclaimed. Of a
+// profile that has no case for an extended feature the suite says nothing extended: MESH-GRPC, so far.
+func judge(t *testing.T, written []byte) {
+	var report confv1.ConformanceReport
+	require.NoError(t, yaml.Unmarshal(written, &report))
+	claimed := map[string][]string{}
+	for _, profile := range report.ProfileReports {
+		claimed[profile.Name] = nil
+		status(t, profile.Name+" core", profile.Core)
+		if extended := profile.Extended; extended != nil {
+			claimed[profile.Name] = extended.SupportedFeatures
+			status(t, profile.Name+" extended", extended.Status)
+			require.Empty(t, extended.UnsupportedFeatures, profile.Name)
+		}
+	}
+	require.Contains(t, claimed, string(suite.MeshGRPCConformanceProfileName))
+	require.Len(t, claimed[string(suite.MeshHTTPConformanceProfileName)], features.MeshExtendedFeatures.Len())
+}
+
+func status(t *testing.T, what string, found confv1.Status) {
+	if found.Result != confv1.Success {
+		t.Errorf("%s: %s: failed %v, skipped %v", what, found.Result, found.FailedTests, found.SkippedTests)
+	}
+	t.Logf("%s: %d passed, %d failed, %d skipped", what, found.Passed, found.Failed, found.Skipped)
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs the Gateway API's conformance suite for meshes against Leno, and writes its report to docs/conformance:
+#
+#   scripts/conformance.sh                        in a cluster of two nodes that it starts and ends (needs root)
+#   KUBECONFIG=FILE scripts/conformance.sh        in that cluster, where Leno is installed already
+#   scripts/conformance.sh --run-test MeshPorts   with flags of the suite's own; then nothing is written
+#
+# The programs are those in CLUSTER_BIN, else what cargo builds here. The suite's client and server are built from
+# their own module, for no registry is asked for their image.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(mkdir -p "${CARGO_TARGET_DIR:-target}/conformance" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
+root=$PWD
+PATH="$PATH:/usr/local/go/bin"
+export CGO_ENABLED=0
+
+if [ -z "${CLUSTER_BIN:-}" ]; then
+  cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
+  CLUSTER_BIN=$target/debug
+fi
+arguments=(-mesh "$(cd "$CLUSTER_BIN" && pwd)")
+if [ -z "${KUBECONFIG:-}" ]; then
+  scripts/cluster.sh
+  (cd e2e/conformance/echo
+    go build -trimpath -ldflags '-s -w' -o "$target/conformance/" istio.io/istio/pkg/test/echo/cmd/{server,client}
+    certificates=$(go list -m -f '{{.Dir}}' istio.io/istio)/tests/testdata/certs/dns
+    install -m 644 "$certificates/cert-chain.pem" "$target/conformance/cert.crt"
+    install -m 644 "$certificates/key.pem" "$target/conformance/cert.key")
+  arguments+=(-cluster "$target/cluster/cluster" -kube "$target/cluster/kube" -echo "$target/conformance")
+fi
+[ $# -gt 0 ] || arguments+=(-out "$root/docs/conformance")
+cd e2e/conformance && go test -count=1 -timeout 60m -v -run TestMesh . "${arguments[@]}" "$@"
