@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -43,6 +44,9 @@ const (
 	// meshLimit is for the control plane and the agents to be ready on a busy machine.
 	meshLimit = 5 * time.Minute
 )
+
+// namespaces are the suite's.
+var namespaces = []string{suite.MeshNamespace, suite.MeshConsumerNamespace}
 
 // cluster is the one under test: that of KUBECONFIG, or one that ends with the test.
 type cluster struct {
@@ -74,9 +78,8 @@ func (c *cluster) start() {
 	}{
 		{registry + "/leno-proxy:1", "/leno-proxy", "2102:2102", []string{"/leno-proxy=" + *mesh + "/leno-proxy"}},
 		{registry + "/leno-controller:1", "/leno-controller", "65532:65532", []string{"/leno-controller=" + *mesh + "/leno-controller"}},
-		{registry + "/leno-agent:1", "/leno-agent", "0:0", []string{
-			"/leno-agent=" + *mesh + "/leno-agent", "/leno-cni=" + *mesh + "/leno-cni", "/usr/sbin/nft=/usr/sbin/nft",
-		}},
+		{registry + "/leno-agent:1", "/leno-agent", "0:0", append(c.netfilter(),
+			"/leno-agent="+*mesh+"/leno-agent", "/leno-cni="+*mesh+"/leno-cni")},
 		{echoImage, "/usr/local/bin/server", "1338:1338", []string{
 			"/usr/local/bin/server=" + *echo + "/server", "/usr/local/bin/client=" + *echo + "/client",
 			"/cert.crt=" + *echo + "/cert.crt", "/cert.key=" + *echo + "/cert.key",
@@ -91,6 +94,20 @@ func (c *cluster) start() {
 		load = append(load, file)
 	}
 	c.run(*tool, load...)
+}
+
+// netfilter is what the agent captures by where eBPF is not chosen, as in the image of `make images`.
+func (c *cluster) netfilter() []string {
+	files, err := filepath.Glob("/usr/lib/*-linux-gnu/xtables/*.so")
+	require.NoError(c.t, err)
+	// The multi-call program has one name for each of its calls.
+	for _, name := range []string{"nft", "iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		files = append(files, "/usr/sbin/"+name)
+	}
+	for nth, file := range files {
+		files[nth] = file + "=" + file
+	}
+	return files
 }
 
 // applyDefinitions applies the Gateway API's definitions (standard channel), of the suite's release.
@@ -126,14 +143,24 @@ func (c *cluster) install() {
 }
 
 // awaitGone waits for the namespaces that an earlier run has removed to be gone.
-func (c *cluster) awaitGone(names ...string) {
-	for _, name := range names {
+func (c *cluster) awaitGone() {
+	for _, name := range namespaces {
 		err := wait.PollUntilContextTimeout(c.t.Context(), time.Second, goneLimit, true, func(ctx context.Context) (bool, error) {
 			var found corev1.Namespace
 			err := c.Get(ctx, client.ObjectKey{Name: name}, &found)
 			return apierrors.IsNotFound(err) || err == nil && found.DeletionTimestamp == nil, nil
 		})
 		require.NoError(c.t, err, "namespace %s is still being removed", name)
+	}
+}
+
+// removeNamespaces removes what the suite and the check of statuses have left.
+func (c *cluster) removeNamespaces() {
+	for _, name := range namespaces {
+		object := corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := c.Delete(context.Background(), &object); client.IgnoreNotFound(err) != nil {
+			c.t.Errorf("namespace %s: %v", name, err)
+		}
 	}
 }
 
