@@ -66,11 +66,15 @@ func (c *cluster) awaitStatuses(namespace, kind string) int {
 	routes.SetGroupVersionKind(gatewayv1.SchemeGroupVersion.WithKind(kind))
 	var last error
 	err := wait.PollUntilContextTimeout(c.t.Context(), time.Second/2, statusLimit, true, func(ctx context.Context) (bool, error) {
-		last = c.List(ctx, &routes, client.InNamespace(namespace))
+		wrong := c.List(ctx, &routes, client.InNamespace(namespace))
 		for _, found := range routes.Items {
-			last = errors.Join(last, c.checkStatus(ctx, found))
+			wrong = errors.Join(wrong, c.checkStatus(ctx, found))
 		}
-		return last == nil, nil
+		// That time is up is no news of the last look.
+		if ctx.Err() == nil {
+			last = wrong
+		}
+		return wrong == nil, nil
 	})
 	require.NoError(c.t, err, "%v", last)
 	return len(routes.Items)
@@ -92,7 +96,7 @@ func (c *cluster) checkStatus(ctx context.Context, found unstructured.Unstructur
 	}
 	for nth, parent := range route.Status.Parents {
 		if !reflect.DeepEqual(parent.ParentRef, route.Spec.ParentRefs[nth]) || parent.ControllerName != controllerName {
-			return fmt.Errorf("%s: status of parent %v by %s", name, parent.ParentRef, parent.ControllerName)
+			return fmt.Errorf("%s: status of parent %s by %s", name, parent.ParentRef.Name, parent.ControllerName)
 		}
 		for kind, wanted := range map[gatewayv1.RouteConditionType]metav1.ConditionStatus{
 			gatewayv1.RouteConditionAccepted: metav1.ConditionTrue, gatewayv1.RouteConditionResolvedRefs: resolved,
