@@ -27,44 +27,17 @@ mod server;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::prelude::*;
+use leno_program::Failure;
 
 use config::{Flags, Task};
 
-/// The program failed; the message says how.
-const ERROR: u8 = 2;
-/// The program was called wrongly.
-const USAGE: u8 = 64;
 /// Threads beside those that capture.
 const THREADS: usize = 2;
 /// Captures at once; each verifies kernel programs or runs a command of the system.
 const MAX_CAPTURES: usize = 8;
 
 fn main() -> ExitCode {
-    let flags = match Flags::try_parse() {
-        Ok(flags) => flags,
-        Err(error) => {
-            // Where even this cannot be printed, the exit code says it.
-            let _ = error.print();
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
-        }
-    };
-    let filter: Targets = match flags.log.parse() {
-        Ok(filter) => filter,
-        Err(error) => return complain(USAGE, &format!("--log {:?}: {error}", flags.log)),
-    };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
-    tracing_subscriber::registry().with(lines).with(filter).init();
-    match start(flags) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => complain(ERROR, &format!("{error:#}")),
-    }
+    leno_program::run(|flags: &Flags| &flags.log, |flags| start(flags).map_err(Failure::error))
 }
 
 fn start(flags: Flags) -> anyhow::Result<()> {
@@ -80,9 +53,4 @@ fn start(flags: Flags) -> anyhow::Result<()> {
     // A capture that is under way is finished by the next agent.
     runtime.shutdown_background();
     ended
-}
-
-fn complain(code: u8, message: &str) -> ExitCode {
-    eprintln!("leno-agent: {message}");
-    ExitCode::from(code)
 }

@@ -10,7 +10,7 @@ use leno_sources::connect;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::admin::{self, Admin};
+use crate::admin::Admin;
 use crate::config::{Flags, Node};
 use crate::follow::{Cluster, Pods};
 use crate::host::Host;
@@ -45,7 +45,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let socket = flags.node.state.join("agent.sock");
     let listener = server::listen(&socket)
         .with_context(|| format!("listening on {} for the CNI plugin", socket.display()))?;
-    let admin_listener = admin::listen(flags.admin)
+    let admin_listener = leno_program::listen(flags.admin)
         .await
         .with_context(|| format!("listening on {} for /metrics and /ready", flags.admin))?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -56,7 +56,8 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     tokio::task::spawn_blocking(move || earlier.take_over()).await?;
     let installation = installation(&flags.node);
     let admin = Admin { keeper: Arc::clone(&keeper), installs: installation.is_some() };
-    tokio::spawn(admin::serve(admin_listener, Arc::new(admin)));
+    let answer = move |request, _ends| std::future::ready(admin.answer(&request));
+    tokio::spawn(leno_program::serve(admin_listener, answer));
     tokio::spawn(server::serve(listener, cluster.clone(), Arc::clone(&keeper)));
     if let Some(installation) = installation {
         let beside =

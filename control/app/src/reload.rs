@@ -11,6 +11,7 @@ pub(crate) struct Reloads {
     refused: AtomicU64,
     last_was_good: AtomicBool,
     last_good_unix_s: AtomicU64,
+    ending: AtomicBool,
 }
 
 impl Reloads {
@@ -31,6 +32,16 @@ impl Reloads {
     /// Whether documents were taken in at all.
     pub(crate) fn loaded(&self) -> bool {
         self.good.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that this replica ends.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it does.
+    pub(crate) fn ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     /// Appends the counts as Prometheus text.

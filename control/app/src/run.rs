@@ -2,20 +2,25 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use leno_index::{Index, Settings as IndexSettings};
+use leno_program::listen;
 use leno_serve::{Server, Settings, State};
 use leno_sources::Update;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::admin::{self, Admin, Render};
+use crate::admin::{Admin, Render};
 use crate::config::Config;
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
 use crate::webhook;
+
+/// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
+/// that this replica goes, and no pod fails to be made for it.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Runs the control plane until SIGTERM or SIGINT.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
@@ -43,6 +48,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         serve_admin(address, (&state, &reloads), metrics).await?;
     }
     let last = source.last.take();
+    let called = webhook.is_some();
     let work = work((server, webhook), source, (&state, &reloads), stopped);
     tokio::pin!(work);
     tokio::select! {
@@ -50,11 +56,18 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         () = signals.any() => {}
     }
     tracing::info!("ending");
+    reloads.end();
     stop.send_replace(true);
     let ended = work.await;
     if let Some(last) = last {
         // It panics only where a test has found out why already.
         let _ = last.await;
+    }
+    if called {
+        tokio::select! {
+            () = tokio::time::sleep(LINGER) => {}
+            () = signals.any() => {}
+        }
     }
     ended
 }
@@ -79,16 +92,17 @@ async fn serve_admin(
     more: Vec<Render>,
 ) -> anyhow::Result<()> {
     let admin = Admin { state: Arc::clone(state), reloads: Arc::clone(reloads), more };
-    let listener = TcpListener::bind(address).await;
+    let listener = listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} for admin"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /ready and /live");
-    tokio::spawn(admin::serve(listener, Arc::new(admin)));
+    let answer = move |request, _ends| std::future::ready(admin.answer(&request));
+    tokio::spawn(leno_program::serve(listener, answer));
     Ok(())
 }
 
 async fn serve_webhook(hook: Hook) -> anyhow::Result<()> {
     let Hook { address, credentials, webhook } = hook;
-    let listener = TcpListener::bind(address).await;
+    let listener = listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} for webhooks"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /inject and /validate");
     webhook::serve(listener, Arc::new(credentials), webhook).await

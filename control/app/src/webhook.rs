@@ -6,45 +6,57 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use anyhow::Context;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_admission::{Answer, Enclosing, Review, Settings, judge};
+use leno_program::content::{JSON, TEXT};
+use leno_program::{Answer as Reply, Places, respond};
 use leno_serve::Credentials;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::known::Known;
 
-/// Most connections at once; each API server keeps a few open.
+/// Most connections at once; each API server has one for each review under way.
 const MAX_CONNECTIONS: usize = 256;
-/// Reviews at once, each of which may hold a body and what it is read into.
+/// Most of them of one address: everybody may connect here, and pods are made only where the API server
+/// gets through.
+const MAX_OF_ADDRESS: usize = 64;
+/// Reviews at once, each of which may hold what its body is read into.
 const MAX_REVIEWS: usize = 16;
+/// Largest body, in bytes, that is read without waiting for a turn: pods have a few KiB, and all
+/// connections' together have 32 MiB.
+const SMALL_BODY: u64 = 128 << 10;
+/// Larger bodies at once.
+const MAX_LARGE: usize = 8;
+/// Longest time for a body to come in; the API server is near.
+const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest review, in bytes: the largest request that the API server takes itself (3 MiB), twice for an
 /// object that is changed, and what is around it.
 const MAX_BODY: usize = 7 << 20;
 /// Longest wait for a handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for the first request of a connection.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest silence before a request's head is whole. Longer than the 90 s after which the API server
 /// closes a connection that it does not use: were we first, a review could be under way.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(100);
 /// Longest time for a review, waiting for its turn included; the API server waits for 10 s.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
-/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-type Reply = Response<Full<Bytes>>;
 
 /// What the webhooks answer from.
 pub(crate) struct Webhook {
     settings: Settings,
     known: Arc<Known>,
     reviews: Semaphore,
+    large: Semaphore,
     counts: [Counts; 2],
     spent_us: AtomicU64,
 }
@@ -70,6 +82,10 @@ enum Kind {
 enum Failure {
     #[error("the request cannot be read: {0}")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the request is larger than {MAX_BODY} bytes")]
+    TooLarge,
+    #[error("the request has not come in within {BODY_TIMEOUT:?}")]
+    Slow,
     #[error(transparent)]
     Review(#[from] leno_admission::ReviewError),
     #[error("the namespace {0} is not known yet")]
@@ -88,6 +104,7 @@ impl Webhook {
             settings,
             known,
             reviews: Semaphore::new(MAX_REVIEWS),
+            large: Semaphore::new(MAX_LARGE),
             counts,
             spent_us: AtomicU64::new(0),
         }
@@ -149,18 +166,41 @@ impl Webhook {
         };
         count.fetch_add(1, Ordering::Relaxed);
         match answered {
-            Ok((_, text)) => respond(StatusCode::OK, "application/json", text),
+            Ok((_, text)) => respond(StatusCode::OK, JSON, text),
             Err(failure) => {
                 tracing::warn!(webhook = kind.as_str(), %failure, "a review has no answer");
-                text(StatusCode::SERVICE_UNAVAILABLE, format!("{failure}\n"))
+                let status = match failure {
+                    Failure::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+                    Failure::Slow => StatusCode::REQUEST_TIMEOUT,
+                    _ => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                text(status, format!("{failure}\n"))
             }
+        }
+    }
+
+    /// The whole body. Nobody who only begins to send one keeps a small one waiting.
+    async fn read(&self, body: Incoming) -> Result<Bytes, Failure> {
+        let declared = body.size_hint().exact();
+        if declared.is_some_and(|length| length > MAX_BODY as u64) {
+            return Err(Failure::TooLarge);
+        }
+        let _turn = match declared {
+            Some(length) if length <= SMALL_BODY => None,
+            _ => Some(self.large.acquire().await.map_err(|_| Failure::Timeout)?),
+        };
+        let read = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
+        match read.map_err(|_elapsed| Failure::Slow)? {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(Failure::TooLarge),
+            Err(error) => Err(Failure::Body(error)),
         }
     }
 
     /// The answer, and as what it is sent.
     async fn answer(&self, kind: Kind, body: Incoming) -> Result<(Answer, String), Failure> {
+        let body = self.read(body).await?;
         let _turn = self.reviews.acquire().await.map_err(|_| Failure::Timeout)?;
-        let body = Limited::new(body, MAX_BODY).collect().await.map_err(Failure::Body)?.to_bytes();
         let review = Review::parse(&body)?;
         drop(body);
         match kind {
@@ -203,25 +243,16 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let acceptor = TlsAcceptor::from(Arc::new(credentials.open_config()?));
     tokio::spawn(async move { credentials.keep_fresh().await });
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new(MAX_CONNECTIONS, MAX_OF_ADDRESS);
     tokio::spawn(async move {
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, client)) => {
-                    let (acceptor, webhook) = (acceptor.clone(), Arc::clone(&webhook));
-                    tokio::spawn(async move {
-                        if let Err(error) = connection(stream, &acceptor, webhook).await {
-                            tracing::debug!(%client, %error, "a webhook's connection ended");
-                        }
-                        drop(place);
-                    });
+            let (stream, client, place) = places.accept(&listener).await;
+            let (acceptor, webhook) = (acceptor.clone(), Arc::clone(&webhook));
+            tokio::spawn(place.hold(async move {
+                if let Err(error) = connection(stream, &acceptor, webhook).await {
+                    tracing::debug!(%client, %error, "a webhook's connection ended");
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "a webhook's connection was not accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
+            }));
         }
     });
     Ok(())
@@ -233,25 +264,37 @@ async fn connection(
     webhook: Arc<Webhook>,
 ) -> anyhow::Result<()> {
     let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
-    let service = service_fn(move |request| {
-        let webhook = Arc::clone(&webhook);
-        async move { Ok::<_, Infallible>(webhook.reply(request).await) }
+    exchange(stream, webhook).await
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    webhook: Arc<Webhook>,
+) -> anyhow::Result<()> {
+    let begun = Arc::new(Notify::new());
+    let service = service_fn({
+        let begun = Arc::clone(&begun);
+        move |request| {
+            begun.notify_one();
+            let webhook = Arc::clone(&webhook);
+            async move { Ok::<_, Infallible>(webhook.reply(request).await) }
+        }
     });
-    hyper::server::conn::http1::Builder::new()
+    let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .await?;
-    Ok(())
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(served);
+    tokio::select! {
+        ended = &mut served => return Ok(ended?),
+        first = timeout(FIRST_TIMEOUT, begun.notified()) => first.context("nothing was asked")?,
+    }
+    Ok(served.await?)
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
-    respond(status, "text/plain; charset=utf-8", body)
+    respond(status, TEXT, body)
 }
 
-fn respond(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
+#[cfg(test)]
+mod tests;

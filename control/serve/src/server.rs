@@ -90,7 +90,7 @@ impl Server {
         state: Arc<State>,
     ) -> Result<Self, ServeError> {
         let listen = |error| ServeError::Listen(address, error);
-        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let listener = leno_program::listen(address).await.map_err(listen)?;
         let bound = listener.local_addr().map_err(listen)?;
         let authority = Arc::clone(&settings.authority);
         let credentials = Arc::new(Credentials::new(authority, settings.lifetime)?);

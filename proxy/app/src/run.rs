@@ -1,15 +1,12 @@
 //! The control thread: brings everything up, waits for the end, and drains.
 
 use std::cell::{Cell, RefCell};
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use leno_types::ports;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -66,10 +63,14 @@ async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
         started: SystemTime::now(),
     });
     if let Some(address) = setup.admin {
-        let listener = listen(address)
+        let listener = leno_program::listen(address)
             .await
             .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?;
-        tokio::task::spawn_local(admin::serve(listener, Rc::clone(&state)));
+        let state = Rc::clone(&state);
+        tokio::task::spawn_local(leno_program::serve(listener, move |request, ends| {
+            let state = Rc::clone(&state);
+            async move { admin::answer(&request, ends, &state).await }
+        }));
     }
     tokio::select! {
         started = start(&setup, &state) => started?,
@@ -82,22 +83,6 @@ async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
     }
     drain(&setup, &state, &mut signals).await;
     Ok(())
-}
-
-/// Listens; on `[::]` of a machine without IPv6 for IPv4 alone.
-async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    match TcpListener::bind(address).await {
-        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_no_family(&error) => {
-            let instead = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
-            tracing::warn!(%address, %instead, "this machine has no IPv6: listening for IPv4 alone");
-            TcpListener::bind(instead).await
-        }
-        bound => bound,
-    }
-}
-
-fn is_no_family(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT))
 }
 
 /// Waits until the proxy can serve, then makes it listen.

@@ -1,0 +1,44 @@
+//! Listening, also where there is no IPv6.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::net::TcpListener;
+
+/// Listens; on `[::]` of a machine without IPv6 for IPv4 alone, which is logged.
+///
+/// # Errors
+/// Where the address cannot be listened on.
+pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    let Some(instead) = bound.as_ref().err().and_then(|error| without_ipv6(address, error)) else {
+        return bound;
+    };
+    tracing::warn!(%address, %instead, "this machine has no IPv6: listening for IPv4 alone");
+    TcpListener::bind(instead).await
+}
+
+/// Where to listen instead, where an address failed for want of IPv6: the kernel has none
+/// (`ipv6.disable=1`), or no address of it (`net.ipv6.conf.all.disable_ipv6=1`).
+fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+    let none = matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL));
+    let any = address.ip() == Ipv6Addr::UNSPECIFIED;
+    (none && any).then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_want_of_ipv6_has_any_address_replaced() {
+        let instead = |address: &str, code| {
+            without_ipv6(address.parse().unwrap(), &io::Error::from_raw_os_error(code))
+        };
+        let expected = "0.0.0.0:15010".parse().unwrap();
+        assert_eq!(instead("[::]:15010", libc::EAFNOSUPPORT), Some(expected));
+        assert_eq!(instead("[::]:15010", libc::EADDRNOTAVAIL), Some(expected));
+        assert_eq!(instead("[::]:15010", libc::EADDRINUSE), None);
+        assert_eq!(instead("[::1]:15010", libc::EAFNOSUPPORT), None);
+    }
+}
