@@ -5,8 +5,10 @@ RUN apt-get update && apt-get install -y --no-install-recommends clang llvm cmak
 WORKDIR /leno
 COPY . .
 RUN RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target "$(rustc -vV | sed -n 's/^host: //p')" \
-      --bins -p leno-proxy -p leno-controller \
- && mkdir /out && cp target/*/release/leno-proxy target/*/release/leno-controller /out/
+      --bins -p leno-proxy -p leno-controller -p leno-cni \
+ && cargo build --release --bins -p leno-agent \
+ && mkdir /out && cp target/*/release/leno-proxy target/*/release/leno-controller target/*/release/leno-cni \
+      target/release/leno-agent /out/
 
 FROM scratch AS leno-proxy
 COPY --from=build /out/leno-proxy /leno-proxy
@@ -17,3 +19,11 @@ FROM scratch AS leno-controller
 COPY --from=build /out/leno-controller /leno-controller
 USER 65532:65532
 ENTRYPOINT ["/leno-controller"]
+
+# The agent runs nft and iptables, where the kernel programs cannot capture.
+FROM debian:bookworm-slim AS leno-agent
+RUN apt-get update && apt-get install -y --no-install-recommends nftables iptables libelf1 zlib1g \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=build /out/leno-agent /leno-agent
+COPY --from=build /out/leno-cni /leno-cni
+ENTRYPOINT ["/leno-agent"]
