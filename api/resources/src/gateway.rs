@@ -24,5 +24,5 @@ pub use reference::{
 pub use stream::{StreamRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
 pub use tls::{
     AUTHORITIES_KEY, AuthorityRef, BackendTlsPolicy, BackendTlsPolicySpec, PolicyAncestorStatus,
-    PolicyStatus, SubjectAltName, SubjectAltNameType, TlsValidation,
+    PolicyStatus, SubjectAltName, SubjectAltNameType, TlsValidation, only_authorities,
 };

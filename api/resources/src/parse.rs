@@ -9,8 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::check;
 use crate::decode::decode;
 use crate::gateway::{
-    AUTHORITIES_KEY, BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant,
-    TcpRoute, TlsRoute,
+    BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
 };
 use crate::metadata::DEFAULT_NAMESPACE;
 use crate::object::{Kind, Object, ObjectKey, OwnDocument, WorkloadDocument};
@@ -229,7 +228,7 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
         Kind::ConfigMap => {
             let mut object: crate::ConfigMap = reader.decode()?;
             default_namespace(&mut object.metadata);
-            only_authorities(&mut object);
+            crate::gateway::only_authorities(&mut object);
             Object::ConfigMap(Box::new(object))
         }
         Kind::BackendTlsPolicy => {
@@ -307,13 +306,5 @@ impl Reader<'_> {
 
     fn push(&mut self, place: Place, path: String, reason: String) {
         self.problems.push(Problem { file: self.file.clone(), place, path, reason });
-    }
-}
-
-/// Of a `ConfigMap` nothing but certificates is of the mesh, and nothing else is kept.
-fn only_authorities(object: &mut crate::ConfigMap) {
-    object.binary_data = None;
-    if let Some(texts) = &mut object.data {
-        texts.retain(|key, _| key == AUTHORITIES_KEY);
     }
 }

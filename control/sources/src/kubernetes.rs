@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
+use leno_resources::gateway::only_authorities;
 use leno_resources::{Kind, Object, ObjectKey};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -45,7 +46,7 @@ pub struct KubernetesSource {
 }
 
 /// A watched kind of object: one watch each, in the order of this list.
-pub(crate) const WATCHED: [Watched; 12] = [
+pub(crate) const WATCHED: [Watched; 14] = [
     Watched::Core(Kind::Namespace),
     Watched::Core(Kind::Service),
     Watched::Core(Kind::EndpointSlice),
@@ -55,6 +56,8 @@ pub(crate) const WATCHED: [Watched; 12] = [
     Watched::Custom(Kind::TlsRoute),
     Watched::Custom(Kind::TcpRoute),
     Watched::Custom(Kind::ReferenceGrant),
+    Watched::Custom(Kind::BackendTlsPolicy),
+    Watched::Core(Kind::ConfigMap),
     Watched::Custom(Kind::TrafficPolicy),
     Watched::Custom(Kind::RateLimitPolicy),
     Watched::Custom(Kind::Workload),
@@ -78,6 +81,12 @@ impl Watched {
             Self::Core(kind) | Self::Custom(kind) => kind.as_str(),
             Self::Pods => "Pod",
         }
+    }
+
+    /// Most objects that one page of a list has: the larger they may be the fewer, since a page is held
+    /// as a whole. A `ConfigMap` may have 1 MiB.
+    fn page(self) -> u32 {
+        if self == Self::Core(Kind::ConfigMap) { 20 } else { 500 }
     }
 }
 
@@ -152,11 +161,27 @@ async fn watch(client: Client, watched: Watched, teller: Teller) {
             let all: Api<EndpointSlice> = Api::all(client);
             follow(vec![all], teller, |o| Ok(Object::EndpointSlice(Box::new(o)))).await;
         }
+        Watched::Core(Kind::ConfigMap) => {
+            let all: Api<ConfigMap> = Api::all(client);
+            follow(vec![all], teller, authorities).await;
+        }
         Watched::Pods => {
             let all: Api<Pod> = Api::all(client);
             follow(vec![all], teller, |pod| pod::workload(&pod)).await;
         }
         Watched::Core(kind) | Watched::Custom(kind) => custom::follow(client, kind, teller).await,
+    }
+}
+
+/// Of all the texts of a cluster only certificates of authorities are kept; others are as if not there.
+fn authorities(mut object: ConfigMap) -> Result<Object, NoObject> {
+    only_authorities(&mut object);
+    let object = Object::ConfigMap(Box::new(object));
+    match &object {
+        Object::ConfigMap(texts) if texts.data.as_ref().is_some_and(|texts| !texts.is_empty()) => {
+            Ok(object)
+        }
+        _ => Err(NoObject::Absent(object.key())),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
 
@@ -116,4 +117,12 @@ pub struct PolicyAncestorStatus {
     /// Whether it is accepted, and why not.
     #[serde(default)]
     pub conditions: Vec<Condition>,
+}
+
+/// Of a `ConfigMap` nothing but certificates is of the mesh, and nothing else is kept.
+pub fn only_authorities(object: &mut ConfigMap) {
+    object.binary_data = None;
+    if let Some(texts) = &mut object.data {
+        texts.retain(|key, _| key == AUTHORITIES_KEY);
+    }
 }

@@ -10,6 +10,7 @@ mod admission;
 mod bed;
 mod objects;
 mod operate;
+mod outside;
 mod proxy;
 mod relay;
 mod replica;

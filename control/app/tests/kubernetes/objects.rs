@@ -77,19 +77,57 @@ pub(crate) fn http_route_definition() -> Value {
     let status = json!({"type": "object", "required": ["parents"], "properties": {
         "parents": {"type": "array", "maxItems": 32, "items": parent,
             "x-kubernetes-list-type": "atomic"}}});
-    let spec = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    definition("HTTPRoute", "httproutes", &status)
+}
+
+/// A definition of `BackendTLSPolicy`.
+pub(crate) fn backend_tls_policy_definition() -> Value {
+    definition("BackendTLSPolicy", "backendtlspolicies", &any())
+}
+
+/// A definition of a kind of the Gateway API: any spec, and a status like this.
+fn definition(kind: &str, plural: &str, status: &Value) -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-    "metadata": {"name": "httproutes.gateway.networking.k8s.io", "annotations": {
+    "metadata": {"name": format!("{plural}.gateway.networking.k8s.io"), "annotations": {
         "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api"}},
     "spec": {
         "group": "gateway.networking.k8s.io",
-        "names": {"kind": "HTTPRoute", "plural": "httproutes"},
+        "names": {"kind": kind, "plural": plural},
         "scope": "Namespaced",
         "versions": [{"name": "v1", "served": true, "storage": true,
             "subresources": {"status": {}},
             "schema": {"openAPIV3Schema": {"type": "object",
-                "properties": {"spec": spec, "status": status}}}}],
+                "properties": {"spec": any(), "status": status}}}}],
     }})
+}
+
+fn any() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// A service of the shop that is outside of the mesh, by its name there.
+pub(crate) fn outside(name: &str, host: &str) -> [Value; 2] {
+    let mut slice = slice(name, &[]);
+    slice["addressType"] = "FQDN".into();
+    slice["endpoints"] = json!([{"addresses": [host], "conditions": {"ready": true}}]);
+    [service(name, 80), slice]
+}
+
+/// How TLS is begun with a service of the shop: with the authorities of a `ConfigMap`.
+pub(crate) fn backend_tls_policy(service: &str, authorities: &str) -> Value {
+    json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
+    "metadata": {"name": service, "namespace": "shop"},
+    "spec": {
+        "targetRefs": [{"group": "", "kind": "Service", "name": service}],
+        "validation": {"hostname": "pay.example",
+            "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": authorities}]},
+    }})
+}
+
+/// A `ConfigMap` of the shop.
+pub(crate) fn texts(name: &str, key: &str, text: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {key: text},
+        "metadata": {"name": name, "namespace": "shop"}})
 }
 
 /// A policy of a service of the shop.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leno_discovery::{Certificate, Client, Directory, IdentityClient, Settings};
-use leno_types::mesh::Resolution;
+use leno_types::mesh::{Resolution, Roots};
 use leno_types::{ServiceName, TrustDomain};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -32,11 +32,28 @@ impl Proxy {
 
     /// Waits until a service of the shop has exactly these endpoints, each an address and an identity.
     pub(crate) async fn sees(&self, service: &str, endpoints: &[&str]) {
+        self.sees_that(service, &format!("{endpoints:?}"), |now| {
+            endpoints_of(now).is_some_and(|seen| seen == endpoints)
+        })
+        .await;
+    }
+
+    /// Waits until a service of the shop has authorities that its TLS is begun with, like these.
+    pub(crate) async fn sees_roots(&self, service: &str, like: impl Fn(&Roots) -> bool) {
+        self.sees_that(service, "roots", |now| roots_of(now).is_some_and(&like)).await;
+    }
+
+    async fn sees_that(&self, service: &str, what: &str, is: impl Fn(&Resolution) -> bool) {
         let name = ServiceName::new("shop", service).unwrap();
         let mut watch = self.directory.watch_service(&name);
-        let seen = watch.wait_for(|now| endpoints_of(now).is_some_and(|seen| seen == endpoints));
+        let seen = watch.wait_for(is);
         let seen = tokio::time::timeout(LIMIT, seen).await.map(|seen| seen.unwrap().clone());
-        assert!(seen.is_ok(), "{endpoints:?} were awaited, and {:?} seen", *watch.borrow());
+        assert!(seen.is_ok(), "{what} was awaited, and {:?} seen", *watch.borrow());
+    }
+
+    /// Follows a service, as long as what is returned is kept.
+    pub(crate) fn follow(&self, namespace: &str, service: &str) -> watch::Receiver<Resolution> {
+        self.directory.watch_service(&ServiceName::new(namespace, service).unwrap())
     }
 
     /// The certificate that was issued to it.
@@ -108,4 +125,10 @@ fn endpoints_of(now: &Resolution) -> Option<Vec<String>> {
         format!("{}:{} {identity}", one.addresses[0], one.port)
     };
     Some(port.endpoints.iter().map(endpoint).collect())
+}
+
+fn roots_of(now: &Resolution) -> Option<&Roots> {
+    let Resolution::Service(service) = now else { return None };
+    let [port] = &service.ports[..] else { return None };
+    Some(&port.external.as_ref()?.tls.as_ref()?.roots)
 }

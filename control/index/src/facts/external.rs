@@ -81,7 +81,7 @@ impl Facts {
             match self.authorities.get(&key) {
                 Some(Ok(certificates)) => all.extend(certificates.iter().cloned()),
                 Some(Err(why)) => return Roots::Missing(format!("{key}: {why}").into()),
-                None => return Roots::Missing(format!("there is no {key}").into()),
+                None => return Roots::Missing(format!("there is no {key} with ca.crt").into()),
             }
         }
         Roots::Given(all.into())

@@ -102,7 +102,7 @@ fn the_policy_of_a_port_goes_before_that_of_the_service_and_the_first_by_name() 
 fn authorities_come_from_config_maps_and_are_missed_where_there_are_none() {
     let mut index = index();
     put(&mut index, &format!("{SERVICE}{}", policy("a", WHOLE, GIVEN)));
-    assert_eq!(roots(&index), Roots::Missing("there is no ConfigMap shop/ca".into()));
+    assert_eq!(roots(&index), Roots::Missing("there is no ConfigMap shop/ca with ca.crt".into()));
     let map = |data: &str| {
         format!(
             "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: ca, namespace: shop}}, data: {{{data}}}}}"

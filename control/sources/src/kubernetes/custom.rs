@@ -30,8 +30,15 @@ fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObject> {
         "labels": given.metadata.labels.unwrap_or_default(),
         "annotations": given.metadata.annotations.unwrap_or_default(),
     });
-    // The older route wins (GEP-1426 and the Gateway API's rules on conflicts).
-    if matches!(kind, Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute) {
+    // The older one wins (GEP-1426, GEP-713 and the Gateway API's rules on conflicts).
+    if matches!(
+        kind,
+        Kind::HttpRoute
+            | Kind::GrpcRoute
+            | Kind::TlsRoute
+            | Kind::TcpRoute
+            | Kind::BackendTlsPolicy
+    ) {
         metadata["creationTimestamp"] = json!(given.metadata.creation_timestamp);
     }
     // The version that it was read in is the one that its status is written in.

@@ -111,6 +111,10 @@ impl Followed {
         WATCHED[nth].as_str()
     }
 
+    pub(super) fn page(&self, nth: usize) -> u32 {
+        WATCHED[nth].page()
+    }
+
     /// Notes a failure; whether it is the first after a success, or since the start.
     pub(super) fn failed(&self, nth: usize) -> bool {
         let kind = &mut self.state().kinds[nth];

@@ -142,7 +142,8 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let Teller { nth, followed, .. } = teller;
-    let begin = || watcher(api.clone(), watcher::Config::default()).backoff(Patience::default());
+    let config = watcher::Config::default().page_size(followed.page(*nth));
+    let begin = || watcher(api.clone(), config.clone()).backoff(Patience::default());
     let mut watch = pin!(begin());
     // From the begin of a list to its end, also where parts of it are tried again.
     let mut listing = false;

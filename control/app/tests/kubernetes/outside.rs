@@ -1,0 +1,45 @@
+//! TLS with what is outside of the mesh.
+
+use leno_types::mesh::Roots;
+
+use crate::bed::{binary, until};
+use crate::objects::{backend_tls_policy, backend_tls_policy_definition, outside, texts};
+use crate::proxy::{self, Proxy};
+use crate::replica::Replica;
+use crate::{cluster, run_pod};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_begun_outside_by_a_policy_and_by_authorities_that_come_and_go() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    bed.apply(backend_tls_policy_definition()).await;
+    let policy = backend_tls_policy("pay", "authorities");
+    until("the kind is served", async || bed.serves(&policy).await).await;
+    for object in outside("pay", "pay.example") {
+        bed.apply(object).await;
+    }
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let client = Proxy::start(&bed, &replica, "shop/web-0", &token).await;
+
+    bed.apply(policy).await;
+    client.sees_roots("pay", |roots| matches!(roots, Roots::Missing(_))).await;
+    // Any certificate is one of an authority here.
+    let pem = proxy::roots(&bed).await;
+    bed.apply(texts("authorities", "ca.crt", &pem)).await;
+    client.sees_roots("pay", |roots| matches!(roots, Roots::Given(one) if one.len() == 1)).await;
+    bed.apply(texts("authorities", "ca.crt", &pem.repeat(2))).await;
+    client.sees_roots("pay", |roots| matches!(roots, Roots::Given(two) if two.len() == 2)).await;
+    bed.delete(texts("authorities", "ca.crt", "")).await;
+    client.sees_roots("pay", |roots| matches!(roots, Roots::Missing(_))).await;
+
+    // Of other texts nothing is kept.
+    let followed = "leno_control_cluster_objects{kind=\"ConfigMap\"}";
+    let before = replica.metric(followed).await;
+    bed.apply(texts("others", "password", "secret")).await;
+    bed.apply(texts("authorities", "ca.crt", &pem)).await;
+    client.sees_roots("pay", |roots| matches!(roots, Roots::Given(_))).await;
+    assert_eq!(replica.metric(followed).await, before + 1.0);
+    replica.end();
+}
