@@ -1,10 +1,13 @@
 //! What a cluster of many services costs the controller, and how soon a change among many arrives.
 //!
-//! `LENO_SCALE` is the number of services, each with ten pods; 1,000 is the size that the design names.
+//! `LENO_SCALE` is the number of services, each with ten pods (1,000 is the size that the design names),
+//! and `LENO_SCALE_PROXIES` that of proxies, each of which follows what changes and a few services more.
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, binary};
@@ -15,6 +18,10 @@ use crate::{cluster, run_pod};
 
 /// Services where nobody asks for more: enough to see that it works, and soon made.
 const SERVICES: usize = 20;
+/// Proxies where nobody asks for more.
+const PROXIES: usize = 20;
+/// Services that a proxy follows beside the one that is measured.
+const FOLLOWED: usize = 5;
 /// Endpoints of each.
 const ENDPOINTS: usize = 10;
 /// Services of one namespace.
@@ -30,8 +37,10 @@ const OTHERS: usize = 9;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_among_many_arrives() {
     let Some(kube) = binary() else { return };
-    let asked = std::env::var("LENO_SCALE").ok().map(|text| text.parse().unwrap());
-    let services: usize = asked.unwrap_or(SERVICES);
+    let asked = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    let services: usize = asked("LENO_SCALE").unwrap_or(SERVICES);
+    let count: usize = asked("LENO_SCALE_PROXIES").unwrap_or(PROXIES);
+    open_enough(count);
     let (bed, kubeconfig) = cluster(&kube).await;
     let begin = Instant::now();
     fill(&bed, services).await;
@@ -45,8 +54,21 @@ async fn a_change_among_many_arrives() {
     replica.line("serving discovery and identity").await;
     println!("served {:?} after the start, {} KiB resident", begin.elapsed(), replica.rss_kib());
     let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
-    let proxy = Proxy::start(&bed, &replica, "shop/web-0", &token).await;
-    proxy.sees("web", &["10.250.0.1:8080 spiffe://cluster.local/ns/shop/sa/web"]).await;
+    let begin = Instant::now();
+    let proxies: Vec<Proxy> = stream::iter(0..count)
+        .map(|_| Proxy::start(&bed, &replica, "shop/web-0", &token))
+        .buffered(AT_ONCE)
+        .collect()
+        .await;
+    let first = ["10.250.0.1:8080 spiffe://cluster.local/ns/shop/sa/web"];
+    join_all(proxies.iter().map(|proxy| proxy.sees("web", &first))).await;
+    let more = proxies.iter().enumerate().flat_map(|(nth, proxy)| {
+        let others = (0..FOLLOWED.min(services)).map(move |one| (nth * FOLLOWED + one) % services);
+        others.map(|other| proxy.follow(&namespace(other / TOGETHER), &format!("s{other}")))
+    });
+    let _followed: Vec<_> = more.collect();
+    println!("{count} proxies connected in {:?}", begin.elapsed());
+    println!("{} KiB resident with them", replica.rss_kib());
 
     let mut waits = Vec::new();
     for nth in 0..MEASURED {
@@ -57,16 +79,35 @@ async fn a_change_among_many_arrives() {
         let ((), ()) = tokio::join!(apply(&bed, others.collect()), async {
             bed.apply(changed).await;
             let begin = Instant::now();
-            proxy.sees("web", &[&format!("{address}:8080 ")]).await;
-            waits.push(begin.elapsed());
+            let expected = format!("{address}:8080 ");
+            let arrival = async |proxy: &Proxy| {
+                proxy.sees("web", &[&expected]).await;
+                begin.elapsed()
+            };
+            waits.extend(join_all(proxies.iter().map(arrival)).await);
         });
         tokio::time::sleep_until(next.into()).await;
     }
     waits.sort();
-    let (median, worst) = (waits[MEASURED / 2], waits[MEASURED - 1]);
-    println!("a change arrived after {median:?} (median), {worst:?} (worst of {MEASURED})");
+    let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize];
+    println!(
+        "a change arrived after {:?} (median), {:?} (p99), {:?} (worst) of {MEASURED} at {count} proxies",
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
     println!("{} KiB resident in the end", replica.rss_kib());
     replica.end();
+}
+
+/// Has this process, and the replica that it starts, open two connections for each proxy.
+fn open_enough(proxies: usize) {
+    let needed = u64::try_from(proxies * 2 + 1_024).unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if soft < needed {
+        assert!(needed <= hard, "{needed} open files are needed: raise the limit with ulimit -n");
+        setrlimit(Resource::RLIMIT_NOFILE, needed, hard).unwrap();
+    }
 }
 
 /// Makes services, with their pods and slices, spread over namespaces.
