@@ -142,7 +142,7 @@ pub struct Timeouts {
     pub response: Option<Duration>,
     /// Without a byte in either direction.
     pub idle: Option<Duration>,
-    /// An opaque connection, a stream that was upgraded, or a gRPC stream, from its first byte to
+    /// An opaque connection, or one that was upgraded, from its first byte or the upgrade to
     /// its last.
     pub stream: Option<Duration>,
 }

@@ -191,6 +191,13 @@ impl Client {
         self.users.conn.borrow().peer.connect_protocol
     }
 
+    /// Frames that have come from the server so far: the same number again means that it has said nothing
+    /// meanwhile.
+    #[must_use]
+    pub fn heard(&self) -> u64 {
+        self.users.conn.borrow().reading.frames
+    }
+
     /// Opens no more streams and closes when the last one ends.
     pub fn drain(&self) {
         self.users.conn.borrow_mut().drain();

@@ -101,6 +101,12 @@ pub struct Link {
 }
 
 impl Link {
+    /// Bytes of DATA received and sent on the client's stream so far.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        self.client.bytes()
+    }
+
     /// The trailers of the response, once the link is over and if they were to be kept (see
     /// [`Stream::keep_trailers`]).
     #[must_use]

@@ -135,9 +135,9 @@ impl<T: Clone, E: Clone> ClientPool<T, E> {
         });
     }
 
-    /// Whether there is no connection.
+    /// Whether there is no connection that takes requests, and none is being made.
     pub fn is_empty(&self) -> bool {
-        self.kept.borrow().is_empty()
+        !self.connecting.get() && !self.kept.borrow().iter().any(|kept| kept.client.is_open())
     }
 
     /// The first connection with room, so that those not needed grow old.

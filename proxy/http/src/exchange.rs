@@ -44,6 +44,8 @@ pub struct Order<'a, J = ()> {
     /// goes along in a header of the mesh's own, from which the other proxy makes it again what
     /// it was. Towards anybody else that header is left out.
     pub mesh: bool,
+    /// How long the exchange may go on once another protocol has taken over, in place of `deadline`.
+    pub upgraded_for: Option<Duration>,
     /// Bounds for both sides.
     pub limits: &'a Limits,
     /// Sees the response before it is forwarded.
@@ -60,6 +62,7 @@ impl<'a> Order<'a> {
             response_by: None,
             close_client: false,
             mesh: false,
+            upgraded_for: None,
             limits,
             judge: (),
         }
@@ -76,6 +79,7 @@ impl<'a, J> Order<'a, J> {
             response_by: self.response_by,
             close_client: self.close_client,
             mesh: self.mesh,
+            upgraded_for: self.upgraded_for,
             limits: self.limits,
             judge,
         }
@@ -87,6 +91,14 @@ impl<J> Order<'_, J> {
     fn ends_at(&self, deadline: Option<Instant>, silent: bool) -> Option<Instant> {
         let response_by = self.response_by.filter(|_| silent);
         [deadline, response_by].into_iter().flatten().min()
+    }
+
+    /// Another protocol has taken over: nothing that was said of the request holds any more. When it must
+    /// be over.
+    fn upgraded(&mut self) -> Option<Instant> {
+        self.response_by = None;
+        self.deadline = self.upgraded_for.and_then(|within| Instant::now().checked_add(within));
+        self.deadline
     }
 
     /// Whether that was for want of a response.

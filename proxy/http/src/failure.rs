@@ -53,6 +53,9 @@ pub enum Cause {
     /// No response began in time; see [`Order::response_by`](crate::Order::response_by).
     #[error("no response began in time")]
     Late,
+    /// An upgraded connection lasted too long; see [`Order::upgraded_for`](crate::Order::upgraded_for).
+    #[error("the upgraded connection has lasted as long as it may")]
+    Outlasted,
     /// No byte moved for [`Limits::stall`](crate::Limits::stall).
     #[error("nothing moved for too long")]
     Stalled,
@@ -91,6 +94,7 @@ impl Cause {
             Self::HeadTimeout => "head-timeout",
             Self::Deadline => "deadline",
             Self::Late => "response-timeout",
+            Self::Outlasted => "stream-timeout",
             Self::Stalled => "stalled",
             Self::Stale => "stale",
             Self::UnaskedUpgrade => "unasked-upgrade",
@@ -137,7 +141,8 @@ impl Failure {
             (Place::Client, Cause::Body(_)) => Some(400),
             (Place::Client, Cause::HeadTimeout) => Some(408),
             (Place::Client, _) => None,
-            (_, Cause::Deadline | Cause::Late | Cause::Stalled | Cause::HeadTimeout) => Some(504),
+            (_, Cause::Deadline | Cause::Late | Cause::Outlasted) => Some(504),
+            (_, Cause::Stalled | Cause::HeadTimeout) => Some(504),
             (_, Cause::Open(OpenError::TooLarge)) => Some(431),
             (_, Cause::Stale | Cause::MemoryBudget | Cause::Open(_)) => Some(503),
             _ => Some(502),
@@ -161,6 +166,7 @@ mod tests {
             Cause::HeadTimeout,
             Cause::Deadline,
             Cause::Late,
+            Cause::Outlasted,
             Cause::Stalled,
             Cause::Stale,
             Cause::UnaskedUpgrade,
@@ -186,6 +192,7 @@ mod tests {
             | Cause::HeadTimeout
             | Cause::Deadline
             | Cause::Late
+            | Cause::Outlasted
             | Cause::Stalled
             | Cause::Stale
             | Cause::UnaskedUpgrade

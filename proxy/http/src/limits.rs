@@ -26,6 +26,9 @@ pub struct Limits {
     /// How long an exchange may go on with no byte moved in either direction. It ends between
     /// one and two times this. As long as the idle wait, for long polls.
     pub stall: Duration,
+    /// Holds streams that are relayed between two connections of HTTP/2 to `stall`, too, once their
+    /// response has begun. Not by itself: a watch may be quiet for hours, and costs next to nothing.
+    pub stall_streams: bool,
     /// How long a side may leave bytes lying that are ready for it. They hold a buffer of ours.
     pub write_stall: Duration,
     /// How long to wait for the rest of a request whose response is already complete, counted
@@ -45,6 +48,7 @@ impl Default for Limits {
             idle: Duration::from_secs(3600),
             head: Duration::from_secs(60),
             stall: Duration::from_secs(3600),
+            stall_streams: false,
             write_stall: Duration::from_secs(300),
             linger: Duration::from_secs(2),
             linger_bytes: 1024 * 1024,

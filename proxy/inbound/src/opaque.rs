@@ -47,14 +47,17 @@ pub(crate) async fn serve<S: Stream>(
     let relayed = leno_transport::relay(client, server, RELAY_IDLE, moved).await;
     edge.tcp_closed();
     tracing::debug!(ended = relayed.ended.reason(), "opaque connection ended");
-    let broken = matches!(relayed.ended, Ended::Failed { .. });
+    let reason = relayed.ended.reason();
+    if matches!(relayed.ended, Ended::Idle) {
+        edge.error(reason);
+    }
     let relay = Relay {
         target,
         tls: tls.is_tls,
         server_name: tls.server_name.as_deref(),
         bytes: (relayed.a_to_b, relayed.b_to_a),
         duration: started.elapsed(),
-        error: broken.then(|| relayed.ended.reason()),
+        error: (!matches!(relayed.ended, Ended::Closed)).then_some(reason),
     };
     shared.parts.registry.relayed(edge.labels(), &relay);
 }

@@ -313,7 +313,7 @@ impl Backends {
         balancer.endpoints().any(|(remote, _)| !tried.contains(&remote.address))
     }
 
-    /// Endpoints that no shared connection is open to.
+    /// Endpoints that no shared connection is open to, or on its way.
     pub(crate) fn unconnected(&self) -> Vec<SocketAddr> {
         let balancer = self.balancer.borrow();
         let without = balancer.endpoints().filter(|(remote, _)| remote.clients.is_empty());

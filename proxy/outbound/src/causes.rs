@@ -21,6 +21,7 @@ fn every_cause_is_explained() {
         forward::OVERLOADED,
         forward::RESPONSE_TIMEOUT,
         opaque::SERVER_SILENT,
+        leno_transport::Ended::Idle.reason(),
         opaque::STREAM_TIMEOUT,
         server::STREAMS_IN_USE,
         streams::BACKEND_GONE,

@@ -381,9 +381,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
         let edge = pick.endpoint().edge(self.shared);
         edge.error(failure.cause.label());
-        if matches!(failure.cause, Cause::Stalled) && failure.place == Place::Server {
-            server.retire();
-        }
+        server.judge(failure);
         let policy = (self.policy, &*self.shared.registry);
         let over = matches!(failure.cause, Cause::Deadline);
         if failure.place == Place::Client || !failure.retryable || over {

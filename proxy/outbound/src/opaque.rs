@@ -58,8 +58,9 @@ pub(crate) struct Attempts<'a> {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pick: Pick<Remote>,
-    /// How long it may last.
+    /// How long it may last, and how long it may move nothing.
     within: Option<Duration>,
+    idle: Duration,
     pub(crate) channel: Channel,
 }
 
@@ -110,14 +111,14 @@ fn relay_of<'a>(
     started: Instant,
     relayed: &Relayed,
 ) -> Relay<'a> {
-    let broken = matches!(relayed.ended, Ended::Failed { .. });
+    let is_closed = matches!(relayed.ended, Ended::Closed);
     Relay {
         target,
         tls: tls.is_tls,
         server_name: tls.server_name.as_deref(),
         bytes: (relayed.a_to_b, relayed.b_to_a),
         duration: started.elapsed(),
-        error: broken.then(|| relayed.ended.reason()),
+        error: (!is_closed).then(|| relayed.ended.reason()),
     }
 }
 
@@ -205,8 +206,10 @@ impl<'a> Attempts<'a> {
             {
                 Ok(channel) => {
                     pick.observe(started.elapsed(), Instant::now());
-                    let within = self.backends.requests().stream_timeout();
-                    return Some(Opened { pick, within, channel });
+                    let policy = self.backends.requests();
+                    let within = policy.stream_timeout();
+                    let idle = policy.idle_timeout().unwrap_or(RELAY_IDLE);
+                    return Some(Opened { pick, within, idle, channel });
                 }
                 // Of none of its endpoints; an idle one makes room.
                 Err(error @ OpenError::Full) => {
@@ -335,7 +338,7 @@ impl Opened {
             bytes.set(if side == Side::A { (from + n, to) } else { (from, to + n) });
             edge.moved(side == Side::A, n);
         };
-        let relay = leno_transport::relay(client, server, RELAY_IDLE, moved);
+        let relay = leno_transport::relay(client, server, self.idle, moved);
         let relayed = match self.within {
             None => Ok(relay.await),
             Some(within) => tokio::time::timeout(within, relay).await,
@@ -358,6 +361,9 @@ impl Opened {
         tracing::debug!(ended = relayed.ended.reason(), "opaque connection ended");
         let mut relay = relay_of(attempts.original, &attempts.tls, started, &relayed);
         relay.bytes.0 += sent as u64;
+        if matches!(relayed.ended, Ended::Idle) {
+            edge.error(relayed.ended.reason());
+        }
         shared.registry.relayed(edge.labels(), &relay);
     }
 }

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use leno_h2::Io;
-use leno_http::{ClientError, ClientPool, Conn, Exchange, Judge, Lent, Order};
+use leno_http::{
+    Cause, ClientError, ClientPool, Conn, Exchange, Failure, Judge, Lent, Order, Place,
+};
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel, refused_by_server};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -31,6 +33,8 @@ pub(crate) struct Server {
     /// Another proxy is on the other side.
     pub(crate) is_mesh: bool,
     way: Way,
+    /// What the shared connection had heard before this request.
+    heard: u64,
 }
 
 enum Way {
@@ -124,16 +128,17 @@ async fn find(shared: &Shared, remote: &Remote, http2: bool) -> Result<Server, G
             if lent.waited {
                 shared.registry.count(Counter::OutboundStreamWaited);
             }
-            return Ok(Server { reused: lent.reused, is_mesh, way: Way::Http2(lent) });
+            let heard = lent.client.heard();
+            return Ok(Server { reused: lent.reused, is_mesh, way: Way::Http2(lent), heard });
         }
     }
     if let Some(pooled) = remote.pool.take() {
         count(shared, true);
-        return Ok(Server { reused: true, is_mesh, way: Way::Http1(pooled) });
+        return Ok(Server { reused: true, is_mesh, way: Way::Http1(pooled), heard: 0 });
     }
     let channel = connect::open(shared, remote, &[Alpn::Http1], false).await?;
     count(shared, false);
-    Ok(Server { reused: false, is_mesh, way: Way::Http1(Conn::new(channel)) })
+    Ok(Server { reused: false, is_mesh, way: Way::Http1(Conn::new(channel)), heard: 0 })
 }
 
 fn count(shared: &Shared, reused: bool) {
@@ -174,9 +179,16 @@ impl Server {
         matches!(&self.way, Way::Http2(lent) if lent.tag.get())
     }
 
-    /// Sends no more requests over it, because it does not seem to be alive.
-    pub(crate) fn retire(&self) {
-        if let Way::Http2(lent) = &self.way {
+    /// A request has failed. If it has waited in vain and nothing else has come meanwhile either, the shared
+    /// connection does not seem to be alive: no more requests are sent over it, and it is closed once those
+    /// on it have ended.
+    pub(crate) fn judge(&self, failure: &Failure) {
+        let over_time = matches!(failure.cause, Cause::Stalled | Cause::Late | Cause::Deadline);
+        if let Way::Http2(lent) = &self.way
+            && over_time
+            && failure.place == Place::Server
+            && lent.client.heard() == self.heard
+        {
             lent.retire();
         }
     }

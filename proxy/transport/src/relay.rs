@@ -99,7 +99,7 @@ impl Ended {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Closed => "closed",
-            Self::Idle => "idle",
+            Self::Idle => "stream-idle",
             Self::Failed { error, .. } => match error.kind() {
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "reset",
                 io::ErrorKind::UnexpectedEof => "truncated",

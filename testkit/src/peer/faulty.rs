@@ -9,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::libc::linger;
+use nix::sys::socket::{setsockopt, sockopt};
 
 /// One way to treat a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,18 +29,27 @@ pub enum Act {
     Stall,
     /// The head and half of the body, then the end.
     CutBody,
+    /// The head and half of the body, then a reset of the connection.
+    ResetBody,
     /// The head and half of the body, then nothing, for as long as the client waits.
     StallBody,
     /// The connection is closed before a response.
     Close,
     /// The same after a wait.
     CloseAfter(Duration),
+    /// The connection is reset before a response.
+    Reset,
+    /// These bytes, then the end.
+    Says(&'static str),
     /// Bytes that are no HTTP.
     Garbage,
 }
 
 /// A response without the second half of its body.
 const HALF: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-";
+
+/// What has the end of a connection be a reset.
+const AT_ONCE: linger = linger { l_onoff: 1, l_linger: 0 };
 
 /// A server; its threads end with the process.
 #[derive(Clone, Debug)]
@@ -51,12 +62,13 @@ pub struct Faulty {
 impl FromStr for Act {
     type Err = anyhow::Error;
 
-    /// `good`, `stall`, `cut`, `close`, `garbage`, a status, or `after:MILLISECONDS`.
+    /// `good`, `stall`, `cut`, `reset`, `close`, `garbage`, a status, or `after:MILLISECONDS`.
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text {
             "good" => Self::Good,
             "stall" => Self::Stall,
             "cut" => Self::CutBody,
+            "reset" => Self::ResetBody,
             "close" => Self::Close,
             "garbage" => Self::Garbage,
             _ => match (text.strip_prefix("after:"), text.parse()) {
@@ -155,6 +167,14 @@ impl Faulty {
                 )?,
                 Act::Stall => return self.stall(&mut stream),
                 Act::CutBody => return stream.write_all(HALF),
+                Act::Says(bytes) => return stream.write_all(bytes.as_bytes()),
+                Act::Reset => {
+                    return setsockopt(&stream, sockopt::Linger, &AT_ONCE).map_err(io::Error::from);
+                }
+                Act::ResetBody => {
+                    stream.write_all(HALF)?;
+                    return setsockopt(&stream, sockopt::Linger, &AT_ONCE).map_err(io::Error::from);
+                }
                 Act::StallBody => {
                     stream.write_all(HALF)?;
                     return self.stall(&mut stream);

@@ -1,11 +1,15 @@
 //! The bound on connections to a service: who is refused, and what makes room.
 
 use std::io::Read;
+use std::thread;
 use std::time::Duration;
 
+use http::Request;
 use leno_testkit::peer::Act;
 use leno_testkit::wait;
 
+use crate::front::{Around, Front};
+use crate::http2::{self, Does, Reply, Server, Upload};
 use crate::world::{Script, World};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -48,4 +52,90 @@ fn idle_connections_make_room() {
         assert!(answer.is_good(), "{answer:?}");
     }
     assert!(world.backends.iter().all(|backend| backend.seen().len() == 4));
+}
+
+fn http2_front(spec: &str, servers: &[Server]) -> Front {
+    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
+    Front::outbound(
+        spec,
+        &addresses,
+        &Around { protocol: "kubernetes.io/h2c", ..Around::default() },
+    )
+}
+
+fn ask(front: &Front, id: &str) -> Reply {
+    let request = Request::builder().uri("http://web/").header("x-id", id).body(());
+    http2::ask(front.address(), request.expect("a request"), Upload::default())
+}
+
+fn cause(reply: &Reply) -> Option<&str> {
+    reply.headers.get("leno-error").and_then(|cause| cause.to_str().ok())
+}
+
+/// Requests of HTTP/2 share the connections there are, however many come at once; another endpoint gets
+/// one as long as policy allows.
+#[test]
+fn requests_of_http2_share_the_connections_that_policy_allows() {
+    let spec = "  balancing: {algorithm: RoundRobin}\n  limits: {connections: 2}\n";
+    let servers: Vec<Server> = (0..3).map(|_| Server::start(|_, _| Does::AfterBody)).collect();
+    let front = http2_front(spec, &servers);
+    thread::scope(|scope| {
+        for client in 0..6 {
+            let front = &front;
+            scope.spawn(move || {
+                for number in 0..20 {
+                    let reply = ask(front, &format!("{client}-{number}"));
+                    assert_eq!((reply.status, reply.error), (200, None), "{client} {number}");
+                }
+            });
+        }
+    });
+    let connections: Vec<usize> = servers.iter().map(Server::connections).collect();
+    assert_eq!(connections.iter().sum::<usize>(), 2, "{connections:?}");
+    let seen: Vec<usize> = servers.iter().map(|server| server.seen().len()).collect();
+    assert_eq!(seen.iter().sum::<usize>(), 120, "{seen:?}");
+    assert!(
+        connections.iter().zip(&seen).all(|(open, seen)| (*open > 0) == (*seen > 0)),
+        "{seen:?}"
+    );
+}
+
+/// A connection on which nothing comes any more gives its place to another one, once requests have waited
+/// in vain.
+#[test]
+fn a_connection_that_is_stuck_makes_room() {
+    let script: http2::Script = |connection, number| match (connection, number) {
+        (0, 1..) => Does::Freeze,
+        _ => Does::Good,
+    };
+    let server = Server::start(script);
+    let spec = "  limits: {connections: 1}\n  timeouts: {response: 300ms}\n";
+    let front = http2_front(spec, std::slice::from_ref(&server));
+    assert_eq!(ask(&front, "good").status, 200);
+    let stuck = ask(&front, "stuck");
+    assert_eq!((stuck.status, cause(&stuck)), (504, Some("response-timeout")), "{stuck:?}");
+    wait::until("another connection", LIMIT, || {
+        let reply = ask(&front, "next");
+        let refused = (503, Some("connections-in-use"));
+        assert!(reply.status == 200 || (reply.status, cause(&reply)) == refused, "{reply:?}");
+        Ok((reply.status == 200).then_some(()))
+    })
+    .unwrap();
+    assert_eq!(server.connections(), 2);
+}
+
+/// A server that is only slow keeps its connection: others are answered on it meanwhile.
+#[test]
+fn a_connection_that_answers_others_is_kept() {
+    let server = Server::start(|_, number| if number == 0 { Does::Stall } else { Does::Good });
+    let front = http2_front("  timeouts: {response: 2s}\n", std::slice::from_ref(&server));
+    thread::scope(|scope| {
+        let slow = scope.spawn(|| ask(&front, "slow"));
+        wait::until("it to be under way", LIMIT, || Ok((!server.seen().is_empty()).then_some(())))
+            .unwrap();
+        assert_eq!(ask(&front, "meanwhile").status, 200);
+        assert_eq!(slow.join().expect("a client").status, 504);
+    });
+    assert_eq!(ask(&front, "next").status, 200);
+    assert_eq!(server.connections(), 1);
 }

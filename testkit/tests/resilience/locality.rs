@@ -5,21 +5,22 @@ use std::time::Duration;
 use leno_testkit::peer::Act;
 use leno_testkit::wait;
 
-use crate::world::{Places, Script, World};
+use crate::front::Around;
+use crate::world::{Script, World};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 const GOOD: Script = |_| Act::Good;
 
 /// Two zones, and two nodes in the first.
-const PLACES: Places = Places {
+const PLACES: Around<'static> = Around {
+    name: "",
     own: "topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1",
     servers: &["zone: a, nodeName: n1", "zone: a, nodeName: n2", "zone: b, nodeName: n3"],
+    distribution: "PreferSameZone",
+    protocol: "",
+    more: "",
 };
-
-fn seen(world: &World) -> Vec<usize> {
-    world.backends.iter().map(|backend| backend.seen().len()).collect()
-}
 
 #[test]
 fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
@@ -30,11 +31,11 @@ fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
         ("", [true, true, true]),
     ] {
         let policy = "  balancing: {algorithm: RoundRobin}\n";
-        let world = World::placed(policy, &[GOOD; 3], (&PLACES, distribution));
+        let world = World::within(policy, &[GOOD; 3], &Around { distribution, ..PLACES });
         for number in 0..60 {
             assert!(world.get(&number.to_string()).is_good());
         }
-        let seen = seen(&world);
+        let seen = world.counts();
         let found: Vec<bool> = seen.iter().map(|count| *count > 0).collect();
         assert_eq!(found, used, "{distribution}: {seen:?}");
     }
@@ -44,21 +45,18 @@ fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
 #[test]
 fn busy_near_endpoints_are_helped_by_others() {
     let stalls: Script = |_| Act::Stall;
-    let world = World::placed(
-        "  balancing: {algorithm: RoundRobin, overflow: 2}\n",
-        &[stalls, stalls, GOOD],
-        (&PLACES, "PreferSameZone"),
-    );
+    let policy = "  balancing: {algorithm: RoundRobin, overflow: 2}\n";
+    let world = World::within(policy, &[stalls, stalls, GOOD], &PLACES);
     let held: Vec<_> =
         (0..4).map(|number| world.send("GET", &number.to_string(), "", "")).collect();
     wait::until("the near ones to have two each", LIMIT, || {
-        Ok((seen(&world) == [2, 2, 0]).then_some(()))
+        Ok((world.counts() == [2, 2, 0]).then_some(()))
     })
     .unwrap();
     // Now all are chosen among: what goes far is answered.
     let more: Vec<_> =
         (0..9).map(|number| world.send("GET", &format!("more-{number}"), "", "")).collect();
-    wait::until("the far one to have helped", LIMIT, || Ok((seen(&world)[2] == 3).then_some(())))
+    wait::until("the far one to have helped", LIMIT, || Ok((world.counts()[2] == 3).then_some(())))
         .unwrap();
     drop((held, more));
 }
@@ -66,14 +64,10 @@ fn busy_near_endpoints_are_helped_by_others() {
 /// Where no near one is left the others serve.
 #[test]
 fn without_a_near_endpoint_all_are_used() {
-    let far = Places { own: "topology.kubernetes.io/zone: c", ..PLACES };
-    let world = World::placed(
-        "  balancing: {algorithm: RoundRobin}\n",
-        &[GOOD; 3],
-        (&far, "PreferSameZone"),
-    );
+    let far = Around { own: "topology.kubernetes.io/zone: c", ..PLACES };
+    let world = World::within("  balancing: {algorithm: RoundRobin}\n", &[GOOD; 3], &far);
     for number in 0..9 {
         assert!(world.get(&number.to_string()).is_good());
     }
-    assert_eq!(seen(&world), [3, 3, 3]);
+    assert_eq!(world.counts(), [3, 3, 3]);
 }

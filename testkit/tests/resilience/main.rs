@@ -5,10 +5,18 @@
 //!   client ──► leno-proxy --static, with a policy ──► servers that fail, stall, cut and babble
 //! ```
 
+mod balancing;
+mod bounds;
 mod connections;
+mod ejection;
 mod faults;
+mod front;
+mod grpc;
 mod hedging;
+mod http2;
 mod locality;
+mod percents;
+mod timeouts;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

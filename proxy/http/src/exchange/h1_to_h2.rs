@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{not_opened, timed_out};
+use super::outcome::{not_opened, outlasted, timed_out};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -331,7 +331,6 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         let sending = self.up == Up::Sending;
         let silent = self.exchange.first_byte.is_none();
         let deadline = self.order.ends_at(self.order.deadline, silent);
-        let deadline = deadline.filter(|_| !self.exchange.upgraded);
         loop {
             let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
             if self.client.alarm.poll_at(until, cx).is_pending() {
@@ -340,12 +339,17 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
             let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => continue,
                 Reached::Linger => return Poll::Ready(Ok(())),
+                Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.order.deadline, silent);
                     timed_out(late, silent, !self.used)
                 }
                 Reached::Stall => {
-                    let place = if blocked { Place::Client } else { Place::Us };
+                    let place = match (blocked, silent && self.up == Up::Done) {
+                        (true, _) => Place::Client,
+                        (false, true) => Place::Server,
+                        (false, false) => Place::Us,
+                    };
                     Failure::new(place, Cause::Stalled)
                 }
             };

@@ -11,7 +11,7 @@ use leno_hpack::Token;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{admit, client_reset, timed_out};
+use super::outcome::{admit, client_reset, outlasted, timed_out};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -226,7 +226,6 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let sending = self.up == Up::Sending;
         let silent = self.exchange.first_byte.is_none();
         let deadline = self.order.ends_at(self.deadline, silent);
-        let deadline = deadline.filter(|_| !self.exchange.upgraded);
         loop {
             let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
             if self.server.alarm.poll_at(until, cx).is_pending() {
@@ -235,6 +234,9 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             let cause = match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => continue,
                 Reached::Linger => return Poll::Ready(Ok(())),
+                Reached::Deadline if self.exchange.upgraded => {
+                    return Poll::Ready(Err(outlasted()));
+                }
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.deadline, silent);
                     let replayable = self.call.is_replayable();

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use leno_h2::{Client, Code, Head, Link, Piece, Stream, link};
 use tokio::time::Instant;
 
-use super::outcome::{admit, client_reset, linked, not_opened, server_reset, timed_out};
+use super::outcome::{admit, client_reset, linked, not_opened, outlasted, server_reset, timed_out};
 use super::{Exchange, Judge, Judgement, Order};
 use crate::alarm::PooledAlarm;
 use crate::call::{Call, Part, take_internal};
@@ -33,9 +33,12 @@ pub async fn h2_to_h2<J: Judge>(
             return Exchange { failure: Some(failure), ..Exchange::new(Instant::now()) };
         }
     }
+    let started = Instant::now();
     let mut relay = Relay {
-        exchange: Exchange::new(Instant::now()),
+        exchange: Exchange::new(started),
         deadline,
+        stall_until: started.checked_add(order.limits.stall),
+        stall_moves: 0,
         alarm: PooledAlarm::take(),
         call,
         server,
@@ -110,6 +113,10 @@ struct Relay<'r, 'a, J> {
     held_at: usize,
     down: Down,
     deadline: Option<Instant>,
+    /// When something must have moved; none is never.
+    stall_until: Option<Instant>,
+    /// How much had moved when that was last looked at.
+    stall_moves: u64,
     alarm: PooledAlarm,
     exchange: Exchange,
 }
@@ -171,6 +178,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                         self.exchange.grpc_status = self.exchange.grpc_status.or(status);
                         self.exchange.request_bytes = done.received;
                         self.exchange.response_bytes += done.sent;
+                        self.down = Down::Flushing;
                         return Poll::Ready(linked(&done));
                     }
                     Poll::Pending => Poll::Pending,
@@ -247,8 +255,8 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
         let switched = self.call.is_extended_connect() && (200..300).contains(&status);
         if switched {
-            // A tunnel has no end that could be waited for.
-            self.deadline = None;
+            self.exchange.upgraded = true;
+            self.deadline = self.order.upgraded();
         }
         if self.call.carried().is_some() {
             // For the other proxy, whose client knows HTTP/1 alone.
@@ -327,31 +335,53 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(Poll::Ready(()))
     }
 
-    /// Only a silent server is waited for with a bound of its own; what else may stall is bounded
-    /// by the connections.
+    /// A silent server is waited for with a bound of its own; what stalls later is bounded by the
+    /// connections, unless somebody asks for more.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.first_byte.is_none();
-        let stall = self.exchange.started + self.order.limits.stall;
         let deadline = self.order.ends_at(self.deadline, silent);
-        let until = match deadline {
-            Some(deadline) if !silent || deadline <= stall => deadline,
-            None if !silent => return Poll::Pending,
-            _ => stall,
+        loop {
+            let stall = self.stall_until.filter(|_| silent || self.order.limits.stall_streams);
+            let Some(until) = [deadline, stall].into_iter().flatten().min() else {
+                return Poll::Pending;
+            };
+            if self.alarm.poll_at(until, cx).is_pending() {
+                return Poll::Pending;
+            }
+            if deadline == Some(until) {
+                if self.exchange.upgraded {
+                    return Poll::Ready(Err(outlasted()));
+                }
+                let replayable = self.call.is_replayable();
+                let late = self.order.is_late(until, self.deadline, silent);
+                return Poll::Ready(Err(timed_out(late, silent, replayable)));
+            }
+            let moves = self.moves();
+            if std::mem::replace(&mut self.stall_moves, moves) == moves {
+                let place = if silent { Place::Server } else { Place::Us };
+                return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
+            }
+            self.stall_until = Instant::now().checked_add(self.order.limits.stall);
+        }
+    }
+
+    /// Grows with the bytes of the bodies, in either direction.
+    fn moves(&mut self) -> u64 {
+        let (received, sent) = match &self.down {
+            Down::Linked(both) => both.bytes(),
+            _ => self.call.stream().map(|stream| stream.bytes()).unwrap_or_default(),
         };
-        if self.alarm.poll_at(until, cx).is_pending() {
-            return Poll::Pending;
-        }
-        if deadline == Some(until) {
-            let replayable = self.call.is_replayable();
-            let late = self.order.is_late(until, self.deadline, silent);
-            return Poll::Ready(Err(timed_out(late, silent, replayable)));
-        }
-        let place = if silent { Place::Server } else { Place::Us };
-        Poll::Ready(Err(Failure::new(place, Cause::Stalled)))
+        received + sent
     }
 
     fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
         let head_bytes = self.call.head().size() as u64;
+        if let (Down::Linked(both), Err(_)) = (&self.down, &outcome) {
+            // It was given up before its end.
+            let (received, sent) = both.bytes();
+            self.exchange.request_bytes = received;
+            self.exchange.response_bytes += sent;
+        }
         if let Some(stream) = self.call.stream() {
             let (received, sent) = stream.bytes();
             self.exchange.request_bytes = received;

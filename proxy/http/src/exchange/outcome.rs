@@ -42,6 +42,11 @@ pub(super) fn timed_out(is_late: bool, silent: bool, replayable: bool) -> Failur
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
 
+/// An upgraded connection has lasted as long as it may.
+pub(super) fn outlasted() -> Failure {
+    Failure::new(Place::Us, Cause::Outlasted)
+}
+
 /// How linked streams ended.
 pub(super) fn linked(linked: &Linked) -> Result<(), Failure> {
     match (linked.client, linked.server) {

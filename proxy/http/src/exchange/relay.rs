@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::timed_out;
+use super::outcome::{outlasted, timed_out};
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -305,7 +305,6 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         };
         let silent = self.exchange.first_byte.is_none();
         let deadline = self.order.ends_at(self.order.deadline, silent);
-        let deadline = deadline.filter(|_| !self.exchange.upgraded);
         let sending = self.up_state == Up::Sending;
         loop {
             let until = self.bounds.next(moves, blocked.is_some(), deadline, self.order.limits);
@@ -315,12 +314,16 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
             match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => {}
                 Reached::Linger => return Poll::Ready(Ok(())),
+                Reached::Deadline if self.exchange.upgraded => {
+                    return Poll::Ready(Err(outlasted()));
+                }
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.order.deadline, silent);
                     return Poll::Ready(Err(timed_out(late, silent, !self.up.used)));
                 }
                 Reached::Stall => {
-                    let place = blocked.unwrap_or(Place::Us);
+                    let waits = silent && self.up_state == Up::Done;
+                    let place = blocked.unwrap_or(if waits { Place::Server } else { Place::Us });
                     return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
                 }
             }

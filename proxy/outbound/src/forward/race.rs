@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leno_balance::Pick;
-use leno_http::{Cause, Exchange, Failure, Judgement, Place, ResponseView, Ticket};
+use leno_http::{Exchange, Failure, Judgement, Place, ResponseView, Ticket};
 use leno_resilience::{Hedge, Step};
 use leno_telemetry::{Counter, Registry};
 use smallvec::SmallVec;
@@ -336,9 +336,7 @@ fn note<C>(shared: &Shared, pick: &Pick<Remote>, ended: &Ended<C>) {
         }
         Ended::Exchanged(server, done, _) => {
             if let Some(failure) = done.failure.as_ref().filter(|f| f.place == Place::Server) {
-                if matches!(failure.cause, Cause::Stalled) {
-                    server.retire();
-                }
+                server.judge(failure);
                 edge.error(failure.cause.label());
                 pick.failed(Instant::now());
                 pick.penalise(Instant::now());

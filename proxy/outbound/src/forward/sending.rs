@@ -50,6 +50,7 @@ impl Sending<'_> {
         order.mesh = server.is_mesh;
         order.deadline = deadline;
         order.response_by = response_by.map(Into::into);
+        order.upgraded_for = self.policy.stream_timeout();
         let removed = self.applied.map(Applied::removed);
         if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
             order.request = applied.request(of_request);

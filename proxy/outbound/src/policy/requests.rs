@@ -64,7 +64,11 @@ impl RequestPolicy {
             hedging: traffic.hedging,
             latencies: by_percentile.then(|| known.unwrap_or_default()),
             faults: traffic.faults,
-            limits: traffic.timeouts.idle.map(|stall| Limits { stall, ..limits.clone() }),
+            limits: traffic.timeouts.idle.map(|stall| Limits {
+                stall,
+                stall_streams: true,
+                ..limits.clone()
+            }),
             budget: RefCell::new(budget),
             rng: RefCell::new(Rng::random()),
         }
@@ -78,9 +82,14 @@ impl RequestPolicy {
             && self.faults == traffic.faults
     }
 
-    /// How long an opaque connection may last.
+    /// How long an opaque connection, or an upgraded one, may last.
     pub(crate) fn stream_timeout(&self) -> Option<Duration> {
         self.timeouts.stream
+    }
+
+    /// How long an opaque connection may move nothing.
+    pub(crate) fn idle_timeout(&self) -> Option<Duration> {
+        self.timeouts.idle
     }
 
     /// The bounds of an exchange.

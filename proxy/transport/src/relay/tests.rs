@@ -168,7 +168,7 @@ async fn an_idle_relay_ends_and_a_busy_one_does_not() {
     }
     let from = Instant::now();
     let done = relay.await.unwrap();
-    assert_eq!(done.ended.reason(), "idle");
+    assert_eq!(done.ended.reason(), "stream-idle");
     assert!(from.elapsed() <= 2 * idle);
 }
 

@@ -186,6 +186,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
             response::to_switch(head, &protocol, accept, carried).map_err(refused_head)?;
         self.exchange.status = Some(101);
         self.exchange.upgraded = true;
+        self.order.upgraded();
         self.out.begin(rendered, Framing::UntilClose);
         self.down = Down::Body;
         self.release();

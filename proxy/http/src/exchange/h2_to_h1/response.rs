@@ -189,6 +189,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
         }
         self.exchange.status = Some(101);
         self.exchange.upgraded = true;
+        self.deadline = self.order.upgraded();
         self.call.stop_holding();
         self.exchange.response_bytes = self.head.len() as u64;
         let mut head = self.translate(true)?;

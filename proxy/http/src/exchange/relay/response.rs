@@ -175,6 +175,7 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
         }
         self.exchange.status = Some(101);
         self.exchange.upgraded = true;
+        self.order.upgraded();
         self.up.release(&mut self.client.received);
         self.up.walker = BodyWalker::new(Framing::UntilClose);
         self.up_state = Up::Sending;

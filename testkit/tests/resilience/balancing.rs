@@ -1,0 +1,176 @@
+//! Which endpoint is chosen, counted at the servers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use leno_testkit::peer::{Act, Faulty};
+
+use crate::front::{Around, Front};
+use crate::world::{Script, World};
+
+const GOOD: Script = |_| Act::Good;
+
+/// Users that requests are of, and requests of each.
+const USERS: usize = 60;
+const EACH: usize = 3;
+
+fn balancing(what: &str) -> String {
+    format!("  balancing: {{{what}}}\n")
+}
+
+/// Whether `count` of `n` is what a chance of `share` explains: six standard deviations, which a run that
+/// is in order leaves once in 500 million.
+pub(crate) fn is_share(count: usize, n: usize, share: f64) -> bool {
+    let (mean, variance) = (n as f64 * share, n as f64 * share * (1.0 - share));
+    (count as f64 - mean).abs() <= 6.0 * variance.sqrt()
+}
+
+/// Requests of every user in turn, who say who they are by `header`; where they are kept. Each user has an
+/// endpoint, each endpoint some users.
+fn placed(world: &World, tag: &str, header: impl Fn(usize) -> String) -> Vec<usize> {
+    for round in 0..EACH {
+        for user in 0..USERS {
+            let id = format!("{tag}-{round}-{user}");
+            let answer = world.ask("GET", &id, &header(user), "");
+            assert!(answer.is_good(), "{answer:?}");
+            assert_eq!(answer.header("set-cookie"), None, "a hash is of what is there");
+        }
+    }
+    let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for (place, backend) in world.backends.iter().enumerate() {
+        let of_tag = |id: &String| id.strip_prefix(tag)?.rsplit('-').next()?.parse().ok();
+        for user in backend.seen().iter().filter_map(of_tag) {
+            places.entry(user).or_default().insert(place);
+        }
+    }
+    assert_eq!(places.len(), USERS);
+    assert!(places.values().all(|of_user| of_user.len() == 1), "{places:?}");
+    let places: Vec<usize> = places.into_values().flatten().collect();
+    assert!((0..world.backends.len()).all(|place| places.contains(&place)), "{places:?}");
+    places
+}
+
+#[test]
+fn random_is_even_and_takes_no_turns() {
+    const REQUESTS: usize = 600;
+    let world = World::outbound(&balancing("algorithm: Random"), &[GOOD; 3]);
+    let (mut before, mut last, mut repeated) = (world.counts(), None, 0);
+    for number in 0..REQUESTS {
+        assert!(world.get(&number.to_string()).is_good());
+        let counts = world.counts();
+        let here = (0..3).find(|place| counts[*place] > before[*place]);
+        repeated += usize::from(here == last);
+        (before, last) = (counts, here);
+    }
+    assert!(before.iter().all(|count| is_share(*count, REQUESTS, 1.0 / 3.0)), "{before:?}");
+    assert!(
+        is_share(repeated, REQUESTS - 1, 1.0 / 3.0),
+        "{repeated} went where the one before did"
+    );
+}
+
+/// One of two has a request under way for ever: the other one has fewer whenever it has answered.
+#[test]
+fn the_least_requests_are_what_counts() {
+    let held = |algorithm: &str| {
+        let world = World::outbound(
+            &balancing(&format!("algorithm: {algorithm}")),
+            &[|_| Act::Stall, GOOD],
+        );
+        let mut stalled = Vec::new();
+        for number in 0..40 {
+            let mut stream = world.send("GET", &number.to_string(), "", "");
+            leno_testkit::wait::until("it to arrive", Duration::from_secs(20), || {
+                Ok((world.seen().len() > number).then_some(()))
+            })
+            .expect("it arrives");
+            if world.counts()[0] > stalled.len() {
+                stalled.push(stream);
+            } else {
+                // All of it: what is under way is no more than what stalls.
+                std::io::Read::read_to_end(&mut stream, &mut Vec::new()).expect("a response");
+            }
+        }
+        stalled.len()
+    };
+    assert!(held("LeastRequest") <= 1);
+    assert_eq!(held("RoundRobin"), 20);
+    assert!(is_share(held("Random"), 40, 0.5));
+}
+
+/// What counts is requests, not latency: of requests one after the other a slow endpoint gets as many.
+#[test]
+fn the_least_requests_are_not_the_least_latency() {
+    let slow: Script = |_| Act::After(Duration::from_millis(20));
+    let late = |algorithm: &str| {
+        let world = World::outbound(&balancing(&format!("algorithm: {algorithm}")), &[slow, GOOD]);
+        for number in 0..200 {
+            assert!(world.get(&number.to_string()).is_good());
+        }
+        world.counts()[0]
+    };
+    let count = late("LeastRequest");
+    assert!(is_share(count, 200, 0.5), "{count} of 200");
+    let count = late("PeakEwma");
+    assert!(count < 40, "{count} of 200 by latency");
+}
+
+#[test]
+fn hashes_keep_users_together_by_header() {
+    let servers: Vec<Faulty> = (0..3).map(|_| crate::world::server(GOOD)).collect();
+    let places = |tag: &str, algorithm: &str| {
+        let what = format!("algorithm: {algorithm}, hash: {{header: X-User}}");
+        let world = World::before(&balancing(&what), &servers);
+        placed(&world, tag, |user| format!("X-User: {user}\r\n"))
+    };
+    for (tag, again, algorithm) in [("a", "b", "RingHash"), ("c", "d", "Maglev")] {
+        // Another proxy before the same servers agrees.
+        assert_eq!(places(tag, algorithm), places(again, algorithm), "{algorithm}");
+    }
+    assert_ne!(places("e", "RingHash"), places("f", "Maglev"), "these are two ways");
+}
+
+/// The one whose name it is, among others; no cookie is made for those that have none.
+#[test]
+fn hashes_keep_users_together_by_cookie() {
+    for algorithm in ["RingHash", "Maglev"] {
+        let what = format!("algorithm: {algorithm}, hash: {{cookie: user}}");
+        let world = World::outbound(&balancing(&what), &[GOOD; 3]);
+        placed(&world, "u", |user| format!("Cookie: xuser=1; user={user}; other=2\r\n"));
+        // Whoever has no such cookie goes anywhere.
+        let before = world.counts();
+        for _ in 0..120 {
+            let answer = world.ask("GET", "anybody", "Cookie: xuser=1\r\n", "");
+            assert!(answer.is_good() && answer.header("set-cookie").is_none(), "{answer:?}");
+        }
+        let gone = |place: usize| world.counts()[place] - before[place];
+        assert!((0..3).all(|place| is_share(gone(place), 120, 1.0 / 3.0)), "{:?}", world.counts());
+    }
+}
+
+/// All requests of a workload go to one endpoint, and those of others elsewhere.
+#[test]
+fn hashes_keep_workloads_together() {
+    let servers: Vec<Faulty> = (0..3).map(|_| crate::world::server(GOOD)).collect();
+    let addresses: Vec<_> = servers.iter().map(Faulty::address).collect();
+    let what = balancing("algorithm: Maglev, hash: {source: true}");
+    let mut used = BTreeSet::new();
+    // That so many have one place is a chance of 1 in 500 million.
+    for number in 0..20 {
+        let name = format!("client-{number}");
+        let front =
+            Front::outbound(&what, &addresses, &Around { name: &name, ..Around::default() });
+        let before: Vec<usize> = servers.iter().map(|server| server.seen().len()).collect();
+        for _ in 0..10 {
+            assert!(crate::world::get(&front, &name).is_good());
+        }
+        let more = |place: &usize| servers[*place].seen().len() > before[*place];
+        let places: Vec<usize> = (0..3).filter(more).collect();
+        assert_eq!(places.len(), 1, "{name} went to {places:?}");
+        used.extend(places);
+        if used.len() > 1 {
+            return;
+        }
+    }
+    panic!("all workloads went to {used:?}");
+}

@@ -1,0 +1,131 @@
+//! How many requests an endpoint is given at once, and which of them wait.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::wait;
+
+use crate::front::{Around, Front};
+use crate::world::{self, World};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Two are under way; of five that come then three wait, and are served when there is room.
+#[test]
+fn requests_wait_as_policy_allows_and_no_more() {
+    let world = World::outbound(
+        "  limits: {requests: 2, pending: 3}\n",
+        &[|number| if number < 2 { Act::Stall } else { Act::Good }],
+    );
+    let held: Vec<_> = (0..2).map(|id| world.send("GET", &format!("held-{id}"), "", "")).collect();
+    wait::until("both to arrive", LIMIT, || Ok((world.seen().len() == 2).then_some(()))).unwrap();
+    let answers = thread::scope(|scope| {
+        let ask = |number: u32| {
+            let world = &world;
+            scope.spawn(move || world.get(&format!("late-{number}")))
+        };
+        let waiting: Vec<_> = (0..5).map(ask).collect();
+        wait::until("two to be refused", LIMIT, || {
+            let refused = world.metric(&["leno_errors_total", "cause=\"overloaded\""]);
+            Ok((refused == 2.0).then_some(()))
+        })
+        .unwrap();
+        assert_eq!(world.seen().len(), 2, "the others wait");
+        drop(held);
+        let answers = waiting.into_iter().map(|asked| asked.join().expect("a client"));
+        answers.collect::<Vec<_>>()
+    });
+    let good = answers.iter().filter(|answer| answer.is_good()).count();
+    let refused = |answer: &&world::Answer| {
+        (answer.status, answer.header("leno-error")) == (503, Some("overloaded"))
+    };
+    assert_eq!((good, answers.iter().filter(refused).count()), (3, 2), "{answers:?}");
+    assert_eq!(world.seen().len(), 5);
+    assert_eq!(world.metric(&["leno_errors_total", "overloaded"]), 2.0);
+}
+
+/// No more on one endpoint than policy allows, though others have none.
+#[test]
+fn an_endpoint_has_no_more_than_its_own_bound() {
+    let world =
+        World::outbound("  limits: {requestsPerEndpoint: 2}\n", &[|_| Act::Stall, |_| Act::Stall]);
+    let held: Vec<_> = (0..4).map(|id| world.send("GET", &id.to_string(), "", "")).collect();
+    wait::until("four to arrive", LIMIT, || Ok((world.seen().len() == 4).then_some(()))).unwrap();
+    assert_eq!(world.counts(), [2, 2]);
+    let answer = world.get("fifth");
+    assert_eq!((answer.status, answer.header("leno-error")), (503, Some("endpoints-full")));
+    drop(held);
+}
+
+/// A server that does so much at once, each in its time; the others wait for it.
+#[derive(Default)]
+struct Narrow {
+    working: Mutex<u32>,
+    free: Condvar,
+    /// Requests that it has.
+    inside: AtomicU32,
+    /// The most that it had since that was last asked.
+    most: AtomicU32,
+}
+
+const WORKERS: u32 = 4;
+const WORK: Duration = Duration::from_millis(10);
+/// Clients at once, far more than it stands.
+const CLIENTS: usize = 60;
+
+impl Narrow {
+    fn work(&self) -> Act {
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(inside, Ordering::SeqCst);
+        let full = |working: &mut u32| *working >= WORKERS;
+        let working = self.working.lock().expect("no holder panics");
+        *self.free.wait_while(working, full).expect("no holder panics") += 1;
+        thread::sleep(WORK);
+        *self.working.lock().expect("no holder panics") -= 1;
+        self.free.notify_one();
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        Act::Good
+    }
+
+    /// The most requests that it had at once under load, once that has gone on for a while.
+    fn settled(self: &Arc<Self>, policy: &str) -> u32 {
+        let narrow = Arc::clone(self);
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let server = Faulty::start(address, move |_| narrow.work()).expect("loopback");
+        let front = Front::outbound(policy, &[server.address()], &Around::default());
+        // How fast it is at best.
+        for _ in 0..50 {
+            assert!(world::get(&front, "alone").is_good());
+        }
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let answer = world::get(&front, "many");
+                        assert!(answer.is_good(), "{answer:?}");
+                    }
+                });
+            }
+            // Until it has settled, or long enough to say that it does not.
+            let (began, mut most) = (Instant::now(), u32::MAX);
+            while began.elapsed() < Duration::from_secs(20) && most > CLIENTS as u32 / 2 {
+                self.most.store(0, Ordering::SeqCst);
+                thread::sleep(Duration::from_secs(1));
+                most = self.most.load(Ordering::SeqCst);
+            }
+            over.store(true, Ordering::Relaxed);
+            most
+        })
+    }
+}
+
+/// With a bound that adapts the server has few requests, and the others wait before it; none is lost.
+#[test]
+fn an_adaptive_bound_follows_what_a_server_stands() {
+    let most = Arc::<Narrow>::default().settled("  limits: {adaptive: true}\n");
+    assert!(most <= CLIENTS as u32 / 2, "{most} of {CLIENTS} at once");
+}

@@ -1,0 +1,141 @@
+//! Endpoints that are left out because their requests fail, and how they come back.
+
+use std::io::Read;
+use std::time::Duration;
+
+use leno_testkit::peer::Act;
+use leno_testkit::wait;
+
+use crate::fails_half;
+use crate::world::{Script, World};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+const GOOD: Script = |_| Act::Good;
+
+fn ejections(world: &World) -> f64 {
+    world.metric(&["leno_ejections_total"])
+}
+
+/// One of four fails half of its requests, never three in a row: it is left out for that alone.
+#[test]
+fn an_endpoint_that_succeeds_less_often_is_left_out() {
+    let world = World::outbound(
+        "  balancing: {algorithm: RoundRobin}\n  ejection:\n    \
+         successRate: {interval: 500ms, minimumRequests: 20, deviations: 1.9}\n    \
+         base: 1h\n    max: 1h\n",
+        &[fails_half, GOOD, GOOD, GOOD],
+    );
+    wait::until("the endpoint to be left out", LIMIT, || {
+        for _ in 0..20 {
+            world.get("before");
+        }
+        Ok((ejections(&world) == 1.0).then_some(()))
+    })
+    .unwrap();
+    let before = world.counts();
+    for number in 0..90 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    let more: Vec<usize> = world.counts().iter().zip(&before).map(|(now, was)| now - was).collect();
+    assert_eq!(more, [0, 30, 30, 30]);
+    assert_eq!(ejections(&world), 1.0, "the others are good");
+}
+
+/// The same endpoints without that word of policy all go on.
+#[test]
+fn success_rates_are_compared_by_policy_alone() {
+    let world = World::outbound(
+        "  balancing: {algorithm: RoundRobin}\n  \
+         ejection: {consecutiveFailures: 5, base: 1h, max: 1h}\n",
+        &[fails_half, GOOD, GOOD, GOOD],
+    );
+    for number in 0..400 {
+        world.get(&number.to_string());
+    }
+    assert_eq!(world.counts(), [100; 4]);
+    assert_eq!(ejections(&world), 0.0);
+}
+
+/// Three failures, one more when it is tried, an answer that is long under way, and good ones: while the
+/// one request is with it that it gets, nothing else goes there.
+#[test]
+fn an_endpoint_comes_back_by_one_good_answer() {
+    let bad: Script = |number| match number {
+        0..4 => Act::Status(503),
+        4 => Act::Stall,
+        _ => Act::Good,
+    };
+    let world = World::outbound(
+        "  balancing: {algorithm: RoundRobin}\n  \
+         ejection: {consecutiveFailures: 3, base: 2s, max: 4s}\n",
+        &[bad, GOOD, GOOD],
+    );
+    let seen = || world.counts()[0];
+    while ejections(&world) < 1.0 {
+        world.get("before");
+    }
+    assert_eq!(seen(), 3);
+    // Tried once, in vain: out again, as one more ejection.
+    wait::until("it to be tried", LIMIT, || {
+        world.get("first");
+        Ok((seen() > 3).then_some(()))
+    })
+    .unwrap();
+    wait::until("that to be counted", LIMIT, || {
+        assert!(world.get("elsewhere").is_good());
+        Ok((ejections(&world) == 2.0).then_some(()))
+    })
+    .unwrap();
+    assert_eq!(seen(), 4);
+    let mut held = None;
+    wait::until("it to be tried again", LIMIT, || {
+        let mut stream = world.send("GET", "second", "", "");
+        // One that is only slow is asked for once more.
+        stream.set_read_timeout(Some(Duration::from_millis(300)))?;
+        let answered = stream.read(&mut [0]).is_ok();
+        held = (!answered).then_some(stream);
+        Ok((seen() > 4).then_some(()))
+    })
+    .unwrap();
+    // Its four seconds are far from over.
+    for number in 0..30 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    assert_eq!((seen(), ejections(&world)), (5, 2.0), "it gets one request");
+    // That one comes to nothing, and says nothing of the endpoint; the next one is good.
+    drop(held);
+    wait::until("it to be back", LIMIT, || {
+        assert!(world.get("third").is_good());
+        Ok((seen() > 6).then_some(()))
+    })
+    .unwrap();
+    let before = world.counts();
+    for number in 0..30 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    let more: Vec<usize> = world.counts().iter().zip(&before).map(|(now, was)| now - was).collect();
+    assert_eq!(more, [10; 3]);
+}
+
+/// Two of three fail. Where policy would rather have all than a third, all are used again.
+#[test]
+fn with_too_few_left_all_are_used() {
+    let fails: Script = |_| Act::Status(503);
+    for (panic, failing) in [(60, 40), (20, 0)] {
+        let world = World::outbound(
+            &format!(
+                "  balancing: {{algorithm: RoundRobin}}\n  ejection: {{consecutiveFailures: 2, \
+                 base: 1h, max: 1h, maxPercent: 100, panicPercent: {panic}}}\n"
+            ),
+            &[fails, fails, GOOD],
+        );
+        while ejections(&world) < 2.0 {
+            world.get("before");
+        }
+        let answers = (0..60).map(|number| world.get(&number.to_string()));
+        let failed = answers.filter(|answer| !answer.is_good()).count();
+        assert_eq!(failed, failing, "with a panic threshold of {panic} %");
+        assert_eq!(ejections(&world), 2.0);
+    }
+}

@@ -1,0 +1,131 @@
+//! The proxy with a policy, as clients of either version of HTTP see it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use leno_testkit::proxy::Proxy;
+
+/// How long a client waits for anything.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A proxy before servers.
+pub(crate) struct Front {
+    proxy: Proxy,
+}
+
+/// What is said beside the policy of a proxy's service.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Around<'a> {
+    /// The proxy's name; `test-0` where it says nothing.
+    pub(crate) name: &'a str,
+    /// Labels of the proxy.
+    pub(crate) own: &'a str,
+    /// What endpoints say, in the order of the servers.
+    pub(crate) servers: &'a [&'a str],
+    /// The service's `trafficDistribution`.
+    pub(crate) distribution: &'a str,
+    /// Its `appProtocol`; `http` where it says nothing.
+    pub(crate) protocol: &'a str,
+    /// More documents.
+    pub(crate) more: &'a str,
+}
+
+impl Front {
+    /// The outbound side, with the `spec` of a TrafficPolicy but for its targets.
+    pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &Around<'_>) -> Self {
+        let proxy = Proxy::start_logging("text", |address, admin| {
+            let side = format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}");
+            let protocol = if around.protocol.is_empty() { "http" } else { around.protocol };
+            let mut documents = proxy_document((admin, around.name, around.own), &side);
+            documents += &service(protocol);
+            if !around.distribution.is_empty() {
+                documents += &format!("  trafficDistribution: {}\n", around.distribution);
+            }
+            for (number, server) in servers.iter().enumerate() {
+                let place = around.servers.get(number);
+                let place = place.map(|place| format!(", {place}")).unwrap_or_default();
+                documents += &slice(number, *server, (protocol, &place));
+            }
+            documents += "---\napiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\n\
+                metadata: {name: p, namespace: t}\nspec:\n  \
+                targetRefs: [{group: \"\", kind: Service, name: web}]\n";
+            documents += spec;
+            documents += around.more;
+            documents
+        });
+        Self { proxy: proxy.expect("leno-proxy starts") }
+    }
+
+    /// The inbound side before an application, with the `limits` of a RateLimitPolicy.
+    pub(crate) fn inbound(limits: &str, application: SocketAddr) -> Self {
+        let proxy = Proxy::start_logging("text", |address, admin| {
+            let mut documents = proxy_document(
+                (admin, "", ""),
+                &format!("inbound: {{listen: \"{address}\", application: \"{application}\"}}"),
+            );
+            documents += "---\napiVersion: leno.dev/v1alpha1\nkind: RateLimitPolicy\n\
+                metadata: {name: p, namespace: t}\nspec:\n  \
+                targetRefs: [{group: leno.dev, kind: Workload, name: test}]\n";
+            documents += limits;
+            documents
+        });
+        Self { proxy: proxy.expect("leno-proxy starts") }
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn log(&self) -> String {
+        self.proxy.log().expect("its log")
+    }
+
+    /// Where it accepts.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.proxy.address()
+    }
+
+    /// A connection to it.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.proxy.address()).expect("the proxy listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+        stream
+    }
+
+    /// The sum of the series whose lines hold all of these parts.
+    pub(crate) fn metric(&self, parts: &[&str]) -> f64 {
+        let mut stream = TcpStream::connect(self.proxy.admin()).expect("the admin server listens");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("it answers");
+        let wanted = |line: &&str| !line.starts_with('#') && parts.iter().all(|p| line.contains(p));
+        let value =
+            |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+        page.lines().filter(wanted).filter_map(value).sum()
+    }
+}
+
+fn proxy_document((admin, name, labels): (SocketAddr, &str, &str), side: &str) -> String {
+    let name = if name.is_empty() { "test-0" } else { name };
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\n\
+         metadata: {{name: {name}, namespace: t, labels: {{{labels}}}}}\n\
+         spec:\n  workers: 1\n  admin: \"{admin}\"\n  {side}\n  mtls: disabled\n"
+    )
+}
+
+fn service(protocol: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: t}}\n\
+         spec:\n  clusterIP: 10.96.0.10\n  \
+         ports: [{{name: x, port: 80, targetPort: 80, appProtocol: {protocol}}}]\n"
+    )
+}
+
+fn slice(number: usize, server: SocketAddr, (protocol, more): (&str, &str)) -> String {
+    let (ip, port) = (server.ip(), server.port());
+    format!(
+        "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: web-{number}, namespace: t, labels: {{kubernetes.io/service-name: web}}}}\n\
+         addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: {protocol}}}]\n\
+         endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}{more}}}]\n"
+    )
+}

@@ -1,0 +1,269 @@
+//! Servers and clients of HTTP/2 by the `h2` crate, which shares no code with the proxy.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use h2::ext::Protocol;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, Response};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{sleep, timeout};
+
+/// How long a client waits for anything.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// One way to treat a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Does {
+    /// 200 with a small body.
+    Good,
+    /// The same once the request's body has come.
+    AfterBody,
+    /// Nothing, for as long as the client waits.
+    Stall,
+    /// A head and half of a body, then nothing.
+    Quiet,
+    /// So many pieces of a body, each after this wait.
+    Trickle(u32, Duration),
+    /// Sends back what comes: what extended CONNECT is answered with.
+    Echo,
+    /// A gRPC status without a message.
+    Grpc(u8),
+    /// Takes no stream (REFUSED_STREAM).
+    Refuse,
+    /// Ends the stream without an error and without a response.
+    CutOff,
+    /// The server does nothing on this connection any more, whatever comes.
+    Freeze,
+}
+
+/// What is done with a request: the connection's number and the request's, both from 0.
+pub(crate) type Script = fn(usize, usize) -> Does;
+
+/// A server; its thread ends with the process.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    seen: Mutex<Vec<String>>,
+    connections: AtomicUsize,
+    open: AtomicUsize,
+}
+
+/// A response.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    /// Of the body.
+    pub(crate) bytes: usize,
+    /// Why it ended early.
+    pub(crate) error: Option<String>,
+}
+
+/// The body of a request: so many pieces, each after a wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Upload {
+    pub(crate) pieces: u32,
+    pub(crate) every: Duration,
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+impl Server {
+    pub(crate) fn start(script: Script) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+        listener.set_nonblocking(true).expect("a socket");
+        let address = listener.local_addr().expect("it is bound");
+        let server = Self { address, state: Arc::default() };
+        let state = Arc::clone(&server.state);
+        std::thread::spawn(move || {
+            runtime().block_on(async {
+                let listener = TcpListener::from_std(listener).expect("a runtime is running");
+                while let Ok((stream, _)) = listener.accept().await {
+                    let number = state.connections.fetch_add(1, Ordering::Relaxed);
+                    state.open.fetch_add(1, Ordering::Relaxed);
+                    let state = Arc::clone(&state);
+                    tokio::spawn(async move {
+                        // A client that breaks its connection is the test's business.
+                        serve(stream, number, script, &state).await.unwrap_or_default();
+                        state.open.fetch_sub(1, Ordering::Relaxed);
+                    });
+                }
+            });
+        });
+        server
+    }
+
+    /// The `x-id` of all requests that came, in their order; their paths where they had none.
+    pub(crate) fn seen(&self) -> Vec<String> {
+        self.state.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::Relaxed)
+    }
+}
+
+async fn serve(stream: TcpStream, number: usize, script: Script, state: &State) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut builder = h2::server::Builder::new();
+    let mut connection = builder.enable_connect_protocol().handshake::<_, Bytes>(stream).await?;
+    while let Some(accepted) = connection.accept().await {
+        let (request, respond) = accepted?;
+        let id = request.headers().get("x-id").and_then(|id| id.to_str().ok());
+        let id = id.unwrap_or(request.uri().path()).to_owned();
+        let place = {
+            let mut seen = state.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.push(id);
+            seen.len() - 1
+        };
+        match script(number, place) {
+            Does::Freeze => pending().await,
+            does => tokio::spawn(answer(does, request.into_body(), respond)),
+        };
+    }
+    Ok(())
+}
+
+async fn answer(does: Does, body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<()> {
+    let response = Response::new(());
+    match does {
+        Does::Good => {
+            respond.send_response(response, false)?.send_data(Bytes::from_static(b"ok"), true)?;
+        }
+        Does::AfterBody => {
+            receive(body).await?;
+            respond.send_response(response, false)?.send_data(Bytes::from_static(b"ok"), true)?;
+        }
+        Does::Refuse => respond.send_reset(h2::Reason::REFUSED_STREAM),
+        Does::CutOff => respond.send_reset(h2::Reason::NO_ERROR),
+        Does::Stall | Does::Freeze => {
+            std::future::poll_fn(|cx| respond.poll_reset(cx)).await?;
+        }
+        Does::Quiet => {
+            let mut send = respond.send_response(response, false)?;
+            send.send_data(Bytes::from_static(b"half-"), false)?;
+            std::future::poll_fn(|cx| send.poll_reset(cx)).await?;
+        }
+        Does::Trickle(pieces, every) => {
+            let send = respond.send_response(response, false)?;
+            trickle(send, Upload { pieces, every }).await?;
+        }
+        Does::Echo => echo(body, respond.send_response(response, false)?).await?,
+        Does::Grpc(status) => {
+            let builder = Response::builder().header("content-type", "application/grpc");
+            respond
+                .send_response(builder.header("grpc-status", status.to_string()).body(())?, true)?;
+        }
+    }
+    Ok(())
+}
+
+async fn trickle(mut send: SendStream<Bytes>, what: Upload) -> Result<()> {
+    for _ in 0..what.pieces {
+        sleep(what.every).await;
+        send.send_data(Bytes::from_static(b"piece"), false)?;
+    }
+    Ok(send.send_data(Bytes::new(), true)?)
+}
+
+async fn echo(mut body: RecvStream, mut send: SendStream<Bytes>) -> Result<()> {
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes?;
+        body.flow_control().release_capacity(bytes.len())?;
+        send.send_data(bytes, false)?;
+    }
+    Ok(send.send_data(Bytes::new(), true)?)
+}
+
+/// The bytes of a body.
+async fn receive(mut body: RecvStream) -> Result<usize> {
+    let mut count = 0;
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes?;
+        count += bytes.len();
+        body.flow_control().release_capacity(bytes.len())?;
+    }
+    Ok(count)
+}
+
+/// A request on a connection of its own.
+pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply {
+    let asked = async {
+        let (mut sender, connection) = connect(to).await?;
+        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        sender = sender.ready().await?;
+        let (response, send) = sender.send_request(request, upload.pieces == 0)?;
+        if upload.pieces > 0 {
+            // What the proxy resets is seen in the response.
+            tokio::spawn(async move { trickle(send, upload).await.unwrap_or_default() });
+        }
+        let response = response.await?;
+        let status = response.status().as_u16();
+        let reply = Reply { status, headers: response.headers().clone(), ..Reply::default() };
+        Ok(match receive(response.into_body()).await {
+            Ok(bytes) => Reply { bytes, ..reply },
+            Err(error) => Reply { error: Some(error.to_string()), ..reply },
+        })
+    };
+    let asked = async { timeout(LIMIT, asked).await.context("no end of a response")? };
+    let failed =
+        |error: anyhow::Error| Reply { error: Some(error.to_string()), ..Reply::default() };
+    runtime().block_on(asked).unwrap_or_else(failed)
+}
+
+type Connecting = (h2::client::SendRequest<Bytes>, h2::client::Connection<TcpStream, Bytes>);
+
+async fn connect(to: SocketAddr) -> Result<Connecting> {
+    let stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    Ok(h2::client::handshake(stream).await?)
+}
+
+/// Opens a tunnel by extended CONNECT (RFC 8441) and sends pieces through it until it ends or `upload` is
+/// over; how many came back, and why it ended early.
+pub(crate) fn tunnel(to: SocketAddr, upload: Upload) -> (u32, Option<String>) {
+    let mut returned = 0;
+    let tunnel = async {
+        let (mut sender, connection) = connect(to).await?;
+        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        // The proxy's SETTINGS are here once it has answered something.
+        let first = Request::builder().uri("http://web/first").body(())?;
+        sender = sender.ready().await?;
+        receive(sender.send_request(first, true)?.0.await?.into_body()).await?;
+        let mut request = Request::builder().method("CONNECT").uri("http://web/tunnel").body(())?;
+        request.extensions_mut().insert(Protocol::from_static("websocket"));
+        sender = sender.ready().await?;
+        let (response, mut send) = sender.send_request(request, false)?;
+        let response = response.await?;
+        anyhow::ensure!(response.status() == 200, "{response:?}");
+        let mut body = response.into_body();
+        for _ in 0..upload.pieces {
+            sleep(upload.every).await;
+            send.send_data(Bytes::from_static(b"piece"), false)?;
+            let bytes = body.data().await.context("the tunnel ended")??;
+            body.flow_control().release_capacity(bytes.len())?;
+            returned += 1;
+        }
+        send.send_data(Bytes::new(), true)?;
+        receive(body).await?;
+        Ok(())
+    };
+    let ended = runtime().block_on(async { timeout(LIMIT, tunnel).await.context("no end")? });
+    (returned, ended.err().map(|error: anyhow::Error| error.to_string()))
+}

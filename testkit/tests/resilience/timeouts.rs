@@ -1,0 +1,190 @@
+//! Times that policy bounds beyond a single response: without a byte, and of connections in all.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use http::Request;
+use leno_testkit::peer::{Act, Backend, Behaviour, Server};
+
+use crate::front::{Around, Front};
+use crate::http2::{self, Does, Upload};
+use crate::world::World;
+
+/// The policy's bound where it is to be reached.
+const SHORT: &str = "200ms";
+/// A bound that pieces which come ten times as fast never reach, on any machine.
+const LONG: Duration = Duration::from_secs(2);
+/// Enough of them to last longer than twice the bound.
+const PIECES: Upload = Upload { pieces: 30, every: Duration::from_millis(200) };
+
+fn idle(bound: &str) -> String {
+    format!("  timeouts: {{idle: {bound}}}\n")
+}
+
+fn http2_front(spec: &str, script: http2::Script) -> (http2::Server, Front) {
+    let server = http2::Server::start(script);
+    let around = Around { protocol: "kubernetes.io/h2c", ..Around::default() };
+    let front = Front::outbound(spec, &[server.address], &around);
+    (server, front)
+}
+
+fn get(path: &str) -> Request<()> {
+    Request::builder().uri(format!("http://web{path}")).body(()).expect("a request")
+}
+
+/// Says a piece and waits for it, `pieces` times; how many came back, and how it ended early.
+fn talk(stream: &mut TcpStream, what: Upload) -> (u32, Option<ErrorKind>) {
+    for number in 0..what.pieces {
+        sleep(what.every);
+        let said = stream.write_all(b"piece");
+        let heard = said.and_then(|()| stream.read_exact(&mut [0; 5]));
+        if let Err(error) = heard {
+            return (number, Some(error.kind()));
+        }
+    }
+    (what.pieces, None)
+}
+
+/// A connection that another protocol has taken over.
+fn upgraded(to: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(to).expect("the proxy listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+    let head = "GET /upgrade HTTP/1.1\r\nHost: web\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("the proxy reads");
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).expect("an answer");
+        said.extend_from_slice(&byte);
+    }
+    assert!(said.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&said));
+    stream
+}
+
+#[test]
+fn what_moves_nothing_is_ended_in_http1() {
+    let world = World::outbound(&idle(SHORT), &[|_| Act::Stall]);
+    let answer = world.get("1");
+    assert_eq!((answer.status, answer.header("leno-error")), (504, Some("stalled")));
+    let world = World::outbound(&idle(SHORT), &[|_| Act::StallBody]);
+    let answer = world.get("1");
+    assert_eq!((answer.status, answer.is_whole), (200, false), "{answer:?}");
+    assert_eq!(world.metric(&["leno_errors_total", "stalled"]), 1.0);
+}
+
+#[test]
+fn what_moves_slowly_goes_on_in_http1() {
+    let server = Server::start(Backend::default()).expect("loopback");
+    let front = Front::outbound(&idle("2s"), &[server.address()], &Around::default());
+    let mut stream = front.connect();
+    let pause = PIECES.every.as_millis();
+    let path = format!("/?size=3000&chunked={}&pause_ms={pause}", PIECES.pieces);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n");
+    let began = Instant::now();
+    stream.write_all(request.as_bytes()).expect("the proxy reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("all of it");
+    assert!(answer.ends_with("0\r\n\r\n"), "{answer}");
+    assert!(began.elapsed() > 2 * LONG, "it is over after {:?}", began.elapsed());
+}
+
+#[test]
+fn what_moves_nothing_is_ended_in_http2() {
+    let (_server, front) = http2_front(&idle(SHORT), |_, _| Does::Stall);
+    let reply = http2::ask(front.address(), get("/1"), Upload::default());
+    let cause = reply.headers.get("leno-error").and_then(|cause| cause.to_str().ok());
+    assert_eq!((reply.status, cause), (504, Some("stalled")), "{reply:?}");
+    let (_server, front) = http2_front(&idle(SHORT), |_, _| Does::Quiet);
+    let reply = http2::ask(front.address(), get("/1"), Upload::default());
+    assert_eq!(reply.status, 200);
+    assert!(reply.error.is_some_and(|error| error.contains("stream error")));
+    assert_eq!(front.metric(&["leno_errors_total", "stalled"]), 1.0);
+}
+
+/// In both directions, one after the other.
+#[test]
+fn what_moves_slowly_goes_on_in_http2() {
+    let downloads: http2::Script = |_, _| Does::Trickle(PIECES.pieces, PIECES.every);
+    let uploads: http2::Script = |_, _| Does::AfterBody;
+    for (script, upload, bytes) in [(downloads, Upload::default(), 150), (uploads, PIECES, 2)] {
+        let (_server, front) = http2_front(&idle("2s"), script);
+        let began = Instant::now();
+        let reply = http2::ask(front.address(), get("/1"), upload);
+        assert_eq!((reply.status, reply.bytes, reply.error), (200, bytes, None));
+        assert!(began.elapsed() > 2 * LONG, "it is over after {:?}", began.elapsed());
+    }
+}
+
+/// What became of a connection of bytes, or of one that was upgraded, on which pieces go to and fro.
+struct Row {
+    timeouts: &'static str,
+    what: Upload,
+    /// Why the mesh ends it.
+    cause: Option<(&'static str, &'static str)>,
+}
+
+/// Ten pieces come within the bound on idleness, in all longer than the others.
+const ROWS: [Row; 4] = [
+    Row { timeouts: "{idle: 2s}", what: PIECES, cause: None },
+    Row {
+        timeouts: "{idle: 200ms}",
+        what: Upload { pieces: 1, every: Duration::from_secs(5) },
+        cause: Some(("stream-idle", "stalled")),
+    },
+    Row {
+        timeouts: "{stream: 1s}",
+        what: PIECES,
+        cause: Some(("stream-timeout", "stream-timeout")),
+    },
+    Row { timeouts: "{request: 1s, response: 1s}", what: PIECES, cause: None },
+];
+
+impl Row {
+    fn spec(&self) -> String {
+        format!("  timeouts: {}\n", self.timeouts)
+    }
+
+    /// The pieces went through, or did not and it was counted why.
+    fn holds(&self, front: &Front, returned: u32, ended: bool, upgraded: bool) {
+        let at = format!("{}: {returned} pieces", self.timeouts);
+        let cause = self.cause.map(|(opaque, other)| if upgraded { other } else { opaque });
+        assert_eq!(ended, cause.is_some(), "{at}");
+        assert_eq!(returned == self.what.pieces, cause.is_none(), "{at}");
+        let count = |part: &str| front.metric(&["leno_errors_total", part]);
+        let expected = if cause.is_some() { 1.0 } else { 0.0 };
+        assert_eq!(count(&format!("cause=\"{}\"", cause.unwrap_or_default())), expected, "{at}");
+        assert_eq!(count("cause="), expected, "{at}");
+    }
+}
+
+#[test]
+fn connections_of_bytes_last_as_long_as_policy_allows() {
+    for row in ROWS {
+        let server = Server::start(Behaviour::Echo).expect("loopback");
+        let around = Around { protocol: "tcp", ..Around::default() };
+        let front = Front::outbound(&row.spec(), &[server.address()], &around);
+        let (returned, ended) = talk(&mut front.connect(), row.what);
+        row.holds(&front, returned, ended.is_some(), false);
+    }
+}
+
+#[test]
+fn upgraded_connections_last_as_long_as_policy_allows() {
+    for row in ROWS {
+        let server = Server::start(Backend::default()).expect("loopback");
+        let front = Front::outbound(&row.spec(), &[server.address()], &Around::default());
+        let (returned, ended) = talk(&mut upgraded(front.address()), row.what);
+        row.holds(&front, returned, ended.is_some(), true);
+    }
+}
+
+#[test]
+fn tunnels_of_http2_last_as_long_as_policy_allows() {
+    let script: http2::Script = |_, number| if number == 0 { Does::Good } else { Does::Echo };
+    for row in ROWS {
+        let (_server, front) = http2_front(&row.spec(), script);
+        let (returned, ended) = http2::tunnel(front.address(), row.what);
+        row.holds(&front, returned, ended.is_some(), true);
+    }
+}
