@@ -7,6 +7,7 @@
 
 mod balancing;
 mod bounds;
+mod causes;
 mod connections;
 mod ejection;
 mod faults;

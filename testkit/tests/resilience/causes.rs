@@ -1,0 +1,267 @@
+//! Every cause that the page of metrics lists is driven here, or it says why not: the answer, the access
+//! log and the metric name the same.
+
+mod rows;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::wait;
+use socket2::{Domain, Socket, Type};
+
+use crate::front::{Around, Front};
+use crate::http2;
+use crate::world::{Script, server};
+use rows::{ABSENT, BYTES, REQUESTS};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What stands behind the proxy.
+#[derive(Clone, Copy)]
+pub(crate) enum Behind {
+    /// Endpoints of HTTP/1, or of bytes.
+    Servers(&'static [Script]),
+    /// Three of HTTP/2.
+    Streams(http2::Script),
+    /// So many where nobody listens.
+    Refusing(usize),
+    /// One where connections are never made.
+    Silent,
+}
+
+/// One cause and what brings it about.
+pub(crate) struct Row {
+    pub(crate) cause: &'static str,
+    /// The spec of the service's policy, and more documents.
+    pub(crate) policy: &'static str,
+    pub(crate) more: &'static str,
+    pub(crate) protocol: &'static str,
+    pub(crate) behind: Behind,
+    /// Requests that are under way before.
+    pub(crate) held: usize,
+    /// What the client says, and how often; the last answer counts.
+    pub(crate) said: &'static [u8],
+    pub(crate) times: usize,
+    /// The status of the answer; none where it has begun already, or nobody can be told.
+    pub(crate) status: Option<u16>,
+}
+
+/// What a row needs for as long as it runs.
+struct Stage {
+    servers: Vec<Faulty>,
+    _streams: Vec<http2::Server>,
+    addresses: Vec<SocketAddr>,
+    _sockets: Vec<Socket>,
+    _clients: Vec<Socket>,
+}
+
+fn bound() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    socket.bind(&any.into()).expect("loopback");
+    let address = socket.local_addr().ok().and_then(|address| address.as_socket());
+    (socket, address.expect("an address"))
+}
+
+impl Stage {
+    fn new(behind: Behind) -> Self {
+        let (mut servers, mut sockets, mut clients) = (Vec::new(), Vec::new(), Vec::new());
+        let mut streams = Vec::new();
+        let addresses: Vec<SocketAddr>;
+        match behind {
+            Behind::Servers(scripts) => {
+                servers = scripts.iter().map(|script| server(*script)).collect();
+                addresses = servers.iter().map(Faulty::address).collect();
+            }
+            Behind::Streams(script) => {
+                streams = (0..3).map(|_| http2::Server::start(script)).collect();
+                addresses = streams.iter().map(|server| server.address).collect();
+            }
+            Behind::Refusing(count) => {
+                (sockets, addresses) = (0..count).map(|_| bound()).unzip();
+            }
+            Behind::Silent => {
+                let (socket, address) = bound();
+                // Room for one that nobody accepts; what comes then is not answered.
+                socket.listen(0).expect("it listens");
+                for _ in 0..2 {
+                    let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+                    client.set_nonblocking(true).expect("a socket");
+                    // Under way, which is no error here.
+                    client.connect(&address.into()).unwrap_or_default();
+                    clients.push(client);
+                }
+                (sockets, addresses) = (vec![socket], vec![address]);
+            }
+        }
+        Self { servers, _streams: streams, addresses, _sockets: sockets, _clients: clients }
+    }
+
+    fn seen(&self) -> usize {
+        self.servers.iter().map(|server| server.seen().len()).sum()
+    }
+}
+
+/// What a client is answered that says this.
+fn answer(to: SocketAddr, said: &[u8]) -> String {
+    let mut stream = TcpStream::connect(to).expect("the proxy listens");
+    stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+    // It may be refused in the middle.
+    stream.write_all(said).unwrap_or_default();
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    // What was cut or reset is over as well.
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The status of an answer and its cause.
+fn told(answer: &str) -> Option<(u16, &str)> {
+    let status = answer.split(' ').nth(1)?.parse().ok()?;
+    let cause = answer.lines().find_map(|line| line.strip_prefix("leno-error: "))?;
+    Some((status, cause.split(';').next()?))
+}
+
+impl Row {
+    /// Brings it about and looks at all three places.
+    fn run(&self) {
+        let stage = Stage::new(self.behind);
+        let around = Around { protocol: self.protocol, more: self.more, ..Around::default() };
+        let front = Front::outbound(self.policy, &stage.addresses, &around);
+        let held: Vec<TcpStream> = (0..self.held)
+            .map(|_| {
+                let mut stream = front.connect();
+                stream.write_all(b"GET /held HTTP/1.1\r\nHost: web\r\n\r\n").expect("it reads");
+                stream
+            })
+            .collect();
+        self.until("what is held to arrive", || stage.seen() >= self.held);
+        let mut last = String::new();
+        for _ in 0..self.times {
+            last = answer(front.address(), self.said);
+        }
+        match self.status {
+            Some(status) => assert_eq!(told(&last), Some((status, self.cause)), "{last}"),
+            None => assert!(!last.contains("leno-error"), "{}: {last}", self.cause),
+        }
+        self.is_counted(&front);
+        drop(held);
+    }
+
+    fn until(&self, what: &str, look: impl Fn() -> bool) {
+        let done = wait::until(what, LIMIT, || Ok(look().then_some(())));
+        assert!(done.is_ok(), "{}: waited in vain for {what}", self.cause);
+    }
+
+    /// The access log has a line that names it, and the metric counts it.
+    fn is_counted(&self, front: &Front) {
+        let metric = format!("cause=\"{}\"", self.cause);
+        self.until("the metric", || front.metric(&["leno_errors_total{", &metric]) > 0.0);
+        let field = format!(" error={}", self.cause);
+        let status = self.status.map(|status| format!(" status={status} ")).unwrap_or_default();
+        let is_it = |line: &str| {
+            let mut ends = line.match_indices(&field).map(|(at, _)| &line[at + field.len()..]);
+            ends.any(|rest| rest.is_empty() || rest.starts_with(' ')) && line.contains(&status)
+        };
+        let found =
+            wait::until("a line", LIMIT, || Ok(front.log().lines().any(is_it).then_some(())));
+        assert!(found.is_ok(), "{} is not in the access log: {}", self.cause, front.log());
+    }
+}
+
+/// Several at a time: most of them wait.
+fn drive(rows: &[Row]) {
+    const AT_ONCE: usize = 8;
+    for some in rows.chunks(AT_ONCE) {
+        thread::scope(|scope| {
+            let running: Vec<_> =
+                some.iter().map(|row| (row.cause, scope.spawn(|| row.run()))).collect();
+            for (cause, row) in running {
+                assert!(row.join().is_ok(), "{cause} is not named in all three places");
+            }
+        });
+    }
+}
+
+#[test]
+fn requests_that_the_mesh_fails_say_why() {
+    drive(REQUESTS);
+}
+
+#[test]
+fn connections_that_the_mesh_fails_say_why() {
+    drive(BYTES);
+}
+
+/// The server's side: an application that does not listen, and a limit on requests.
+#[test]
+fn the_servers_side_says_why() {
+    let (_nobody, nowhere) = bound();
+    let application = server(|_| Act::Good);
+    for (limits, to, cause, status) in [
+        ("  limits: [{requests: 1000}]\n", nowhere, "application-unreachable", 503),
+        ("  limits: [{requests: 1, per: 1h}]\n", application.address(), "rate-limited", 429),
+    ] {
+        let front = Front::inbound(limits, to);
+        // One may pass.
+        answer(front.address(), rows::GET);
+        let last = answer(front.address(), rows::GET);
+        assert_eq!(told(&last), Some((status, cause)), "{last}");
+        Row { cause, status: Some(status), ..rows::ROW }.is_counted(&front);
+    }
+}
+
+fn source(path: &str) -> String {
+    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    fs::read_to_string(root.join(path)).expect("a file of the project")
+}
+
+/// The causes of the page's table, but for its last row, which stands for the others.
+fn listed() -> BTreeSet<String> {
+    let page = source("docs/guide/metrics.md");
+    let (_, part) = page.split_once("### Causes").expect("the part");
+    let (part, _) = part.split_once("\n## ").expect("its end");
+    let first = |line: &str| line.split('|').nth(1).unwrap_or_default().to_owned();
+    let cells = part.lines().filter(|line| line.starts_with("| `")).map(first);
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The names that a file gives to what is wrong with a message.
+fn labels(path: &str) -> BTreeSet<String> {
+    let text = source(path);
+    let (_, body) = text.split_once("fn label(self)").expect("the names");
+    let (body, _) = body.split_once("\n    }").expect("their end");
+    body.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_cause_is_driven_or_says_why_not() {
+    let mut causes = listed();
+    assert!(causes.len() > 40, "{causes:?}");
+    causes.extend(labels("proxy/http/src/head.rs"));
+    causes.extend(labels("proxy/http/src/body.rs"));
+    let driven: BTreeSet<String> =
+        REQUESTS.iter().chain(BYTES).map(|row| row.cause.to_owned()).collect();
+    let driven: BTreeSet<String> = driven
+        .into_iter()
+        .chain(["application-unreachable".into(), "rate-limited".into()])
+        .collect();
+    let absent: BTreeMap<&str, &str> = ABSENT.iter().copied().collect();
+    for cause in &causes {
+        let why = absent.get(cause.as_str());
+        assert!(driven.contains(cause) != why.is_some(), "{cause}: driven, or why not ({why:?})");
+    }
+    let known = |cause: &str| causes.contains(cause);
+    assert!(driven.iter().all(|cause| known(cause)), "no such cause: {driven:?}");
+    assert!(absent.keys().all(|cause| known(cause)), "no such cause: {absent:?}");
+}
