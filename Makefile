@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http bench-mesh fuzz images e2e conformance cluster-up cluster-down clean deps
+.PHONY: help demo test lint build release bench-http bench-balance bench-mesh fuzz images e2e conformance cluster-up cluster-down clean deps
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ release: deps ## the binaries that people run, optimised, in target/release
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
 	@scripts/tools.sh envoy || echo "going on without it"
 	$(TARGET)/release/leno-bench http --out $(TARGET)/bench-http.json
+
+bench-balance: release ## p99 with a slow endpoint, and what matching costs: both have a verdict (5 minutes)
+	$(TARGET)/release/leno-bench balance
+	$(TARGET)/release/leno-bench match
 
 bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 25 minutes)
 	@scripts/tools.sh envoy || echo "going on without it"

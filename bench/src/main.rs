@@ -1,6 +1,6 @@
 //! `leno-bench`: measures Leno's proxy beside others, in one run, and keeps the raw records.
 //!
-//! It knows no proxy from inside: each is a command, a configuration it writes and a port, driven
+//! Beside what matching costs ([`matching`]) it knows no proxy from inside: each is a command, a configuration it writes and a port, driven
 //! by the same load against the same backend. A run writes one JSON record a measurement; tables
 //! are made from records alone (`leno-bench report`), so an interrupted run is still a result.
 //!
@@ -15,6 +15,7 @@ mod backend;
 mod balance;
 mod hop;
 mod load;
+mod matching;
 mod measure;
 mod memory;
 mod mesh;
@@ -22,11 +23,13 @@ mod process;
 mod proxy;
 mod record;
 mod report;
+mod routes;
 mod scenario;
 mod server;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -55,7 +58,18 @@ enum Command {
     /// Resident memory of one proxy: idle, and with connections open
     Memory(MemoryArgs),
     /// What one slow endpoint of three does to latency, by the way of balancing
+    ///
+    /// Exits with 1 where the p99 with it is more than so many times the p99 without it, by the way that
+    /// holds where a policy does not speak of it.
     Balance(balance::Args),
+    /// What finding the rule for a request costs, by how many rules there are
+    ///
+    /// Exits with 1 where it grows faster than the logarithm of their number.
+    Match(matching::Args),
+    /// Whether a route that changes many times a second loses a request or cuts a stream (needs root)
+    ///
+    /// Exits with 1 where it does, or where the rate is not held.
+    Routes(routes::Args),
     /// The HTTP/2 server behind the proxies (the other commands start it)
     #[command(hide = true)]
     Serve {
@@ -165,11 +179,16 @@ struct MemoryArgs {
     out: PathBuf,
 }
 
-fn main() -> Result<()> {
+/// What a verdict is to the shell: 0 yes, 1 no.
+fn exit(holds: bool) -> ExitCode {
+    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn main() -> Result<ExitCode> {
     match Args::parse().command {
         Command::Http(args) => {
             let options = args.rounds.options(args.rate, args.out);
-            hop::run(&args.proxies, !args.rounds.no_pin, &options)
+            hop::run(&args.proxies, !args.rounds.no_pin, &options)?;
         }
         Command::Mesh(args) => {
             let options = args.rounds.options(args.rate, args.out);
@@ -178,22 +197,23 @@ fn main() -> Result<()> {
                 Capture::Nftables => leno_testkit::lab::Capture::Nftables,
                 Capture::Iptables => leno_testkit::lab::Capture::Iptables,
             };
-            mesh::run(&args.proxies, capture, !args.rounds.no_pin, &options)
+            mesh::run(&args.proxies, capture, !args.rounds.no_pin, &options)?;
         }
-        Command::Memory(args) => memory::run(&args.proxies, args.connections, &args.out),
-        Command::Balance(args) => balance::run(args),
-        Command::Serve { listen } => server::run(listen),
+        Command::Memory(args) => memory::run(&args.proxies, args.connections, &args.out)?,
+        Command::Balance(args) => return balance::run(args).map(exit),
+        Command::Match(args) => return Ok(exit(matching::run(args))),
+        Command::Routes(args) => return routes::run(args).map(exit),
+        Command::Serve { listen } => server::run(listen)?,
         Command::Load(generator) => {
             let report = match generator {
                 Generator::Tcp(plan) => serde_json::to_string(&load::tcp::run(&plan)?)?,
                 Generator::H2(plan) => serde_json::to_string(&load::h2::run(&plan)?)?,
             };
             println!("{report}");
-            Ok(())
         }
         Command::Report { file } => {
             print!("{}", report::tables(&record::read(&file)?));
-            Ok(())
         }
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -28,6 +28,7 @@ mod decide;
 mod effective;
 mod explain;
 mod headers;
+mod list;
 mod pattern;
 mod request;
 mod shadow;

@@ -7,13 +7,15 @@ use leno_types::routes::{Cors, Filter, Match, PathMatch, Redirect, Route, RouteK
 
 use crate::choice::Weights;
 use crate::condition::{Condition, Origin, Path};
+use crate::list::List;
 use crate::pattern::PatternError;
 use crate::request::Request;
 
 /// What requests to one port of a service are matched against.
 ///
 /// A lookup costs one hash of the path, one of each of its prefixes down to the deepest that any rule
-/// has, and the expressions; how many rules there are beside does not matter.
+/// has, one of a header's value for each name that rules of that path ask for, and what can only be tried
+/// one by one: expressions, and queries. How many rules there are beside does not matter.
 #[derive(Clone, Debug)]
 pub struct RouteTable {
     kind: RouteKind,
@@ -22,9 +24,9 @@ pub struct RouteTable {
     pub(crate) conditions: Vec<Condition>,
     ignored: Vec<Ignored>,
     /// Conditions by their exact path. All lists are in the order of precedence.
-    exact: HashMap<Box<[u8]>, Vec<u32>>,
+    exact: HashMap<Box<[u8]>, List>,
     /// Conditions by what the path begins with, without a slash at its end. Of gRPC: by service.
-    prefixes: HashMap<Box<[u8]>, Vec<u32>>,
+    prefixes: HashMap<Box<[u8]>, List>,
     /// The others, whose paths are tried one by one.
     listed: Vec<u32>,
     /// Most slashes of any key of `prefixes`.
@@ -174,9 +176,8 @@ impl RouteTable {
     #[must_use]
     pub fn find(&self, request: &impl Request) -> Option<Found<'_>> {
         let path = request.path();
-        let first = |list: &[u32]| {
-            let conditions = list.iter().map(|place| &self.conditions[*place as usize]);
-            conditions.into_iter().find(|one| one.check_rest(request).is_ok())
+        let first = |list: &List| {
+            list.first(&self.conditions, request, |one| one.check_rest(request).is_ok())
         };
         let exact = || first(self.exact.get(path)?);
         let listed = || {
@@ -199,10 +200,10 @@ impl RouteTable {
             (_, Some(path)) => self.exact.get(&path),
             (path, None) => match path.prefix() {
                 Some(prefix) => self.prefixes.get(&prefix),
-                None => Some(&self.listed),
+                None => return &self.listed,
             },
         };
-        list.map_or(&[], Vec::as_slice)
+        list.map_or(&[], List::places)
     }
 
     /// The matches whose paths are tried one by one, in order.
@@ -261,26 +262,28 @@ impl RouteTable {
             self.depth = self.depth.max(slashes);
             self.prefixes.entry(prefix).or_default().push(place);
         }
+        let lists = self.exact.values_mut().chain(self.prefixes.values_mut());
+        lists.for_each(|list| list.finish(&self.conditions));
     }
 
     /// The lists for all that a path begins with, the longest first.
-    fn prefixes_of<'t>(&'t self, path: &'t [u8]) -> impl Iterator<Item = &'t [u32]> {
+    fn prefixes_of<'t>(&'t self, path: &'t [u8]) -> impl Iterator<Item = &'t List> {
         // No key has more slashes than `depth`, so nothing behind one more slash can matter, however
         // many a client sends.
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut next = slashes.map(|(at, _)| at).nth(self.depth).or(Some(path.len()));
-        std::iter::from_fn(move || {
+        let ends = std::iter::from_fn(move || {
             let end = next?;
             next = path[..end].iter().rposition(|byte| *byte == b'/');
-            Some(self.prefixes.get(&path[..end]).map_or(&[][..], Vec::as_slice))
-        })
+            Some(end)
+        });
+        ends.filter_map(|end| self.prefixes.get(&path[..end]))
     }
 
     fn of_service(&self, request: &impl Request) -> Option<&Condition> {
         let path = request.path();
         let slash = path.iter().rposition(|byte| *byte == b'/')?;
         let list = self.prefixes.get(&path[..slash])?;
-        let conditions = list.iter().map(|place| &self.conditions[*place as usize]);
-        conditions.into_iter().find(|one| one.check(request).is_ok())
+        list.first(&self.conditions, request, |one| one.check(request).is_ok())
     }
 }

@@ -170,6 +170,46 @@ impl Random {
 }
 
 /// Weights over 100,000 picks: within four standard deviations of the binomial distribution.
+/// So many on one path that they are looked up by header, not tried one by one.
+#[test]
+fn many_rules_of_one_path_keep_their_order() {
+    const OF_PATH: [&str; 12] = [
+        "x=1",
+        "x=2",
+        "X=1 y=2",
+        "x~[12]",
+        "y=1",
+        "",
+        "method:PUT x=2",
+        "?q=1",
+        "x=1 ?q=1",
+        "y~.* x=1",
+        "y=2 x=2",
+        "method:PUT",
+    ];
+    let routes: Vec<_> = (0..40_usize)
+        .map(|number| {
+            let path = ["/a", "=/a", "/"][number % 3];
+            let matches = [number, number * 5 + 1].map(|at| format!("{path} {}", OF_PATH[at % 12]));
+            let matches: Vec<&str> = matches.iter().map(String::as_str).collect();
+            let created = number as u64 * 7 % 5;
+            Arc::new(Route { created, ..route(&format!("r{number}"), vec![rule(&matches, "v1")]) })
+        })
+        .collect();
+    let table = RouteTable::compile(&routes, 80).expect("routes");
+    for headers in ["", " x=1", " x=2", " x=3", " y=1", " y=2", " x=1 y=1", " x=1 y=2", " X=2 y=2"]
+    {
+        for target in ["GET /a", "PUT /a", "GET /a?q=1", "PUT /a/b", "GET /b", "PUT /b?q=1"] {
+            let request = sent(&format!("{target}{headers}"));
+            assert_eq!(
+                found(&table, &request),
+                by_the_book(&routes, &request),
+                "{target}{headers}"
+            );
+        }
+    }
+}
+
 #[test]
 fn weights_are_kept() {
     const PICKS: u32 = 100_000;

@@ -1,0 +1,155 @@
+//! Routes that change many times a second under load: whether a request is lost, and a stream cut.
+//!
+//! ```text
+//!   leno-load ──► proxy ═══ mTLS ═══► proxy ──► v1 or v2, whichever the route says by now
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::wait;
+
+/// How long a change may take to be seen.
+const HEAR_LIMIT: Duration = Duration::from_secs(30);
+/// Connections of the load: more than requests that are ever under way.
+const CONNECTIONS: &str = "32";
+/// Streams that last as long as the load, and the size of each.
+const STREAMS: usize = 8;
+const STREAM_BYTES: usize = 100_000;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Requests a second
+    #[arg(long, default_value_t = 2000)]
+    rate: u32,
+    /// Changes of the route a second
+    #[arg(long, default_value_t = 10)]
+    changes: u32,
+    /// Seconds of load
+    #[arg(long, default_value_t = 20)]
+    seconds: u32,
+}
+
+/// Brings a mesh up, changes its route under load. Whether nothing was lost and the rate was held.
+pub(crate) fn run(args: Args) -> Result<bool> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("leno up makes network namespaces, which takes root: run this as root");
+    }
+    let lab = Lab::start(&Options::new(Capture::Ebpf), &documents(), |_| Ok(()))?;
+    lab.explain(measure(&lab, args))
+}
+
+fn measure(lab: &Lab, args: Args) -> Result<bool> {
+    let changes = Changes::new(lab)?;
+    changes.write(0)?;
+    wait::until("the first route", HEAR_LIMIT, || Ok((seen(lab)? == "0").then_some(())))?;
+    let (rate, duration) = (args.rate.to_string(), format!("{}s", args.seconds + 1));
+    let load = ["--url", "http://web/", "--rate", &rate, "--connections", CONNECTIONS];
+    let load = lab.load("client", &[&load[..], &["--duration", &duration]].concat())?;
+    let pieces = args.seconds * 10;
+    let url = format!("http://web/?size={STREAM_BYTES}&chunked={pieces}&pause_ms=100");
+    let stream = ["curl", "-sS", "-m", "600", "-o", "/dev/null", "-w", "%{size_download}", &url];
+    let streams: Vec<_> =
+        (0..STREAMS).map(|_| lab.spawn("client", &stream)).collect::<Result<_>>()?;
+    let made = changes.make(args)?;
+    wait::until("the last change", HEAR_LIMIT, || {
+        Ok((seen(lab)? == made.to_string()).then_some(()))
+    })?;
+    let report = load.finish()?;
+    let mut whole = 0;
+    for stream in streams {
+        let output = stream.finish(Duration::from_secs(60))?;
+        whole += usize::from(output.stdout == STREAM_BYTES.to_string().as_bytes());
+    }
+    let held = report.requests_per_s >= f64::from(args.rate) * 0.99;
+    println!(
+        "{} requests at {:.0}/s while the route changed {made} times: {} errors, p50 {:.1} ms, p99 {:.1} ms, \
+         {whole} of {STREAMS} streams whole",
+        report.requests,
+        report.requests_per_s,
+        report.errors,
+        report.latency_us.p50 as f64 / 1000.0,
+        report.latency_us.p99 as f64 / 1000.0,
+    );
+    if !held {
+        println!("{}/s were not held: this machine has no room for them", args.rate);
+    }
+    Ok(held && report.errors == 0 && whole == STREAMS)
+}
+
+/// The change that an answer names.
+fn seen(lab: &Lab) -> Result<String> {
+    let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%header{x-change}"];
+    lab.text("client", &[&curl[..], &["http://web/"]].concat())
+}
+
+/// Writes the route into the state that the control plane reads: `leno up` waits for edits to settle.
+struct Changes {
+    state: PathBuf,
+    without: String,
+}
+
+impl Changes {
+    fn new(lab: &Lab) -> Result<Self> {
+        let state = Path::new("/run/leno").join(lab.name()).join("state/state.yaml");
+        let without = fs::read_to_string(&state).context("the state of the mesh")?;
+        Ok(Self { state, without })
+    }
+
+    fn write(&self, number: u32) -> Result<()> {
+        let draft = self.state.with_file_name(".draft");
+        fs::write(&draft, format!("{}{}", self.without, route(number)))?;
+        Ok(fs::rename(draft, &self.state)?)
+    }
+
+    /// Changes the route at its rate; how often.
+    fn make(&self, args: Args) -> Result<u32> {
+        ensure!(args.changes > 0, "without changes there is nothing to see");
+        let (begun, all) = (Instant::now(), args.changes * args.seconds);
+        for number in 1..=all {
+            self.write(number)?;
+            let next = begun + Duration::from_secs(1) / args.changes * number;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+        Ok(all)
+    }
+}
+
+fn route(number: u32) -> String {
+    let backend = if number.is_multiple_of(2) { "v1" } else { "v2" };
+    format!(
+        "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+         metadata: {{name: web, namespace: bench}}\nspec:\n  \
+         parentRefs: [{{group: \"\", kind: Service, name: web}}]\n  rules:\n  \
+         - filters: [{{type: ResponseHeaderModifier, responseHeaderModifier: {{set: \
+         [{{name: x-change, value: \"{number}\"}}]}}}}]\n    backendRefs: [{{name: {backend}, port: 80}}]\n"
+    )
+}
+
+fn documents() -> String {
+    let workload = |name: &str, of: &str, command: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+             metadata: {{name: {name}, namespace: bench, labels: {{of: \"{of}\"}}}}\n\
+             spec:\n  serviceAccount: {name}\n  command: [\"@BIN@/leno-peer\", {command}]\n"
+        )
+    };
+    let mut text = workload("client", "", "idle");
+    for name in ["v1", "v2"] {
+        text += "---\n";
+        text += &workload(&format!("{name}-server"), name, "http, --listen, \"0.0.0.0:8080\"");
+        text += "  ports: [{name: http, port: 8080, appProtocol: http}]\n";
+    }
+    for (name, of) in [("web", "v1"), ("v1", "v1"), ("v2", "v2")] {
+        text += &format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: bench}}\n\
+             spec: {{selector: {{of: {of}}}, \
+             ports: [{{name: http, port: 80, targetPort: 8080, appProtocol: http}}]}}\n"
+        );
+    }
+    text
+}
