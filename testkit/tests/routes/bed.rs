@@ -1,5 +1,7 @@
 //! A proxy before three servers, with routes.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
 use leno_testkit::http1::Response;
 use leno_testkit::proxy::Proxy;
@@ -30,7 +32,7 @@ impl Bed {
             ("echo-v1", "None", &v1),
             ("echo-v2", "10.96.0.12", &v2),
         ]
-        .map(|(name, vip, server)| service(name, vip, server))
+        .map(|(name, vip, server)| service((name, vip), server.address, "http"))
         .concat();
         let proxy = Proxy::start_logging(form, |address, admin| {
             format!(
@@ -77,15 +79,16 @@ pub(crate) fn http_route(name: &str, rules: &str) -> String {
     )
 }
 
-fn service(name: &str, vip: &str, server: &Echo) -> String {
-    let (ip, port) = (server.address.ip(), server.address.port());
+/// A service before one server.
+pub(crate) fn service((name, vip): (&str, &str), server: SocketAddr, protocol: &str) -> String {
+    let (ip, port) = (server.ip(), server.port());
     format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: t}}\n\
          spec:\n  clusterIP: {vip}\n  \
-         ports: [{{name: x, port: 80, targetPort: {port}, appProtocol: http}}]\n---\n\
+         ports: [{{name: x, port: 80, targetPort: {port}, appProtocol: {protocol}}}]\n---\n\
          apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
          metadata: {{name: {name}-1, namespace: t, labels: {{kubernetes.io/service-name: {name}}}}}\n\
-         addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: http}}]\n\
+         addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: {protocol}}}]\n\
          endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
     )
 }

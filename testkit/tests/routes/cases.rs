@@ -1,5 +1,6 @@
 //! The cases.
 
+mod backends;
 mod causes;
 mod filters;
 mod matching;

@@ -61,7 +61,7 @@ const REQUESTS: [(&str, u16, &str, [&str; 2]); 7] = [
 ];
 
 /// The fields of the lines of an access log that tell of an error.
-fn lines(form: &str, log: &str) -> Vec<Vec<(String, String)>> {
+pub(super) fn lines(form: &str, log: &str) -> Vec<Vec<(String, String)>> {
     let fields = |line: &str| -> Vec<(String, String)> {
         if form == "json" {
             let Ok(Value::Object(line)) = serde_json::from_str(line) else { return Vec::new() };
@@ -75,7 +75,7 @@ fn lines(form: &str, log: &str) -> Vec<Vec<(String, String)>> {
     log.lines().map(fields).filter(with_error).collect()
 }
 
-fn field<'a>(line: &'a [(String, String)], key: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(line: &'a [(String, String)], key: &str) -> Option<&'a str> {
     line.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
 
