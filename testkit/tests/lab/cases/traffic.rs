@@ -1,5 +1,6 @@
 //! Traffic policies and rate limits through the control plane, from YAML, changed while they hold.
 
+mod growing;
 mod mesh;
 
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use leno_testkit::lab::Capture;
 use leno_testkit::wait;
 
 use super::{Case, alone};
+use growing::a_new_endpoint_grows_to_its_share;
 use mesh::Bed;
 
 /// How long a change may take to arrive.
@@ -23,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(clients_get_what_policy_promises),
         alone!(workloads_take_what_rate_limits_say),
         alone!(a_policy_that_changes_loses_no_request),
+        alone!(a_new_endpoint_grows_to_its_share),
     ]
 }
 

@@ -161,15 +161,7 @@ fn documents(services: &[&str]) -> String {
         if !services.contains(&service) {
             continue;
         }
-        let command = format!(
-            "[\"@BIN@/leno-peer\", faulty, --listen, \"0.0.0.0:8080\", --tell, \"{TELL}\", \
-             --acts, \"{acts}\"]"
-        );
-        let spec = format!(
-            "{{replicas: {replicas}, command: {command}, \
-             ports: [{{name: http, port: 8080, appProtocol: http}}]}}"
-        );
-        push(&mut text, name, &spec, service);
+        push(&mut text, name, &spec(replicas, acts), service);
     }
     for service in services {
         let _infallible = write!(
@@ -180,6 +172,24 @@ fn documents(services: &[&str]) -> String {
         );
     }
     text
+}
+
+/// One more server behind a service.
+pub(super) fn server(name: &str, service: &str, acts: &str) -> String {
+    let mut text = String::new();
+    push(&mut text, name, &spec(1, acts), service);
+    text
+}
+
+fn spec(replicas: u32, acts: &str) -> String {
+    let command = format!(
+        "[\"@BIN@/leno-peer\", faulty, --listen, \"0.0.0.0:8080\", --tell, \"{TELL}\", \
+         --acts, \"{acts}\"]"
+    );
+    format!(
+        "{{replicas: {replicas}, command: {command}, \
+         ports: [{{name: http, port: 8080, appProtocol: http}}]}}"
+    )
 }
 
 fn push(text: &mut String, name: &str, spec: &str, of: &str) {
