@@ -122,6 +122,8 @@ pub(crate) fn denied<R: Request>(
 #[cfg(test)]
 mod tests {
     use leno_discovery::Directory;
+    use leno_telemetry::Registry;
+    use leno_telemetry::access::{Format, Log};
     use leno_types::mesh::{Place, Resolution};
     use leno_types::{InstanceName, MtlsMode};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -129,14 +131,27 @@ mod tests {
 
     use super::*;
 
-    /// What a workload whose egress is denied hears at an address that nobody knows, to what it says.
-    async fn hears(said: &[u8]) -> (std::io::Result<String>, String) {
+    /// What a workload whose egress is denied hears at an address that nobody knows, and what is written
+    /// of it.
+    struct Heard {
+        said: std::io::Result<String>,
+        metrics: String,
+        log: String,
+    }
+
+    fn denying() -> Directory {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let (mtls, egress) = (MtlsMode::Strict, Egress::Deny);
         let (ports, limits, place) = (Vec::new(), [].into(), Place::default());
         let policy = ServerPolicy { workload, mtls, ports, limits, egress, place };
-        let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
-        let outbound = crate::tests::outbound(directory);
+        Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy)
+    }
+
+    async fn hears(said: &[u8]) -> Heard {
+        let (mut written, writer) = std::io::pipe().unwrap();
+        let (log, writing) = Log::to(writer, Format::Text).unwrap();
+        let registry = Rc::new(Registry::new().with_access_log(Some(log)));
+        let outbound = crate::tests::outbound_counted_by(denying(), registry);
         let destination = outbound.destinations.get("192.0.2.1:80".parse().unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -147,24 +162,56 @@ mod tests {
             client.read_to_end(&mut heard).await?;
             Ok(String::from_utf8_lossy(&heard).into_owned())
         };
-        let (heard, ()) = tokio::join!(asks, refuse(&outbound.shared, &destination, server));
+        let (said, ()) = tokio::join!(asks, refuse(&outbound.shared, &destination, server));
         let metrics = leno_telemetry::render(&outbound.shared.registry.snapshot(), &[], false);
-        (heard, metrics)
+        // Then nobody writes any more.
+        drop((destination, outbound));
+        writing.join().unwrap().unwrap();
+        let mut log = String::new();
+        std::io::Read::read_to_string(&mut written, &mut log).unwrap();
+        Heard { said, metrics, log }
     }
 
     #[tokio::test]
     async fn requests_are_told_why_and_anything_else_is_reset() {
         let request = b"GET /x HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n";
-        let (heard, metrics) = hears(request).await;
-        let heard = heard.unwrap();
-        assert!(heard.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{heard}");
+        let Heard { said, metrics, log } = hears(request).await;
+        let said = said.unwrap();
+        assert!(said.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{said}");
         let cause = "leno-error: egress-denied; destination=\"192.0.2.1:80\"\r\n";
-        assert!(heard.contains(cause), "{heard}");
+        assert!(said.contains(cause), "{said}");
         assert!(metrics.contains("cause=\"egress-denied\"} 1"), "{metrics}");
         assert!(metrics.contains("status=\"403\""), "{metrics}");
-        let (heard, metrics) = hears(b"\0\x01opaque").await;
-        assert_eq!(heard.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        // The path alone would not say whom it wanted.
+        assert!(log.contains(" target=http://example.com/x "), "{log}");
+        assert!(log.contains(" status=403 ") && log.contains(" error=egress-denied"), "{log}");
+        let Heard { said, metrics, log } = hears(b"\0\x01opaque").await;
+        assert_eq!(said.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
         assert!(metrics.contains("cause=\"egress-denied\"} 1"), "{metrics}");
+        assert!(log.contains(" method=TCP target=192.0.2.1:80 "), "{log}");
+        assert!(log.contains(" error=egress-denied") && !log.contains("server_name"), "{log}");
+    }
+
+    /// TLS of the application's own: the host that it asks for is written down.
+    #[tokio::test]
+    async fn connections_of_tls_are_refused_by_name() {
+        let name = b"\0\0\0\x0e\0\x0c\0\0\x09db.sample";
+        let body = [&b"\x03\x03"[..], &[7; 32], b"\0\0\x02\x13\x01\x01\0\0\x12", name].concat();
+        let length = u8::try_from(body.len()).unwrap();
+        let hello = [&[22, 3, 1, 0, length + 4, 1, 0, 0, length][..], &body].concat();
+        let Heard { said, log, .. } = hears(&hello).await;
+        assert!(said.is_err());
+        assert!(log.contains(" protocol=TLS ") && log.contains(" server_name=db.sample "), "{log}");
+    }
+
+    /// A client that waits for the server to speak waits a second.
+    #[tokio::test(start_paused = true)]
+    async fn silent_clients_are_refused_soon() {
+        let began = tokio::time::Instant::now();
+        let Heard { said, log, .. } = hears(b"").await;
+        assert!(said.is_err(), "{said:?}");
+        assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(log.contains(" error=egress-denied"), "{log}");
     }
 
     #[test]

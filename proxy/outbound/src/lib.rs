@@ -274,11 +274,15 @@ pub(crate) mod tests {
 
     /// An outbound side that nobody connects to.
     pub(crate) fn outbound(directory: Directory) -> Outbound {
+        outbound_counted_by(directory, Rc::default())
+    }
+
+    pub(crate) fn outbound_counted_by(directory: Directory, registry: Rc<Registry>) -> Outbound {
         Outbound::new(Parts {
             workload: InstanceName::new("shop", "web-0").unwrap(),
             directory,
             tls: Keyring::new().connector(),
-            registry: Rc::default(),
+            registry,
             activity: Rc::default(),
             limits: Limits::default(),
             names: Names::new(leno_names::Resolvers::new(Vec::new())),
