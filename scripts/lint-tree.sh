@@ -21,7 +21,7 @@ declare -A rank=(
   [leno-local]=4 [leno-cluster]=4 [leno-admission]=4 [leno-operate]=4
   [leno-suite]=5 [leno-agent]=5 [leno-proxy]=5 [leno-controller]=5 [leno-bench]=5 [leno-example-shop]=5
   [leno]=6
-  [leno-testkit]=1 [leno-fuzz]=5
+  [leno-testkit]=1 [leno-testkit-api]=1 [leno-fuzz]=5
 )
 same_rank_ok=" leno-resources:leno-policy leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "
 for manifest in $(git ls-files '*/Cargo.toml'); do
@@ -42,7 +42,7 @@ only_in() { # what, pattern, folders...
 }
 only_in protobuf '^(prost|tonic-prost)[. ]' api/wire
 only_in 'the kernel loader' '^libbpf' bpf/loader
-# The controller has it for its tests alone, the agent for the pods of its node.
-only_in 'the client of Kubernetes' '^kube[. ]' control/sources control/cluster control/app cli/operate agent/app
+# The controller and the testkit have it for tests alone, the agent for the pods of its node.
+only_in 'the client of Kubernetes' '^kube[. ]' control/sources control/cluster control/app cli/operate agent/app testkit/api
 
 exit "$bad"

@@ -2,10 +2,10 @@
 
 use http::Request;
 use kube::api::Patch;
+use leno_testkit_api::objects::{http_route, http_route_definition, service, traffic_policy};
+use leno_testkit_api::{Bed, binary, until};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, binary, until};
-use crate::objects::{http_route, http_route_definition, service, traffic_policy};
 use crate::proxy;
 use crate::replica::Replica;
 use crate::{cluster, installed, leads};

@@ -7,8 +7,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod admission;
-mod bed;
-mod objects;
 mod operate;
 mod outside;
 mod proxy;
@@ -22,8 +20,10 @@ use serde_json::{Value, json};
 
 use leno_charts::{NAMESPACE, Values};
 
-use bed::{Bed, binary, until};
-use objects::{condition, http_route, http_route_definition, pod, service, slice};
+use leno_testkit_api::objects::{
+    condition, http_route, http_route_definition, pod, service, slice,
+};
+use leno_testkit_api::{Bed, binary, until};
 use proxy::Proxy;
 use relay::Relay;
 use replica::Replica;

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use leno_charts::{NAMESPACE, Values};
+use leno_testkit_api::{Bed, binary};
 use serde_json::{Value, json};
-
-use crate::bed::{Bed, binary};
 
 /// The command line, built beside the controller (`cargo build -p leno`).
 fn leno(kubeconfig: &Path, words: &[&str]) -> Output {

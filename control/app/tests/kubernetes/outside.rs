@@ -1,9 +1,11 @@
 //! TLS with what is outside of the mesh.
 
+use leno_testkit_api::objects::{
+    backend_tls_policy, backend_tls_policy_definition, outside, texts,
+};
+use leno_testkit_api::{binary, until};
 use leno_types::mesh::Roots;
 
-use crate::bed::{binary, until};
-use crate::objects::{backend_tls_policy, backend_tls_policy_definition, outside, texts};
 use crate::proxy::{self, Proxy};
 use crate::replica::Replica;
 use crate::{cluster, run_pod};

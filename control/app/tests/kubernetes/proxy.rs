@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leno_discovery::{Certificate, Client, Directory, IdentityClient, Settings};
+use leno_testkit_api::{Bed, LIMIT, until};
 use leno_types::mesh::{Resolution, Roots};
 use leno_types::{ServiceName, TrustDomain};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::bed::{Bed, LIMIT, until};
 use crate::replica::Replica;
 
 /// A proxy that follows the control plane; it ends with this.

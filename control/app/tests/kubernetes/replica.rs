@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use leno_testkit_api::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use crate::bed::until;
 
 /// A controller; killed if a test fails before it ended.
 pub(crate) struct Replica {

@@ -10,11 +10,11 @@ use futures_util::{StreamExt, stream};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, binary};
-use crate::objects::{pod, service, slice};
 use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, run_pod};
+use leno_testkit_api::objects::{pod, service, slice};
+use leno_testkit_api::{Bed, binary};
 
 /// Services where nobody asks for more: enough to see that it works, and soon made.
 const SERVICES: usize = 20;

@@ -4,13 +4,13 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 /// A service of the shop, with an address of the API server's choice.
-pub(crate) fn service(name: &str, port: u16) -> Value {
+pub fn service(name: &str, port: u16) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
         "spec": {"ports": [{"name": "http", "port": port, "targetPort": 8080, "appProtocol": "http"}]}})
 }
 
 /// A meshed pod that runs at an address, with the service account `web`.
-pub(crate) fn pod(name: &str, address: &str) -> Value {
+pub fn pod(name: &str, address: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
     "metadata": {"name": name, "namespace": "shop", "labels": {"app": "web"}},
     "spec": {
@@ -28,7 +28,7 @@ pub(crate) fn pod(name: &str, address: &str) -> Value {
 }
 
 /// Where a service is served: pods, each with its address.
-pub(crate) fn slice(service: &str, pods: &[&str]) -> Value {
+pub fn slice(service: &str, pods: &[&str]) -> Value {
     let endpoint = |pod: &&str| {
         let (name, address) = pod.split_once(' ').unwrap();
         json!({"addresses": [address], "conditions": {"ready": true},
@@ -43,7 +43,7 @@ pub(crate) fn slice(service: &str, pods: &[&str]) -> Value {
 }
 
 /// A route of the service `web`.
-pub(crate) fn http_route(name: &str, backend: &str) -> Value {
+pub fn http_route(name: &str, backend: &str) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
     "metadata": {"name": name, "namespace": "shop"},
     "spec": {
@@ -53,7 +53,7 @@ pub(crate) fn http_route(name: &str, backend: &str) -> Value {
 }
 
 /// A definition of `HTTPRoute`: any spec, and a status as strict as the Gateway API's own.
-pub(crate) fn http_route_definition() -> Value {
+pub fn http_route_definition() -> Value {
     let text = |pattern: &str| json!({"type": "string", "minLength": 1, "pattern": pattern});
     let condition = json!({"type": "object",
     "required": ["lastTransitionTime", "message", "reason", "status", "type"],
@@ -81,7 +81,7 @@ pub(crate) fn http_route_definition() -> Value {
 }
 
 /// A definition of `BackendTLSPolicy`.
-pub(crate) fn backend_tls_policy_definition() -> Value {
+pub fn backend_tls_policy_definition() -> Value {
     definition("BackendTLSPolicy", "backendtlspolicies", &any())
 }
 
@@ -106,7 +106,7 @@ fn any() -> Value {
 }
 
 /// A service of the shop that is outside of the mesh, by its name there.
-pub(crate) fn outside(name: &str, host: &str) -> [Value; 2] {
+pub fn outside(name: &str, host: &str) -> [Value; 2] {
     let mut slice = slice(name, &[]);
     slice["addressType"] = "FQDN".into();
     slice["endpoints"] = json!([{"addresses": [host], "conditions": {"ready": true}}]);
@@ -114,7 +114,7 @@ pub(crate) fn outside(name: &str, host: &str) -> [Value; 2] {
 }
 
 /// How TLS is begun with a service of the shop: with the authorities of a `ConfigMap`.
-pub(crate) fn backend_tls_policy(service: &str, authorities: &str) -> Value {
+pub fn backend_tls_policy(service: &str, authorities: &str) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
     "metadata": {"name": service, "namespace": "shop"},
     "spec": {
@@ -125,13 +125,13 @@ pub(crate) fn backend_tls_policy(service: &str, authorities: &str) -> Value {
 }
 
 /// A `ConfigMap` of the shop.
-pub(crate) fn texts(name: &str, key: &str, text: &str) -> Value {
+pub fn texts(name: &str, key: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {key: text},
         "metadata": {"name": name, "namespace": "shop"}})
 }
 
 /// A policy of a service of the shop.
-pub(crate) fn traffic_policy(service: &str, more: &Value) -> Value {
+pub fn traffic_policy(service: &str, more: &Value) -> Value {
     let mut policy = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "TrafficPolicy",
         "metadata": {"name": "policy", "namespace": "shop"},
         "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": service}]}});
@@ -142,7 +142,7 @@ pub(crate) fn traffic_policy(service: &str, more: &Value) -> Value {
 }
 
 /// A condition of the only parent that a route's status has.
-pub(crate) fn condition<'r>(route: &'r DynamicObject, kind: &str) -> Option<&'r Value> {
+pub fn condition<'r>(route: &'r DynamicObject, kind: &str) -> Option<&'r Value> {
     let parents = route.data.get("status")?.get("parents")?.as_array()?;
     let [parent] = &parents[..] else { return None };
     assert_eq!(parent["controllerName"], "leno.dev/controller");

@@ -17,14 +17,17 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long anything that is waited for may take, on a busy machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks at something that is waited for.
 const LOOK: Duration = Duration::from_millis(50);
 /// Who may do everything.
 const ADMIN: &str = "admin-of-the-test";
 
 /// Looks until there is an answer.
-pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+///
+/// # Panics
+/// After [`LIMIT`] without one.
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(seen) = look().await {
@@ -36,7 +39,10 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
 }
 
 /// The components' binary; none where the test has to be skipped, which is said.
-pub(crate) fn binary() -> Option<PathBuf> {
+///
+/// # Panics
+/// Where `LENO_REQUIRE` has `kubernetes` and there is none.
+pub fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("CLUSTER_KUBE") {
         return Some(path.into());
     }
@@ -48,18 +54,22 @@ pub(crate) fn binary() -> Option<PathBuf> {
     None
 }
 
-/// The API server; everything ends with it.
-pub(crate) struct Bed {
+/// The API server; everything ends with it. Its methods panic where something does not go as it should.
+pub struct Bed {
     kube: PathBuf,
-    pub(crate) port: u16,
+    /// Where it listens, on loopback.
+    pub port: u16,
     etcd: Child,
     server: Option<Child>,
-    pub(crate) admin: Client,
-    pub(crate) directory: TempDir,
+    /// A client that may do everything.
+    pub admin: Client,
+    /// Its files, and those of whoever asks it.
+    pub directory: TempDir,
 }
 
 impl Bed {
-    pub(crate) async fn start(kube: &Path) -> Self {
+    /// Starts both.
+    pub async fn start(kube: &Path) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
@@ -94,25 +104,25 @@ impl Bed {
     }
 
     /// Kills the API server, as a crash does.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let mut server = self.server.take().unwrap();
         server.kill().unwrap();
         server.wait().unwrap();
     }
 
     /// Starts it again, on the same port and data.
-    pub(crate) async fn restart(&mut self) {
+    pub async fn restart(&mut self) {
         self.server = Some(api_server(&self.kube, self.directory.path(), self.port));
         self.ready().await;
     }
 
     /// The kubeconfig of who may do everything.
-    pub(crate) fn administrator(&self) -> PathBuf {
+    pub fn administrator(&self) -> PathBuf {
         self.kubeconfig("admin.kubeconfig", self.port, ADMIN)
     }
 
     /// A kubeconfig for whoever has a token, by the server's own port or another that leads to it.
-    pub(crate) fn kubeconfig(&self, name: &str, port: u16, token: &str) -> PathBuf {
+    pub fn kubeconfig(&self, name: &str, port: u16, token: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         let text = serde_json::to_string(&kubeconfig(self.directory.path(), port, token));
         fs::write(&path, text.unwrap()).unwrap();
@@ -120,14 +130,15 @@ impl Bed {
     }
 
     /// Makes the object, or makes it as it is given here.
-    pub(crate) async fn apply(&self, object: Value) {
+    pub async fn apply(&self, object: Value) {
         let (api, name) = self.api(&object);
         let params = PatchParams::apply("test").force();
         let applied = api.patch(&name, &params, &Patch::Apply(&object)).await;
         applied.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    pub(crate) async fn apply_yaml(&self, text: &str) {
+    /// Makes the objects of a text of YAML documents.
+    pub async fn apply_yaml(&self, text: &str) {
         let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
         for document in documents.into_iter().filter(|one| !one.is_null()) {
             self.apply(document).await;
@@ -135,7 +146,7 @@ impl Bed {
     }
 
     /// What an object would be stored as, or why it would not be.
-    pub(crate) async fn tried(&self, object: &Value) -> Result<Value, String> {
+    pub async fn tried(&self, object: &Value) -> Result<Value, String> {
         let (api, _) = self.api(object);
         let try_only = PostParams { dry_run: true, ..PostParams::default() };
         let object = serde_json::from_value(object.clone()).unwrap();
@@ -144,25 +155,26 @@ impl Bed {
     }
 
     /// Changes parts of an object.
-    pub(crate) async fn change(&self, object: Value, patch: &Patch<Value>) {
+    pub async fn change(&self, object: Value, patch: &Patch<Value>) {
         let (api, name) = self.api(&object);
         api.patch(&name, &PatchParams::default(), patch).await.unwrap();
     }
 
     /// Sets the status of an object that is there.
-    pub(crate) async fn set_status(&self, object: Value) {
+    pub async fn set_status(&self, object: Value) {
         let (api, name) = self.api(&object);
         let status = json!({"status": object["status"]});
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
     }
 
-    pub(crate) async fn get(&self, object: Value) -> Option<DynamicObject> {
+    /// An object, where it is there.
+    pub async fn get(&self, object: Value) -> Option<DynamicObject> {
         let (api, name) = self.api(&object);
         api.get_opt(&name).await.unwrap()
     }
 
     /// Ends an object at once.
-    pub(crate) async fn delete(&self, object: Value) {
+    pub async fn delete(&self, object: Value) {
         let (api, name) = self.api(&object);
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         api.delete(&name, &now).await.unwrap();
@@ -173,13 +185,13 @@ impl Bed {
     }
 
     /// Whether the kind of an object can be asked for.
-    pub(crate) async fn serves(&self, object: &Value) -> Option<()> {
+    pub async fn serves(&self, object: &Value) -> Option<()> {
         let (api, _) = self.api(object);
         api.list(&ListParams::default()).await.ok().map(drop)
     }
 
     /// A token of a service account, for an audience and, where named, of a pod.
-    pub(crate) async fn token(
+    pub async fn token(
         &self,
         (namespace, account): (&str, &str),
         audience: Option<&str>,
