@@ -6,10 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leno_types::ports;
 use serde::Serialize;
 
+use leno_observe::metrics::{self, Sample};
+
 use crate::admin::Admin;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::metrics::{self, Sample};
 use crate::netns::Netns;
 use crate::record::{self, Process};
 use crate::status::{InstanceStatus, Phase, Status};

@@ -33,7 +33,6 @@ pub mod exec;
 pub mod instance;
 pub mod layout;
 pub mod listening;
-pub mod metrics;
 pub mod netns;
 pub mod network;
 pub mod output;

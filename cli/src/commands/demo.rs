@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use leno_capture::Choice;
-use leno_local::stat::Scrape;
+use leno_local::stat::scrape;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Output;
@@ -102,18 +102,18 @@ async fn meshed(demo: &Demo, mut pictures: Pictures) -> Result<Meshed> {
     }
     let capture = mesh.capture()?;
     let before = measure::cpu(&mesh)?;
-    let first = Scrape::take(mesh.layout()).await?;
+    let first = scrape(mesh.layout()).await?;
     let mut load = mesh.load(demo.rate, Duration::from_secs(demo.seconds))?;
     let mut last = first.clone();
     while load.is_running()? {
         tokio::time::sleep(REFRESH).await;
         mesh.check_alive()?;
-        let now = Scrape::take(mesh.layout()).await?;
+        let now = scrape(mesh.layout()).await?;
         pictures.show(&now.since(&last))?;
         last = now;
     }
     let load = load.finish().context("the load generator in the mesh")?;
-    let report = Scrape::take(mesh.layout()).await?.since(&first);
+    let report = scrape(mesh.layout()).await?.since(&first);
     let measured = Measured::new(load, before, measure::cpu(&mesh)?);
     let rules = mesh.netfilter_rules()?;
     mesh.stop().await?;

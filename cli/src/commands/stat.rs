@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use leno_local::layout::Layout;
-use leno_local::stat::{Report, Scrape, WorkloadReport};
+use leno_local::stat::scrape;
+use leno_observe::stat::{Report, WorkloadReport};
 
 use super::up::{duration, within};
 use super::{MeshName, Output, block_on, print_json, table};
@@ -44,10 +45,10 @@ pub(crate) fn run(stat: &Stat) -> anyhow::Result<bool> {
     }
     let layout = Layout::new(&stat.mesh.name)?;
     block_on(async {
-        let mut before = Scrape::take(&layout).await?;
+        let mut before = scrape(&layout).await?;
         loop {
             tokio::time::sleep(stat.window).await;
-            let now = Scrape::take(&layout).await?;
+            let now = scrape(&layout).await?;
             show(&now.since(&before), stat.output)?;
             if !stat.watch {
                 return Ok(true);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use leno_local::stat::{EdgeReport, Report};
+use leno_observe::stat::{EdgeReport, Report};
 
 /// Narrowest column of a name, so that the live table stands still while edges come.
 const MIN_NAME: usize = 12;
@@ -74,7 +74,7 @@ pub(crate) fn ms(value: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leno_local::stat::{Latency, Signals, WorkloadReport};
+    use leno_observe::stat::{Latency, Signals, WorkloadReport};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! What the demo shows to hold.
 
-use leno_local::stat::{EdgeReport, Report};
+use leno_observe::stat::{EdgeReport, Report};
 use serde::Serialize;
 
 use super::measure::{Latency, Measured};

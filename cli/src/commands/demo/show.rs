@@ -1,7 +1,7 @@
 //! What the demo prints.
 
 use anyhow::Result;
-use leno_local::stat::Report;
+use leno_observe::stat::Report;
 
 use super::proof::{Pages, Proof};
 use crate::commands::print;

@@ -1,34 +1,24 @@
-use leno_types::MtlsMode;
-
 use super::*;
-use crate::status::{InstanceStatus, Phase, Surroundings};
 
-fn status() -> Status {
-    let instance = |workload: &str, number: u32| InstanceStatus {
+fn instances() -> Vec<Instance> {
+    let instance = |workload: &str, number: u32| Instance {
         namespace: "shop".into(),
         workload: workload.into(),
         name: format!("{workload}-{number}"),
-        addresses: Vec::new(),
         meshed: true,
-        mtls: MtlsMode::Permissive,
-        capture: None,
-        phase: Phase::Running,
         ready: number == 0,
-        restarts: 0,
-        proxy_restarts: 0,
-        surroundings: Surroundings::default(),
     };
-    Status {
-        mesh: "default".into(),
-        owner: 1,
-        controller: None,
-        needs_controller: true,
-        gateway: IpAddr::from([10, 89, 0, 1]),
-        switch_netns: "leno-default".into(),
-        refused_edit: None,
-        files: Vec::new(),
-        instances: vec![instance("cart", 0), instance("cart", 1), instance("web", 0)],
-    }
+    vec![instance("cart", 0), instance("cart", 1), instance("web", 0)]
+}
+
+/// What was answered: metrics by the instances in their order, where there are any.
+fn scrape(metrics: &[Option<&str>]) -> Scrape {
+    let answer = |text: Option<&str>| match text {
+        Some(text) => Ok(Reply { status: 200, body: text.to_owned() }),
+        None => Err("nothing".to_owned()),
+    };
+    let answers = metrics.iter().map(|text| Some(answer(*text)));
+    Scrape::new("default", Instant::now(), instances().into_iter().zip(answers).collect())
 }
 
 fn edge(direction: &str, client: &str, server: &str, mtls: bool) -> String {
@@ -39,7 +29,8 @@ fn edge(direction: &str, client: &str, server: &str, mtls: bool) -> String {
 }
 
 fn over_ten_seconds(text: &str) -> Report {
-    report(&status(), &metrics::parse(text), Duration::from_secs(10), &[])
+    let now = scrape(&[Some(text), Some(""), Some("")]);
+    report(&now, &metrics::parse(text), Duration::from_secs(10))
 }
 
 #[test]
@@ -106,23 +97,25 @@ fn opaque_connections_are_an_edge_too() {
 #[test]
 fn a_restarted_proxy_counts_from_zero() {
     let labels = edge("outbound", "web-0", "cart-0", true);
-    let scrape = |requests: u32, open: u32| Scrape {
-        at: Instant::now(),
-        status: status(),
-        samples: [(
-            ("shop".to_owned(), "web-0".to_owned()),
-            metrics::parse(&format!(
-                "leno_requests_total{{{labels},status=\"200\"}} {requests}\n\
-                 leno_tcp_open_connections{{{labels}}} {open}\n"
-            )),
-        )]
-        .into(),
-        silent: Vec::new(),
+    let text = |requests: u32, open: u32| {
+        format!(
+            "leno_requests_total{{{labels},status=\"200\"}} {requests}\n\
+             leno_tcp_open_connections{{{labels}}} {open}\n"
+        )
     };
-    let values = |before: u32, after: u32| {
-        let increase = scrape(after, 5).increase(&scrape(before, 4));
+    let values = |before: Option<u32>, after: u32| {
+        let before = before.map(|requests| text(requests, 4));
+        let before = scrape(&[None, None, before.as_deref()]);
+        let increase = scrape(&[None, None, Some(&text(after, 5))]).increase(&before);
         increase.iter().map(|sample| sample.value).collect::<Vec<_>>()
     };
-    assert_eq!(values(100, 120), [20.0, 5.0]);
-    assert_eq!(values(100, 7), [7.0, 5.0]);
+    assert_eq!(values(Some(100), 120), [20.0, 5.0]);
+    assert_eq!(values(Some(100), 7), [7.0, 5.0]);
+    assert_eq!(values(None, 7), [0.0; 0], "it was silent: how much of it is new nobody knows");
+}
+
+#[test]
+fn whoever_does_not_answer_is_named() {
+    let now = scrape(&[Some(""), None, Some("")]);
+    assert_eq!(now.since(&now).silent, ["shop/cart-1: nothing"]);
 }

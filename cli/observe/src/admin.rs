@@ -1,0 +1,85 @@
+//! One question to an admin server, over a connection that is there.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// Longest answer that is read, in bytes: the metrics of a proxy at its series budget are smaller.
+const MAX_ANSWER: u64 = 8 * 1024 * 1024;
+/// How long an admin server may take for an answer.
+pub const ANSWER_BOUND: Duration = Duration::from_secs(5);
+
+/// An answer of an admin server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: String,
+}
+
+/// Asks for a page. The answer is to be waited for no longer than [`ANSWER_BOUND`].
+///
+/// # Errors
+/// Where the connection fails, or the answer is not HTTP.
+pub async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    method: &str,
+    path: &str,
+) -> io::Result<Reply> {
+    // The answer to HTTP/1.0 ends with the connection and is never chunked.
+    let request = format!("{method} {path} HTTP/1.0\r\nHost: leno\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    let mut rest = stream.take(MAX_ANSWER);
+    // A relay on the way may not tell that the other end has closed.
+    while !is_whole(&answer) && rest.read_buf(&mut answer).await? > 0 {}
+    parse(&answer)
+}
+
+/// Whether an answer has as many bytes as its head says.
+fn is_whole(answer: &[u8]) -> bool {
+    const END: &[u8] = b"\r\n\r\n";
+    let Some(head) = answer.windows(END.len()).position(|bytes| bytes == END) else { return false };
+    let text = String::from_utf8_lossy(&answer[..head]);
+    let length = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let is_length = name.eq_ignore_ascii_case("content-length");
+        is_length.then(|| value.trim().parse::<usize>().ok()).flatten()
+    });
+    length.is_some_and(|length| answer.len() - head - END.len() >= length)
+}
+
+fn parse(answer: &[u8]) -> io::Result<Reply> {
+    let text = String::from_utf8_lossy(answer);
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(invalid)?;
+    let status = head.split(' ').nth(1).and_then(|code| code.get(..3)?.parse().ok());
+    Ok(Reply { status: status.ok_or_else(invalid)?, body: body.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_status_and_body() {
+        let reply =
+            parse(b"HTTP/1.0 503 Service Unavailable\r\nA: b\r\n\r\nno identity\n").unwrap();
+        assert_eq!((reply.status, reply.body.as_str()), (503, "no identity\n"));
+        assert!(parse(b"").is_err());
+        assert!(parse(b"HTTP/1.0\r\n\r\n").is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_whole_is_not_waited_for() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        // Never closed: it is there until the end of the test.
+        theirs.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nready\n").await.unwrap();
+        let reply = ask(ours, "GET", "/ready").await.unwrap();
+        assert_eq!((reply.status, &*reply.body), (200, "ready\n"));
+        assert!(!is_whole(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nread"));
+        assert!(!is_whole(b"HTTP/1.0 200 OK\r\n\r\nall of it"), "its end says so");
+    }
+}
