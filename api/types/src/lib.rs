@@ -12,6 +12,7 @@ mod identity;
 mod mtls;
 mod name;
 mod nearest;
+mod owner;
 mod protocol;
 
 pub mod mesh;
@@ -25,4 +26,5 @@ pub use identity::{Identity, IdentityError, TrustDomain};
 pub use mtls::{MtlsMode, UnknownMtlsMode};
 pub use name::{InstanceName, NameError, ServiceName, check_label, check_subdomain};
 pub use nearest::nearest;
+pub use owner::Owner;
 pub use protocol::Protocol;

@@ -1,13 +1,16 @@
 //! Objects from a Kubernetes API server.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::{Api, Client};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
 use leno_resources::gateway::only_authorities;
 use leno_resources::{Kind, Object, ObjectKey};
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -16,15 +19,17 @@ mod connect;
 mod custom;
 mod followed;
 mod pod;
+mod read;
 mod watch;
 
 use crate::Update;
 pub use connect::{ConnectError, connect};
 pub use followed::Followed;
-pub use pod::PROXY_CONTAINER;
+pub use pod::{PROXY_CONTAINER, is_meshed, owner};
+pub use read::{Read, ReadError, Unread, read};
 
 use collector::Collector;
-use watch::{Event, Teller, follow};
+use watch::{Event, Teller};
 
 /// Events on their way from the watches; what comes while it is full waits in the API server.
 const EVENTS: usize = 1024;
@@ -111,7 +116,8 @@ impl KubernetesSource {
         for (nth, watched) in WATCHED.into_iter().enumerate() {
             let teller =
                 Teller { nth, events: sender.clone(), followed: Arc::clone(&self.followed) };
-            tokio::spawn(watch(self.client.clone(), watched, teller));
+            let client = self.client.clone();
+            tokio::spawn(async move { watched.each(client, &Scope::All, teller).await });
         }
         drop(sender);
         let mut collector = Collector::default();
@@ -146,30 +152,70 @@ impl KubernetesSource {
     }
 }
 
-/// Follows one kind until nobody listens.
-async fn watch(client: Client, watched: Watched, teller: Teller) {
-    match watched {
-        Watched::Core(Kind::Namespace) => {
-            let all: Api<Namespace> = Api::all(client);
-            follow(vec![all], teller, |o| Ok(Object::Namespace(Box::new(o)))).await;
+/// Which objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Those of every namespace.
+    All,
+    /// Those of one.
+    Namespace(String),
+}
+
+/// Something that is done with all objects of one kind.
+pub(crate) trait Visit: Sized {
+    /// What comes of it.
+    type Output;
+
+    /// Does it, in the first of the kind's versions that the cluster has. `make` says what an object of
+    /// the cluster is to the mesh.
+    fn visit<K>(
+        self,
+        versions: Vec<Api<K>>,
+        make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
+    ) -> impl Future<Output = Self::Output> + Send
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
+}
+
+impl Watched {
+    /// Does something with all objects of this kind.
+    async fn each<V: Visit>(self, client: Client, scope: &Scope, visit: V) -> V::Output {
+        match self {
+            // A namespace is in none.
+            Self::Core(Kind::Namespace) => {
+                let make = |given| Ok(Object::Namespace(Box::new(given)));
+                visit.visit(vec![Api::<Namespace>::all(client)], make).await
+            }
+            Self::Core(Kind::Service) => {
+                let make = |given| Ok(Object::Service(Box::new(given)));
+                visit.visit(vec![api::<Service>(client, scope)], make).await
+            }
+            Self::Core(Kind::EndpointSlice) => {
+                let make = |given| Ok(Object::EndpointSlice(Box::new(given)));
+                visit.visit(vec![api::<EndpointSlice>(client, scope)], make).await
+            }
+            Self::Core(Kind::ConfigMap) => {
+                visit.visit(vec![api::<ConfigMap>(client, scope)], authorities).await
+            }
+            Self::Pods => {
+                visit.visit(vec![api::<Pod>(client, scope)], |pod| pod::workload(&pod)).await
+            }
+            Self::Core(kind) | Self::Custom(kind) => {
+                let make = move |given| custom::object(kind, given);
+                visit.visit(custom::versions(&client, kind, scope), make).await
+            }
         }
-        Watched::Core(Kind::Service) => {
-            let all: Api<Service> = Api::all(client);
-            follow(vec![all], teller, |o| Ok(Object::Service(Box::new(o)))).await;
-        }
-        Watched::Core(Kind::EndpointSlice) => {
-            let all: Api<EndpointSlice> = Api::all(client);
-            follow(vec![all], teller, |o| Ok(Object::EndpointSlice(Box::new(o)))).await;
-        }
-        Watched::Core(Kind::ConfigMap) => {
-            let all: Api<ConfigMap> = Api::all(client);
-            follow(vec![all], teller, authorities).await;
-        }
-        Watched::Pods => {
-            let all: Api<Pod> = Api::all(client);
-            follow(vec![all], teller, |pod| pod::workload(&pod)).await;
-        }
-        Watched::Core(kind) | Watched::Custom(kind) => custom::follow(client, kind, teller).await,
+    }
+}
+
+/// The way to the objects of a kind.
+fn api<K>(client: Client, scope: &Scope) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    match scope {
+        Scope::All => Api::all(client),
+        Scope::Namespace(name) => Api::namespaced(client, name),
     }
 }
 

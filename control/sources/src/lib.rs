@@ -3,7 +3,7 @@
 //! A source tells its reader of [`Update`]s over a bounded channel: the changes since the last good
 //! state, or why the newest one was refused, in which case the last good one still holds.
 //! [`FilesSource`] follows YAML files and directories; [`read_once`] reads them and is done.
-//! [`KubernetesSource`] follows a cluster.
+//! [`KubernetesSource`] follows a cluster; [`read`] reads it and is done.
 //!
 //! The crate does not know what objects mean to the mesh: that is the index's part.
 //!
@@ -20,7 +20,10 @@ mod kubernetes;
 
 pub use diff::diff;
 pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
-pub use kubernetes::{ConnectError, Followed, KubernetesSource, PROXY_CONTAINER, connect};
+pub use kubernetes::{
+    ConnectError, Followed, KubernetesSource, PROXY_CONTAINER, Read, ReadError, Unread, connect,
+    is_meshed, owner, read,
+};
 
 use leno_index::Change;
 use leno_resources::{Object, Problem};

@@ -24,6 +24,14 @@ pub enum ConnectError {
     /// The context that was named cannot be used.
     #[error("context {0:?} cannot be used")]
     Context(String, #[source] KubeconfigError),
+    /// The kubeconfig has no such context.
+    #[error("the kubeconfig has no context {wanted:?}; it has {}", .known.join(", "))]
+    NoContext {
+        /// The one that was named.
+        wanted: String,
+        /// Those that it has.
+        known: Vec<String>,
+    },
     /// What they name cannot be used.
     #[error("the cluster's address or credentials cannot be used")]
     Client(#[from] kube::Error),
@@ -41,17 +49,18 @@ pub async fn connect(
 ) -> Result<Client, ConnectError> {
     let options =
         KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let failed = |error| match (kubeconfig, context) {
+        (Some(path), _) => ConnectError::File(path.to_owned(), error),
+        (None, context) => ConnectError::Context(context.unwrap_or_default().to_owned(), error),
+    };
     let mut config = match (kubeconfig, context) {
-        (Some(path), _) => {
-            let failed = |error| ConnectError::File(path.to_owned(), error);
-            let file = Kubeconfig::read_from(path).map_err(failed)?;
+        (None, None) => Config::infer().await?,
+        (path, context) => {
+            let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+            let file = read.map_err(failed)?;
+            has_context(&file, context)?;
             Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
         }
-        (None, Some(context)) => {
-            let failed = |error| ConnectError::Context(context.to_owned(), error);
-            Config::from_kubeconfig(&options).await.map_err(failed)?
-        }
-        (None, None) => Config::infer().await?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
@@ -60,6 +69,14 @@ pub async fn connect(
     // Whoever asks has a pace of its own for trying again.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
+}
+
+fn has_context(file: &Kubeconfig, wanted: Option<&str>) -> Result<(), ConnectError> {
+    let known: Vec<String> = file.contexts.iter().map(|one| one.name.clone()).collect();
+    match wanted.filter(|wanted| !known.iter().any(|one| one == wanted)) {
+        Some(wanted) => Err(ConnectError::NoContext { wanted: wanted.to_owned(), known }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -6,21 +6,23 @@ use leno_resources::gateway::RouteStatus;
 use leno_resources::{DEFAULT_NAMESPACE, Kind, Object, ObjectKey, Problem, parse};
 use serde_json::{Value, json};
 
-use super::NoObject;
-use super::watch::{self, Teller};
+use super::{NoObject, Scope};
 
-/// Follows one kind until nobody listens.
-pub(super) async fn follow(client: Client, kind: Kind, teller: Teller) {
-    let versions = kind.api_versions().iter().map(|given| {
+/// The ways to the objects of a kind: one for each version that it may have.
+pub(super) fn versions(client: &Client, kind: Kind, scope: &Scope) -> Vec<Api<DynamicObject>> {
+    let way = |given: &&str| {
         let (group, version) = given.split_once('/').unwrap_or(("", given));
-        let gvk = GroupVersionKind::gvk(group, version, kind.as_str());
-        Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&gvk))
-    });
-    watch::follow(versions.collect(), teller, move |given| object(kind, given)).await;
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind.as_str()));
+        match scope {
+            Scope::All => Api::all_with(client.clone(), &resource),
+            Scope::Namespace(name) => Api::namespaced_with(client.clone(), name, &resource),
+        }
+    };
+    kind.api_versions().iter().map(way).collect()
 }
 
 /// Reads an object by the same rules as a document of a file.
-fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObject> {
+pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObject> {
     let name = given.metadata.name.unwrap_or_default();
     let namespace = given.metadata.namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };

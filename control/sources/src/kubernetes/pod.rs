@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use leno_resources::{
     DEFAULT_NAMESPACE, InstanceStatus, Kind, MAX_PORTS, Metadata, Object, ObjectKey, Workload,
     WorkloadPort, WorkloadSpec, WorkloadStatus,
 };
+use leno_types::Owner;
 
 use super::NoObject;
 
@@ -17,6 +18,10 @@ pub const PROXY_CONTAINER: &str = "leno-proxy";
 /// What is before the pod's name in the name of its workload. No object of the API server can be called
 /// so: a pod and a `Workload` of the same name are two.
 const POD: &str = "pod/";
+/// What a Deployment calls the version of its pods by, which ends the name of their ReplicaSet.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+/// How many digits minutes since 1970 have, from 1989 to 2160.
+const MINUTES: usize = 8;
 
 /// The workload that a pod is. A pod that has ended, that has no address yet or that shares its
 /// node's is none.
@@ -38,9 +43,7 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     }
     let conditions = status.conditions.iter().flatten();
     let ready = conditions.clone().any(|c| c.type_ == "Ready" && c.status == "True");
-    // A sidecar is among the init containers, or, in clusters before 1.29, among the others.
-    let proxied = |container: &Container| container.name == PROXY_CONTAINER;
-    let meshed = spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(proxied);
+    let meshed = is_meshed(pod);
     let text = |map: &Option<BTreeMap<String, String>>| map.clone().unwrap_or_default();
     Ok(Object::Workload(Box::new(Workload {
         metadata: Metadata {
@@ -61,6 +64,46 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
             instances: vec![InstanceStatus { name, addresses, meshed, ready }],
         }),
     })))
+}
+
+/// Whether a pod has a proxy: a sidecar among its init containers, or, in clusters before 1.29, among the
+/// others.
+#[must_use]
+pub fn is_meshed(pod: &Pod) -> bool {
+    let containers = |spec: &PodSpec| {
+        let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        all.into_iter().any(|container| container.name == PROXY_CONTAINER)
+    };
+    pod.spec.as_ref().is_some_and(containers)
+}
+
+/// What makes a pod, as people name it: not the ReplicaSet of a Deployment, nor the Job of a CronJob, as far
+/// as their names say so. Both are made by rule, and reading them would need rights to.
+#[must_use]
+pub fn owner(pod: &Pod) -> Owner {
+    let references = pod.metadata.owner_references.iter().flatten();
+    let Some(by) = references.clone().find(|one| one.controller == Some(true)) else {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        return Owner { kind: "Pod".to_owned(), name };
+    };
+    let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get(TEMPLATE_HASH));
+    let (kind, name) = match by.kind.as_str() {
+        "ReplicaSet" => {
+            let of = hash.and_then(|hash| by.name.strip_suffix(hash)?.strip_suffix('-'));
+            of.map_or(("ReplicaSet", &*by.name), |name| ("Deployment", name))
+        }
+        "Job" => {
+            let of = by.name.rsplit_once('-').filter(|(_, time)| is_time(time));
+            of.map_or(("Job", &*by.name), |(name, _)| ("CronJob", name))
+        }
+        kind => (kind, &*by.name),
+    };
+    Owner { kind: kind.to_owned(), name: name.to_owned() }
+}
+
+/// Whether the end of a Job's name is the minute that a CronJob has made it for.
+fn is_time(text: &str) -> bool {
+    text.len() == MINUTES && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The TCP ports that a container names.
@@ -135,5 +178,26 @@ mod tests {
         assert_eq!(made(host, RUNNING), None);
         assert_eq!(made(spec, &ended), None);
         assert_eq!(made(spec, r#"{"phase":"Pending"}"#), None);
+    }
+
+    #[test]
+    fn a_pod_is_made_by_what_people_have_written() {
+        let owned = |metadata: &str| {
+            let pod: Pod = serde_json::from_str(&format!(r#"{{"metadata":{metadata}}}"#)).unwrap();
+            owner(&pod).to_string()
+        };
+        let by = |kind: &str, name: &str, labels: &str| {
+            owned(&format!(
+                r#"{{"name":"p","labels":{labels},"ownerReferences":[{{"apiVersion":"v1","uid":"u",
+                    "controller":true,"kind":"{kind}","name":"{name}"}}]}}"#
+            ))
+        };
+        let hash = r#"{"pod-template-hash":"7d9c"}"#;
+        assert_eq!(by("ReplicaSet", "web-7d9c", hash), "deploy/web");
+        assert_eq!(by("ReplicaSet", "web-7d9c", "{}"), "rs/web-7d9c", "nobody's but its own");
+        assert_eq!(by("StatefulSet", "db", "{}"), "sts/db");
+        assert_eq!(by("Job", "bill-29384756", "{}"), "cj/bill");
+        assert_eq!(by("Job", "bill-2938", "{}"), "job/bill-2938");
+        assert_eq!(owned(r#"{"name":"alone"}"#), "pod/alone");
     }
 }

@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::NoObject;
 use super::connect::CONNECT_TIMEOUT;
 use super::followed::Followed;
+use super::{NoObject, Visit};
 use crate::Misread;
 
 /// First wait after a watch has failed; it doubles with each failure that follows.
@@ -58,6 +58,20 @@ pub(super) struct Teller {
     pub(super) followed: Arc<Followed>,
 }
 
+impl Visit for Teller {
+    type Output = ();
+
+    async fn visit<K>(
+        self,
+        versions: Vec<Api<K>>,
+        make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
+    ) where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        follow(versions, self, make).await;
+    }
+}
+
 /// How one watch ended.
 enum Ended {
     /// Nobody listens any more.
@@ -81,7 +95,7 @@ impl Teller {
 }
 
 /// Follows one kind until nobody listens: in the first of its versions that the cluster has.
-pub(super) async fn follow<K>(
+async fn follow<K>(
     versions: Vec<Api<K>>,
     teller: Teller,
     make: impl Fn(K) -> Result<Object, NoObject>,

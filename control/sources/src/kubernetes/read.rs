@@ -1,0 +1,158 @@
+//! The objects of a cluster at one moment, for whoever asks once.
+
+use std::fmt::Debug;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::future::try_join_all;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use leno_resources::{Object, ObjectKey};
+use leno_types::{InstanceName, Owner};
+use serde::de::DeserializeOwned;
+
+use super::{NoObject, Scope, Visit, WATCHED, Watched, api, pod};
+
+/// Most answers to one list: half a million objects of most kinds, more than an API server is made for. It
+/// bounds one that never ends its list.
+const MAX_PAGES: usize = 1000;
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Read {
+    /// What the mesh is made of, as [`super::KubernetesSource`] tells of it.
+    pub objects: Vec<Object>,
+    /// Objects that are not understood, and so count for nothing.
+    pub unread: Vec<Unread>,
+    /// What made each pod.
+    pub owners: Vec<(InstanceName, Owner)>,
+}
+
+/// An object that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Which.
+    pub key: ObjectKey,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why the objects of a kind cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot list objects of kind {kind}")]
+pub struct ReadError {
+    /// The kind, as Kubernetes writes it.
+    pub kind: &'static str,
+    /// What the API server says, or that it does not answer.
+    pub source: kube::Error,
+}
+
+/// Reads all objects that the mesh is made of, or those of one namespace and the namespace itself. Needs
+/// the verb `list` on each kind that [`super::KubernetesSource`] follows; a namespace that may not be seen is
+/// not among the objects of it.
+///
+/// # Errors
+/// Where one kind cannot be read. A kind that the cluster does not have is none.
+pub async fn read(client: &Client, namespace: Option<&str>) -> Result<Read, ReadError> {
+    let scope = namespace.map_or(Scope::All, |name| Scope::Namespace(name.to_owned()));
+    let scope = &scope;
+    let parts = WATCHED.into_iter().map(async |watched| {
+        let read = of_kind(client.clone(), watched, scope).await;
+        read.map_err(|source| ReadError { kind: watched.as_str(), source })
+    });
+    let mut sum = Read::default();
+    for part in try_join_all(parts).await? {
+        sum.objects.extend(part.objects);
+        sum.unread.extend(part.unread);
+        sum.owners.extend(part.owners);
+    }
+    Ok(sum)
+}
+
+async fn of_kind(client: Client, watched: Watched, scope: &Scope) -> Result<Read, kube::Error> {
+    match (watched, scope) {
+        (Watched::Core(leno_resources::Kind::Namespace), Scope::Namespace(name)) => {
+            let found = match Api::<Namespace>::all(client).get_opt(name).await {
+                // Whoever may not see it goes on without its annotations.
+                Err(kube::Error::Api(status)) if status.code == 403 => None,
+                found => found?,
+            };
+            let objects = found.map(|one| Object::Namespace(Box::new(one)));
+            Ok(Read { objects: objects.into_iter().collect(), ..Read::default() })
+        }
+        (Watched::Pods, _) => {
+            let owners = Mutex::default();
+            let make = |given: Pod| {
+                let metadata = &given.metadata;
+                let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+                let instance =
+                    InstanceName::new(namespace.unwrap_or_default(), name.unwrap_or_default());
+                let mut owners: std::sync::MutexGuard<'_, Vec<_>> =
+                    owners.lock().unwrap_or_else(PoisonError::into_inner);
+                owners.extend(instance.ok().map(|instance| (instance, pod::owner(&given))));
+                pod::workload(&given)
+            };
+            let read = list(vec![api::<Pod>(client, scope)], make, watched.page()).await?;
+            let owners = owners.into_inner().unwrap_or_else(PoisonError::into_inner);
+            Ok(Read { owners, ..read })
+        }
+        _ => watched.each(client, scope, Reader { page: watched.page() }).await,
+    }
+}
+
+/// Reads a kind once, so many objects at a time.
+struct Reader {
+    page: u32,
+}
+
+impl Visit for Reader {
+    type Output = Result<Read, kube::Error>;
+
+    async fn visit<K>(
+        self,
+        versions: Vec<Api<K>>,
+        make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
+    ) -> Self::Output
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        list(versions, make, self.page).await
+    }
+}
+
+async fn list<K>(
+    versions: Vec<Api<K>>,
+    make: impl Fn(K) -> Result<Object, NoObject>,
+    page: u32,
+) -> Result<Read, kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut read = Read::default();
+    for api in versions {
+        let mut asked = ListParams::default().limit(page);
+        for _ in 0..MAX_PAGES {
+            let page = match api.list(&asked).await {
+                Ok(page) => page,
+                // The next version, then; or the cluster has no such kind.
+                Err(kube::Error::Api(status)) if status.code == 404 => break,
+                Err(error) => return Err(error),
+            };
+            let more = page.metadata.continue_.filter(|token| !token.is_empty());
+            for given in page.items {
+                match make(given) {
+                    Ok(object) => read.objects.push(object),
+                    Err(NoObject::Bad { key, reason, .. }) => {
+                        read.unread.push(Unread { key, reason });
+                    }
+                    Err(NoObject::Absent(_)) => {}
+                }
+            }
+            match more {
+                Some(token) => asked = asked.continue_token(&token),
+                None => return Ok(read),
+            }
+        }
+    }
+    Ok(read)
+}
