@@ -7,7 +7,9 @@ mod policies;
 mod routes;
 mod services;
 
-use leno_resources::{Documents, Object};
+use std::sync::Arc;
+
+use leno_resources::{Documents, Located, Object, ObjectKey, Place};
 
 pub use finding::{Finding, Severity};
 
@@ -20,13 +22,36 @@ use finding::Findings;
 /// The findings come in the order of the files.
 #[must_use]
 pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
+    found(&Mesh::new(objects), documents)
+}
+
+/// Finds mistakes in objects that are written nowhere, as those of a cluster: in the `wanted` of them, by
+/// namespace, kind and name.
+#[must_use]
+pub fn analyze_stored(objects: Vec<Object>, wanted: impl Fn(&ObjectKey) -> bool) -> Vec<Finding> {
     let mesh = Mesh::new(objects);
+    let mut of: Vec<(ObjectKey, &Object)> =
+        mesh.objects.iter().map(|object| (object.key(), object)).collect();
+    of.retain(|(key, _)| wanted(key));
+    of.sort_by(|(a, _), (b, _)| {
+        (&a.namespace, a.kind, &a.name).cmp(&(&b.namespace, b.kind, &b.name))
+    });
+    let nowhere = |(_, object): (ObjectKey, &Object)| Located {
+        value: object.clone(),
+        file: Arc::default(),
+        place: Place::default(),
+    };
+    let objects = of.into_iter().map(nowhere).collect();
+    found(&mesh, &Documents { objects, ..Documents::default() })
+}
+
+fn found(mesh: &Mesh, documents: &Documents) -> Vec<Finding> {
     let mut findings = Findings::new(documents);
-    routes::references(&mesh, &mut findings);
-    routes::tables(&mesh, &mut findings);
-    services::services(&mesh, &mut findings);
-    grants::grants(&mesh, &mut findings);
-    policies::policies(&mesh, &mut findings);
-    external::external(&mesh, &mut findings);
+    routes::references(mesh, &mut findings);
+    routes::tables(mesh, &mut findings);
+    services::services(mesh, &mut findings);
+    grants::grants(mesh, &mut findings);
+    policies::policies(mesh, &mut findings);
+    external::external(mesh, &mut findings);
     findings.sorted()
 }

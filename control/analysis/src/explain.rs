@@ -19,7 +19,8 @@ use leno_resources::Object;
 use leno_types::mesh::{Service, Workload, declared};
 use leno_types::{Egress, Protocol};
 
-use crate::mesh::{Mesh, Sender, Unanswerable};
+use crate::mesh::Mesh;
+use crate::sender::{Sender, Unanswerable};
 use host::Host;
 use question::Wanted;
 

@@ -20,10 +20,12 @@
 mod analyze;
 mod explain;
 mod mesh;
+mod sender;
 
-pub use analyze::{Finding, Severity, analyze};
+pub use analyze::{Finding, Severity, analyze, analyze_stored};
 pub use explain::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
     MirrorAnswer, Outcome, PolicyAnswer, Question, QuestionError, RuleAnswer, TimeoutsAnswer,
 };
-pub use mesh::{Mesh, Unanswerable};
+pub use mesh::Mesh;
+pub use sender::Unanswerable;

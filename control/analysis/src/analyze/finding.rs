@@ -17,14 +17,15 @@ pub enum Severity {
     Error,
 }
 
-/// One mistake. Displays as one line: `file:line:column: path: severity[code]: reason; remedy`.
+/// One mistake. Displays as one line: `file:line:column: path: severity[code]: reason; remedy`, with the
+/// object for the place where it is written nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// What sort of mistake, a stable name.
     pub code: &'static str,
-    /// The file, as given by the user.
+    /// The file, as given by the user; empty for an object of a cluster.
     #[serde(serialize_with = "text")]
     pub file: Arc<str>,
     /// The line, from 1; 0 means the file as a whole.
@@ -84,6 +85,15 @@ impl From<&Problem> for Finding {
     }
 }
 
+impl Finding {
+    /// An object of a cluster that is not understood.
+    #[must_use]
+    pub fn unread(key: &ObjectKey, reason: &str) -> Self {
+        let problem = Problem::of_file("", reason);
+        Self { object: key.to_string(), ..Self::from(&problem) }
+    }
+}
+
 impl<'d> Findings<'d> {
     pub(super) fn new(documents: &'d Documents) -> Self {
         let objects = documents.objects.iter().enumerate();
@@ -140,7 +150,7 @@ impl fmt::Display for Severity {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
+        f.write_str(if self.file.is_empty() { &self.object } else { &self.file })?;
         if self.line > 0 {
             write!(f, ":{}:{}", self.line, self.column)?;
         }

@@ -431,6 +431,7 @@ fn unreached(
     for (by, place) in by {
         let path = format!("spec.rules[{}].matches[{place}]", by.index());
         let written = findings.position(&key_of(by.route())).map(|at| findings.place(at, &path));
+        let written = written.filter(|(file, _)| !file.is_empty());
         let written = written.map(|(file, place)| format!(" at {file}:{place}"));
         let one = format!("{by} match {place}{}", written.unwrap_or_default());
         if !named.contains(&one) {

@@ -23,7 +23,7 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
                     workload.metadata.namespace == namespace
                         && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
                 });
-                if !selected {
+                if !selected && !has_endpoints(mesh, object) {
                     let reason = "the selector matches no workload of the namespace".to_owned();
                     let remedy = "give the workload these labels, or select others".to_owned();
                     let wrong = Wrong::warning("selects-nothing", reason, remedy);
@@ -34,6 +34,20 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
             _ => {}
         }
     }
+}
+
+/// Whether somebody has found what a service selects, as pods that share their node's network, which the
+/// mesh knows nothing of.
+fn has_endpoints(mesh: &Mesh, service: &Object) -> bool {
+    let key = service.key();
+    mesh.objects.iter().any(|object| {
+        let Object::EndpointSlice(slice) = object else { return false };
+        let metadata = &slice.metadata;
+        let of = metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME_LABEL));
+        of == Some(&key.name)
+            && metadata.namespace.as_deref() == Some(&*key.namespace)
+            && slice.endpoints.as_ref().is_some_and(|all| !all.is_empty())
+    })
 }
 
 fn of_nobody(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::policies::PolicyAnswer;
 use super::question::Question;
-use crate::mesh::Sender;
+use crate::sender::Sender;
 
 /// What becomes of one request, and why of nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize)]

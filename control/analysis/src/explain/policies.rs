@@ -9,7 +9,8 @@ use leno_types::mesh::{Resolution, Service, Subject};
 use leno_types::traffic::{Algorithm, LimitKey, RateLimit, Scope, Source, Traffic};
 use serde::Serialize;
 
-use crate::mesh::{Mesh, Sender};
+use crate::mesh::Mesh;
+use crate::sender::Sender;
 
 /// One part of one policy, and whether it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

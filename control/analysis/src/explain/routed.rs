@@ -12,7 +12,8 @@ use super::answer::{
     BackendAnswer, ConsideredMatch, Explanation, MirrorAnswer, Outcome, RuleAnswer, TimeoutsAnswer,
 };
 use super::question::Question;
-use crate::mesh::{Mesh, Sender};
+use crate::mesh::Mesh;
+use crate::sender::Sender;
 
 impl Mesh {
     pub(super) fn by_routes(

@@ -6,7 +6,8 @@ use leno_types::routes::{RouteKind, Target};
 use super::answer::{BackendAnswer, ConsideredMatch, Explanation, Outcome};
 use super::question::Question;
 use super::routed;
-use crate::mesh::{Mesh, Sender};
+use crate::mesh::Mesh;
+use crate::sender::Sender;
 
 impl Mesh {
     pub(super) fn by_streams(

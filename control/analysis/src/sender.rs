@@ -1,0 +1,243 @@
+//! Who sends a request, by the name that somebody gives it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use leno_resources::Workload;
+use leno_types::{InstanceName, Owner, nearest};
+
+use crate::mesh::Mesh;
+
+/// Most names that a message lists: a cluster may have thousands, and nobody reads on.
+const MAX_NAMED: usize = 20;
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswerable {
+    /// There is no such client.
+    #[error("there is no workload {wanted:?}{}", instead(.meant.as_deref(), .known))]
+    NoWorkload {
+        /// What was asked for.
+        wanted: String,
+        /// What may have been meant.
+        meant: Option<String>,
+        /// All that there are.
+        known: Vec<String>,
+    },
+    /// The name is in several namespaces.
+    #[error("{wanted:?} is in the namespaces {}: say which with -n", .namespaces.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        wanted: String,
+        /// Where it is.
+        namespaces: Vec<String>,
+    },
+    /// Several objects of the namespace have the name.
+    #[error("{wanted:?} may be any of {}: say which", .owners.join(", "))]
+    Several {
+        /// What was asked for.
+        wanted: String,
+        /// What has the name.
+        owners: Vec<String>,
+    },
+    /// There is no workload at all, so only a namespace can say who calls.
+    #[error("no document says what runs: say with -n in which namespace {0:?} is")]
+    NoNamespace(String),
+}
+
+fn instead(meant: Option<&str>, known: &[String]) -> String {
+    if let Some(meant) = meant {
+        return format!(": did you mean {meant}?");
+    }
+    let (named, rest) = known.split_at(known.len().min(MAX_NAMED));
+    match (named, rest.len()) {
+        ([], _) => ": nothing runs there".to_owned(),
+        (_, 0) => format!("; there are: {}", named.join(", ")),
+        (_, rest) => format!("; there are: {} and {rest} more", named.join(", ")),
+    }
+}
+
+/// What may stand before a name: a word of kubectl's, and which workloads are meant by it.
+const KINDS: [(&str, Meant); 28] = [
+    ("workload", Meant::Any),
+    ("workloads", Meant::Any),
+    ("deploy", Meant::By("Deployment")),
+    ("deployment", Meant::By("Deployment")),
+    ("deployments", Meant::By("Deployment")),
+    ("sts", Meant::By("StatefulSet")),
+    ("statefulset", Meant::By("StatefulSet")),
+    ("statefulsets", Meant::By("StatefulSet")),
+    ("ds", Meant::By("DaemonSet")),
+    ("daemonset", Meant::By("DaemonSet")),
+    ("daemonsets", Meant::By("DaemonSet")),
+    ("rs", Meant::By("ReplicaSet")),
+    ("replicaset", Meant::By("ReplicaSet")),
+    ("replicasets", Meant::By("ReplicaSet")),
+    ("job", Meant::By("Job")),
+    ("jobs", Meant::By("Job")),
+    ("cj", Meant::By("CronJob")),
+    ("cronjob", Meant::By("CronJob")),
+    ("cronjobs", Meant::By("CronJob")),
+    ("rc", Meant::By("ReplicationController")),
+    ("replicationcontroller", Meant::By("ReplicationController")),
+    ("replicationcontrollers", Meant::By("ReplicationController")),
+    ("po", Meant::Instance),
+    ("pod", Meant::Instance),
+    ("pods", Meant::Instance),
+    ("sa", Meant::Account),
+    ("serviceaccount", Meant::Account),
+    ("serviceaccounts", Meant::Account),
+];
+
+/// Which workloads a name is looked for among.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meant {
+    /// All of them, and their instances.
+    Any,
+    /// Those that objects of a kind make, where it is known what made them.
+    By(&'static str),
+    /// Instances, and workloads: of `leno up` both have names of their own.
+    Instance,
+    /// Whoever has a service account.
+    Account,
+}
+
+/// Who sends a request, as far as it matters to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    pub(crate) namespace: String,
+    pub(crate) workload: String,
+    /// The instance, where one is known.
+    pub(crate) instance: Option<InstanceName>,
+    pub(crate) meshed: bool,
+}
+
+/// A sender and what it can be called by.
+struct Candidate {
+    sender: Sender,
+    owner: Option<Owner>,
+    account: String,
+}
+
+impl Candidate {
+    fn is(&self, meant: Meant, name: &str) -> bool {
+        let instance = || self.sender.instance.as_ref().is_some_and(|one| *one.name == *name);
+        let workload = self.sender.workload == name;
+        match meant {
+            Meant::Any => workload || instance(),
+            Meant::By(kind) => match &self.owner {
+                Some(owner) => owner.kind == kind && owner.name == name,
+                None => workload || instance(),
+            },
+            Meant::Instance => instance() || (self.owner.is_none() && workload),
+            Meant::Account => self.account == name,
+        }
+    }
+
+    /// As a message names it.
+    fn full(&self) -> String {
+        let mut text = format!("{}/", self.sender.namespace);
+        // Writing to a String cannot fail.
+        let _ = match &self.owner {
+            Some(owner) => write!(text, "{}", owner.name),
+            None => write!(text, "{}", self.sender.workload),
+        };
+        text
+    }
+}
+
+impl Mesh {
+    /// The sender called `wanted`: a workload or an instance of one, with its kind before it
+    /// (`deploy/web`) or its namespace (`shop/web`), or neither.
+    pub(crate) fn sender(
+        &self,
+        namespace: Option<&str>,
+        wanted: &str,
+    ) -> Result<Sender, Unanswerable> {
+        let kind = |word: &str| KINDS.into_iter().find(|(kind, _)| *kind == word);
+        let (namespace, meant, name) = match wanted.split_once('/') {
+            Some((word, name)) => match kind(word) {
+                Some((_, meant)) => (namespace, meant, name),
+                None => (Some(word), Meant::Any, name),
+            },
+            None => (namespace, Meant::Any, wanted),
+        };
+        if self.workloads().next().is_none() && self.owners.is_empty() {
+            // Documents for a cluster: who runs there is not in them.
+            let namespace = namespace.ok_or_else(|| Unanswerable::NoNamespace(name.to_owned()))?;
+            let (namespace, workload) = (namespace.to_owned(), name.to_owned());
+            return Ok(Sender { namespace, workload, instance: None, meshed: true });
+        }
+        let all = self.candidates();
+        let mut found: Vec<&Candidate> = all
+            .iter()
+            .filter(|one| namespace.is_none_or(|namespace| namespace == one.sender.namespace))
+            .filter(|one| one.is(meant, name))
+            .collect();
+        let namespaces: BTreeSet<&str> = found.iter().map(|one| &*one.sender.namespace).collect();
+        if namespaces.len() > 1 {
+            let namespaces = namespaces.into_iter().map(str::to_owned).collect();
+            return Err(Unanswerable::Ambiguous { wanted: name.to_owned(), namespaces });
+        }
+        // One instance with the name is that one, whatever else is called so.
+        if let Some(exact) = found.iter().position(|one| {
+            meant == Meant::Any
+                && one.sender.instance.as_ref().is_some_and(|own| *own.name == *name)
+        }) {
+            return Ok(found.swap_remove(exact).sender.clone());
+        }
+        let owners: BTreeSet<&Owner> = found.iter().filter_map(|one| one.owner.as_ref()).collect();
+        if meant != Meant::Account && owners.len() > 1 {
+            let owners = owners.into_iter().map(ToString::to_string).collect();
+            return Err(Unanswerable::Several { wanted: name.to_owned(), owners });
+        }
+        // While proxies are put into a workload's instances, it is asked about as one that has them.
+        found.sort_by_key(|one| !one.sender.meshed);
+        let first = found.first().map(|one| one.sender.clone());
+        first.ok_or_else(|| no_workload(&all, namespace, name))
+    }
+
+    /// Every instance, and every workload without one, by namespace and name.
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut all: Vec<Candidate> =
+            self.workloads().flat_map(|one| self.of_workload(one)).collect();
+        all.sort_by(|a, b| {
+            let key = |one: &Candidate| (one.sender.namespace.clone(), one.sender.workload.clone());
+            key(a).cmp(&key(b))
+        });
+        all
+    }
+
+    fn of_workload(&self, workload: &Workload) -> Vec<Candidate> {
+        let (namespace, account) = (&workload.metadata.namespace, &workload.spec.service_account);
+        let of = |instance: Option<InstanceName>, meshed: bool| {
+            let owner = instance.as_ref().and_then(|name| self.owners.get(name)).cloned();
+            let by = owner.as_ref().map_or(&workload.metadata.name, |owner| &owner.name);
+            let (namespace, workload) = (namespace.clone(), by.clone());
+            let sender = Sender { namespace, workload, instance, meshed };
+            Candidate { sender, owner, account: account.clone() }
+        };
+        let instances = workload.status.iter().flat_map(|status| &status.instances);
+        let named = |name: &str| InstanceName::new(namespace, name).ok();
+        let mut all: Vec<Candidate> =
+            instances.map(|instance| of(named(&instance.name), instance.meshed)).collect();
+        if all.is_empty() {
+            all.push(of(None, true));
+        }
+        all
+    }
+}
+
+fn no_workload(all: &[Candidate], namespace: Option<&str>, name: &str) -> Unanswerable {
+    let known: BTreeSet<String> = all.iter().map(Candidate::full).collect();
+    let wanted = namespace.map_or(name.to_owned(), |of| format!("{of}/{name}"));
+    let whole = nearest(&wanted, known.iter().map(String::as_str));
+    // The name alone: it may be in another namespace.
+    let meant = whole.map(str::to_owned).or_else(|| {
+        let names = || known.iter().filter_map(|full| Some(full.split_once('/')?.1));
+        let same = names().find(|known| *known == name);
+        let near = same.or_else(|| nearest(name, names()))?;
+        known.iter().find(|known| known.ends_with(&format!("/{near}"))).cloned()
+    });
+    Unanswerable::NoWorkload { wanted, meant, known: known.into_iter().collect() }
+}
