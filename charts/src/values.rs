@@ -195,6 +195,18 @@ impl Values {
     }
 }
 
+impl Image {
+    /// The image called `name` of an installation of `version`, as the chart names it.
+    #[must_use]
+    pub fn named(&self, name: &str, version: &str) -> String {
+        let tag = if self.tag.is_empty() { version } else { &self.tag };
+        match self.registry.as_str() {
+            "" => format!("{name}:{tag}"),
+            registry => format!("{registry}/{name}:{tag}"),
+        }
+    }
+}
+
 fn check(values: &Value) -> Result<(), String> {
     serde_json::from_value::<Values>(values.clone()).map(drop).map_err(|error| error.to_string())
 }

@@ -95,6 +95,18 @@ fn files_and_settings_change_what_they_name_alone() {
     assert_eq!(values.image, defaults.image);
 }
 
+#[test]
+fn an_image_is_named_as_the_templates_do() {
+    for settings in [&[][..], &["image.registry=r.test/leno"], &["image.registry=", "image.tag=7"]]
+    {
+        let settings: Vec<String> = settings.iter().map(|one| (*one).to_owned()).collect();
+        let values = Values::load(&[], &settings).unwrap();
+        let name = values.image.named("leno-proxy", env!("CARGO_PKG_VERSION"));
+        let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
+        assert!(text.contains(&format!("value: \"{name}\"")), "{name} is not in\n{text}");
+    }
+}
+
 /// The documents of a YAML text, by kind and name: Helm prints them in an order of its own.
 fn documents(text: &str) -> Vec<Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();

@@ -1,4 +1,4 @@
-//! What the command line does in a Kubernetes cluster: looks at an installation, and takes it away.
+//! What the command line does in a Kubernetes cluster: asks it, looks at an installation, takes it away.
 //!
 //! What is installed is the chart's concern (`leno-charts`) and is applied by kubectl or Helm; this crate
 //! asks the cluster what is there. [`installed`] is what an installation was told, [`check`] whether it
@@ -7,21 +7,41 @@
 //! ```text
 //! leno upgrade    installed() ── values ──► the chart ──► YAML
 //! leno check      check()     ── findings
+//! leno explain    Known       ── objects ──► the analysis of files
+//! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
+//! leno diagnostics  diagnose() ── one proxy's pod, and the proxy itself
+//! leno bug-report report()    ── all of that in one archive, scrubbed
 //! leno uninstall  Removal     ── webhooks, agents, nodes, everything else
 //! ```
 
 mod checks;
+mod diagnose;
+mod error;
+mod mesh;
 mod objects;
+mod pods;
+mod reach;
 mod removal;
+mod report;
+mod stat;
 
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::config::Kubeconfig;
 use kube::{Api, Client};
-use leno_charts::{INSTALLED, INSTALLED_VALUES};
+use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
 
 pub use checks::{Finding, Level, after, before};
+pub use diagnose::{Diagnosis, Seen, diagnose};
+pub use error::Error;
+pub use leno_resources::ObjectKey;
+pub use mesh::{Extent, Known};
+pub use pods::{Running, running};
+pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};
+pub use report::{Wanted, report};
+pub use stat::scrape;
 
 /// Which cluster.
 #[derive(Clone, Debug, Default)]
@@ -32,36 +52,29 @@ pub struct Target {
     pub context: Option<String>,
 }
 
-/// Why something could not be done in a cluster.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// It cannot be reached.
-    #[error(transparent)]
-    Connect(#[from] leno_sources::ConnectError),
-    /// It says no, or nothing.
-    #[error("{0}: the API server does not do it")]
-    Api(String, #[source] kube::Error),
-    /// There is nothing to remove.
-    #[error("nothing is installed in {0}: say --namespace with the one that it is in")]
-    Nothing(String),
-    /// A node cannot be reached.
-    #[error("it is not ready")]
-    NotReady,
-    /// Something takes longer than it should.
-    #[error("{0}: waited for {1} s")]
-    Late(String, u64),
-    /// The chart and the cluster do not go together.
-    #[error(transparent)]
-    Chart(#[from] leno_charts::Error),
-    /// What the chart says is no document.
-    #[error("the chart has a document that cannot be read: {0}")]
-    Document(String),
-}
+impl Target {
+    /// What it is called: its context.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let current = || {
+            let read = match &self.kubeconfig {
+                Some(path) => Kubeconfig::read_from(path),
+                None => Kubeconfig::read(),
+            };
+            read.ok().and_then(|file| file.current_context)
+        };
+        self.context.clone().or_else(current).unwrap_or_else(|| "cluster".to_owned())
+    }
 
-impl Error {
-    fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
-        let what = what.into();
-        move |error| Self::Api(what, error)
+    /// Whether any cluster is named: by this, or where this names none, by `KUBECONFIG`, `~/.kube/config`
+    /// or the pod that this runs in.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.kubeconfig.is_some()
+            || self.context.is_some()
+            || std::env::var_os("KUBECONFIG").is_some_and(|path| !path.is_empty())
+            || std::env::home_dir().is_some_and(|home| home.join(".kube/config").exists())
+            || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     }
 }
 
@@ -81,6 +94,17 @@ pub struct Installed {
     pub version: String,
     /// What it was told, as JSON.
     pub values: String,
+}
+
+impl Installed {
+    /// What it was told.
+    ///
+    /// # Errors
+    /// Where this version has no such value.
+    pub fn told(&self) -> Result<Values, Error> {
+        let name = format!("what {} was told", self.version);
+        Ok(Values::load(&[(name, self.values.clone())], &[])?)
+    }
 }
 
 /// What is installed in `namespace`, none where nothing is.

@@ -1,0 +1,171 @@
+//! One pod's proxy: what Kubernetes says of it, and what it says itself.
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use kube::{Api, Client};
+use leno_observe::admin::Reply;
+use leno_sources::{PROXY_CONTAINER, is_meshed, owner};
+use leno_types::{Owner, nearest};
+use serde::Serialize;
+
+use crate::Error;
+use crate::pods::{all, name, phase};
+use crate::reach::{PodName, Reach};
+
+/// How a pod asks to be captured.
+const CAPTURE: &str = "leno.dev/capture";
+
+/// What Kubernetes says of a proxy's pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Seen {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What made it, as `deploy/web`.
+    pub owner: String,
+    /// Where it runs; empty while it is nowhere.
+    pub node: String,
+    /// `Running`, `Pending` and the like.
+    pub phase: String,
+    /// The proxy's image.
+    pub image: String,
+    /// How often its proxy was started again.
+    pub restarts: i32,
+    /// Why the proxy is not running, where it is not.
+    pub waiting: Option<String>,
+    /// How it asks to be captured.
+    pub capture: String,
+}
+
+/// A pod's proxy.
+#[derive(Debug)]
+pub struct Diagnosis {
+    /// What Kubernetes says.
+    pub seen: Seen,
+    /// The proxy's `/ready`.
+    pub ready: Result<Reply, Error>,
+    /// The proxy's `/config`.
+    pub config: Result<Reply, Error>,
+}
+
+/// Looks at the proxy of a pod: `wanted` is its name, with or without `pod/`, or that of what made it
+/// (`deploy/web`: its first pod that has a proxy and is ready). Without a namespace it is the kubeconfig's.
+///
+/// # Errors
+/// Where there is no such pod, it has no proxy, or it may not be seen. A proxy that does not answer is part
+/// of the answer.
+pub async fn diagnose(
+    client: &Client,
+    namespace: Option<&str>,
+    wanted: &str,
+) -> Result<Diagnosis, Error> {
+    let namespace = namespace.unwrap_or(client.default_namespace());
+    let pod = find(client, namespace, wanted).await?;
+    let at = name(&pod);
+    if !is_meshed(&pod) {
+        return Err(Error::NoProxy(format!("{}/{}", at.namespace, at.name)));
+    }
+    let reach = Reach::new(client.clone());
+    let (ready, config) = tokio::join!(reach.get(&at, "/ready"), reach.get(&at, "/config"));
+    Ok(Diagnosis { seen: seen(&pod, at), ready, config })
+}
+
+/// The pod that is meant.
+async fn find(client: &Client, namespace: &str, wanted: &str) -> Result<Pod, Error> {
+    let (kind, called) = wanted.split_once('/').unwrap_or(("pod", wanted));
+    if matches!(kind, "pod" | "pods" | "po") {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let found = pods.get_opt(called).await;
+        if let Some(pod) = found.map_err(Error::api(format!("get pod {namespace}/{called}")))? {
+            return Ok(pod);
+        }
+    }
+    let mut pods = all(client, Some(namespace)).await?;
+    // Whoever can answer first.
+    pods.sort_by_key(|pod| (!is_meshed(pod), phase(pod) != "Running"));
+    let made_by = |pod: &Pod| {
+        let Owner { name, .. } = owner(pod);
+        let whole = owner(pod).to_string();
+        whole == wanted || (name == called && long(kind, &owner(pod).kind))
+    };
+    let names: Vec<String> = pods.iter().map(|pod| name(pod).name).collect();
+    let owners: Vec<String> = pods.iter().map(|pod| owner(pod).to_string()).collect();
+    pods.into_iter().find(made_by).ok_or_else(|| {
+        let all = names.iter().chain(&owners).map(String::as_str);
+        let meant = nearest(wanted, all).map(|meant| format!(": did you mean {meant}?"));
+        Error::NoPod(format!("{namespace}/{called}"), meant.unwrap_or_default())
+    })
+}
+
+/// Whether a word is a kind's name, or its plural.
+fn long(word: &str, kind: &str) -> bool {
+    let kind = kind.to_ascii_lowercase();
+    word == kind || word.strip_suffix('s') == Some(&kind)
+}
+
+fn seen(pod: &Pod, at: PodName) -> Seen {
+    let is_proxy = |one: &&Container| one.name == PROXY_CONTAINER;
+    let containers = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    let image = containers.into_iter().find(is_proxy).and_then(|one| one.image.clone());
+    let statuses = pod.status.iter().flat_map(|status| {
+        let first = status.container_statuses.iter().flatten();
+        first.chain(status.init_container_statuses.iter().flatten())
+    });
+    let status = statuses.into_iter().find(|one| one.name == PROXY_CONTAINER);
+    Seen {
+        owner: owner(pod).to_string(),
+        namespace: at.namespace,
+        name: at.name,
+        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        phase: phase(pod).to_owned(),
+        image: image.unwrap_or_default(),
+        restarts: status.map_or(0, |one| one.restart_count),
+        waiting: status.and_then(not_running),
+        capture: capture(pod),
+    }
+}
+
+fn not_running(status: &ContainerStatus) -> Option<String> {
+    let state = status.state.as_ref()?;
+    if let Some(waiting) = &state.waiting {
+        let message = waiting.message.clone().unwrap_or_default();
+        return Some(format!("{} {message}", waiting.reason.clone()?).trim_end().to_owned());
+    }
+    let ended = state.terminated.as_ref()?;
+    Some(format!("ended with {}", ended.exit_code))
+}
+
+/// A label counts before an annotation.
+fn capture(pod: &Pod) -> String {
+    let metadata = &pod.metadata;
+    let said = [&metadata.labels, &metadata.annotations];
+    let mut said = said.into_iter().filter_map(|map| map.as_ref()?.get(CAPTURE));
+    said.next().cloned().unwrap_or_else(|| "auto".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kubernetes_says_of_a_proxy_is_found_among_its_containers() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"metadata":{"name":"web-0","namespace":"shop","labels":{"leno.dev/capture":"nftables"},
+                "annotations":{"leno.dev/capture":"ebpf"}},
+                "spec":{"nodeName":"n1","containers":[{"name":"web","image":"web:1"}],
+                    "initContainers":[{"name":"leno-proxy","image":"proxy:2"}]},
+                "status":{"phase":"Pending","initContainerStatuses":[{"name":"leno-proxy","image":"",
+                    "imageID":"","ready":false,"restartCount":3,
+                    "state":{"waiting":{"reason":"CrashLoopBackOff","message":"back-off"}}}]}}"#,
+        )
+        .unwrap();
+        let seen = seen(&pod, name(&pod));
+        assert_eq!(seen.node, "n1");
+        assert_eq!((&*seen.image, seen.restarts), ("proxy:2", 3));
+        assert_eq!(seen.waiting.as_deref(), Some("CrashLoopBackOff back-off"));
+        assert_eq!(seen.capture, "nftables", "the label counts first");
+    }
+}

@@ -1,0 +1,110 @@
+//! What a cluster's mesh is made of, for questions about it.
+
+use kube::Client;
+use leno_charts::{Egress, Mtls};
+use leno_index::Settings;
+use leno_resources::{Kind, Object, ObjectKey};
+use leno_sources::{Read, ReadError};
+use leno_types::{TrustDomain, nearest};
+
+use crate::{Error, installed};
+
+/// The objects of a cluster, and what its control plane was told.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its objects.
+    pub read: Read,
+    /// What the control plane was told.
+    pub settings: Settings,
+    /// What is not known, in words.
+    pub gaps: Vec<String>,
+}
+
+/// Which objects are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All.
+    Cluster,
+    /// All, or where that is not allowed, those of this namespace.
+    AtLeast(String),
+}
+
+impl Known {
+    /// Reads the objects that the control plane in the namespace `system` follows.
+    ///
+    /// # Errors
+    /// Where they cannot be read. That the control plane's own namespace cannot be is a gap.
+    pub async fn read(client: &Client, extent: &Extent, system: &str) -> Result<Self, Error> {
+        let mut gaps = Vec::new();
+        let read = match (leno_sources::read(client, None).await.map_err(unread), extent) {
+            (Err(error), Extent::AtLeast(namespace)) if error.is_forbidden() => {
+                gaps.push(format!(
+                    "only the namespace {namespace} was read, so that what others have is not known ({error})"
+                ));
+                leno_sources::read(client, Some(namespace)).await.map_err(unread)?
+            }
+            (read, _) => read?,
+        };
+        let settings = match told(client, system).await {
+            Ok(Some(settings)) => settings,
+            Ok(None) => {
+                gaps.push(format!("nothing is installed in {system}: its defaults are assumed"));
+                Settings::default()
+            }
+            Err(error) if error.is_forbidden() => {
+                gaps.push(format!(
+                    "what was installed is not known, defaults are assumed ({error})"
+                ));
+                Settings::default()
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { read, settings, gaps })
+    }
+
+    /// The namespaces that were read.
+    pub fn namespaces(&self) -> impl Iterator<Item = String> {
+        self.read
+            .objects
+            .iter()
+            .map(Object::key)
+            .filter_map(|key: ObjectKey| (key.kind == Kind::Namespace).then_some(key.name))
+    }
+
+    /// Checks that a namespace is there, where namespaces could be read at all.
+    ///
+    /// # Errors
+    /// [`Error::NoNamespace`] where it is not.
+    pub fn has_namespace(&self, wanted: &str) -> Result<(), Error> {
+        let known: Vec<String> = self.namespaces().collect();
+        if known.is_empty() || known.iter().any(|one| one == wanted) {
+            return Ok(());
+        }
+        let meant = nearest(wanted, known.iter().map(String::as_str));
+        let meant = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
+        Err(Error::NoNamespace(wanted.to_owned(), meant))
+    }
+}
+
+fn unread(ReadError { kind, source }: ReadError) -> Error {
+    Error::api(format!("list objects of kind {kind}"))(source)
+}
+
+/// What the control plane in a namespace was told; none where there is none.
+async fn told(client: &Client, system: &str) -> Result<Option<Settings>, Error> {
+    let Some(there) = installed(client, system).await? else { return Ok(None) };
+    let values = there.told()?;
+    let defaults = Settings::default();
+    Ok(Some(Settings {
+        trust_domain: TrustDomain::new(&values.trust_domain).unwrap_or(defaults.trust_domain),
+        default_mtls: match values.mtls {
+            Mtls::Strict => leno_types::MtlsMode::Strict,
+            Mtls::Permissive => leno_types::MtlsMode::Permissive,
+            Mtls::Disabled => leno_types::MtlsMode::Disabled,
+        },
+        default_egress: match values.egress {
+            Egress::Allow => leno_types::Egress::Allow,
+            Egress::Deny => leno_types::Egress::Deny,
+        },
+    }))
+}

@@ -1,0 +1,72 @@
+//! The pods of a cluster, as far as the mesh is concerned.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use leno_sources::{is_meshed, owner};
+use leno_types::Owner;
+
+use crate::Error;
+use crate::reach::PodName;
+
+/// Pods of one answer of the API server.
+const PAGE: u32 = 500;
+/// Most pods that are looked at: what Kubernetes itself is made for (150,000 pods in a cluster).
+const MAX_PODS: usize = 150_000;
+
+/// A pod that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Its name.
+    pub name: PodName,
+    /// What made it.
+    pub owner: Owner,
+    /// Whether it has a proxy.
+    pub meshed: bool,
+    /// Whether it takes traffic.
+    pub ready: bool,
+}
+
+/// The pods that run in a namespace, or in all.
+///
+/// # Errors
+/// Where they cannot be listed.
+pub async fn running(client: &Client, namespace: Option<&str>) -> Result<Vec<Running>, Error> {
+    let pods = all(client, namespace).await?;
+    Ok(pods.iter().filter(|pod| phase(pod) == "Running").map(of).collect())
+}
+
+pub(crate) async fn all(client: &Client, namespace: Option<&str>) -> Result<Vec<Pod>, Error> {
+    let (api, what): (Api<Pod>, String) = match namespace {
+        Some(name) => (Api::namespaced(client.clone(), name), format!("list pods of {name}")),
+        None => (Api::all(client.clone()), "list pods of all namespaces".to_owned()),
+    };
+    let mut pods = Vec::new();
+    let mut asked = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&asked).await.map_err(Error::api(what.clone()))?;
+        pods.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) if pods.len() < MAX_PODS => asked = asked.continue_token(&token),
+            _ => return Ok(pods),
+        }
+    }
+}
+
+/// `Running`, `Pending` and the like; empty where nobody has said.
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+pub(crate) fn name(pod: &Pod) -> PodName {
+    PodName {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+fn of(pod: &Pod) -> Running {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
+    Running { name: name(pod), owner: owner(pod), meshed: is_meshed(pod), ready }
+}

@@ -1,0 +1,87 @@
+//! What is gathered for a report of a defect: one archive, without secrets.
+
+mod archive;
+mod gather;
+mod object;
+mod scrub;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kube::Client;
+use serde::Serialize;
+
+use crate::{Error, after, installed};
+use archive::Archive;
+use gather::{Gathered, Place};
+
+/// What goes into a report.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Whose workloads: these namespaces, or where there is none, all that have proxies.
+    pub namespaces: Vec<String>,
+    /// Where the control plane is.
+    pub system: String,
+    /// Most proxies whose state and log are in it; those that are not ready come first.
+    pub proxies: usize,
+    /// Where it is written; nothing must be there.
+    pub file: PathBuf,
+}
+
+/// The first page of a report.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    leno: &'a str,
+    kubernetes: Option<String>,
+    installed: Option<String>,
+    /// What the installation was told, as JSON.
+    values: Option<String>,
+    namespaces: &'a BTreeSet<String>,
+    meshed_pods: usize,
+    proxies: usize,
+    /// What is not in here, and why.
+    missing: &'a [String],
+}
+
+/// Writes a report, and returns what could not be gathered.
+///
+/// # Errors
+/// Where the file cannot be written, or no pod can be listed. What else cannot be read is missing in it, and
+/// said.
+pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Error> {
+    let folder = folder(&wanted.file);
+    let failed = |error| Error::File(wanted.file.clone(), error);
+    let place = Place::find(client, wanted).await?;
+    let archive = Archive::create(&wanted.file, &folder).map_err(failed)?;
+    let mut gathered = Gathered::new(archive);
+    gathered.objects(client, &place).await.map_err(failed)?;
+    gathered.events(client, &place).await.map_err(failed)?;
+    gathered.logs(client, &place).await.map_err(failed)?;
+    gathered.states(client, &place).await.map_err(failed)?;
+    let version = client.apiserver_version().await;
+    let kubernetes = gathered.or_missing(version.map_err(Error::api("get /version")));
+    let there = gathered.or_missing(installed(client, &wanted.system).await).flatten();
+    let checks = gathered.or_missing(after(client, &wanted.system).await);
+    gathered.archive.found("check.json", &checks).map_err(failed)?;
+    let missing = gathered.missing.clone();
+    let summary = Summary {
+        leno: env!("CARGO_PKG_VERSION"),
+        kubernetes: kubernetes.map(|version| version.git_version),
+        installed: there.as_ref().map(|there| there.version.clone()),
+        values: there.map(|there| there.values),
+        namespaces: &place.namespaces,
+        meshed_pods: place.meshed,
+        proxies: place.proxies.len(),
+        missing: &missing,
+    };
+    gathered.archive.found("report.json", &summary).map_err(failed)?;
+    gathered.archive.finish().map_err(failed)?;
+    Ok(missing)
+}
+
+/// What all of it lies in, once unpacked.
+fn folder(file: &Path) -> String {
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = name.trim_end_matches(".tar.gz").trim_end_matches(".tgz");
+    if name.is_empty() { "leno-bug-report".to_owned() } else { name.to_owned() }
+}

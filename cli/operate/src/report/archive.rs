@@ -1,0 +1,74 @@
+//! The archive: files with no secrets in them, no larger than it may be.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::object::cleaned;
+use super::scrub::scrubbed;
+
+/// Most bytes of all files, before they are packed: a report is sent by mail and looked at by people.
+const MAX_BYTES: usize = 128 << 20;
+/// Who may read what is written: whoever has made it.
+const MODE: u32 = 0o600;
+
+/// An archive that is being written. Whatever comes in is scrubbed here, so that nothing passes by.
+pub(crate) struct Archive {
+    tar: tar::Builder<GzEncoder<File>>,
+    /// What all names begin with.
+    folder: String,
+    made: u64,
+    bytes: usize,
+}
+
+impl Archive {
+    /// A new file, which must not be there.
+    pub(crate) fn create(path: &Path, folder: &str) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
+        let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let tar = tar::Builder::new(GzEncoder::new(file, Compression::default()));
+        Ok(Self { tar, folder: folder.to_owned(), made, bytes: 0 })
+    }
+
+    /// Adds a text; whether there was room.
+    pub(crate) fn text(&mut self, name: &str, text: &str) -> io::Result<bool> {
+        self.add(name, scrubbed(text).as_bytes())
+    }
+
+    /// Adds objects of a cluster.
+    pub(crate) fn objects(&mut self, name: &str, objects: Vec<Value>) -> io::Result<bool> {
+        let all: Vec<Value> = objects.into_iter().map(cleaned).collect();
+        self.add(name, &serde_json::to_vec_pretty(&all)?)
+    }
+
+    /// Adds what this program has found out.
+    pub(crate) fn found(&mut self, name: &str, value: &impl Serialize) -> io::Result<bool> {
+        self.text(name, &serde_json::to_string_pretty(value)?)
+    }
+
+    /// Writes the end.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        self.tar.into_inner()?.finish()?.sync_all()
+    }
+
+    fn add(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        if self.bytes.saturating_add(bytes.len()) > MAX_BYTES {
+            return Ok(false);
+        }
+        self.bytes += bytes.len();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(MODE);
+        header.set_mtime(self.made);
+        let path = format!("{}/{name}", self.folder);
+        self.tar.append_data(&mut header, path, bytes)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,324 @@
+//! Reads everything for a report; what cannot be read is noted, and the rest goes on.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
+use kube::{Api, Client};
+use leno_resources::Kind;
+use leno_sources::{PROXY_CONTAINER, is_meshed};
+use serde_json::Value;
+
+use super::Wanted;
+use super::archive::Archive;
+use crate::Error;
+use crate::pods::{all, name, phase};
+use crate::reach::{PodName, Reach};
+
+/// Logs read at once.
+const AT_ONCE: usize = 8;
+/// Most lines of one log, its newest: some hours of a component that is not at its wits' end.
+const LOG_LINES: i64 = 2_000;
+/// Most bytes of one log.
+const LOG_BYTES: i64 = 1 << 20;
+/// Most objects of one kind.
+const MAX_OBJECTS: usize = 2_000;
+/// Most events of one namespace; Kubernetes keeps them for an hour.
+const MAX_EVENTS: u32 = 500;
+/// The port of the control plane's and the proxies' admin servers, and that of the agents.
+const ADMIN: [(&str, u16); 3] =
+    [("leno-controller", 15020), ("leno-agent", 15025), (PROXY_CONTAINER, 15020)];
+/// What an installation has: API version and kind.
+const INSTALLED: [(&str, &str); 8] = [
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "DaemonSet"),
+    ("apps/v1", "ReplicaSet"),
+    ("v1", "Pod"),
+    ("v1", "Service"),
+    ("v1", "ServiceAccount"),
+    ("coordination.k8s.io/v1", "Lease"),
+    ("policy/v1", "PodDisruptionBudget"),
+];
+/// What of it belongs to no namespace, by the beginnings of its names.
+const OF_THE_CLUSTER: [(&str, &str, &str); 4] = [
+    ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "leno-"),
+    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "leno-"),
+    ("v1", "Node", ""),
+    ("v1", "Namespace", ""),
+];
+
+/// Where it is looked.
+pub(super) struct Place {
+    pub(super) system: String,
+    /// Those of workloads.
+    pub(super) namespaces: BTreeSet<String>,
+    /// How many pods have a proxy there.
+    pub(super) meshed: usize,
+    /// The pods that have one, as many as are looked at.
+    pub(super) proxies: Vec<Pod>,
+    /// The pods of the control plane and of the agents.
+    parts: Vec<Pod>,
+}
+
+impl Place {
+    pub(super) async fn find(client: &Client, wanted: &Wanted) -> Result<Self, Error> {
+        let mut pods = Vec::new();
+        match wanted.namespaces.as_slice() {
+            [] => pods = all(client, None).await?,
+            some => {
+                for namespace in some {
+                    pods.extend(all(client, Some(namespace)).await?);
+                }
+            }
+        }
+        // A system that may not be seen is found out by whatever is asked of it next.
+        let parts = all(client, Some(&wanted.system)).await.unwrap_or_default();
+        let mut proxies: Vec<Pod> = pods.into_iter().filter(is_meshed).collect();
+        let mut namespaces: BTreeSet<String> = wanted.namespaces.iter().cloned().collect();
+        namespaces.extend(proxies.iter().map(|pod| name(pod).namespace));
+        namespaces.remove(&wanted.system);
+        proxies.sort_by_key(is_ready);
+        let meshed = proxies.len();
+        proxies.truncate(wanted.proxies);
+        Ok(Self { system: wanted.system.clone(), namespaces, meshed, proxies, parts })
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
+}
+
+/// What was gathered so far.
+pub(super) struct Gathered {
+    pub(super) archive: Archive,
+    pub(super) missing: Vec<String>,
+}
+
+impl Gathered {
+    pub(super) fn new(archive: Archive) -> Self {
+        Self { archive, missing: Vec::new() }
+    }
+
+    /// The value, or a note that it is missing.
+    pub(super) fn or_missing<T>(&mut self, read: Result<T, Error>) -> Option<T> {
+        read.map_err(|error| self.missing.push(error.said())).ok()
+    }
+
+    fn note_full(&mut self, file: &str, has_room: bool) {
+        if !has_room {
+            self.missing.push(format!("{file}: the report is as large as it may be"));
+        }
+    }
+
+    /// Our objects, and what people attach to the mesh.
+    pub(super) async fn objects(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+        for (version, kind) in INSTALLED {
+            let read = list(client, (version, kind), Some(&place.system)).await;
+            self.kind(&format!("system/{kind}.json"), read, |_| true)?;
+        }
+        for (version, kind, begin) in OF_THE_CLUSTER {
+            let read = list(client, (version, kind), None).await;
+            let mine = |one: &DynamicObject| {
+                let name = one.metadata.name.as_deref().unwrap_or_default();
+                let known = name == place.system || place.namespaces.contains(name);
+                name.starts_with(begin) && (kind != "Namespace" || known)
+            };
+            self.kind(&format!("system/{kind}.json"), read, mine)?;
+        }
+        for namespace in &place.namespaces {
+            for kind in Kind::ALL {
+                if matches!(kind, Kind::Namespace | Kind::Proxy | Kind::ConfigMap) {
+                    continue;
+                }
+                let read = list(client, (kind.api_version(), kind.as_str()), Some(namespace)).await;
+                self.kind(&format!("objects/{namespace}/{}.json", kind.as_str()), read, |_| true)?;
+            }
+        }
+        let file = "objects/pods.json";
+        let pods =
+            place.proxies.iter().map(|pod| serde_json::to_value(pod).map_err(io::Error::from));
+        let room = self.archive.objects(file, pods.collect::<io::Result<_>>()?)?;
+        self.note_full(file, room);
+        Ok(())
+    }
+
+    /// Objects of one kind, where there are any.
+    fn kind(
+        &mut self,
+        file: &str,
+        read: Result<Vec<DynamicObject>, Error>,
+        wanted: impl Fn(&DynamicObject) -> bool,
+    ) -> io::Result<()> {
+        let Some(objects) = self.or_missing(read) else { return Ok(()) };
+        let objects: Vec<DynamicObject> = objects.into_iter().filter(wanted).collect();
+        if objects.is_empty() {
+            return Ok(());
+        }
+        let values = objects.iter().map(|one| serde_json::to_value(one).map_err(io::Error::from));
+        let room = self.archive.objects(file, values.collect::<io::Result<Vec<Value>>>()?)?;
+        self.note_full(file, room);
+        Ok(())
+    }
+
+    /// What Kubernetes has told of lately.
+    pub(super) async fn events(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+        for namespace in place.namespaces.iter().chain([&place.system]) {
+            let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+            let read = api.list(&ListParams::default().limit(MAX_EVENTS)).await;
+            let read = read.map_err(Error::api(format!("list events of {namespace}")));
+            let Some(events) = self.or_missing(read) else { continue };
+            let line = |event: Event| {
+                let of = event.involved_object;
+                let time = event.last_timestamp.or(event.first_timestamp);
+                format!(
+                    "{} {} {} {}/{} x{}: {}\n",
+                    time.map(|time| time.0.to_string()).unwrap_or_default(),
+                    event.type_.unwrap_or_default(),
+                    event.reason.unwrap_or_default(),
+                    of.kind.unwrap_or_default(),
+                    of.name.unwrap_or_default(),
+                    event.count.unwrap_or(1),
+                    event.message.unwrap_or_default()
+                )
+            };
+            let text: String = events.items.into_iter().map(line).collect();
+            let file = format!("events/{namespace}.txt");
+            let room = self.archive.text(&file, &text)?;
+            self.note_full(&file, room);
+        }
+        Ok(())
+    }
+
+    /// The newest lines of the logs of the control plane, the agents and the proxies, and of those that each
+    /// has left when it was started again.
+    pub(super) async fn logs(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+        let of_parts = place.parts.iter().flat_map(|pod| wanted_logs(pod, |_| true));
+        let of_proxies =
+            place.proxies.iter().flat_map(|pod| wanted_logs(pod, |name| name == PROXY_CONTAINER));
+        let all: Vec<Log> = of_parts.chain(of_proxies).collect();
+        let mut read = stream::iter(all.into_iter().map(|log| log.read(client.clone())))
+            .buffer_unordered(AT_ONCE);
+        while let Some((file, text)) = read.next().await {
+            if let Some(text) = self.or_missing(text).flatten() {
+                let room = self.archive.text(&file, &text)?;
+                self.note_full(&file, room);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the admin servers say.
+    pub(super) async fn states(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+        let reach = Reach::new(client.clone());
+        let runs = |pod: &&Pod| phase(pod) == "Running";
+        let asked = place.proxies.iter().chain(&place.parts).filter(runs).flat_map(|pod| {
+            let pages: &[&str] = if is_meshed(pod) {
+                &["ready", "config", "metrics"]
+            } else {
+                &["ready", "metrics"]
+            };
+            let port = port_of(pod);
+            let of = move |page: &&'static str| Some((name(pod), port?, *page));
+            pages.iter().filter_map(of).collect::<Vec<(PodName, u16, &'static str)>>()
+        });
+        let asked: Vec<_> = asked.collect();
+        let ask = |(pod, port, page): (PodName, u16, &'static str)| {
+            let reach = reach.clone();
+            async move {
+                let answer = reach.get_from(&pod, port, &format!("/{page}")).await;
+                (format!("states/{}/{}/{page}", pod.namespace, pod.name), answer)
+            }
+        };
+        let mut answers = stream::iter(asked.into_iter().map(ask)).buffer_unordered(AT_ONCE);
+        while let Some((file, answer)) = answers.next().await {
+            if let Some(reply) = self.or_missing(answer) {
+                let room = self.archive.text(&file, &reply.body)?;
+                self.note_full(&file, room);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The port of a pod's admin server, by its containers' names or what made it.
+fn port_of(pod: &Pod) -> Option<u16> {
+    if is_meshed(pod) {
+        return Some(leno_types::ports::ADMIN);
+    }
+    let part = pod.metadata.labels.as_ref()?.get("app.kubernetes.io/name")?;
+    ADMIN.into_iter().find(|(name, _)| name == part).map(|(_, port)| port)
+}
+
+/// One log of a container.
+struct Log {
+    pod: PodName,
+    container: String,
+    /// Of the run before this one.
+    previous: bool,
+}
+
+fn wanted_logs(pod: &Pod, wanted: impl Fn(&str) -> bool) -> Vec<Log> {
+    let statuses = pod.status.iter().flat_map(|status| {
+        let first = status.container_statuses.iter().flatten();
+        first.chain(status.init_container_statuses.iter().flatten())
+    });
+    let mut logs = Vec::new();
+    for status in statuses.filter(|status| wanted(&status.name)) {
+        let log = |previous| Log { pod: name(pod), container: status.name.clone(), previous };
+        logs.push(log(false));
+        if status.restart_count > 0 {
+            logs.push(log(true));
+        }
+    }
+    logs
+}
+
+impl Log {
+    /// The log and the file that it becomes; none where there is none, as of a container that waits.
+    async fn read(self, client: Client) -> (String, Result<Option<String>, Error>) {
+        let Self { pod: PodName { namespace, name }, container, previous } = self;
+        let which = if previous { ".previous" } else { "" };
+        let file = format!("logs/{namespace}/{name}/{container}{which}.log");
+        let params = LogParams {
+            container: Some(container.clone()),
+            previous,
+            tail_lines: Some(LOG_LINES),
+            limit_bytes: Some(LOG_BYTES),
+            timestamps: true,
+            ..LogParams::default()
+        };
+        let pods: Api<Pod> = Api::namespaced(client, &namespace);
+        let read = match pods.logs(&name, &params).await {
+            Err(kube::Error::Api(status)) if status.code == 400 => Ok(None),
+            read => read.map(Some).map_err(Error::api(format!("read {file}"))),
+        };
+        (file, read)
+    }
+}
+
+/// Objects of a kind; none where the cluster has no such kind.
+async fn list(
+    client: &Client,
+    (version, kind): (&str, &str),
+    namespace: Option<&str>,
+) -> Result<Vec<DynamicObject>, Error> {
+    let (group, plain) = version.split_once('/').unwrap_or(("", version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, plain, kind));
+    let api: Api<DynamicObject> = match namespace {
+        Some(name) => Api::namespaced_with(client.clone(), name, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let asked = ListParams::default().limit(MAX_OBJECTS as u32);
+    match api.list(&asked).await {
+        Ok(list) => Ok(list.items),
+        Err(error) if crate::objects::is_absent(&error) => Ok(Vec::new()),
+        Err(error) => {
+            let place = namespace.map(|name| format!(" of {name}")).unwrap_or_default();
+            Err(Error::api(format!("list objects of kind {kind}{place}"))(error))
+        }
+    }
+}
