@@ -2,14 +2,17 @@
 
 pub(crate) mod analyze;
 pub(crate) mod bench;
+pub(crate) mod bug_report;
 pub(crate) mod check;
 pub(crate) mod cleanup;
 pub(crate) mod completion;
 pub(crate) mod demo;
+pub(crate) mod diagnostics;
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod inject;
 pub(crate) mod install;
+pub(crate) mod lines;
 pub(crate) mod stat;
 pub(crate) mod table;
 pub(crate) mod uninstall;
@@ -21,12 +24,70 @@ use std::io::{self, Write as _};
 
 use clap::{Args, ValueEnum};
 
+/// What a mesh of `leno up` is called where nobody says.
+const DEFAULT_MESH: &str = "default";
+
 /// Which mesh of this machine.
 #[derive(Debug, Args)]
 pub(crate) struct MeshName {
     /// Name of the mesh
-    #[arg(long, visible_alias = "mesh", default_value = "default", value_name = "NAME")]
+    #[arg(long, visible_alias = "mesh", default_value = DEFAULT_MESH, value_name = "NAME")]
     pub(crate) name: String,
+}
+
+/// Which mesh: the one of a cluster, or one of this machine.
+#[derive(Debug, Args)]
+pub(crate) struct AnyMesh {
+    /// Name of a mesh of `leno up` [default: default]
+    #[arg(long, visible_alias = "mesh", value_name = "NAME",
+          conflicts_with_all = ["cluster", "kubeconfig", "context"])]
+    pub(crate) name: Option<String>,
+
+    /// The mesh of the cluster that the kubeconfig names
+    #[arg(long)]
+    pub(crate) cluster: bool,
+
+    #[command(flatten)]
+    pub(crate) which: Cluster,
+
+    /// The namespace of the control plane in the cluster
+    #[arg(long, value_name = "NAME", default_value = leno_charts::NAMESPACE)]
+    pub(crate) system_namespace: String,
+}
+
+/// A mesh that was chosen.
+#[derive(Clone, Debug)]
+pub(crate) enum Chosen {
+    /// One of `leno up`, by its name.
+    Machine(String),
+    /// That of a cluster.
+    Cluster(leno_operate::Target),
+}
+
+impl AnyMesh {
+    /// The one that is named, else the only one that there is.
+    pub(crate) fn choose(&self) -> anyhow::Result<Chosen> {
+        use leno_local::{Error, layout::Layout, status::Status};
+        if self.cluster || self.which.is_named() {
+            return Ok(Chosen::Cluster(self.which.target()));
+        }
+        if let Some(name) = &self.name {
+            return Ok(Chosen::Machine(name.clone()));
+        }
+        let runs = !matches!(Status::read(&Layout::new(DEFAULT_MESH)?), Err(Error::NotRunning(_)));
+        match (runs, self.which.target().is_there()) {
+            (true, false) => Ok(Chosen::Machine(DEFAULT_MESH.to_owned())),
+            (false, true) => Ok(Chosen::Cluster(self.which.target())),
+            (true, true) => anyhow::bail!(
+                "a mesh of `leno up` runs here, and a cluster is named by a kubeconfig: say --name \
+                 {DEFAULT_MESH}, or --cluster"
+            ),
+            (false, false) => anyhow::bail!(
+                "no mesh: none of `leno up` is called {DEFAULT_MESH:?} (--name NAME has another), and no cluster \
+                 is named (--kubeconfig FILE, KUBECONFIG)"
+            ),
+        }
+    }
 }
 
 /// Which cluster.

@@ -11,8 +11,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
-    analyze, bench, check, cleanup, completion, demo, exec, explain, inject, install, stat,
-    uninstall, up, upgrade,
+    analyze, bench, bug_report, check, cleanup, completion, demo, diagnostics, exec, explain,
+    inject, install, stat, uninstall, up, upgrade,
 };
 
 /// `EX_USAGE` of sysexits(3).
@@ -38,6 +38,8 @@ enum Command {
     Check(check::Check),
     Explain(explain::Explain),
     Analyze(analyze::Analyze),
+    Diagnostics(diagnostics::Diagnostics),
+    BugReport(bug_report::BugReport),
     Inject(inject::Inject),
     Uninject(inject::Uninject),
     Demo(demo::Demo),
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
         Command::Analyze(analyze) => analyze::run(&analyze),
+        Command::BugReport(bug_report) => bug_report::run(&bug_report),
+        Command::Diagnostics(diagnostics) => diagnostics::run(&diagnostics),
         Command::Inject(inject) => inject::inject(&inject),
         Command::Uninject(uninject) => inject::uninject(&uninject),
         Command::Demo(demo) => demo::run(&demo),

@@ -1,15 +1,16 @@
 //! `leno analyze`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use leno_analysis::{Finding, Severity};
+use leno_operate::{Extent, Known, Target};
 use serde::Serialize;
 
-use super::{MeshName, Output, print, print_json};
+use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
 
-/// Finds mistakes in documents before they are run: each with file, line, reason and remedy
+/// Finds mistakes in documents before they are run, or in a cluster: each with its place, reason and remedy
 ///
 /// References that lead nowhere or are not granted, rules without a backend, matches that no request
 /// reaches, routes, selectors and grants that concern nobody, fields that there are not. Exits 1 where
@@ -17,14 +18,25 @@ use super::{MeshName, Output, print, print_json};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno analyze examples/shop/shop.yaml\n  \
                   leno analyze --strict -o json manifests/\n  \
+                  leno analyze shop            # what a namespace of the cluster has\n  \
+                  leno analyze -A --context prod\n  \
                   sudo leno analyze            # the files of the mesh that runs")]
 pub(crate) struct Analyze {
-    /// YAML files or directories; "-" reads standard input; without one, those of the mesh that runs
-    #[arg(value_name = "FILE")]
-    files: Vec<PathBuf>,
+    /// YAML files or directories, "-" reads standard input; or namespaces of a cluster. Without one, the files of
+    /// the mesh that runs
+    #[arg(value_name = "FILE|NAMESPACE")]
+    what: Vec<PathBuf>,
+
+    /// A namespace of the cluster; may be given several times
+    #[arg(short, long = "namespace", value_name = "NAME", conflicts_with = "name")]
+    namespaces: Vec<String>,
+
+    /// All namespaces of the cluster
+    #[arg(short = 'A', long, conflicts_with_all = ["what", "namespaces", "name"])]
+    all_namespaces: bool,
 
     #[command(flatten)]
-    mesh: MeshName,
+    mesh: AnyMesh,
 
     /// Takes warnings for errors
     #[arg(long)]
@@ -43,11 +55,10 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
-    let files = match analyze.files.as_slice() {
-        [] => leno_local::analysis::files_of(&analyze.mesh.name)?,
-        files => files.to_vec(),
+    let findings = match analyze.subject()? {
+        Subject::Files(files) => leno_local::analysis::findings(&files),
+        Subject::Cluster(target, namespaces) => of_cluster(analyze, &target, &namespaces)?,
     };
-    let findings = leno_local::analysis::findings(&files);
     let errors = findings.iter().filter(|one| one.severity == Severity::Error).count();
     let warnings = findings.len() - errors;
     if analyze.output == Output::Json {
@@ -56,6 +67,72 @@ pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
         print(&text(&findings, (errors, warnings)))?;
     }
     Ok(errors == 0 && !(analyze.strict && warnings > 0))
+}
+
+/// What is looked at.
+enum Subject {
+    Files(Vec<PathBuf>),
+    /// Namespaces of a cluster, or without one, all.
+    Cluster(Target, Vec<String>),
+}
+
+impl Analyze {
+    fn subject(&self) -> Result<Subject> {
+        let named = self.mesh.cluster || self.mesh.which.is_named() || !self.namespaces.is_empty();
+        let target = self.mesh.which.target();
+        if named || self.all_namespaces {
+            let mut namespaces = self.namespaces.clone();
+            namespaces.extend(self.what.iter().filter_map(|one| namespace(one)));
+            if let Some(file) = self.what.iter().find(|one| namespace(one).is_none()) {
+                bail!(
+                    "{} is no namespace of a cluster: ask about files or a cluster",
+                    file.display()
+                );
+            }
+            if namespaces.is_empty() && !self.all_namespaces {
+                bail!("name a namespace, or all of them with -A");
+            }
+            return Ok(Subject::Cluster(target, namespaces));
+        }
+        if self.what.is_empty() {
+            return match self.mesh.choose()? {
+                Chosen::Machine(name) => Ok(Subject::Files(leno_local::analysis::files_of(&name)?)),
+                Chosen::Cluster(_) => bail!("name a namespace, or all of them with -A"),
+            };
+        }
+        let no_file = |one: &&PathBuf| namespace(one).is_some() && !one.exists();
+        match self.what.iter().filter(no_file).count() {
+            count if count == self.what.len() && target.is_there() => Ok(Subject::Cluster(
+                target,
+                self.what.iter().filter_map(|one| namespace(one)).collect(),
+            )),
+            _ => Ok(Subject::Files(self.what.clone())),
+        }
+    }
+}
+
+/// The namespace that a word may be the name of.
+fn namespace(word: &Path) -> Option<String> {
+    let name = word.to_str()?;
+    leno_types::check_label("namespace", name).ok().map(|()| name.to_owned())
+}
+
+fn of_cluster(analyze: &Analyze, target: &Target, namespaces: &[String]) -> Result<Vec<Finding>> {
+    let known = block_on(async {
+        let client = leno_operate::connect(target).await?;
+        let system = &analyze.mesh.system_namespace;
+        let known = Known::read(&client, &Extent::Cluster, system).await?;
+        namespaces.iter().try_for_each(|one| known.has_namespace(one))?;
+        Ok(known)
+    })?;
+    let wanted =
+        |namespace: &String| namespaces.is_empty() || namespaces.iter().any(|one| one == namespace);
+    let unread = known.read.unread.iter().filter(|one| wanted(&one.key.namespace));
+    let mut findings: Vec<Finding> =
+        unread.map(|one| Finding::unread(&one.key, &one.reason)).collect();
+    let of = |key: &leno_operate::ObjectKey| wanted(&key.namespace);
+    findings.extend(leno_analysis::analyze_stored(known.read.objects, of));
+    Ok(findings)
 }
 
 fn text(findings: &[Finding], (errors, warnings): (usize, usize)) -> String {

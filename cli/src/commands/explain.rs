@@ -4,26 +4,28 @@ mod text;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
-use leno_analysis::Question;
+use leno_analysis::{Explanation, Mesh, Question};
+use leno_operate::{Extent, Known, Target};
 
-use super::{MeshName, Output, print, print_json};
+use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
 
 /// Says what becomes of a request: service, route, rule, filters, backends, endpoints, and why the
 /// other routes do not get it
 ///
-/// Asks the mesh that runs, by what its control plane knows, or files as `leno up` would run them.
-/// Nothing is sent. The decision is made by the code that the proxies run.
+/// Asks the mesh that runs here or in a cluster, by the objects that its control plane follows, or files as
+/// `leno up` would run them. Nothing is sent. The decision is made by the code that the proxies run.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
                   sudo leno explain -n shop web -- GET http://cart/items -H 'x: y'\n  \
+                  leno explain --context prod -n shop deploy/web -- GET http://cart/items\n  \
                   leno explain -f shop.yaml deploy/web -- POST http://cart.shop/items?page=2\n  \
                   leno explain -f shop.yaml -n shop web -- grpc://stock:9000/shop.Stock/Take\n  \
                   leno explain -f shop.yaml -n shop web -o json -- http://cart/")]
 pub(crate) struct Explain {
     #[command(flatten)]
-    mesh: MeshName,
+    mesh: AnyMesh,
 
     /// Files to ask instead of the mesh that runs; may be given several times
     #[arg(short, long = "file", value_name = "FILE")]
@@ -33,7 +35,8 @@ pub(crate) struct Explain {
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// Who sends the request: a workload (web, deploy/web, shop/web) or an instance (web-1)
+    /// Who sends the request: a workload (web, deploy/web, shop/web), an instance (web-1, pod/web-1) or whoever
+    /// has a service account (sa/web)
     client: String,
 
     /// The form of output
@@ -48,17 +51,37 @@ pub(crate) struct Explain {
 pub(crate) fn run(explain: &Explain) -> Result<bool> {
     let question =
         Question::parse(explain.namespace.as_deref(), &explain.client, &explain.request)?;
-    let mesh = match explain.files.as_slice() {
-        [] => leno_local::analysis::running(&explain.mesh.name).map_err(|error| {
-            anyhow!(error).context("asking the mesh that runs; -f FILE asks files instead")
-        })?,
-        files => leno_local::analysis::of_files(files)?,
+    let explanation = match explain.files.as_slice() {
+        [] => match explain.mesh.choose()? {
+            Chosen::Machine(name) => leno_local::analysis::running(&name)?.explain(&question)?,
+            Chosen::Cluster(target) => of_cluster(explain, &target, &question)?,
+        },
+        files => leno_local::analysis::of_files(files)?.explain(&question)?,
     };
-    let explanation = mesh.explain(&question)?;
     if explain.output == Output::Json {
         print_json(&explanation)?;
     } else {
         print(&text::text(&explanation))?;
     }
     Ok(true)
+}
+
+fn of_cluster(explain: &Explain, target: &Target, question: &Question) -> Result<Explanation> {
+    let extent = match &explain.namespace {
+        Some(namespace) => Extent::AtLeast(namespace.clone()),
+        None => Extent::Cluster,
+    };
+    let known = block_on(async {
+        let client = leno_operate::connect(target).await?;
+        let known = Known::read(&client, &extent, &explain.mesh.system_namespace).await?;
+        explain.namespace.iter().try_for_each(|one| known.has_namespace(one))?;
+        Ok(known)
+    })?;
+    let ignored = known.read.unread.iter().map(|one| format!("{}: {}", one.key, one.reason));
+    let ignored: Vec<String> = ignored.collect();
+    let mesh = Mesh::told(known.settings, known.read.objects).owned(known.read.owners);
+    let mut explanation = mesh.explain(question)?;
+    explanation.ignored.extend(ignored);
+    explanation.notes.extend(known.gaps);
+    Ok(explanation)
 }

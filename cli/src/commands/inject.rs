@@ -10,8 +10,9 @@ use leno_admission::{
     DEFAULT_CONTROL, Enclosing, Format, Report, Said, Settings, Shape, Value, inject_document,
     rewrite, uninject_document,
 };
+use leno_charts::NAMESPACE;
 
-use super::print;
+use super::{Cluster, block_on, print};
 
 /// Largest text read, in bytes: the manifests of a large cluster take a few MiB.
 const MAX_BYTES: u64 = 32 << 20;
@@ -26,30 +27,42 @@ const MAX_BYTES: u64 = 32 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno inject shop.yaml | kubectl apply -f -\n  \
                   kubectl get -n shop deploy -o yaml | leno inject - | kubectl apply -f -\n  \
+                  leno inject --cluster shop.yaml     # as the cluster's own controller would\n  \
                   leno inject --capture nftables -o json shop.yaml")]
 pub(crate) struct Inject {
     #[command(flatten)]
     text: Text,
 
-    /// The proxy's image
-    #[arg(long, value_name = "IMAGE", default_value_t = Settings::default().image)]
-    proxy_image: String,
+    /// Asks the cluster that the kubeconfig names for what is not given here; without it, none is asked
+    #[arg(long)]
+    cluster: bool,
 
-    /// The trust domain of the mesh
-    #[arg(long, value_name = "NAME", default_value = "cluster.local")]
-    trust_domain: String,
+    #[command(flatten)]
+    which: Cluster,
 
-    /// Where the control plane is
-    #[arg(long, value_name = "URL", default_value = DEFAULT_CONTROL)]
-    control: String,
+    /// The namespace of the control plane
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    system_namespace: String,
+
+    /// The proxy's image [default: leno-proxy of this version]
+    #[arg(long, value_name = "IMAGE")]
+    proxy_image: Option<String>,
+
+    /// The trust domain of the mesh [default: cluster.local]
+    #[arg(long, value_name = "NAME")]
+    trust_domain: Option<String>,
+
+    /// Where the control plane is [default: https://leno-controller.leno-system.svc:15010]
+    #[arg(long, value_name = "URL")]
+    control: Option<String>,
 
     /// How traffic is captured, where the pod does not say
     #[arg(long, value_enum)]
     capture: Option<Capture>,
 
-    /// As what the proxy runs
-    #[arg(long, value_enum, default_value_t = ShapeName::Sidecar)]
-    shape: ShapeName,
+    /// As what the proxy runs [default: sidecar]
+    #[arg(long, value_enum)]
+    shape: Option<ShapeName>,
 }
 
 /// Takes the proxy out of the pods of a manifest, and prints it
@@ -100,16 +113,7 @@ enum ShapeName {
 }
 
 pub(crate) fn inject(inject: &Inject) -> Result<bool> {
-    let settings = Settings {
-        image: inject.proxy_image.clone(),
-        trust_domain: inject.trust_domain.clone(),
-        control: inject.control.clone(),
-        shape: match inject.shape {
-            ShapeName::Sidecar => Shape::Sidecar,
-            ShapeName::Container => Shape::Container,
-        },
-        ..Settings::default()
-    };
+    let settings = inject.settings()?;
     let capture =
         inject.capture.and_then(|one| Some(one.to_possible_value()?.get_name().to_owned()));
     let enclosing = Enclosing { capture };
@@ -118,6 +122,59 @@ pub(crate) fn inject(inject: &Inject) -> Result<bool> {
 
 pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
     uninject.text.run("uninjected", uninject_document)
+}
+
+impl Inject {
+    /// What is given, else what the cluster has, else the defaults.
+    fn settings(&self) -> Result<Settings> {
+        let mut settings = match self.cluster || self.which.is_named() {
+            true => self.of_cluster()?,
+            false => Settings::default(),
+        };
+        if let Some(image) = &self.proxy_image {
+            settings.image.clone_from(image);
+        }
+        if let Some(domain) = &self.trust_domain {
+            settings.trust_domain.clone_from(domain);
+        }
+        if let Some(control) = &self.control {
+            settings.control.clone_from(control);
+        }
+        if let Some(shape) = self.shape {
+            settings.shape = match shape {
+                ShapeName::Sidecar => Shape::Sidecar,
+                ShapeName::Container => Shape::Container,
+            };
+        }
+        Ok(settings)
+    }
+
+    fn of_cluster(&self) -> Result<Settings> {
+        let system = &self.system_namespace;
+        let there = block_on(async {
+            let client = leno_operate::connect(&self.which.target()).await?;
+            Ok(leno_operate::installed(&client, system).await?)
+        })?;
+        let Some(there) = there else {
+            bail!(
+                "nothing is installed in {system}: --system-namespace with the one that it is in"
+            );
+        };
+        let told = there.told()?;
+        let policy = serde_json::to_value(told.image.pull_policy)?;
+        Ok(Settings {
+            image: told.image.named("leno-proxy", &there.version),
+            pull_policy: policy.as_str().map(str::to_owned),
+            trust_domain: told.trust_domain,
+            control: DEFAULT_CONTROL.replace(NAMESPACE, system),
+            log: Some(told.proxy.log),
+            shape: match told.proxy.shape {
+                leno_charts::Shape::Sidecar => Shape::Sidecar,
+                leno_charts::Shape::Container => Shape::Container,
+            },
+            ..Settings::default()
+        })
+    }
 }
 
 impl Text {

@@ -2,24 +2,29 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use clap::Args;
 use leno_local::layout::Layout;
-use leno_local::stat::scrape;
-use leno_observe::stat::{Report, WorkloadReport};
+use leno_observe::stat::{Report, Scrape, WorkloadReport};
 
 use super::up::{duration, within};
-use super::{MeshName, Output, block_on, print_json, table};
+use super::{AnyMesh, Chosen, Output, block_on, print_json, table};
 
 /// Shows workloads and edges: success rate, requests/s, latency, mTLS or not
 ///
-/// The figures are those of a window of time, from what the proxies count. JSON output has
-/// workloads[] and edges[] with success_rate (0 to 1), requests_per_s and latency_ms.
+/// The figures are those of a window of time, from what the proxies of the mesh that runs here, or of a
+/// cluster, count. JSON output has workloads[] and edges[] with success_rate (0 to 1), requests_per_s and
+/// latency_ms.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  sudo leno stat --window 5s -o json")]
+#[command(after_help = "Examples:\n  sudo leno stat --window 5s -o json\n  \
+                  leno stat --context prod -n shop")]
 pub(crate) struct Stat {
     #[command(flatten)]
-    mesh: MeshName,
+    mesh: AnyMesh,
+
+    /// What concerns this namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
 
     /// How long to look, from 100ms to 1h
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
@@ -39,23 +44,51 @@ fn window(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
 }
 
-pub(crate) fn run(stat: &Stat) -> anyhow::Result<bool> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!("leno stat asks the proxies in their namespaces: run it as root");
-    }
-    let layout = Layout::new(&stat.mesh.name)?;
-    block_on(async {
-        let mut before = scrape(&layout).await?;
-        loop {
-            tokio::time::sleep(stat.window).await;
-            let now = scrape(&layout).await?;
-            show(&now.since(&before), stat.output)?;
-            if !stat.watch {
-                return Ok(true);
+pub(crate) fn run(stat: &Stat) -> Result<bool> {
+    match stat.mesh.choose()? {
+        Chosen::Machine(name) => {
+            if !nix::unistd::geteuid().is_root() {
+                bail!("leno stat asks the proxies in their namespaces: run it as root");
             }
-            before = now;
+            let layout = Layout::new(&name)?;
+            let take = async || Ok(leno_local::stat::scrape(&layout).await?);
+            block_on(reports(stat, take, |report| report))
         }
-    })
+        Chosen::Cluster(target) => block_on(async {
+            let client = leno_operate::connect(&target).await?;
+            let (namespace, name) = (stat.namespace.as_deref(), target.name());
+            let take = async || Ok(leno_operate::scrape(&client, namespace, &name).await?);
+            reports(stat, take, meshed).await
+        }),
+    }
+}
+
+/// A cluster may run much that is none of the mesh's.
+fn meshed(mut report: Report) -> Report {
+    report.workloads.retain(|workload| workload.meshed);
+    report
+}
+
+async fn reports(
+    stat: &Stat,
+    take: impl AsyncFn() -> Result<Scrape>,
+    of: impl Fn(Report) -> Report,
+) -> Result<bool> {
+    let mut before = take().await?;
+    loop {
+        tokio::time::sleep(stat.window).await;
+        let now = take().await?;
+        let report = of(now.since(&before));
+        let report = match &stat.namespace {
+            Some(namespace) => report.of_namespace(namespace),
+            None => report,
+        };
+        show(&report, stat.output)?;
+        if !stat.watch {
+            return Ok(true);
+        }
+        before = now;
+    }
 }
 
 fn show(report: &Report, output: Output) -> anyhow::Result<()> {

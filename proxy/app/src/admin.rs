@@ -45,7 +45,10 @@ pub(crate) async fn answer(request: &Request<Incoming>, ends: Ends, state: &Stat
             state.drain();
             respond(StatusCode::OK, TEXT, "draining\n")
         }
-        "/config" => respond(StatusCode::OK, JSON, state.config().await),
+        "/config" => {
+            let detailed = ends.client.ip().to_canonical().is_loopback();
+            respond(StatusCode::OK, JSON, state.config(detailed).await)
+        }
         _ => metrics(request, state).await,
     }
 }

@@ -14,6 +14,7 @@ mod confine;
 mod control;
 mod fixed;
 mod hook;
+mod known;
 mod resident;
 mod run;
 mod setup;

@@ -9,11 +9,12 @@ use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::{Kind, Measured, Snapshot, render};
 use leno_types::InstanceName;
-use leno_types::mesh::{ServerPolicy, Service, ServicePort};
+use leno_types::mesh::ServerPolicy;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
 use crate::admin::probe::Probes;
+use crate::known;
 use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
 
@@ -124,7 +125,8 @@ impl State {
         self.workers.borrow().first().map(|worker| worker.budget.bytes())
     }
 
-    pub(crate) async fn config(&self) -> String {
+    /// What the proxy believes, as JSON; `detailed` with the endpoints that it knows.
+    pub(crate) async fn config(&self, detailed: bool) -> String {
         let status = self.directory.status();
         let load = self.load().await;
         let identity = self.identity.borrow().clone();
@@ -139,20 +141,16 @@ impl State {
             let port = |p: &leno_types::mesh::PortProtocol| json!({"port": p.port, "protocol": p.protocol.as_str()});
             policy.ports.iter().map(port).collect()
         };
-        let service = |service: &Arc<Service>| {
-            let port = |port: &ServicePort| json!({"port": port.port, "protocol": port.protocol.as_str(), "endpoints": port.endpoints.len()});
-            json!({
-                "name": service.name.to_string(),
-                "ports": service.ports.iter().map(port).collect::<Vec<_>>(),
-            })
-        };
-        let services: Vec<_> = self.directory.services().iter().map(service).collect();
+        let services = self.directory.services();
+        let services: Vec<_> = services.iter().map(|one| known::service(one, detailed)).collect();
         let config = json!({
             "workload": self.instance.to_string(),
             "version": env!("CARGO_PKG_VERSION"),
             "workers": self.workers.borrow().len(),
             "listening": listening,
             "ready": self.not_ready().is_none(),
+            "not_ready": self.not_ready(),
+            "started_unix_s": unix(self.started),
             "draining": self.draining.get(),
             "busy": load.busy,
             "connections": load.connections,
@@ -168,10 +166,14 @@ impl State {
                 "connected": status.connected,
                 "age_s": status.age.as_secs_f64(),
                 "addresses": status.addresses,
+                "resources": status.resources,
+                "connects": status.connects,
+                "nacks": status.nacks,
             },
             "services": services,
             "policy": policy.map(|policy| json!({
                 "mtls": policy.mtls.as_str(),
+                "egress": policy.egress.as_str(),
                 "ports": ports(&policy),
             })),
         });

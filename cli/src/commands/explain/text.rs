@@ -2,6 +2,8 @@
 
 use leno_analysis::{BackendAnswer, Explanation, HeaderEdits, Outcome, PolicyAnswer};
 
+use crate::commands::lines::Lines;
+
 /// Endpoints shown of one backend: what matters is who they are, not all of them.
 const MAX_ENDPOINTS: usize = 8;
 
@@ -132,26 +134,5 @@ fn edits(lines: &mut Lines, of: &str, edits: &HeaderEdits) {
     }
     for name in &edits.remove {
         lines.add("", &format!("  {of} header remove {name}"));
-    }
-}
-
-/// Lines behind labels that stand in a column; a label that repeats the one before is left out.
-#[derive(Default)]
-struct Lines {
-    text: String,
-    last: String,
-}
-
-impl Lines {
-    fn add(&mut self, label: &str, text: &str) {
-        let shown = if label == self.last { "" } else { label };
-        for (index, line) in text.lines().enumerate() {
-            let label = if index == 0 { shown } else { "" };
-            self.text.push_str(format!("{label:<12} {line}").trim_end());
-            self.text.push('\n');
-        }
-        if !label.is_empty() {
-            label.clone_into(&mut self.last);
-        }
     }
 }

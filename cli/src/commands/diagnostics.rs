@@ -1,0 +1,122 @@
+//! `leno diagnostics`.
+
+mod text;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use leno_local::admin::Admin;
+use leno_local::layout::Layout;
+use leno_local::netns::Netns;
+use leno_local::status::Status;
+use leno_observe::admin::Reply;
+use leno_operate::{Diagnosis, Seen, Target};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
+
+/// Says what a part of the mesh believes
+#[derive(Debug, Args)]
+pub(crate) struct Diagnostics {
+    #[command(subcommand)]
+    of: Of,
+}
+
+#[derive(Debug, Subcommand)]
+enum Of {
+    Proxy(Proxy),
+}
+
+/// Says what one proxy believes: identity, policy, services and endpoints, and how old that is
+///
+/// Asks the proxy itself, of the mesh that runs here, or in a cluster as kubectl port-forward would. Exits 1
+/// where the proxy does not answer or is not ready.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno diagnostics proxy web-0\n  \
+                  leno diagnostics proxy -n shop web-7d9c-x2x4k\n  \
+                  leno diagnostics proxy --context prod -n shop deploy/web -o json")]
+pub(crate) struct Proxy {
+    /// The pod, or what made it (deploy/web stands for a pod of it); of `leno up` an instance or a workload
+    #[arg(value_name = "POD")]
+    pod: String,
+
+    /// Its namespace [default: the kubeconfig's; of `leno up` any that has the name]
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    mesh: AnyMesh,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// What is known of a proxy.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// What Kubernetes says; none of `leno up`.
+    pod: Option<Seen>,
+    /// Why the proxy does not serve; none where it does.
+    not_ready: Option<String>,
+    /// What it says of itself.
+    config: Option<Value>,
+}
+
+pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
+    let Of::Proxy(proxy) = &diagnostics.of;
+    let report = match proxy.mesh.choose()? {
+        Chosen::Machine(name) => of_machine(proxy, &name)?,
+        Chosen::Cluster(target) => of_cluster(proxy, &target)?,
+    };
+    if proxy.output == Output::Json {
+        print_json(&report)?;
+    } else {
+        print(&text::text(&report))?;
+    }
+    Ok(report.not_ready.is_none())
+}
+
+fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
+    let wanted = proxy.pod.strip_prefix("pod/").unwrap_or(&proxy.pod);
+    let status = Status::read(&Layout::new(mesh)?)?;
+    let instance = status.find(proxy.namespace.as_deref(), wanted)?;
+    if !instance.meshed {
+        bail!("{}/{} has no proxy", instance.namespace, instance.name);
+    }
+    block_on(async {
+        let netns = Netns::open(&instance.surroundings.netns)?;
+        let admin = Admin::within(&netns);
+        let (ready, config) = (admin.get("/ready").await, admin.get("/config").await);
+        Ok(report(
+            None,
+            ready.map_err(|error| error.chain()),
+            config.map_err(|error| error.chain()),
+        ))
+    })
+}
+
+fn of_cluster(proxy: &Proxy, target: &Target) -> Result<Report> {
+    let Diagnosis { seen, ready, config } = block_on(async {
+        let client = leno_operate::connect(target).await?;
+        let namespace = proxy.namespace.as_deref();
+        Ok(leno_operate::diagnose(&client, namespace, &proxy.pod).await?)
+    })?;
+    let text = |error: leno_operate::Error| format!("{:#}", anyhow::Error::from(error));
+    Ok(report(Some(seen), ready.map_err(text), config.map_err(text)))
+}
+
+fn report(
+    pod: Option<Seen>,
+    ready: Result<Reply, String>,
+    config: Result<Reply, String>,
+) -> Report {
+    let not_ready = match ready {
+        Ok(reply) if reply.status == 200 => None,
+        Ok(reply) => Some(reply.body.trim().to_owned()),
+        Err(reason) => Some(reason),
+    };
+    let config = config.ok().filter(|reply| reply.status == 200);
+    let config = config.and_then(|reply| serde_json::from_str(&reply.body).ok());
+    Report { pod, not_ready, config }
+}

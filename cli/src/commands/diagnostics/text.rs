@@ -1,0 +1,165 @@
+//! What is known of a proxy, for people.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use super::Report;
+use crate::commands::lines::Lines;
+
+pub(super) fn text(report: &Report) -> String {
+    let mut lines = Lines::default();
+    if let Some(pod) = &report.pod {
+        let node = if pod.node.is_empty() { "no node" } else { &pod.node };
+        lines.add(
+            "pod",
+            &format!("{}/{} of {} on {node}, {}", pod.namespace, pod.name, pod.owner, pod.phase),
+        );
+        lines.add("image", &format!("{}, started again {} times", pod.image, pod.restarts));
+        if let Some(waiting) = &pod.waiting {
+            lines.add("waiting", waiting);
+        }
+        lines.add("capture", &format!("asks for {}", pod.capture));
+    }
+    lines.add("ready", report.not_ready.as_deref().map_or("yes", |why| why));
+    if let Some(config) = &report.config {
+        of_config(&mut lines, config);
+    }
+    lines.text
+}
+
+fn of_config(lines: &mut Lines, config: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let number = |value: &Value| value.as_f64().unwrap_or_default();
+    let up = since(number(&config["started_unix_s"]));
+    lines.add(
+        "proxy",
+        &format!("{} {}, up {}", text(&config["workload"]), text(&config["version"]), said(up)),
+    );
+    let listening = list(&config["listening"]).map(text).collect::<Vec<_>>().join(", ");
+    lines.add("listening", &format!("{listening} with {} workers", config["workers"]));
+    let (connections, busy) = (&config["connections"], &config["busy"]);
+    lines
+        .add("load", &format!("{connections} connections, {busy} requests and relays in progress"));
+    let identity = &config["identity"];
+    match identity["name"].as_str() {
+        Some(name) => lines
+            .add("identity", &format!("{name}, {}", ends(number(&identity["not_after_unix_s"])))),
+        None => lines.add("identity", "none yet"),
+    }
+    let discovery = &config["discovery"];
+    let connected = if discovery["connected"] == true { "connected" } else { "NOT CONNECTED" };
+    let age = said(Duration::from_secs_f64(number(&discovery["age_s"]).max(0.0)));
+    lines.add(
+        "discovery",
+        &format!(
+            "{connected}, heard of {age} ago; {} connects, {} refused updates",
+            discovery["connects"], discovery["nacks"]
+        ),
+    );
+    let policy = &config["policy"];
+    let ports =
+        list(&policy["ports"]).map(|port| format!("{} {}", port["port"], text(&port["protocol"])));
+    let ports = ports.collect::<Vec<_>>().join(", ");
+    lines.add(
+        "policy",
+        &match policy.is_null() {
+            true => "none yet".to_owned(),
+            false => format!(
+                "mtls {}, egress {}; ports {ports}",
+                text(&policy["mtls"]),
+                text(&policy["egress"])
+            ),
+        },
+    );
+    for service in list(&config["services"]) {
+        let (name, routes, policies) =
+            (text(&service["name"]), &service["routes"], &service["policies"]);
+        lines.add("service", &format!("{name}: {routes} routes, {policies} policies"));
+        for port in list(&service["ports"]) {
+            of_port(lines, port);
+        }
+    }
+}
+
+fn of_port(lines: &mut Lines, port: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (number, count) = (&port["port"], &port["endpoints"]);
+    lines
+        .add("service", &format!("  port {number} {}: {count} endpoints", text(&port["protocol"])));
+    let shown = list(&port["first_endpoints"]);
+    for one in shown {
+        let who = one["workload"].as_str().unwrap_or("outside of the mesh");
+        let addresses = list(&one["addresses"]).map(text).collect::<Vec<_>>().join(", ");
+        let how =
+            one["identity"].as_str().map_or("plaintext".to_owned(), |id| format!("mTLS, {id}"));
+        lines.add("service", &format!("    {who} {addresses} port {} ({how})", one["port"]));
+    }
+    let rest = count
+        .as_u64()
+        .unwrap_or_default()
+        .saturating_sub(list(&port["first_endpoints"]).count() as u64);
+    if rest > 0 {
+        lines.add("service", &format!("    and {rest} more"));
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn since(unix_s: f64) -> Duration {
+    let then = UNIX_EPOCH + Duration::from_secs_f64(unix_s.max(0.0));
+    SystemTime::now().duration_since(then).unwrap_or_default()
+}
+
+/// When a certificate ends.
+fn ends(unix_s: f64) -> String {
+    let then = UNIX_EPOCH + Duration::from_secs_f64(unix_s.max(0.0));
+    match then.duration_since(SystemTime::now()) {
+        Ok(left) => format!("for {} more", said(left)),
+        Err(over) => format!("ENDED {} ago", said(over.duration())),
+    }
+}
+
+/// A time in the unit that people would take.
+fn said(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match time.as_secs() {
+        0..60 => format!("{seconds:.1} s"),
+        60..3600 => format!("{:.1} min", seconds / 60.0),
+        3600..172_800 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxys_beliefs_are_lines_and_what_is_wrong_stands_out() {
+        let config = serde_json::json!({
+            "workload": "shop/web-0", "version": "0.1.0", "workers": 1, "listening": ["127.0.0.1:15001"],
+            "connections": 3, "busy": 1, "started_unix_s": 0.0,
+            "identity": {"name": "spiffe://a/ns/shop/sa/web", "not_after_unix_s": 1.0},
+            "discovery": {"connected": false, "age_s": 90.0, "connects": 1, "nacks": 0},
+            "policy": {"mtls": "strict", "egress": "allow", "ports": [{"port": 80, "protocol": "http1"}]},
+            "services": [{"name": "shop/cart", "routes": 1, "policies": 2, "ports": [
+                {"port": 80, "protocol": "http1", "endpoints": 5, "first_endpoints": [
+                    {"workload": "shop/cart-0", "addresses": ["10.0.0.1"], "port": 8080, "identity": null}]}]}],
+        });
+        let text =
+            text(&Report { pod: None, not_ready: Some("draining".into()), config: Some(config) });
+        for line in [
+            "ready        draining\n",
+            "identity     spiffe://a/ns/shop/sa/web, ENDED ",
+            "discovery    NOT CONNECTED, heard of 1.5 min ago; 1 connects, 0 refused updates\n",
+            "policy       mtls strict, egress allow; ports 80 http1\n",
+            "service      shop/cart: 1 routes, 2 policies\n               port 80 http1: 5 endpoints\n",
+            "                 shop/cart-0 10.0.0.1 port 8080 (plaintext)\n                 and 4 more\n",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
+        }
+    }
+}

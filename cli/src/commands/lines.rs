@@ -1,0 +1,23 @@
+//! Text in lines, each behind a label.
+
+/// Lines behind labels that stand in a column; a label that repeats the one before is left out.
+#[derive(Default)]
+pub(crate) struct Lines {
+    pub(crate) text: String,
+    last: String,
+}
+
+impl Lines {
+    /// Adds a text of one line or several.
+    pub(crate) fn add(&mut self, label: &str, text: &str) {
+        let shown = if label == self.last { "" } else { label };
+        for (index, line) in text.lines().enumerate() {
+            let label = if index == 0 { shown } else { "" };
+            self.text.push_str(format!("{label:<12} {line}").trim_end());
+            self.text.push('\n');
+        }
+        if !label.is_empty() {
+            label.clone_into(&mut self.last);
+        }
+    }
+}

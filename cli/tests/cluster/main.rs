@@ -1,0 +1,9 @@
+//! `leno` against the API server of a cluster: what it answers, and what it says where it cannot.
+//!
+//! Needs `CLUSTER_KUBE`, as the controller's tests do (`scripts/cluster.sh api-test`).
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod ask;
+mod refusals;
+mod report;
+mod shop;

@@ -1,0 +1,74 @@
+//! What is said where a cluster cannot be asked.
+
+use std::net::TcpListener;
+
+use leno_testkit_api::binary;
+use serde_json::json;
+
+use crate::shop::{Shop, leno, leno_at, out, said};
+
+const QUESTION: [&str; 6] = ["explain", "-n", "shop", "web", "--", "http://cart/"];
+
+#[tokio::test]
+async fn a_missing_right_is_named_and_one_namespace_may_be_enough() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    let nothing = shop.token_of("web").await;
+    let refused = leno_at(&nothing, &["analyze", "shop"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let text = said(&refused);
+    let missing = "\"system:serviceaccount:office:web\" cannot list resource ";
+    assert!(text.contains(missing) && text.contains("at the cluster scope"), "{text}");
+    assert!(text.contains("docs/guide/kubernetes.md"), "{text}");
+
+    // A developer with a role in one namespace.
+    let api = "rbac.authorization.k8s.io/v1";
+    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]);
+    shop.bed
+        .apply(json!({"apiVersion": api, "kind": "Role",
+            "metadata": {"name": "dev", "namespace": "shop"}, "rules": rules}))
+        .await;
+    shop.bed
+        .apply(json!({"apiVersion": api, "kind": "RoleBinding",
+            "metadata": {"name": "dev", "namespace": "shop"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "dev"},
+            "subjects": [{"kind": "ServiceAccount", "name": "web", "namespace": "office"}]}))
+        .await;
+    let answered = leno_at(&nothing, &QUESTION);
+    let text = out(&answered);
+    assert!(text.contains("backend      100.0 % shop/cart port 80\n"), "{text}{}", said(&answered));
+    for gap in ["only the namespace shop was read", "what was installed is not known"] {
+        assert!(text.contains(gap), "{gap} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
+    let Some(kube) = binary() else { return };
+    let mut shop = Shop::open(&kube, &[]).await;
+    let file = shop.admin.clone();
+    let other = leno_at(&file, &["analyze", "--context", "prod", "shop"]);
+    assert_eq!(other.status.code(), Some(2));
+    let text = said(&other);
+    assert!(text.contains("no context \"prod\"; it has test"), "{text}");
+    shop.bed.stop();
+    let away = leno_at(&file, &QUESTION);
+    assert_eq!(away.status.code(), Some(2));
+    assert!(said(&away).contains("the API server does not answer: "), "{}", said(&away));
+}
+
+#[test]
+fn no_mesh_at_all_is_told_of_with_the_ways_to_name_one() {
+    let text = said(&leno(&QUESTION));
+    assert!(text.contains("no mesh: ") && text.contains("--kubeconfig FILE"), "{text}");
+    // Nobody listens: the port was given back.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}]});
+    std::fs::write(file.path(), config.to_string()).unwrap();
+    let text = said(&leno_at(file.path(), &["analyze", "-A"]));
+    assert!(text.contains("the API server does not answer: "), "{text}");
+}

@@ -1,0 +1,170 @@
+//! `leno bug-report` of an API server alone, and what `leno inject`, `leno stat` and `leno diagnostics` say of
+//! one.
+
+use std::fs;
+use std::process::Command;
+
+use leno_testkit_api::binary;
+use leno_testkit_api::objects::{http_route, pod};
+use serde_json::{Value, json};
+
+use crate::shop::{Shop, by, leno, leno_at, out, said};
+
+/// A word that stands in every secret that is planted.
+const PLANTED: &str = "hunter2";
+
+/// A pod with a secret wherever people put one.
+fn careless() -> Value {
+    let mut pod = by(pod("till-0", "10.244.0.20"), "StatefulSet", "till");
+    let jwt = format!("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiI{PLANTED}In0.{PLANTED}");
+    pod["metadata"]["annotations"] = json!({
+        "vault.example/pin": format!("{PLANTED}-annotation"),
+        "kubectl.kubernetes.io/last-applied-configuration": format!("{{\"x\":\"{PLANTED}-applied\"}}"),
+        "leno.dev/proxy-log": format!("info,url=https://me:{PLANTED}-url@example.com"),
+    });
+    let container = &mut pod["spec"]["containers"][0];
+    container["command"] = json!(["run", format!("--password={PLANTED}-command")]);
+    container["args"] = json!([format!("{PLANTED}-argument"), jwt]);
+    container["env"] = json!([
+        {"name": "MODE", "value": format!("{PLANTED}-environment")},
+        {"name": "DB", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}},
+    ]);
+    container["livenessProbe"] = json!({"httpGet": {"path": format!("/?token={PLANTED}-query"), "port": 80,
+        "httpHeaders": [{"name": "Authorization", "value": format!("Bearer {PLANTED}-header")}]}});
+    pod["spec"]["initContainers"][0]["env"] = json!([{"name": "LENO_PROBES", "value": format!("{{\"Authorization\":\"{PLANTED}-probes\"}}")}]);
+    pod
+}
+
+#[tokio::test]
+async fn a_report_has_what_helps_and_none_of_the_secrets_that_were_planted() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    shop.run(careless()).await;
+    let key = format!("-----BEGIN PRIVATE KEY-----\n{PLANTED}\n-----END PRIVATE KEY-----\n");
+    for namespace in ["shop", "leno-system"] {
+        shop.bed
+            .apply(json!({"apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": "db", "namespace": namespace},
+                "stringData": {"password": format!("{PLANTED}-secret"), "tls.key": key}}))
+            .await;
+    }
+    let mut route = http_route("keys", "cart");
+    route["spec"]["rules"][0]["matches"] =
+        json!([{"headers": [{"name": "x-api-key", "value": format!("{PLANTED}-match")}]}]);
+    route["spec"]["rules"][0]["filters"] = json!([{"type": "RequestHeaderModifier",
+        "requestHeaderModifier": {"set": [{"name": "Authorization", "value": format!("Basic {PLANTED}-set")}]}}]);
+    shop.bed.apply(route).await;
+    shop.bed
+        .apply(json!({"apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": "e", "namespace": "shop"}, "reason": "Failed", "type": "Warning",
+            "involvedObject": {"kind": "Pod", "name": "till-0", "namespace": "shop"},
+            "message": format!("pull of https://me:{PLANTED}-event@registry.example failed, token={PLANTED}-t")}))
+        .await;
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.tar.gz");
+    let words = ["bug-report", "--file", file.to_str().unwrap()];
+    let made = leno_at(&shop.admin, &words);
+    assert_eq!(
+        made.status.code(),
+        Some(1),
+        "nothing runs, so that logs are missing: {}",
+        said(&made)
+    );
+    assert!(said(&made).contains("missing: "), "{}", said(&made));
+    let again = leno_at(&shop.admin, &words);
+    assert_eq!(again.status.code(), Some(2), "a file that is there is not written over");
+
+    let unpacked = Command::new("tar").arg("-xzf").arg(&file).current_dir(&directory).status();
+    assert!(unpacked.unwrap().success());
+    let root = directory.path().join("report");
+    let read =
+        |name: &str| fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for name in ["system/Deployment.json", "system/MutatingWebhookConfiguration.json", "check.json"]
+    {
+        // Webhooks are not applied to an API server that could not reach them.
+        assert_eq!(root.join(name).exists(), !name.contains("Webhook"), "{name}");
+    }
+    let summary: Value = serde_json::from_str(&read("report.json")).unwrap();
+    assert_eq!(summary["namespaces"], json!(["shop"]));
+    assert_eq!(summary["meshed_pods"], 4);
+    let pods = read("objects/pods.json");
+    for kept in ["till-0", "\"MODE\"", "secretKeyRef", "/?token="] {
+        assert!(pods.contains(kept), "{kept} is not in\n{pods}");
+    }
+    assert!(read("objects/shop/HTTPRoute.json").contains("x-api-key"));
+    assert!(read("events/shop.txt").contains("Pod/till-0"));
+
+    let mut everything = Vec::new();
+    read_all(&root, &mut everything);
+    assert!(everything.len() > 8, "{} files", everything.len());
+    for (name, text) in everything {
+        assert!(!text.contains(PLANTED), "{name} has a secret:\n{text}");
+        assert!(!text.contains("PRIVATE KEY"), "{name}");
+    }
+}
+
+fn read_all(directory: &std::path::Path, into: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_all(&path, into);
+        } else {
+            into.push((path.display().to_string(), fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn proxies_that_cannot_be_reached_are_named_and_pods_without_one_are_told_of() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    let stat = leno_at(&shop.admin, &["stat", "-n", "shop", "--window", "100ms"]);
+    let text = out(&stat);
+    assert!(stat.status.success(), "{}", said(&stat));
+    assert!(text.contains("shop        web                2/2"), "{text}");
+    assert!(!text.contains("plain"), "it is not in the mesh: {text}");
+    for pod in ["web-7d9c-aaaaa", "web-7d9c-bbbbb", "cart-0"] {
+        let silent = format!("no answer from the proxy of shop/{pod}: ");
+        assert!(said(&stat).contains(&silent), "{}", said(&stat));
+    }
+
+    let pods = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]);
+    let weak = shop.allowed("weak", pods).await;
+    let refused = leno_at(&weak, &["stat", "--window", "100ms"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("pods/portforward"), "{}", said(&refused));
+
+    let ask = |words: &[&str]| {
+        let file = shop.admin.to_str().unwrap();
+        leno(&[&["diagnostics", "proxy", "--kubeconfig", file, "-n", "shop"][..], words].concat())
+    };
+    let plain = ask(&["plain"]);
+    assert_eq!(plain.status.code(), Some(2));
+    assert!(said(&plain).contains("pod shop/plain has no proxy: label"), "{}", said(&plain));
+    assert!(said(&ask(&["web-7d9c-aaaab"])).contains("did you mean web-7d9c-aaaaa?"));
+    let silent = ask(&["deploy/web"]);
+    assert_eq!(silent.status.code(), Some(1), "{}", said(&silent));
+    let text = out(&silent);
+    assert!(text.starts_with("pod          shop/web-7d9c-aaaaa of deploy/web on "), "{text}");
+}
+
+#[tokio::test]
+async fn a_proxy_is_injected_as_the_clusters_own_controller_would() {
+    let Some(kube) = binary() else { return };
+    let told = ["image.registry=registry.test", "image.tag=7", "trustDomain=shop.example"];
+    let shop = Shop::open(&kube, &told).await;
+    let file = shop.bed.directory.path().join("pod.yaml");
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, image: web}]}\n";
+    fs::write(&file, pod).unwrap();
+    let file = file.to_str().unwrap();
+    let injected = out(&leno_at(&shop.admin, &["inject", file]));
+    for wanted in ["registry.test/leno-proxy:7", "shop.example", "imagePullPolicy: IfNotPresent"] {
+        assert!(injected.contains(wanted), "{wanted} is not in\n{injected}");
+    }
+    let other = out(&leno_at(&shop.admin, &["inject", "--proxy-image", "mine:1", file]));
+    assert!(other.contains("mine:1") && other.contains("shop.example"), "{other}");
+    let nowhere = leno_at(&shop.admin, &["inject", "--system-namespace", "shop", file]);
+    assert_eq!(nowhere.status.code(), Some(2));
+    assert!(said(&nowhere).contains("nothing is installed in shop"));
+}
