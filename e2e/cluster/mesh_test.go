@@ -114,6 +114,7 @@ func TestMesh(t *testing.T) {
 		{"a pod whose sandbox is made again, as after a reboot, is captured again", mesh.sandboxIsMadeAgain},
 		{"without the agent only pods without a proxy start", mesh.agentIsAway},
 		{"unmodified manifests are in the mesh of a namespace with the label", mesh.injects},
+		{"the command line answers as on one machine", mesh.commands},
 		{"uninstall leaves nothing of the mesh in the cluster and on its nodes", mesh.uninstall},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// planted is a word that stands in every secret of the pods below.
+const planted = "hunter2"
+
+// till is a shop's part whose manifest and answers are full of secrets, and a client that calls it without end.
+const till = `
+apiVersion: v1
+kind: Service
+metadata: {name: till, namespace: shop}
+spec: {selector: {app: till}, ports: [{port: 80, targetPort: 8080, appProtocol: http}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: till, namespace: shop}
+spec:
+  selector: {matchLabels: {app: till}}
+  template:
+    metadata: {labels: {app: till}, annotations: {example.com/pin: hunter2-annotation}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: application
+        image: ` + boxImage + `
+        imagePullPolicy: Never
+        command: [sh, -c, "mkdir -p /tmp/www; echo served >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"]
+        args: [--token=hunter2-argument]
+        env: [{name: MODE, value: hunter2-environment}]
+        ports: [{containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: 8080, httpHeaders: [{name: Authorization, value: Bearer hunter2-probe}]}, periodSeconds: 1}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shopper, namespace: shop}
+spec:
+  selector: {matchLabels: {app: shopper}}
+  template:
+    metadata: {labels: {app: shopper}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: application
+        image: ` + boxImage + `
+        imagePullPolicy: Never
+        command: [sh, -c, "while :; do curl -s -m 5 -o /dev/null -H 'Authorization: Bearer hunter2-sent' 'http://till/?token=hunter2-asked'; done"]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: till, namespace: shop}
+spec:
+  parentRefs: [{group: "", kind: Service, name: till, port: 80}]
+  rules: [{backendRefs: [{name: till, port: 80}]}]
+`
+
+// commands: what `leno` says of a mesh on one machine, it says of this one.
+func (m mesh) commands() {
+	objects := till
+	if grep(m.output(m.t, "get", "customresourcedefinitions", "-o", "name"), "httproutes") == "" {
+		objects = strings.Split(till, "---\napiVersion: gateway")[0]
+	}
+	m.must(m.apply(objects))
+	for _, name := range []string{"till", "shopper"} {
+		m.wait("rollout", "status", "deployment/"+name, "-n", "shop")
+	}
+	m.until("the edge is seen", m.stats)
+	m.explains()
+	m.diagnoses()
+	m.reports()
+}
+
+func (m mesh) stats() error {
+	output, err := m.leno("stat", "-n", "shop", "--window", "1s", "-o", "json").Output()
+	if err != nil {
+		return fmt.Errorf("leno stat: %w%s", err, problem(err))
+	}
+	var report struct {
+		Silent []string
+		Edges  []struct {
+			Client, Server string
+			Mtls           bool
+			SuccessRate    float64 `json:"success_rate"`
+			RequestsPerS   float64 `json:"requests_per_s"`
+		}
+		Workloads []struct {
+			Name             string
+			Meshed           bool
+			Instances, Ready int
+		}
+	}
+	if err := json.Unmarshal(output, &report); err != nil {
+		return fmt.Errorf("%w: %s", err, output)
+	}
+	if len(report.Silent) > 0 {
+		return fmt.Errorf("no answer from %v", report.Silent)
+	}
+	for _, edge := range report.Edges {
+		if edge.Client == "shopper" && edge.Server == "till" {
+			if !edge.Mtls || edge.SuccessRate < 1 || edge.RequestsPerS == 0 {
+				return fmt.Errorf("the edge is %+v", edge)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("shopper does not call till in %s", output)
+}
+
+func (m mesh) explains() {
+	said, err := m.leno("explain", "-n", "shop", "deploy/shopper", "--", "GET", "http://till/").CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("leno explain: %v\n%s", err, said)
+	}
+	pod := m.output(m.t, "get", "pods", "-n", "shop", "-l", "app=till", "-o", "jsonpath={.items[0].metadata.name}")
+	for _, wanted := range []string{"client       shop/shopper\n", pod, "mTLS, spiffe://cluster.local/ns/shop/sa/default"} {
+		if !strings.Contains(string(said), wanted) {
+			m.t.Errorf("%q is not in\n%s", wanted, said)
+		}
+	}
+	if said, err := m.leno("analyze", "shop").CombinedOutput(); err != nil {
+		m.t.Errorf("leno analyze shop: %v\n%s", err, said)
+	}
+}
+
+func (m mesh) diagnoses() {
+	output, err := m.leno("diagnostics", "proxy", "-n", "shop", "deploy/shopper", "-o", "json").Output()
+	if err != nil {
+		m.t.Fatalf("leno diagnostics proxy: %v%s\n%s", err, problem(err), output)
+	}
+	var report struct {
+		Pod    struct{ Node, Image string }
+		Config struct {
+			Version   string
+			Listening []string
+			Identity  struct{ Name string }
+			Discovery struct{ Connected bool }
+			Services  []struct {
+				Name  string
+				Ports []struct {
+					FirstEndpoints []struct{ Identity string } `json:"first_endpoints"`
+				}
+			}
+		}
+	}
+	m.must(json.Unmarshal(output, &report))
+	config := report.Config
+	if report.Pod.Image != proxyImage || config.Identity.Name != "spiffe://cluster.local/ns/shop/sa/default" ||
+		!config.Discovery.Connected || len(config.Listening) == 0 || config.Version == "" {
+		m.t.Errorf("it says %s", output)
+	}
+	found := false
+	for _, service := range config.Services {
+		for _, port := range service.Ports {
+			found = found || service.Name == "shop/till" && len(port.FirstEndpoints) == 1 &&
+				port.FirstEndpoints[0].Identity == config.Identity.Name
+		}
+	}
+	if !found {
+		m.t.Errorf("the endpoint of till is not in %s", output)
+	}
+	// The details are for whoever may come in as the kubelet does, not for the network.
+	outside := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.output(m.t, "get", "pods", "-n", "shop",
+		"-l", "app=shopper", "-o", "jsonpath={.items[0].status.podIP}")+":15020/config")
+	if !strings.Contains(outside, `"services"`) || strings.Contains(outside, "first_endpoints") {
+		m.t.Errorf("a stranger is told %s", outside)
+	}
+	said, err := m.leno("diagnostics", "proxy", "-n", "default", "stranger").CombinedOutput()
+	if err == nil || !strings.Contains(string(said), "default/stranger has no proxy") {
+		m.t.Errorf("leno diagnostics proxy stranger: %v\n%s", err, said)
+	}
+}
+
+func (m mesh) reports() {
+	folder := m.t.TempDir()
+	file := filepath.Join(folder, "report.tar.gz")
+	if said, err := m.leno("bug-report", "--file", file).CombinedOutput(); err != nil {
+		m.t.Errorf("leno bug-report: %v\n%s", err, said)
+	}
+	m.must(run1(exec.CommandContext(m.t.Context(), "tar", "-xzf", file, "-C", folder)))
+	seen := map[string]int{}
+	m.must(filepath.WalkDir(filepath.Join(folder, "report"), func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, secret := range []string{planted, "PRIVATE KEY", "eyJ"} {
+			if strings.Contains(string(text), secret) {
+				m.t.Errorf("%s has %q", path, secret)
+			}
+		}
+		relative, _ := filepath.Rel(filepath.Join(folder, "report"), path)
+		seen[strings.Split(relative, string(filepath.Separator))[0]]++
+		if len(text) > 0 {
+			seen[filepath.Base(path)]++
+		}
+		return err
+	}))
+	for _, wanted := range []string{"report.json", "check.json", "logs", "states", "events", "objects", "system",
+		"leno-proxy.log", "config", "metrics", "pods.json"} {
+		if seen[wanted] == 0 {
+			m.t.Errorf("the report has no %s: %v", wanted, seen)
+		}
+	}
+}
+
+// problem is what a command has said of its failure.
+func problem(err error) string {
+	if exit, ok := err.(*exec.ExitError); ok {
+		return ": " + string(exit.Stderr)
+	}
+	return ""
+}
