@@ -1,5 +1,4 @@
 //! The bounds of a webhook, by raw requests, in the runtime's own time.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
