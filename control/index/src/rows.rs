@@ -28,6 +28,8 @@ pub(crate) struct ServiceRow {
     /// What it is an alias of, in the outside.
     pub(crate) external_name: Option<Arc<str>>,
     pub(crate) distribution: Distribution,
+    /// Whether a client stays with its endpoint (`sessionAffinity: ClientIP`).
+    pub(crate) keeps_clients: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -128,7 +130,8 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
         Some("PreferSameNode") => Distribution::SameNode,
         _ => Distribution::Any,
     };
-    Some((name, ServiceRow { vips, ports, external_name, distribution }))
+    let keeps_clients = spec.session_affinity.as_deref() == Some("ClientIP");
+    Some((name, ServiceRow { vips, ports, external_name, distribution, keeps_clients }))
 }
 
 /// The row of a slice, and the service that it is of.

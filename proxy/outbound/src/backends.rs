@@ -285,7 +285,7 @@ impl Backends {
 
     /// An endpoint that is none of `tried`; at once, or why there is none (failfast).
     pub(crate) fn pick(&self, tried: &[SocketAddr]) -> Result<Pick<Remote>, NoPick> {
-        self.pick_for(Wanted::default(), tried)
+        self.pick_for(self.endpoints.borrow().wanted_of_stream(), tried)
     }
 
     /// The same for a request that is to stay with others.

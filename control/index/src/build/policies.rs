@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leno_resources::{Kind, ObjectKey};
 use leno_types::routes::{Route, RouteKind};
-use leno_types::traffic::{RateLimit, Scope, Traffic};
+use leno_types::traffic::{Algorithm, Balancing, HashOn, RateLimit, Scope, Source, Traffic};
 use leno_types::{InstanceName, ServiceName};
 
 use super::{slice_port, target_number};
@@ -31,6 +31,7 @@ pub(super) fn traffic(
             found.extend(scope.map(|scope| Arc::new(Traffic { scope, ..row.traffic.clone() })));
         }
     }
+    found.extend(service.keeps_clients.then(|| Arc::new(affinity(name))));
     for route in routes {
         let key = route_key(route);
         for row in facts.traffic().of_object(&key) {
@@ -50,6 +51,19 @@ pub(super) fn traffic(
         }
     }
     found.into()
+}
+
+/// That a client stays with an endpoint while that is there, as kube-proxy does; any policy's own way to
+/// choose endpoints goes before it.
+fn affinity(name: &ServiceName) -> Traffic {
+    let (namespace, name) = (Arc::clone(&name.namespace), Arc::clone(&name.name));
+    let algorithm = Algorithm::Maglev(HashOn::Source);
+    Traffic {
+        source: Source { created: u64::MAX, namespace, name },
+        scope: Scope::Service,
+        balancing: Some(Balancing { algorithm, ..Balancing::default() }),
+        ..Traffic::default()
+    }
 }
 
 /// What a workload takes: by its own policies on all its ports, by those of the services that it is an

@@ -1,9 +1,11 @@
 //! What a service becomes.
 
+use leno_index::Index;
 use leno_types::Protocol;
 use leno_types::mesh::{Distribution, Resolution};
+use leno_types::traffic::{Algorithm, HashOn, Traffic};
 
-use crate::support::{endpoints, index, ip, names, put, service, shop};
+use crate::support::{SHOP, endpoints, index, ip, names, put, service, shop};
 
 #[test]
 fn slices_of_both_families_make_one_endpoint_of_each_instance() {
@@ -274,4 +276,37 @@ status: {{instances: [{{name: near-0, addresses: [10.89.0.8]}}]}}
     assert_eq!(told("", ""), none);
     let policy = index.server_policy(&"shop/near-0".parse().unwrap()).unwrap();
     assert_eq!((&*policy.place.zone, &*policy.place.node), ("b", ""));
+}
+
+#[test]
+fn clients_stay_with_their_endpoint_where_the_service_says_so() {
+    let mut index = shop();
+    let keeps = |index: &Index| {
+        let web = service(index, "shop/web");
+        let of = |one: &Traffic| one.balancing.as_ref().map(|b| b.algorithm.clone());
+        web.traffic.iter().filter_map(|one| of(one)).collect::<Vec<_>>()
+    };
+    assert_eq!(keeps(&index), []);
+    put(
+        &mut index,
+        &SHOP.replacen(
+            "spec:\n  clusterIP:",
+            "spec:\n  sessionAffinity: ClientIP\n  clusterIP:",
+            1,
+        ),
+    );
+    assert_eq!(keeps(&index), [Algorithm::Maglev(HashOn::Source)]);
+    let policy = r#"
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: turns, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, name: web}]
+  balancing: {algorithm: RoundRobin}
+"#;
+    put(&mut index, policy);
+    let web = service(&index, "shop/web");
+    let first = web.traffic.iter().min_by_key(|one| &one.source).unwrap();
+    let algorithm = &first.balancing.as_ref().unwrap().algorithm;
+    assert_eq!(*algorithm, Algorithm::RoundRobin, "a policy goes before it");
 }

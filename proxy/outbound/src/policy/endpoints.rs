@@ -112,6 +112,19 @@ impl EndpointPolicy {
         Wanted { hash, session }
     }
 
+    /// What a connection asks of it whose requests nobody sees.
+    pub(crate) fn wanted_of_stream(&self) -> Wanted {
+        let algorithm = self.balancing.as_ref().map(|balancing| &balancing.algorithm);
+        let by_source = matches!(
+            algorithm,
+            Some(
+                traffic::Algorithm::RingHash(HashOn::Source)
+                    | traffic::Algorithm::Maglev(HashOn::Source)
+            )
+        );
+        Wanted { hash: by_source.then_some(self.source), session: None }
+    }
+
     /// The line that keeps a session on the endpoint with this key, unless it is there already.
     pub(crate) fn session_line(&self, wanted: Wanted, key: u64) -> Option<HeaderLine> {
         let name = self.balancing.as_ref()?.session_cookie.as_ref()?;
