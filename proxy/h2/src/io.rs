@@ -3,6 +3,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use leno_transport::Counted;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -31,6 +32,21 @@ impl Io for TcpStream {
     fn reset_on_drop(&mut self) {
         // Fails only on a socket that is already gone.
         let _ = self.set_zero_linger();
+    }
+
+    fn ends_when_dropped(&self) -> bool {
+        true
+    }
+}
+
+impl Io for Counted {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_read_ready(cx)
+    }
+
+    fn reset_on_drop(&mut self) {
+        // As above.
+        let _ = self.socket().set_zero_linger();
     }
 
     fn ends_when_dropped(&self) -> bool {

@@ -60,6 +60,11 @@ impl<S: Io> Conn<S> {
         &self.io
     }
 
+    /// The same, to ask it what it knows of an exchange.
+    pub fn io_mut(&mut self) -> &mut S {
+        &mut self.io
+    }
+
     /// Bytes received and not yet used up; a request's head stands at their start until its
     /// exchange begins.
     pub fn received(&self) -> &[u8] {

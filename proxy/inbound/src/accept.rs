@@ -19,7 +19,7 @@ use leno_http::Version;
 use leno_telemetry::{Counter, Direction};
 use leno_tls::{Alpn, ClientIdentity, MeshStream, Sniffed, sniff};
 use leno_transport::{
-    ConnectError, Detected, Prefixed, Stream, detect_first, hello_first, read_first,
+    ConnectError, Counted, Detected, Prefixed, Stream, detect_first, hello_first, read_first,
 };
 use leno_types::mesh::Resolution;
 use leno_types::{Identity, MtlsMode, Protocol};
@@ -239,7 +239,7 @@ async fn plaintext(
                 && let Some(server) = server
             {
                 // Nothing was said on it.
-                application.pool.put(leno_http::Conn::new(server), None);
+                application.pool.put(leno_http::Conn::new(Counted::new(server)), None);
             }
             Some(Accepted::Http { stream, first, version })
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use leno_http::{ClientError, ClientPool, ConnPool, Lent};
-use leno_transport::{CONNECT_TIMEOUT, ConnectError, connect, own_addresses};
+use leno_transport::{CONNECT_TIMEOUT, ConnectError, Counted, connect, own_addresses};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -20,7 +20,7 @@ pub(crate) struct Application {
     answers: Cell<SocketAddr>,
     /// It has sent HTTP/2's SETTINGS before its client had said anything.
     http2_first: Cell<bool>,
-    pub(crate) pool: ConnPool<TcpStream>,
+    pub(crate) pool: ConnPool<Counted>,
     /// Connections that the requests of HTTP/2 clients share.
     pub(crate) clients: ClientPool<(), Rc<ConnectError>>,
 }

@@ -7,8 +7,7 @@ use leno_http::{
     h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Edge, Outcome};
-use leno_transport::ConnectError;
-use tokio::net::TcpStream;
+use leno_transport::{ConnectError, Counted};
 
 use crate::Shared;
 use crate::application::{Application, NoStream};
@@ -101,9 +100,12 @@ async fn forward<S: Io>(
         };
         let mut order = Order::new(&shared.parts.limits);
         order.close_client = shared.parts.activity.is_draining();
+        server.io_mut().begin();
         let done = exchange(client, request, &mut server, &mut order).await;
         let idempotent = || is_idempotent(request.view(client.received()).method());
-        if may_send_again(&done, reused, idempotent) {
+        if may_send_again(&done, reused, idempotent)
+            || reused && never_arrived(&done, &server).await
+        {
             edge.retry();
             continue;
         }
@@ -159,9 +161,12 @@ async fn to_http1(
             Err(error) => return Err(unreachable(edge, &error)),
         };
         let mut order = Order::new(&shared.parts.limits);
+        server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
         let idempotent = || is_idempotent(call.view().method());
-        if may_send_again(&done, reused, idempotent) {
+        if may_send_again(&done, reused, idempotent)
+            || reused && never_arrived(&done, &server).await
+        {
             edge.retry();
             continue;
         }
@@ -236,6 +241,16 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
     })
 }
 
+/// A pooled connection that the application closed while the request was on its way: where none of the
+/// request has reached its socket, it is sent again whatever its method is.
+async fn never_arrived(done: &Exchange, server: &Conn<Counted>) -> bool {
+    let broke = |failure: &leno_http::Failure| {
+        let cause = matches!(failure.cause, Cause::Closed);
+        cause && failure.retryable && failure.place == Place::Server
+    };
+    done.failure.as_ref().is_some_and(broke) && server.io().never_arrived().await
+}
+
 /// Counts a request that the application was given.
 fn count(shared: &Shared, edge: &Edge, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
     let (status, error) = (done.counted_status(), done.error());
@@ -284,7 +299,7 @@ fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
 async fn connection(
     shared: &Shared,
     application: &Application,
-) -> Result<(Conn<TcpStream>, bool), ConnectError> {
+) -> Result<(Conn<Counted>, bool), ConnectError> {
     let registry = &shared.parts.registry;
     if let Some(pooled) = application.pool.take() {
         registry.count(Counter::InboundPoolReused);
@@ -292,5 +307,5 @@ async fn connection(
     }
     let stream = application.connect().await?;
     registry.count(Counter::InboundPoolOpened);
-    Ok((Conn::new(stream), false))
+    Ok((Conn::new(Counted::new(stream)), false))
 }

@@ -27,6 +27,7 @@ mod orig_dst;
 mod prefixed;
 mod relay;
 mod stream;
+mod unseen;
 
 pub mod budget;
 
@@ -42,3 +43,4 @@ pub use orig_dst::original_destination;
 pub use prefixed::Prefixed;
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay};
 pub use stream::Stream;
+pub use unseen::Counted;

@@ -301,7 +301,7 @@ apiVersion: leno.dev/v1alpha1
 kind: TrafficPolicy
 metadata: {name: turns, namespace: shop}
 spec:
-  targetRefs: [{kind: Service, name: web}]
+  targetRefs: [{group: "", kind: Service, name: web}]
   balancing: {algorithm: RoundRobin}
 "#;
     put(&mut index, policy);
