@@ -94,6 +94,20 @@ pub fn prune(keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
     Ok(removed.into_iter().map(|leftover| leftover.owner).collect())
 }
 
+/// Captures no new connection of what an earlier process captured under this name, as the first half of
+/// [`release`]: connections that the proxy has not yet accepted still tell it where they were meant to go.
+/// Of netfilter they do so while they last, which needs none of this.
+///
+/// # Errors
+/// When something cannot be removed; calling again tries again.
+pub fn let_pass(backend: Backend, workload: &Workload) -> Result<(), Error> {
+    if backend != Backend::Ebpf {
+        return Ok(());
+    }
+    let found = Instance::open(&PinRoot::find()?, &workload.name)?;
+    Ok(found.map_or(Ok(()), |instance| instance.let_pass())?)
+}
+
 /// Releases what an earlier process captured under this name by this backend, whatever its version;
 /// fine if there is nothing, or if the namespace is gone.
 ///

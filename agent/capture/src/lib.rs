@@ -37,7 +37,7 @@ mod nftables;
 mod probe;
 
 pub use backend::{Backend, Choice, UnknownBackend};
-pub use captured::{Captured, Counters, Workload, capture, prune, release};
+pub use captured::{Captured, Counters, Workload, capture, let_pass, prune, release};
 pub use cgroup::{cgroup2_root, unmount_unused};
 pub use error::Error;
 pub use mark::{is_marked, mark, unmark};

@@ -38,6 +38,9 @@ const HOOKS: &[(&str, Place)] = &[
     ("leno_connect6", Place::Workload),
 ];
 
+/// Those of them that capture; the others serve what was captured.
+const CAPTURING: [&str; 3] = ["leno_connect6", "leno_connect4", "leno_sk_lookup"];
+
 /// The workload that is captured.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
@@ -183,6 +186,18 @@ impl Instance {
             }
         }
         Ok(false)
+    }
+
+    /// Captures no new connection from here on; fine if none was. The proxy can still ask where those were
+    /// meant to go that are on their way to it, until [`Instance::detach`].
+    ///
+    /// # Errors
+    /// When a pin cannot be removed.
+    pub fn let_pass(&self) -> Result<(), Error> {
+        for name in CAPTURING {
+            pins::detach(&pins::link_path(&self.directory, name))?;
+        }
+        Ok(())
     }
 
     /// Detaches and unpins everything; fine if nothing is there.

@@ -1,12 +1,16 @@
 //! What ended is forgotten, and everything when a node leaves the mesh.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use leno_capture::Backend;
 
 use super::{Keeper, chain};
 use crate::metrics::lock;
 use crate::record::{Record, owner, pod_of};
+
+/// Within this time a proxy accepts what came to its listeners, also on a busy machine.
+const ACCEPTED: Duration = Duration::from_secs(1);
 
 impl Keeper {
     /// Forgets the pods whose namespaces are gone, and unpins what nobody knows of.
@@ -70,6 +74,7 @@ impl Keeper {
         let mut released = 0;
         match self.records.all() {
             Ok(records) => {
+                self.let_all_pass(&records);
                 for mut record in records {
                     match self.release_one(&mut record) {
                         Ok(()) => released += 1,
@@ -86,6 +91,22 @@ impl Keeper {
             left.push(format!("pinned programs: {}", chain(&error)));
         }
         (released, left)
+    }
+
+    /// Has no new connection captured, and waits until proxies have taken those that are on their way.
+    fn let_all_pass(&self, records: &[Record]) {
+        for record in records {
+            let passes = record.backend().map(|backend| {
+                leno_capture::let_pass(backend, &record.workload()).map_err(|error| chain(&error))
+            });
+            if let Some(Err(error)) = passes {
+                // The release that follows tries it again, and says so.
+                tracing::debug!(uid = record.uid, error, "captures on until it is released");
+            }
+        }
+        if !records.is_empty() {
+            std::thread::sleep(ACCEPTED);
+        }
     }
 
     fn release_one(&self, record: &mut Record) -> Result<(), String> {

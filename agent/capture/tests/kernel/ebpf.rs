@@ -1,9 +1,9 @@
 //! What only eBPF does.
 
 use leno_bpf::PinRoot;
-use leno_capture::{Backend, Captured, capture, prune};
+use leno_capture::{Backend, Captured, capture, let_pass, prune};
 
-use crate::lab::{BY_USER, Lab, OUTSIDE, Seen, VIP, Wish, has_root};
+use crate::lab::{BY_USER, Lab, OUTSIDE, POD, Seen, VIP, Wish, has_root};
 
 fn lab() -> Option<Lab> {
     has_root().then(|| Lab::new(Backend::Ebpf, Wish::default()))
@@ -50,6 +50,28 @@ fn without_a_cgroup_of_its_own_only_the_proxys_user_can_become_the_proxy() {
     app.close_proxy();
     lab.proxy().listen_as_proxy();
     assert_eq!(lab.count("listener_registered"), 4);
+}
+
+#[test]
+fn what_is_let_pass_is_captured_no_more_and_what_was_captured_still_tells_its_destination() {
+    if !has_root() {
+        return;
+    }
+    let (lab, mut proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    let (inner, outer) = (app.serve_at(POD[0]), outside.serve_at(OUTSIDE[0]));
+    proxy.stop(true);
+    let mut early = lab.app();
+    early.send(&format!("dial {outer}"));
+    // It waits to be accepted.
+    while lab.count("original_accepted") < 1 {
+        std::thread::yield_now();
+    }
+    let_pass(Backend::Ebpf, &lab.workload).unwrap();
+    app.dial(&outer).assert_direct();
+    outside.dial(&inner).assert_direct();
+    proxy.stop(false);
+    early.seen().assert_captured(&outer);
 }
 
 #[test]

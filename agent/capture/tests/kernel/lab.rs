@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leno_capture::{Backend, Captured, Workload, capture, cgroup2_root};
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::worker::ANSWER;
 
@@ -242,6 +244,17 @@ impl Worker {
     /// Serves at a free port of this address; where.
     pub fn serve_at(&mut self, ip: &str) -> String {
         self.ask(&format!("listen server {ip}:0"))
+    }
+
+    /// Holds it still, or lets it go on.
+    pub fn stop(&mut self, stop: bool) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        kill(pid, if stop { Signal::SIGSTOP } else { Signal::SIGCONT }).unwrap();
+    }
+
+    /// What the other side and this one saw of a `dial` that was sent.
+    pub fn seen(&mut self) -> Seen {
+        Seen(self.answer())
     }
 
     /// Connects; what the other side and this one saw.
