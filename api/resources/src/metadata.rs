@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use leno_types::mesh::Place;
-use leno_types::{Egress, MtlsMode};
+use leno_types::{Egress, MtlsMode, Removal};
 use serde::{Deserialize, Serialize};
 
 /// The namespace of a document that names none.
@@ -20,6 +20,9 @@ pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
 /// Whether a workload may call what the mesh does not know: `allow`, `deny`. On a workload or a
 /// namespace; the workload wins.
 pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
+/// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. On the control plane's
+/// own namespace, by `leno uninstall`.
+pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
 /// The label of an `EndpointSlice` that names its service (Kubernetes' own).
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
@@ -69,6 +72,12 @@ fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
 
+/// How far the removal of the mesh has gone, as the annotations of its own namespace say.
+#[must_use]
+pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
+    annotations.get(REMOVAL_ANNOTATION).and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
 /// The values that a `leno.dev/` annotation or label may have; none for a key that Leno does not
 /// know.
 pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
@@ -78,6 +87,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
         EGRESS_ANNOTATION => Some(&["allow", "deny"]),
+        REMOVAL_ANNOTATION => Some(&["none", "permissive", "plaintext", "released"]),
         _ => None,
     }
 }

@@ -87,6 +87,9 @@ pub struct InstanceStatus {
     /// Whether it takes traffic.
     #[serde(default)]
     pub ready: bool,
+    /// Whether it has been told to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ending: bool,
 }
 
 impl Workload {

@@ -93,14 +93,15 @@ prop_compose! {
         labels in prop::collection::btree_map("[a-z]{1,4}", text(), 0..3),
         spec in spec(),
         instances in prop::option::of(prop::collection::btree_map(
-            label(), (any::<u32>(), any::<bool>(), any::<bool>()), 0..3)),
+            label(), (any::<u32>(), any::<bool>(), any::<bool>(), any::<bool>()), 0..3)),
     ) -> Workload {
-        let instance = |(index, (name, (bits, meshed, ready)))| InstanceStatus {
+        let instance = |(index, (name, (bits, meshed, ready, ending)))| InstanceStatus {
             name,
             addresses: vec![std::net::Ipv4Addr::from((bits % 0x00ff_fff0) | 0x0a00_0001).into(),
                 std::net::Ipv6Addr::from((0xfd_u128 << 120) | index as u128).into()],
             meshed,
             ready,
+            ending,
         };
         let status = instances.map(|map: BTreeMap<_, _>| WorkloadStatus {
             instances: map.into_iter().enumerate().map(instance).collect(),

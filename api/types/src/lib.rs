@@ -14,6 +14,7 @@ mod name;
 mod nearest;
 mod owner;
 mod protocol;
+mod removal;
 
 pub mod mesh;
 pub mod ports;
@@ -28,3 +29,4 @@ pub use name::{InstanceName, NameError, ServiceName, check_label, check_subdomai
 pub use nearest::nearest;
 pub use owner::Owner;
 pub use protocol::Protocol;
+pub use removal::{Removal, UnknownRemoval};

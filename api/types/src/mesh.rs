@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::routes::Route;
 use crate::traffic::{RateLimit, Traffic};
-use crate::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName};
+use crate::{Egress, Identity, InstanceName, MtlsMode, Protocol, Removal, ServiceName};
 
 /// What stands behind one IP address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -190,6 +190,11 @@ pub struct ServerPolicy {
     pub egress: Egress,
     /// Where it is.
     pub place: Place,
+    /// Whether it has been told to end. It still serves whoever comes, and closes their connections after
+    /// the next response, so that they go elsewhere before it is gone.
+    pub ending: bool,
+    /// How far the removal of the mesh has gone.
+    pub removal: Removal,
 }
 
 /// A port number and what it carries.
@@ -199,6 +204,14 @@ pub struct PortProtocol {
     pub port: u16,
     /// What it carries.
     pub protocol: Protocol,
+}
+
+impl ServerPolicy {
+    /// Whether connections of HTTP are closed after their next response.
+    #[must_use]
+    pub fn closes(&self) -> bool {
+        self.ending || self.removal == Removal::Released
+    }
 }
 
 impl Service {

@@ -12,7 +12,8 @@ use leno_types::mesh::{
     Distribution, Endpoint, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
 };
 use leno_types::{
-    Egress, Identity, IdentityError, InstanceName, MtlsMode, NameError, Protocol, ServiceName,
+    Egress, Identity, IdentityError, InstanceName, MtlsMode, NameError, Protocol, Removal,
+    ServiceName,
 };
 use prost::Message;
 
@@ -204,6 +205,17 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             // A way of a later version can only be a narrower one.
             Ok(proto::Egress::Deny) | Err(_) => Egress::Deny,
         };
+        let removal = match proto::Removal::try_from(message.removal) {
+            Ok(proto::Removal::None) => Removal::None,
+            Ok(proto::Removal::Permissive) => Removal::Permissive,
+            Ok(proto::Removal::Plaintext) => Removal::Plaintext,
+            Ok(proto::Removal::Released) => Removal::Released,
+            // A step of a later version is none that can be taken.
+            Err(_) => {
+                let number = message.removal.into();
+                return Err(DecodeError::Number { field: "step of a removal", number });
+            }
+        };
         Ok(Self {
             workload: message.workload.parse()?,
             mtls,
@@ -211,6 +223,8 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             ports: ports(&message.ports)?,
             limits: traffic::rate_limits(message.limits)?,
             place: Place { zone: message.zone.into(), node: message.node.into() },
+            ending: message.ending,
+            removal,
         })
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use leno_types::mesh::{
     Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
 };
-use leno_types::{Egress, Identity, MtlsMode, Protocol};
+use leno_types::{Egress, Identity, MtlsMode, Protocol, Removal};
 use prost::Message;
 
 use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, proto};
@@ -61,6 +61,8 @@ impl From<&ServerPolicy> for proto::ServerPolicy {
             egress: egress(policy.egress).into(),
             zone: policy.place.zone.to_string(),
             node: policy.place.node.to_string(),
+            ending: policy.ending,
+            removal: removal(policy.removal).into(),
         }
     }
 }
@@ -170,6 +172,15 @@ fn protocol(protocol: Protocol) -> proto::Protocol {
         Protocol::Http1 => proto::Protocol::Http1,
         Protocol::Http2 => proto::Protocol::Http2,
         Protocol::Opaque => proto::Protocol::Opaque,
+    }
+}
+
+fn removal(removal: Removal) -> proto::Removal {
+    match removal {
+        Removal::None => proto::Removal::None,
+        Removal::Permissive => proto::Removal::Permissive,
+        Removal::Plaintext => proto::Removal::Plaintext,
+        Removal::Released => proto::Removal::Released,
     }
 }
 

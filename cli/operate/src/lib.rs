@@ -11,12 +11,13 @@
 //! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
 //! leno diagnostics  diagnose() ── one proxy's pod, and the proxy itself
 //! leno bug-report report()    ── all of that in one archive, scrubbed
-//! leno uninstall  Removal     ── webhooks, agents, nodes, everything else
+//! leno uninstall  Removal     ── webhooks, pods leave, agents, nodes, everything else
 //! ```
 
 mod checks;
 mod diagnose;
 mod error;
+mod leaving;
 mod mesh;
 mod objects;
 mod pods;

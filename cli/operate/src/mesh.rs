@@ -106,5 +106,6 @@ async fn told(client: &Client, system: &str) -> Result<Option<Settings>, Error> 
             Egress::Allow => leno_types::Egress::Allow,
             Egress::Deny => leno_types::Egress::Deny,
         },
+        namespace: Some(system.to_owned()),
     }))
 }

@@ -1,4 +1,5 @@
-//! An installation goes: first what stands in the way of pods, then what is in the nodes, then the rest.
+//! An installation goes: first what stands in the way of pods, then pods leave the mesh, then what is in the
+//! nodes goes, then the rest.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,7 +9,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, PropagationPolicy};
 use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{INSTALLED, Values, render};
+use leno_types::Removal as Step;
 
+use crate::leaving::Leaving;
 use crate::objects::{Named, is_absent, named};
 use crate::{Error, installed};
 
@@ -18,7 +21,7 @@ const AGENTS: &str = "app.kubernetes.io/name=leno-agent";
 /// The ConfigMap of roots that the control plane keeps in every namespace while it runs.
 const ROOTS: &str = "leno-roots";
 /// What the control plane runs as.
-const CONTROLLER: &str = "leno-controller";
+pub(crate) const CONTROLLER: &str = "leno-controller";
 /// The label by which a namespace says that it was made for Leno.
 const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "leno");
 /// Longest wait for an object to go: namespaces empty within it.
@@ -37,6 +40,10 @@ pub enum Removed {
     Node(String),
     /// A node did not say that it is clean, and why.
     NodeLeft(String, String),
+    /// A pod has not been told that the mesh goes: requests that it sends or gets meanwhile may fail.
+    Untold(String),
+    /// Pods that still have a proxy, which goes with them, by their namespaces.
+    Proxies(BTreeMap<String, usize>),
     /// The namespace stays: it was not made for Leno.
     NamespaceKept(String),
 }
@@ -79,7 +86,17 @@ impl Removal {
         for one in webhooks {
             self.delete(&one, &mut say).await?;
         }
+        let mut leaving = Leaving::new(&self.client, &self.namespace);
+        let can_leave = leaving.can().await?;
+        let before: &[Step] = if can_leave { &[Step::Permissive, Step::Plaintext] } else { &[] };
+        for step in before {
+            leaving.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
+        }
         self.nodes(&text, &mut say).await?;
+        if can_leave {
+            let untold = leaving.take(Step::Released).await?;
+            untold.into_iter().for_each(|pod| say(Removed::Untold(pod)));
+        }
         // Its leader puts back what goes next.
         self.delete(&self.ours("apps", "Deployment", CONTROLLER), &mut say).await?;
         self.controllers_end().await?;
@@ -87,6 +104,8 @@ impl Removal {
         for one in rest {
             self.delete(&one, &mut say).await?;
         }
+        say(Removed::Proxies(leaving.left().await?));
+        leaving.unsay().await?;
         self.delete(&self.ours("", "ConfigMap", INSTALLED), &mut say).await?;
         self.namespace(&mut say).await
     }

@@ -12,7 +12,8 @@ use super::{Cluster, block_on};
 /// Takes Leno out of a cluster, also out of the kernel of each node
 ///
 /// In this order: the webhooks, the node agents and what they have set up, everything else. Pods that have a
-/// proxy go on and talk past it; restart them to be rid of it. It can be repeated where it was interrupted.
+/// proxy serve on meanwhile, in plaintext, and talk past it in the end; restart them to be rid of it. It can be
+/// repeated where it was interrupted.
 /// Exits 1 where a node could not be cleaned.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno uninstall\n  leno uninstall --yes --keep-definitions")]
@@ -44,6 +45,19 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
         let done = removal.run(|step| match step {
             Removed::Object(what) => eprintln!("removed  {what}"),
             Removed::Node(name) => eprintln!("cleaned  node {name}"),
+            Removed::Untold(pod) => {
+                eprintln!(
+                    "untold   pod {pod}: requests to or from it may fail until it is restarted"
+                );
+            }
+            Removed::Proxies(left) => {
+                for (namespace, pods) in left {
+                    eprintln!(
+                        "left     {pods} pods of {namespace} with a proxy: restart them, \
+                         kubectl rollout restart -n {namespace} deployment,statefulset,daemonset"
+                    );
+                }
+            }
             Removed::NamespaceKept(name) => {
                 eprintln!("kept     Namespace {name}: it was not made for Leno");
             }

@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::{Admin, Render};
-use crate::config::Config;
+use crate::config::{Config, Place};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
 use crate::webhook;
@@ -32,6 +32,10 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         trust_domain: config.trust_domain.clone(),
         default_mtls: config.default_mtls,
         default_egress: config.default_egress,
+        namespace: match &config.place {
+            Place::Cluster(cluster) => Some(cluster.namespace.clone()),
+            Place::Files(_) => None,
+        },
     };
     let state = State::new(Index::new(index));
     let (stop, stopped) = watch::channel(false);

@@ -58,7 +58,10 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
     };
     let (mtls, egress) = (facts.mode(name, row), facts.egress(name, row));
     let (limits, place) = (policies::limits(facts, name), row.place.clone());
-    let policy = ServerPolicy { workload: name.clone(), mtls, ports, limits, egress, place };
+    let (ending, removal) = (row.ending, facts.removal());
+    let own = name.clone();
+    let policy =
+        ServerPolicy { workload: own, mtls, ports, limits, egress, place, ending, removal };
     Some((workload, policy))
 }
 
@@ -169,14 +172,17 @@ struct Families {
     place: Place,
 }
 
-/// The ready endpoints of a port, in an order that depends on their names alone.
+/// The ready endpoints of a port, in an order that depends on their names alone. Where none is ready, those
+/// that are ending and still serve, as kube-proxy does (KEP-1669).
 fn endpoints(
     facts: &Facts,
     name: &ServiceName,
     (port, distribution): (&ServicePortRow, Distribution),
 ) -> Arc<[Endpoint]> {
     let mut found: BTreeMap<(Whose, u16), Families> = BTreeMap::new();
-    for Served { endpoint, number } in places(facts, name, port).filter(|p| p.endpoint.ready) {
+    let any_ready = places(facts, name, port).any(|place| place.endpoint.ready);
+    let serves = |row: &EndpointRow| if any_ready { row.ready } else { row.lingers };
+    for Served { endpoint, number } in places(facts, name, port).filter(|p| serves(p.endpoint)) {
         let whose = match &endpoint.instance {
             Some(instance) => Whose::Instance(instance.clone()),
             None => Whose::Unknown(endpoint.ip),

@@ -6,8 +6,8 @@ mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leno_resources::{Object, ObjectKey, egress, mtls_mode};
-use leno_types::{Egress, Identity, InstanceName, MtlsMode, ServiceName};
+use leno_resources::{Object, ObjectKey, egress, mtls_mode, removal};
+use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName};
 
 use crate::index::Settings;
 use crate::rows::external::BackendTlsRow;
@@ -21,6 +21,7 @@ use routes::RouteFacts;
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     settings: Settings,
+    removal: Removal,
     namespaces: BTreeMap<String, NamespaceRow>,
     services: BTreeMap<ServiceName, ServiceRow>,
     slices: BTreeMap<ServiceName, BTreeMap<ObjectKey, SliceRow>>,
@@ -65,6 +66,7 @@ impl Facts {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             settings,
+            removal: Removal::None,
             namespaces: BTreeMap::new(),
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
@@ -94,6 +96,9 @@ impl Facts {
                 if row != NamespaceRow::NOTHING {
                     self.namespaces.insert(key.name.clone(), row);
                     self.touch_namespace(&key.name, touched);
+                }
+                if self.is_own(&key.name) {
+                    self.set_removal(annotations.map(removal).unwrap_or_default(), touched);
                 }
                 true
             }
@@ -276,7 +281,16 @@ impl Facts {
 
     pub(crate) fn mode(&self, name: &InstanceName, row: &InstanceRow) -> MtlsMode {
         let of_namespace = || self.namespaces.get(&*name.namespace)?.mtls;
-        row.mtls.or_else(of_namespace).unwrap_or(self.settings.default_mtls)
+        let mode = row.mtls.or_else(of_namespace).unwrap_or(self.settings.default_mtls);
+        if mode == MtlsMode::Strict && self.removal >= Removal::Permissive {
+            return MtlsMode::Permissive;
+        }
+        mode
+    }
+
+    /// How far the removal of the mesh has gone.
+    pub(crate) fn removal(&self) -> Removal {
+        self.removal
     }
 
     pub(crate) fn egress(&self, name: &InstanceName, row: &InstanceRow) -> Egress {
@@ -287,7 +301,8 @@ impl Facts {
     /// Whom to expect of an instance over mTLS; none means plaintext.
     pub(crate) fn identity(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.instance(name)?;
-        let speaks = row.meshed && self.mode(name, row) != MtlsMode::Disabled;
+        let stays = self.removal < Removal::Plaintext;
+        let speaks = row.meshed && stays && self.mode(name, row) != MtlsMode::Disabled;
         speaks.then_some(&row.identity)
     }
 
@@ -385,6 +400,18 @@ impl Facts {
                     touched.served.extend(self.owned.get(workload).into_iter().flatten().cloned());
                 }
             }
+        }
+    }
+
+    fn is_own(&self, namespace: &str) -> bool {
+        self.settings.namespace.as_deref() == Some(namespace)
+    }
+
+    fn set_removal(&mut self, removal: Removal, touched: &mut Touched) {
+        if self.removal != removal {
+            self.removal = removal;
+            touched.services.extend(self.services.keys().cloned());
+            touched.instances.extend(self.instances.keys().cloned());
         }
     }
 

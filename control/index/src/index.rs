@@ -23,6 +23,9 @@ pub struct Settings {
     /// Whether workloads may call what the mesh does not know, where neither they nor their namespace
     /// say.
     pub default_egress: Egress,
+    /// The control plane's own namespace, which says whether the mesh is being removed; none where that is
+    /// never said.
+    pub namespace: Option<String>,
 }
 
 /// The control plane's tables.

@@ -69,6 +69,8 @@ pub(crate) struct SlicePortRow {
 pub(crate) struct EndpointRow {
     pub(crate) ip: IpAddr,
     pub(crate) ready: bool,
+    /// It has been told to end, and still serves.
+    pub(crate) lingers: bool,
     /// None outside of the mesh.
     pub(crate) instance: Option<InstanceName>,
     /// Whom it is near to.
@@ -85,6 +87,8 @@ pub(crate) struct InstanceRow {
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
     pub(crate) place: Place,
+    /// It has been told to end.
+    pub(crate) ending: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -157,7 +161,11 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
             InstanceName::new(namespace, target.name.as_deref()?).ok()
         });
         let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
-        Some(EndpointRow { ip: ip.to_canonical(), ready, instance, place: near(endpoint) })
+        let serving = conditions.and_then(|conditions| conditions.serving).unwrap_or(ready);
+        let terminating = conditions.and_then(|conditions| conditions.terminating);
+        let lingers = serving && terminating.unwrap_or(false);
+        let ip = ip.to_canonical();
+        Some(EndpointRow { ip, ready, lingers, instance, place: near(endpoint) })
     });
     let (ports, endpoints) = (ports.collect(), endpoints.collect());
     Some((service, SliceRow { ports, endpoints, names }))
@@ -190,6 +198,7 @@ pub(crate) fn instances(
             identity: identity.clone(),
             ports: ports.clone(),
             place: place(&metadata.labels),
+            ending: instance.ending,
         };
         Some((InstanceName::new(namespace, &instance.name).ok()?, row))
     };

@@ -54,6 +54,7 @@ impl Plan {
                 addresses: instance.addresses.iter().collect(),
                 meshed: instance.launch.meshed,
                 ready: ready.contains(&instance.name),
+                ending: false,
             };
             let instances = instances.iter().map(status).collect();
             workload.status = Some(WorkloadStatus { instances });

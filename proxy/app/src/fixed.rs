@@ -13,7 +13,7 @@ use leno_resources::{
 };
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Resolution, ServerPolicy, Subject};
-use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
+use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName};
 use tokio::sync::watch;
 
 use crate::config::Flags;
@@ -65,6 +65,8 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         limits,
         egress: egress_of(&documents, proxy),
         place: leno_resources::place(&metadata.labels),
+        ending: false,
+        removal: Removal::None,
     };
     let client = Arc::clone(&instance.namespace);
     let directory =

@@ -174,6 +174,8 @@ impl State {
             "policy": policy.map(|policy| json!({
                 "mtls": policy.mtls.as_str(),
                 "egress": policy.egress.as_str(),
+                "ending": policy.ending,
+                "removal": policy.removal.as_str(),
                 "ports": ports(&policy),
             })),
         });

@@ -189,6 +189,7 @@ async fn serve(
             Ok(()) = policy.changed() => {
                 if let Some(policy) = &*policy.borrow_and_update() {
                     planes.outbound.set_place(&policy.place);
+                    planes.activity.close(policy.closes());
                 }
             }
             _ = sweep.tick() => planes.sweep(),

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
 use leno_transport::budget;
@@ -79,11 +79,30 @@ impl<S: Io> Conn<S> {
     /// Waits for the next request. `None`: the client is done, or idle for too long. One that begins
     /// while the worker's budget is used up fails with [`Cause::MemoryBudget`].
     pub async fn read_request(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Failure> {
+        let never = pin!(std::future::pending());
+        self.read_request_until(limits, never, &mut false).await
+    }
+
+    /// The same; none, too, once `leave` is ready while nothing of a request is here. `left` says whether it
+    /// was ready already, for the next call.
+    pub(crate) async fn read_request_until<L: Future<Output = ()>>(
+        &mut self,
+        limits: &Limits,
+        mut leave: Pin<&mut L>,
+        left: &mut bool,
+    ) -> Result<Option<RequestHead>, Failure> {
         let mut head = RequestHead::default();
         let mut wait = HeadWait::default();
-        poll_fn(|cx| self.poll_request(&mut head, &mut wait, limits, cx))
-            .await
-            .map(|found| found.then_some(head))
+        poll_fn(|cx| {
+            let polled = self.poll_request(&mut head, &mut wait, limits, cx);
+            if polled.is_ready() || wait.begun {
+                return polled;
+            }
+            *left = *left || leave.as_mut().poll(cx).is_ready();
+            if *left { Poll::Ready(Ok(false)) } else { Poll::Pending }
+        })
+        .await
+        .map(|found| found.then_some(head))
     }
 
     fn poll_request(

@@ -2,6 +2,8 @@
 
 mod streams;
 
+use std::pin::pin;
+
 use crate::Io;
 use crate::answer::Answer;
 use crate::conn::Conn;
@@ -27,15 +29,17 @@ pub enum After {
 }
 
 /// Serves requests until the client is done: `forward` each one that can be read, and answer the one
-/// that cannot, of which `refused` is told the status and the cause.
+/// that cannot, of which `refused` is told the status and the cause. Once `leave` is ready, a client that
+/// sends nothing is done.
 pub async fn serve<S: Io>(
     mut client: Conn<S>,
-    limits: &Limits,
+    (limits, leave): (&Limits, impl Future<Output = ()>),
     mut forward: impl AsyncFnMut(&mut Conn<S>, &RequestHead) -> After,
     refused: impl FnOnce(u16, &'static str),
 ) {
+    let (mut leave, mut left) = (pin!(leave), false);
     loop {
-        match client.read_request(limits).await {
+        match client.read_request_until(limits, leave.as_mut(), &mut left).await {
             Ok(Some(request)) => match forward(&mut client, &request).await {
                 After::Next => {}
                 After::Close => break,

@@ -40,7 +40,8 @@ pub(crate) async fn serve_http1<S: Io>(
         forward(shared, application, (edge, key), (client, request)).await
     };
     let refused = |status, cause| shared.parts.registry.unreadable(edge, status, cause);
-    leno_http::serve(client, &shared.parts.limits, forward, refused).await;
+    let leave = shared.parts.activity.idle_left();
+    leno_http::serve(client, (&shared.parts.limits, leave), forward, refused).await;
 }
 
 /// A request of an HTTP/2 client, with what it is served by.

@@ -57,6 +57,8 @@ impl Lab {
             limits: [].into(),
             egress: leno_types::Egress::Allow,
             place: Place::default(),
+            ending: false,
+            removal: leno_types::Removal::None,
         };
         let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
         let registry = Rc::new(Registry::new());

@@ -143,7 +143,8 @@ mod tests {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let (mtls, egress) = (MtlsMode::Strict, Egress::Deny);
         let (ports, limits, place) = (Vec::new(), [].into(), Place::default());
-        let policy = ServerPolicy { workload, mtls, ports, limits, egress, place };
+        let (ending, removal) = (false, leno_types::Removal::None);
+        let policy = ServerPolicy { workload, mtls, ports, limits, egress, place, ending, removal };
         Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy)
     }
 
@@ -221,7 +222,10 @@ mod tests {
             let (ports, place) = (Vec::new(), Place::default());
             let (mtls, limits) = (MtlsMode::Strict, [].into());
             let workload = workload.clone();
-            Some(Arc::new(ServerPolicy { workload, mtls, ports, limits, egress, place }))
+            let (ending, removal) = (false, leno_types::Removal::None);
+            let policy =
+                ServerPolicy { workload, mtls, ports, limits, egress, place, ending, removal };
+            Some(Arc::new(policy))
         };
         let (sender, receiver) = watch::channel(None);
         let egress = EgressPolicy::new(receiver);

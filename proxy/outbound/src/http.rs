@@ -37,7 +37,8 @@ pub(crate) async fn serve_http1(
             shared.registry.unreadable(&edge, status, cause);
         }
     };
-    leno_http::serve(client, &shared.limits, forward, refused).await;
+    let leave = shared.activity.idle_left();
+    leno_http::serve(client, (&shared.limits, leave), forward, refused).await;
 }
 
 /// A request of an HTTP/2 client, with what it is served by.

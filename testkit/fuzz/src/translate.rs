@@ -9,6 +9,7 @@
 //! ```
 
 use std::cell::RefCell;
+use std::future::pending;
 use std::rc::Rc;
 
 use leno_http::{
@@ -105,7 +106,7 @@ async fn by_http1(client: DuplexStream, application: Application) {
         let done = exchange(client, head, &mut server, &mut Order::new(&limits)).await;
         client.conclude(head, &done).await
     };
-    serve(Conn::new(client), &limits, forward, |_, _| {}).await;
+    serve(Conn::new(client), (&limits, pending()), forward, |_, _| {}).await;
 }
 
 async fn by_http2(client: DuplexStream, application: Application) {
@@ -119,7 +120,7 @@ async fn by_http2(client: DuplexStream, application: Application) {
         let done = h1_to_h2(client, head, &server, &mut order).await;
         client.conclude(head, &done).await
     };
-    serve(Conn::new(client), &limits, forward, |_, _| {}).await;
+    serve(Conn::new(client), (&limits, pending()), forward, |_, _| {}).await;
 }
 
 async fn from_http2(client: DuplexStream, application: Application, mesh: bool) {

@@ -108,13 +108,16 @@ proptest! {
             MtlsMode::Strict, MtlsMode::Permissive, MtlsMode::Disabled]),
         ports in ports(),
         limits in traffic::rate_limits(),
-        (egress, place) in (
+        (egress, place, ending, removal) in (
             prop::sample::select(vec![leno_types::Egress::Allow, leno_types::Egress::Deny]),
             place(),
+            any::<bool>(),
+            prop::sample::select(leno_types::Removal::ALL.to_vec()),
         ),
     ) {
         let workload = InstanceName::new(&name.0, &name.1).unwrap();
-        let policy = ServerPolicy { workload, mtls, ports, limits, egress, place };
+        let policy =
+            ServerPolicy { workload, mtls, ports, limits, egress, place, ending, removal };
         prop_assert_eq!(decode::server_policy(&encode::server_policy(&policy)).unwrap(), policy);
     }
 

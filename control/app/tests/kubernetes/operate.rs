@@ -63,6 +63,15 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
         assert!(findings(&after).contains(&pair(wanted.0, wanted.1)), "{wanted:?}");
     }
 
+    assert!(!findings(&after).iter().any(|(subject, _)| subject == "removal"));
+    let mut namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "leno-system", "annotations": {"leno.dev/removal": "plaintext"}}});
+    bed.apply(namespace.clone()).await;
+    let begun = leno(&admin, &["check", "-o", "json"]);
+    assert!(findings(&begun).contains(&pair("removal", "bad")));
+    namespace["metadata"]["annotations"] = json!({});
+    bed.apply(namespace).await;
+
     let token = bed.token(("leno-system", "controller"), None, None).await;
     let weak = bed.kubeconfig("weak.kubeconfig", bed.port, &token);
     let refused = leno(&weak, &["check", "--pre", "-o", "json"]);

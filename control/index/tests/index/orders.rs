@@ -177,7 +177,7 @@ prop_compose! {
         let port = |(name, port, app_protocol)| WorkloadPort { name, port, app_protocol };
         let instance = |(name, (addresses, meshed)): (String, (Vec<String>, bool))| {
             let addresses = addresses.iter().map(|text| ip(text)).collect();
-            InstanceStatus { name, addresses, meshed, ready: true }
+            InstanceStatus { name, addresses, meshed, ready: true, ending: false }
         };
         Object::Workload(Box::new(Workload {
             metadata: Metadata { name, namespace, labels: BTreeMap::new(), annotations },

@@ -36,7 +36,7 @@ fn every_vip_leads_to_the_service() {
 #[test]
 fn only_ready_endpoints_are_told() {
     let mut index = shop();
-    let slice = |conditions: &str| {
+    let slice = |conditions: &str, other: &str| {
         format!(
             r#"
 apiVersion: discovery.k8s.io/v1
@@ -44,7 +44,7 @@ kind: EndpointSlice
 metadata: {{name: db, namespace: shop, labels: {{kubernetes.io/service-name: db}}}}
 addressType: IPv4
 ports: [{{port: 5432}}]
-endpoints: [{{addresses: [10.89.0.9], conditions: {conditions}}}]
+endpoints: [{{addresses: [10.89.0.9], conditions: {conditions}}}, {other}]
 ---
 apiVersion: v1
 kind: Service
@@ -54,16 +54,22 @@ spec: {{ports: [{{port: 5432}}]}}
         )
     };
     let told = |index: &leno_index::Index| endpoints(service(index, "shop/db").port(5432).unwrap());
-    // A missing condition is to be read as ready; one that ends is not ready.
+    // A missing condition is to be read as ready; one that ends serves while nobody else does.
+    let (nobody, somebody) =
+        ("{addresses: [10.89.0.11], conditions: {ready: false}}", "{addresses: [10.89.0.10]}");
     for (conditions, ready) in [
         ("{}", true),
         ("{ready: true}", true),
         ("{ready: false}", false),
-        ("{ready: false, serving: true, terminating: true}", false),
+        ("{ready: false, serving: true, terminating: true}", true),
+        ("{ready: false, serving: false, terminating: true}", false),
+        ("{ready: false, serving: true, terminating: false}", false),
     ] {
-        put(&mut index, &slice(conditions));
+        put(&mut index, &slice(conditions, nobody));
         assert_eq!(!told(&index).is_empty(), ready, "{conditions}");
     }
+    put(&mut index, &slice("{ready: false, serving: true, terminating: true}", somebody));
+    assert_eq!(told(&index), ["- 10.89.0.10 5432 -"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use leno_index::{Index, Settings};
 use leno_types::mesh::{Resolution, declared};
-use leno_types::{Egress, MtlsMode, Protocol, TrustDomain};
+use leno_types::{Egress, MtlsMode, Protocol, Removal, TrustDomain};
 
 use crate::support::{SHOP, endpoints, ip, names, objects, put, service, shop, workload};
 
@@ -66,6 +66,56 @@ fn the_workload_says_of_egress_before_its_namespace_before_the_mesh() {
     assert_eq!(egress(&index), Egress::Allow);
     put(&mut index, &of(&annotated("strict"), "deny"));
     assert_eq!(egress(&index), Egress::Deny);
+}
+
+#[test]
+fn an_instance_that_was_told_to_end_tells_its_proxy() {
+    let mut index = shop();
+    let ending =
+        |index: &Index| index.server_policy(&"shop/web-0".parse().unwrap()).unwrap().ending;
+    assert!(!ending(&index));
+    put(&mut index, &SHOP.replacen("ready: true}", "ready: true, ending: true}", 1));
+    assert!(ending(&index));
+    assert!(!index.server_policy(&"shop/web-1".parse().unwrap()).unwrap().ending);
+}
+
+#[test]
+fn a_mesh_that_is_removed_takes_plaintext_before_it_speaks_it() {
+    let settings = Settings {
+        default_mtls: MtlsMode::Strict,
+        namespace: Some("mesh".to_owned()),
+        ..Settings::default()
+    };
+    let mut index = Index::new(settings);
+    put(&mut index, SHOP);
+    let step = |index: &mut Index, namespace: &str, removal: Removal| {
+        let text = format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: {namespace}, \
+             annotations: {{leno.dev/removal: {removal}}}}}}}"
+        );
+        put(index, &text);
+    };
+    let seen = |index: &Index| {
+        let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+        let of_workload = workload(index, "shop/web-0").identity.is_some();
+        let web = service(index, "shop/web");
+        let of_service = web.ports[0].endpoints.iter().all(|one| one.identity.is_some());
+        assert_eq!(of_workload, of_service);
+        (policy.mtls, of_service, policy.removal, policy.closes())
+    };
+    step(&mut index, "shop", Removal::Released);
+    let stays = (MtlsMode::Strict, true, Removal::None, false);
+    assert_eq!(seen(&index), stays, "another namespace has no say");
+    for (removal, mtls, closes) in [
+        (Removal::Permissive, true, false),
+        (Removal::Plaintext, false, false),
+        (Removal::Released, false, true),
+    ] {
+        step(&mut index, "mesh", removal);
+        assert_eq!(seen(&index), (MtlsMode::Permissive, mtls, removal, closes));
+    }
+    put(&mut index, "{apiVersion: v1, kind: Namespace, metadata: {name: mesh}}");
+    assert_eq!(seen(&index), stays, "a removal can be taken back");
 }
 
 #[test]

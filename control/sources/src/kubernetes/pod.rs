@@ -43,6 +43,7 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     }
     let conditions = status.conditions.iter().flatten();
     let ready = conditions.clone().any(|c| c.type_ == "Ready" && c.status == "True");
+    let ending = pod.metadata.deletion_timestamp.is_some();
     let meshed = is_meshed(pod);
     let text = |map: &Option<BTreeMap<String, String>>| map.clone().unwrap_or_default();
     Ok(Object::Workload(Box::new(Workload {
@@ -61,7 +62,7 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
             ports: spec.containers.iter().flat_map(ports).take(MAX_PORTS).collect(),
         },
         status: Some(WorkloadStatus {
-            instances: vec![InstanceStatus { name, addresses, meshed, ready }],
+            instances: vec![InstanceStatus { name, addresses, meshed, ready, ending }],
         }),
     })))
 }
@@ -156,7 +157,17 @@ mod tests {
         let [instance] = &workload.status.unwrap().instances[..] else { panic!() };
         assert_eq!(instance.name, "web-7d9");
         assert_eq!(instance.addresses.len(), 2);
-        assert!(instance.ready && !instance.meshed);
+        assert!(instance.ready && !instance.meshed && !instance.ending);
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_is_ending() {
+        let mut ending = pod(r#"{"containers":[{"name":"web"}]}"#, RUNNING);
+        ending.metadata.deletion_timestamp =
+            serde_json::from_str(r#""2026-01-01T00:00:00Z""#).unwrap();
+        let Ok(Object::Workload(workload)) = workload(&ending) else { panic!() };
+        let [instance] = &workload.status.unwrap().instances[..] else { panic!() };
+        assert!(instance.ending);
     }
 
     #[test]

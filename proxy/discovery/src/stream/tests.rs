@@ -45,6 +45,8 @@ fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {
         limits: [].into(),
         egress: leno_types::Egress::Allow,
         place: Place::default(),
+        ending: false,
+        removal: leno_types::Removal::None,
     })
 }
 

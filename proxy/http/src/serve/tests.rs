@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
@@ -19,7 +19,8 @@ async fn served(said: &[u8]) -> (String, Vec<String>, Option<(u16, &'static str)
         client.fail(request, 503, "nobody").await
     };
     let limits = Limits::default();
-    let serving = serve(Conn::new(accepted), &limits, forward, |status, cause| {
+    let stays = std::future::pending();
+    let serving = serve(Conn::new(accepted), (&limits, stays), forward, |status, cause| {
         refused = Some((status, cause));
     });
     let talking = async {
@@ -39,6 +40,50 @@ async fn requests_are_served_until_the_client_is_done() {
         served(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(heard.matches("HTTP/1.1 503 ").count(), 2, "{heard}");
     assert_eq!((targets, refused), (vec!["/1".to_owned(), "/2".to_owned()], None));
+}
+
+/// What a client hears of which the server has this when it is to leave, and that goes on then.
+async fn left_with(said: &[u8], then: &[u8]) -> String {
+    let (mut client, accepted) = tokio::io::duplex(1024);
+    let forward = async |client: &mut Conn<DuplexStream>, request: &RequestHead| {
+        client.fail(request, 503, "nobody").await
+    };
+    let limits = Limits::default();
+    let (ask, asked) = tokio::sync::oneshot::channel::<()>();
+    let leave = async { drop(asked.await) };
+    client.write_all(said).await.unwrap();
+    let mut serving =
+        std::pin::pin!(serve(Conn::new(accepted), (&limits, leave), forward, |_, _| {}));
+    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(serving.as_mut().poll(context).is_pending(), "it has read what there is");
+    ask.send(()).unwrap();
+    let is_done = serving.as_mut().poll(context).is_ready();
+    let talking = async {
+        // Fails where the server has left.
+        let _gone = client.write_all(then).await;
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).await.unwrap();
+        heard
+    };
+    let served = async {
+        if !is_done {
+            serving.await;
+        }
+    };
+    tokio::join!(talking, served).0
+}
+
+#[tokio::test]
+async fn a_client_that_is_to_leave_is_served_what_it_has_begun() {
+    let heard = left_with(b"GET /1 HTTP/1.1\r\n", b"Host: a\r\n\r\n").await;
+    assert_eq!(heard.matches("HTTP/1.1 503 ").count(), 1, "{heard}");
+}
+
+#[tokio::test]
+async fn a_client_that_is_to_leave_and_sends_nothing_is_done() {
+    assert_eq!(left_with(b"", b"").await, "");
+    let heard = left_with(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n", b"").await;
+    assert_eq!(heard.matches("HTTP/1.1 503 ").count(), 1, "{heard}");
 }
 
 #[tokio::test]

@@ -1,0 +1,75 @@
+//! How far a mesh that is being removed has gone.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What workloads do for a mesh that is being removed while they run, so that no request of theirs fails of
+/// it. Each step holds what those before it hold, and is begun when all proxies have taken the one before.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Removal {
+    /// Nothing: the mesh stays.
+    #[default]
+    None,
+    /// They take plaintext as well, whatever their mTLS mode.
+    Permissive,
+    /// They call each other in plaintext: a server may have lost its capture.
+    Plaintext,
+    /// They have lost their capture, and close their clients' connections after the next response: the
+    /// next ones pass no proxy.
+    Released,
+}
+
+/// A text that names no [`Removal`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no step of a removal: use none, permissive, plaintext or released")]
+pub struct UnknownRemoval(String);
+
+impl Removal {
+    /// All of them, in their order.
+    pub const ALL: [Self; 4] = [Self::None, Self::Permissive, Self::Plaintext, Self::Released];
+
+    /// The name used in YAML and in output.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Permissive => "permissive",
+            Self::Plaintext => "plaintext",
+            Self::Released => "released",
+        }
+    }
+}
+
+impl fmt::Display for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Removal {
+    type Err = UnknownRemoval;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|one| one.as_str() == text);
+        known.ok_or_else(|| UnknownRemoval(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_named_and_come_in_an_order() {
+        for removal in Removal::ALL {
+            assert_eq!(removal.to_string().parse(), Ok(removal));
+        }
+        assert!(Removal::ALL.is_sorted());
+        assert!("half".parse::<Removal>().is_err());
+    }
+}
