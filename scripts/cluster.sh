@@ -54,6 +54,7 @@ case ${1-} in
       cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
       export CLUSTER_BIN="${target%/cluster}/debug"
     fi
-    cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -v ./... ;;
+    # Ten minutes on two idle cores; go test would end it after as many.
+    cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 40m -v ./... ;;
   *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;
 esac

@@ -37,7 +37,7 @@ type bed struct {
 	self  string // this binary
 	nodes []node
 	start time.Time
-	ended sync.Map // how daemons that have ended did, by their pid files
+	ended sync.Map // how daemons that have ended did, by their processes
 }
 
 // node is one machine of the cluster.
@@ -148,7 +148,7 @@ func (b *bed) up(ctx context.Context, count int) (err error) {
 
 // down ends what up has started, also half of it, and removes what it made.
 func (b *bed) down() error {
-	left := errors.Join(killAll(), removeNetwork(), removeCgroups())
+	left := errors.Join(killAll(tree()), removeNetwork(), removeCgroups())
 	if left != nil {
 		return left
 	}

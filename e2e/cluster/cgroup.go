@@ -57,13 +57,18 @@ func (n node) makeCgroups() error {
 	return os.MkdirAll(n.daemons(), 0o755)
 }
 
+// tree is the cgroup of everything on a node, pods included.
+func (n node) tree() string { return filepath.Join(tree(), n.name()) }
+
 // daemons is the cgroup of a node's own processes.
 func (n node) daemons() string { return filepath.Join(tracking(), name, n.name(), "daemons") }
 
-// processes gives all processes of the cluster, pods included.
-func processes() ([]int, error) {
+// tree is the cgroup of everything of the cluster, pods included.
+func tree() string { return filepath.Join(tracking(), name) }
+
+// processes gives all processes below a cgroup.
+func processes(root string) ([]int, error) {
 	var found []int
-	root := filepath.Join(tracking(), name)
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // Gone meanwhile.
@@ -90,10 +95,10 @@ func processes() ([]int, error) {
 	return found, err
 }
 
-// killAll ends every process of the cluster, however often they start others.
-func killAll() error {
+// killAll ends every process below a cgroup, however often they start others.
+func killAll(root string) error {
 	for deadline := time.Now().Add(killLimit); ; time.Sleep(lookPause) {
-		left, err := processes()
+		left, err := processes(root)
 		if err != nil || len(left) == 0 {
 			return err
 		}
@@ -108,8 +113,8 @@ func killAll() error {
 	}
 }
 
-// removeCgroups removes the cluster's trees, leaves first.
-func removeCgroups() error {
+// removeCgroups removes a tree of the cluster's from all hierarchies, leaves first.
+func removeCgroups(below ...string) error {
 	all, err := hierarchies()
 	if err != nil {
 		return err
@@ -117,7 +122,7 @@ func removeCgroups() error {
 	var failed error
 	for _, hierarchy := range all {
 		var directories []string
-		err := filepath.WalkDir(filepath.Join(hierarchy, name), func(path string, entry fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(append([]string{hierarchy, name}, below...)...), func(path string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}

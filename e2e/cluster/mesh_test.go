@@ -99,9 +99,7 @@ func TestMesh(t *testing.T) {
 	})))
 	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
 	m.copyRoots()
-	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger}\nspec: {terminationGracePeriodSeconds: 0, "+
-		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", boxImage, sleeps)))
-	m.ready("stranger")
+	m.stranger()
 	for _, part := range []struct {
 		name string
 		run  func(mesh)
@@ -119,6 +117,13 @@ func TestMesh(t *testing.T) {
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
 	}
+}
+
+// stranger starts a pod without a proxy, which asks what the mesh should refuse.
+func (m mesh) stranger() {
+	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger}\nspec: {terminationGracePeriodSeconds: 0, nodeSelector: {kubernetes.io/hostname: n1}, "+
+		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", boxImage, sleeps)))
+	m.ready("stranger")
 }
 
 // startsEarly: the agent is not there yet, so that nobody captures the pod before its containers start.
@@ -338,15 +343,26 @@ func (m mesh) uninstall() {
 	if said, err := m.leno("uninstall", "--yes").CombinedOutput(); err != nil {
 		m.t.Fatalf("leno uninstall: %v\n%s", err, said)
 	}
+	m.nothingIsLeft()
+	// What ran goes on, past its proxy.
+	m.until("the shop answers without the mesh", func() error {
+		return m.fetch("stranger", m.output(m.t, "get", "service", "web", "-n", "shop", "-o", "jsonpath={.spec.clusterIP}"))
+	})
+}
+
+// nothingIsLeft looks for what an installation makes, on the nodes and in the cluster.
+func (m mesh) nothingIsLeft() {
 	for node := 1; node <= 2; node++ {
 		left := m.command(node, "sh", "-c", "grep -l leno-cni /etc/cni/net.d/*; ls -d /opt/cni/bin/leno-cni /sys/fs/bpf/leno/* /run/leno/agent.sock /run/leno/pods/* 2>/dev/null; true")
 		if left != "" {
 			m.t.Errorf("node %d has %s", node, left)
 		}
 	}
-	tables := m.command(1, "sh", "-c", "for n in /run/netns/cni-*; do nsenter --net=$n nft list tables; done")
-	if strings.Contains(tables, "leno") {
-		m.t.Errorf("tables are left: %s", tables)
+	for node := 1; node <= 2; node++ {
+		tables := m.command(node, "sh", "-c", "for n in /run/netns/cni-*; do nsenter --net=$n nft list tables; done")
+		if strings.Contains(tables, "leno") {
+			m.t.Errorf("tables are left on node %d: %s", node, tables)
+		}
 	}
 	for _, kind := range []string{"customresourcedefinitions", "clusterroles", "clusterrolebindings", "namespaces",
 		"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "configmaps"} {
@@ -354,10 +370,6 @@ func (m mesh) uninstall() {
 			m.t.Errorf("%s are left: %s", kind, left)
 		}
 	}
-	// What ran goes on, past its proxy.
-	m.until("the shop answers without the mesh", func() error {
-		return m.fetch("stranger", m.output(m.t, "get", "service", "web", "-n", "shop", "-o", "jsonpath={.spec.clusterIP}"))
-	})
 }
 
 // startAgent starts the agents as they are installed, and waits until they are ready.

@@ -27,28 +27,39 @@ func (b *bed) makeNetwork(context.Context) error {
 		"-n " + switchNamespace + " link set bridge up",
 	}
 	for _, n := range b.nodes {
-		in := "-n " + n.namespace() + " "
-		commands = append(commands,
-			"netns add "+n.namespace(),
-			fmt.Sprintf("-n %s link add %s type veth peer name eth0 netns %s", switchNamespace, n.name(), n.namespace()),
-			fmt.Sprintf("-n %s link set %s master bridge up", switchNamespace, n.name()),
-			in+fmt.Sprintf("addr add %s/24 dev eth0", n.address()),
-			in+fmt.Sprintf("addr add %s/64 dev eth0 nodad", n.address6()),
-			in+"link set eth0 up",
-			in+"link set lo up",
-			// Without a default route nobody could dial a virtual address, which netfilter then rewrites.
-			in+"route add default via 172.31.0.1",
-			in+"-6 route add default via fd00:172::1",
-		)
-		for _, other := range b.nodes {
-			if other.number != n.number {
-				commands = append(commands,
-					in+fmt.Sprintf("route add %s via %s", other.pods(), other.address()),
-					in+fmt.Sprintf("-6 route add %s via %s", other.pods6(), other.address6()),
-				)
-			}
+		commands = append(commands, n.links()...)
+	}
+	return ip(commands)
+}
+
+// links are the arguments of ip that make the network namespace of a node, its link and its routes.
+func (n node) links() []string {
+	in := "-n " + n.namespace() + " "
+	commands := []string{
+		"netns add " + n.namespace(),
+		fmt.Sprintf("-n %s link add %s type veth peer name eth0 netns %s", switchNamespace, n.name(), n.namespace()),
+		fmt.Sprintf("-n %s link set %s master bridge up", switchNamespace, n.name()),
+		in + fmt.Sprintf("addr add %s/24 dev eth0", n.address()),
+		in + fmt.Sprintf("addr add %s/64 dev eth0 nodad", n.address6()),
+		in + "link set eth0 up",
+		in + "link set lo up",
+		// Without a default route nobody could dial a virtual address, which netfilter then rewrites.
+		in + "route add default via 172.31.0.1",
+		in + "-6 route add default via fd00:172::1",
+	}
+	for _, other := range n.bed.nodes {
+		if other.number != n.number {
+			commands = append(commands,
+				in+fmt.Sprintf("route add %s via %s", other.pods(), other.address()),
+				in+fmt.Sprintf("-6 route add %s via %s", other.pods6(), other.address6()),
+			)
 		}
 	}
+	return commands
+}
+
+// ip runs ip with each of these arguments.
+func ip(commands []string) error {
 	for _, arguments := range commands {
 		if err := run1(exec.Command("ip", strings.Fields(arguments)...)); err != nil {
 			return err

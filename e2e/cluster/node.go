@@ -46,24 +46,31 @@ func (b *bed) startNodes(ctx context.Context) error {
 		if err := errors.Join(n.makeCgroups(), os.MkdirAll(n.file("log"), 0o755)); err != nil {
 			return err
 		}
-		command := []string{
-			"nsenter", "--net=" + filepath.Join(namespaces, n.namespace()), "unshare", "--mount", "--uts",
-			b.self, "node-init", b.state, strconv.Itoa(n.number),
-		}
-		if err := n.launch("node", command); err != nil {
+		if err := n.startInit(); err != nil {
 			return err
 		}
 	}
 	for _, n := range b.nodes {
-		if err := n.await(ctx, "node", "namespaces of "+n.name(), nodeLimit, func() error {
-			_, err := os.Stat(n.file("ready"))
-			return err
-		}); err != nil {
+		if err := n.awaitInit(ctx); err != nil {
 			return err
 		}
 	}
 	b.say("%d node(s) have their namespaces", len(b.nodes))
 	return nil
+}
+
+func (n node) startInit() error {
+	return n.launch("node", []string{
+		"nsenter", "--net=" + filepath.Join(namespaces, n.namespace()), "unshare", "--mount", "--uts",
+		n.bed.self, "node-init", n.bed.state, strconv.Itoa(n.number),
+	})
+}
+
+func (n node) awaitInit(ctx context.Context) error {
+	return n.await(ctx, "node", "namespaces of "+n.name(), nodeLimit, func() error {
+		_, err := os.Stat(n.file("ready"))
+		return err
+	})
 }
 
 // command is a command in the namespaces of the node.
@@ -101,15 +108,21 @@ func (n node) launch(daemon string, arguments []string) error {
 	if err := command.Start(); err != nil {
 		return err
 	}
-	file := n.file(daemon + ".pid")
-	go func() { n.bed.ended.Store(file, fmt.Sprint(command.Wait())) }()
-	return os.WriteFile(file, []byte(strconv.Itoa(command.Process.Pid)), 0o644)
+	pid := strconv.Itoa(command.Process.Pid)
+	go func() { n.bed.ended.Store(pid, fmt.Sprint(command.Wait())) }()
+	return os.WriteFile(n.file(daemon+".pid"), []byte(pid), 0o644)
+}
+
+// pid is the process of a daemon that was started last; empty where there was none.
+func (n node) pid(daemon string) string {
+	text, _ := os.ReadFile(n.file(daemon + ".pid"))
+	return string(text)
 }
 
 // await waits for something that a daemon does; its last words go into the error.
 func (n node) await(ctx context.Context, daemon, what string, limit time.Duration, look func() error) error {
 	err := until(ctx, what, limit, func() error {
-		if how, ended := n.bed.ended.Load(n.file(daemon + ".pid")); ended {
+		if how, ended := n.bed.ended.Load(n.pid(daemon)); ended {
 			return fmt.Errorf("%s of %s %w: %v", daemon, n.name(), errEnded, how)
 		}
 		return look()

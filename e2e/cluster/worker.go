@@ -29,9 +29,7 @@ func (b *bed) startWorkers(ctx context.Context) error {
 		}
 	}
 	for _, n := range b.nodes {
-		if err := n.await(ctx, "containerd", "containerd of "+n.name(), runtimeLimit, func() error {
-			return run1(n.command("ctr", "version"))
-		}); err != nil {
+		if err := n.awaitRuntime(ctx); err != nil {
 			return err
 		}
 	}
@@ -63,7 +61,17 @@ func (n node) startRuntime() error {
 	); err != nil {
 		return err
 	}
+	return n.startContainerd()
+}
+
+func (n node) startContainerd() error {
 	return n.start("containerd", "containerd", "--config", n.file("containerd.toml"), "--log-level", "warn")
+}
+
+func (n node) awaitRuntime(ctx context.Context) error {
+	return n.await(ctx, "containerd", "containerd of "+n.name(), runtimeLimit, func() error {
+		return run1(n.command("ctr", "version"))
+	})
 }
 
 // linkPlugins puts the machine's CNI plugins into the node's own folder, to which others may add.

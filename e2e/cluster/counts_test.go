@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// answeredAfter is how many requests of each kind have to be answered after something has happened before
+// it counts as over.
+const answeredAfter = 3 * perSecond
+
+// count is what became of the requests of one kind, as ./load counts them.
+type count struct {
+	Answered int
+	Failed   map[string]int
+	Examples []string
+}
+
+// counts are those of one client, by kind.
+type counts map[string]count
+
+// underLoad does something while all clients ask, and expects all to be answered.
+func (m mesh) underLoad(what func()) {
+	m.t.Helper()
+	m.allAnswered(m.counts())
+	before := m.counts()
+	what()
+	m.allAnswered(m.counts())
+	total, failed := 0, 0
+	for who, now := range m.counts() {
+		for _, kind := range slices.Sorted(maps.Keys(now)) {
+			after, was := now[kind], before[who][kind]
+			total += after.Answered - was.Answered
+			for _, reason := range slices.Sorted(maps.Keys(after.Failed)) {
+				if more := after.Failed[reason] - was.Failed[reason]; more > 0 {
+					failed += more
+					m.t.Errorf("%s, %s: %d failed: %s", who, kind, more, reason)
+				}
+			}
+			if fresh := after.Examples[len(was.Examples):]; len(fresh) > 0 {
+				m.t.Logf("%s, %s:\n%s", who, kind, strings.Join(fresh, "\n"))
+			}
+		}
+	}
+	m.t.Logf("%d requests were answered, %d were not", total+failed, failed)
+}
+
+// allAnswered waits until each kind has been answered some more.
+func (m mesh) allAnswered(since map[string]counts) {
+	m.t.Helper()
+	m.until("all clients are answered", func() error {
+		for who, now := range m.counts() {
+			for kind, one := range now {
+				if more := one.Answered - since[who][kind].Answered; more < answeredAfter {
+					return fmt.Errorf("%s, %s: %d answers", who, kind, more)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// counts are what all clients have counted.
+func (m mesh) counts() map[string]counts {
+	m.t.Helper()
+	all := map[string]counts{}
+	for _, namespace := range clients {
+		text := m.output(m.t, "exec", "-n", namespace, "client", "-c", "application", "--", "/load", "counts")
+		var one counts
+		if err := json.Unmarshal([]byte(text), &one); err != nil {
+			m.t.Fatalf("%s: %v", text, err)
+		}
+		all[namespace] = one
+	}
+	return all
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// answerLimit is how long an answer may take: much longer than any takes on a busy machine.
+	answerLimit = 20 * time.Second
+	// maxUnderWay is how many requests of one kind may be under way: one more is counted as failed.
+	maxUnderWay = 1000
+	// maxExamples is how many failures are kept with their time.
+	maxExamples = 20
+)
+
+// count is what became of the requests of one kind.
+type count struct {
+	Answered int
+	Failed   map[string]int
+	Examples []string
+}
+
+// counts are those of all kinds, by their names.
+type counts struct {
+	mutex sync.Mutex
+	all   map[string]*count
+}
+
+func (c *counts) add(name string, err error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	one := c.all[name]
+	if err == nil {
+		one.Answered++
+		return
+	}
+	one.Failed[err.Error()]++
+	if len(one.Examples) < maxExamples {
+		one.Examples = append(one.Examples, time.Now().UTC().Format("15:04:05.000 ")+err.Error())
+	}
+}
+
+func (c *counts) ServeHTTP(response http.ResponseWriter, _ *http.Request) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	_ = json.NewEncoder(response).Encode(c.all) // whoever asked has left
+}
+
+// ask asks every target at a rate, in a second, until it is told to end.
+func ask(ctx context.Context, rate string, targets []string) error {
+	perSecond, err := strconv.Atoi(rate)
+	if err != nil || perSecond < 1 {
+		return fmt.Errorf("%q is no rate", rate)
+	}
+	counted := &counts{all: map[string]*count{}}
+	for _, target := range targets {
+		name, rest, _ := strings.Cut(target, "=")
+		kind, address, found := strings.Cut(rest, ":")
+		if !found {
+			return fmt.Errorf("%q is not NAME=KIND:TARGET", target)
+		}
+		counted.all[name] = &count{Failed: map[string]int{}}
+		if kind == "lines" {
+			go func() {
+				for ctx.Err() == nil {
+					counted.add(name, talk(ctx, address, perSecond, func() { counted.add(name, nil) }))
+					<-time.After(time.Second / time.Duration(perSecond)) // connections, too, are made at the rate
+				}
+			}()
+			continue
+		}
+		question, err := questionOf(kind, address)
+		if err != nil {
+			return err
+		}
+		go every(ctx, perSecond, func(underWay int) {
+			if underWay > maxUnderWay {
+				counted.add(name, errors.New("too many under way"))
+				return
+			}
+			counted.add(name, question())
+		})
+	}
+	server := http.Server{Addr: countsAddress, Handler: counted}
+	context.AfterFunc(ctx, func() { server.Close() })
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// every begins one after the other at a rate, whether or not those before it have ended.
+func every(ctx context.Context, perSecond int, begin func(underWay int)) {
+	var mutex sync.Mutex
+	underWay := 0
+	change := func(by int) int {
+		mutex.Lock()
+		defer mutex.Unlock()
+		underWay += by
+		return underWay
+	}
+	ticker := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			go func() {
+				begin(change(1))
+				change(-1)
+			}()
+		}
+	}
+}
+
+// questionOf gives what is asked each time.
+func questionOf(kind, address string) (func() error, error) {
+	if kind == "dial" {
+		return func() error { return dial(address) }, nil
+	}
+	client, err := clientOf(kind)
+	return func() error { return request(client, address, kind) }, err
+}
+
+func clientOf(kind string) (*http.Client, error) {
+	transport := &http.Transport{Protocols: new(http.Protocols), MaxIdleConnsPerHost: maxUnderWay}
+	switch kind {
+	case "http1":
+		transport.Protocols.SetHTTP1(true)
+	case "connect":
+		transport.Protocols.SetHTTP1(true)
+		transport.DisableKeepAlives = true
+	case "http2":
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	default:
+		return nil, fmt.Errorf("%q is no kind", kind)
+	}
+	return &http.Client{Transport: transport, Timeout: answerLimit}, nil
+}
+
+// request posts, so that nobody between sends again what a server may have seen. The client itself does what any
+// client does: over HTTP/2, send again what the server says it has not processed (RFC 9113, 8.7); over HTTP/1,
+// where a server cannot close an idle connection in a way that no request crosses, send again what went over one that
+// was closed without a response (RFC 9112, 9.3.1).
+func request(client *http.Client, address, kind string) error {
+	const words = "a few bytes"
+	var body io.Reader = strings.NewReader(words)
+	if kind == "connect" {
+		body = io.NopCloser(body) // of a type that cannot be sent twice
+	}
+	question, err := http.NewRequest(http.MethodPost, address, body)
+	if err != nil {
+		return err
+	}
+	question.ContentLength = int64(len(words))
+	if kind == "http1" {
+		question.Header["Idempotency-Key"] = nil // not sent, and means to Go's client what it says
+	}
+	answer, err := client.Do(question)
+	if err != nil {
+		return errors.New(withoutPorts(err))
+	}
+	defer answer.Body.Close()
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		return errors.New("in the answer: " + withoutPorts(err))
+	}
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%d %s", answer.StatusCode, answer.Header.Get("leno-error"))
+	}
+	return nil
+}
+
+// withoutPorts is an error without the address of this end, which differs each time.
+func withoutPorts(err error) string {
+	text := err.Error()
+	var of *net.OpError
+	if errors.As(err, &of) && of.Source != nil {
+		text = strings.ReplaceAll(text, of.Source.String(), "here")
+	}
+	return text
+}
+
+// talk sends lines over one connection and waits for each to come back. Why the connection ended.
+func talk(ctx context.Context, address string, perSecond int, answered func()) error {
+	connection, err := net.DialTimeout("tcp", address, answerLimit)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	ticker := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		<-ticker.C
+		if err := say(connection); err != nil {
+			return err
+		}
+		answered()
+	}
+	return nil
+}
+
+// dial sends a line over a connection of its own.
+func dial(address string) error {
+	connection, err := net.DialTimeout("tcp", address, answerLimit)
+	if err != nil {
+		return errors.New(withoutPorts(err))
+	}
+	defer connection.Close()
+	return say(connection)
+}
+
+// say sends a line and waits until it has come back.
+func say(connection net.Conn) error {
+	const line = "a line that comes back\n"
+	if err := connection.SetDeadline(time.Now().Add(answerLimit)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(connection, line); err != nil {
+		return errors.New("writing: " + withoutPorts(err))
+	}
+	back := make([]byte, len(line))
+	if _, err := io.ReadFull(connection, back); err != nil {
+		return errors.New("reading: " + withoutPorts(err))
+	}
+	if string(back) != line {
+		return fmt.Errorf("another line has come back: %q", back)
+	}
+	return nil
+}

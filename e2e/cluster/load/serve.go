@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+const (
+	// work is how long an answer takes, so that requests are under way when something ends.
+	work = 5 * time.Millisecond
+	// finish is how long requests under way are given once the server is told to end.
+	finish = 5 * time.Second
+)
+
+// serve ends as servers of most frameworks do: when it is told to, it takes no more connections at once,
+// and finishes what is under way.
+func serve(ctx context.Context) error {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	answer := hostname + "\n" + strings.Repeat("x", 1024)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
+		_, _ = io.Copy(io.Discard, request.Body) // a client that breaks off has no answer
+		time.Sleep(work)
+		_, _ = io.WriteString(response, answer)
+	})
+	server := http.Server{Addr: ":8080", Handler: mux, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	lines, err := net.Listen("tcp", ":8081")
+	if err != nil {
+		return err
+	}
+	go echo(lines)
+	ended := make(chan error)
+	context.AfterFunc(ctx, func() {
+		lines.Close()
+		bounded, cancel := context.WithTimeout(context.Background(), finish)
+		defer cancel()
+		ended <- server.Shutdown(bounded)
+	})
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-ended
+}
+
+// echo gives every client its bytes back, until it is closed.
+func echo(listener net.Listener) {
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer connection.Close()
+			_, _ = io.Copy(connection, connection) // it ends with its client
+		}()
+	}
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// loadImage is a server and clients that count (./load).
+const loadImage = "registry.local/load:1"
+
+// perSecond is how many requests of each kind a client begins in a second: as many as proxies built for
+// debugging bear on two cores that have a whole cluster on them.
+const perSecond = 30
+
+// deployment is one of servers, with a service of the same name.
+func deployment(namespace, name, more string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s, namespace: %[4]s}
+spec: {selector: {app: %[1]s}, ports: [{name: web, port: 80, targetPort: web}, {name: lines, port: 81, targetPort: 8081, appProtocol: tcp}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s, namespace: %[4]s}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: %[1]s}}
+  strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      containers:
+      - name: application
+        image: %[2]s
+        imagePullPolicy: Never
+        args: [serve]
+        ports: [{name: web, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /ready, port: web}, periodSeconds: 1}
+        %[3]s
+`, name, loadImage, more, namespace)
+}
+
+// client asks for as long as it is there.
+func client(namespace string, targets ...string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: %s}
+spec:
+  nodeSelector: {kubernetes.io/hostname: n1}
+  terminationGracePeriodSeconds: 1
+  containers: [{name: application, image: %s, imagePullPolicy: Never, args: [ask, "%d", "%s"]}]
+`, namespace, loadImage, perSecond, strings.Join(targets, `", "`))
+}
+
+// clients are the namespaces that have one.
+var clients = []string{"load", "outside"}
+
+// operated is what is put under load: servers in namespaces of the mesh, a client beside them, and one outside
+// of the mesh. `server` ends as soon as it is told to; `patient` waits, as whoever has clients outside of a mesh
+// has to, until nobody is sent to it any more; `steady` is strict, and nobody ends it.
+func operated() string {
+	const namespaces = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: load, labels: {leno.dev/inject: enabled}, annotations: {leno.dev/mtls: permissive}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: strict, labels: {leno.dev/inject: enabled}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: outside}
+`
+	return namespaces + deployment("load", "server", "") +
+		deployment("load", "patient", "lifecycle: {preStop: {sleep: {seconds: 5}}}") +
+		deployment("strict", "steady", "") +
+		client("load", "http1=http1:http://server/", "http2=http2:http://server/", "connect=connect:http://server/",
+			"patient=http1:http://patient/", "strict=http1:http://steady.strict/", "lines=lines:steady.strict:81", "dial=dial:steady.strict:81") +
+		client("outside", "http1=http1:http://patient.load/", "http2=http2:http://patient.load/", "connect=connect:http://patient.load/")
+}
+
+// TestOperation does to a mesh under load what is done to meshes that serve: no request may fail of it. It
+// needs what TestMesh needs.
+func TestOperation(t *testing.T) {
+	binaries := os.Getenv("CLUSTER_BIN")
+	if binaries == "" {
+		t.Skip("needs CLUSTER_BIN: scripts/cluster.sh test")
+	}
+	m := mesh{startCluster(t), t}
+	m.loadImages(binaries)
+	m.loadLoad()
+	m.must(m.apply(m.installation(func(string) bool { return true })))
+	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+	m.agentIsThere()
+	m.injectorIsTrusted()
+	m.stranger()
+	m.must(m.apply(operated()))
+	for _, name := range []string{"server", "patient"} {
+		m.wait("rollout", "status", "deployment/"+name, "-n", "load")
+	}
+	m.wait("rollout", "status", "deployment/steady", "-n", "strict")
+	for _, namespace := range clients {
+		m.wait("wait", "--for=condition=Ready", "pod/client", "-n", namespace)
+	}
+	for _, part := range []struct {
+		name string
+		run  func(mesh)
+	}{
+		{"every shape of service and workload is called with mTLS", mesh.takesShapes},
+		{"servers are added and taken away", mesh.scales},
+		{"servers are replaced", mesh.restartsServers},
+		{"agents are replaced", mesh.restartsAgents},
+		{"proxies are replaced", mesh.upgradesProxies},
+		{"the control plane is replaced, of one replica and of three", mesh.restartsController},
+		{"the control plane is away for minutes", mesh.controllerIsAway},
+		{"a node starts anew", mesh.nodeReboots},
+		{"a mesh is removed", mesh.isRemoved},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
+	}
+}
+
+// loadLoad builds the image of server and client, and brings it to the nodes.
+func (m mesh) loadLoad() {
+	program := filepath.Join(m.t.TempDir(), "load")
+	build := exec.Command("go", "build", "-o", program, "./load")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	m.must(run1(build))
+	file := filepath.Join(m.t.TempDir(), "load.tar")
+	made := image{name: loadImage, entrypoint: []string{"/load"}, files: map[string]string{"/load": program}}
+	m.must(made.write(file))
+	m.must(m.load([]string{file}))
+}
+
+func (m mesh) scales() {
+	m.underLoad(func() {
+		for _, replicas := range []int{5, 2, 4, 2} {
+			m.scale("server", replicas)
+			m.scale("patient", replicas)
+			m.settled()
+		}
+	})
+}
+
+func (m mesh) restartsServers() {
+	m.underLoad(func() {
+		m.restart("load", "deployment/server")
+		m.restart("load", "deployment/patient")
+		m.settled()
+	})
+}
+
+func (m mesh) restartsAgents() {
+	m.underLoad(func() {
+		m.restart("leno-system", "daemonset/leno-agent")
+	})
+}
+
+// upgradesProxies installs proxies of another image, and gives them to pods as anybody does.
+func (m mesh) upgradesProxies() {
+	const other = "registry.local/leno-proxy:2"
+	for _, n := range m.nodes {
+		m.must(run1(n.command("ctr", "--namespace", "k8s.io", "images", "tag", proxyImage, other)))
+	}
+	m.underLoad(func() {
+		m.must(run1(m.administer("set", "env", "-n", "leno-system", "deployment/leno-controller", "LENO_PROXY_IMAGE="+other)))
+		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+		m.restart("load", "deployment/server")
+		m.restart("load", "deployment/patient")
+		m.settled()
+	})
+	images := m.output(m.t, "get", "pods", "-n", "load", "-l", "app in (server, patient)", "-o",
+		`jsonpath={.items[*].spec.initContainers[?(@.name=="leno-proxy")].image}`)
+	for image := range strings.FieldsSeq(images) {
+		if image != other {
+			m.t.Errorf("a proxy of %s", image)
+		}
+	}
+}
+
+func (m mesh) restartsController() {
+	m.underLoad(func() { m.restart("leno-system", "deployment/leno-controller") })
+	m.must(run1(m.administer("scale", "-n", "leno-system", "deployment/leno-controller", "--replicas=3")))
+	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+	m.underLoad(func() {
+		m.restart("leno-system", "deployment/leno-controller")
+		m.restart("load", "deployment/server")
+	})
+	m.must(run1(m.administer("scale", "-n", "leno-system", "deployment/leno-controller", "--replicas=1")))
+}
+
+// scale waits until there are as many servers as are wanted.
+func (m mesh) scale(deployment string, replicas int) {
+	m.must(run1(m.administer("scale", "-n", "load", "deployment/"+deployment, fmt.Sprint("--replicas=", replicas))))
+	m.wait("rollout", "status", "deployment/"+deployment, "-n", "load")
+}
+
+func (m mesh) restart(namespace, what string) {
+	m.must(run1(m.administer("rollout", "restart", "-n", namespace, what)))
+	m.wait("rollout", "status", what, "-n", namespace)
+}
+
+// settled waits until no pod of the servers is ending any more.
+func (m mesh) settled() {
+	m.until("no server is ending", func() error {
+		ending := strings.Fields(m.output(m.t, "get", "pods", "-n", "load", "-o", "jsonpath={.items[*].metadata.deletionTimestamp}"))
+		if len(ending) > 0 {
+			return fmt.Errorf("%d are", len(ending))
+		}
+		return nil
+	})
+}
+
+func (m mesh) injectorIsTrusted() {
+	m.until("the API server knows whom to trust", func() error {
+		for _, kind := range []string{"mutatingwebhookconfiguration/leno-injector", "validatingwebhookconfiguration/leno-validator"} {
+			if m.output(m.t, "get", kind, "-o", "jsonpath={.webhooks[*].clientConfig.caBundle}") == "" {
+				return fmt.Errorf("caBundle of %s is empty", kind)
+			}
+		}
+		return nil
+	})
+}
