@@ -3,6 +3,7 @@
 #
 #   scripts/conformance.sh                        in a cluster of two nodes that it starts and ends (needs root)
 #   KUBECONFIG=FILE scripts/conformance.sh        in that cluster, where Leno is installed already
+#   CHANNEL=experimental scripts/conformance.sh   with that channel's definitions; the mesh itself says what it can do
 #   scripts/conformance.sh --run-test MeshPorts   with flags of the suite's own; then nothing is written
 #
 # The programs are those in CLUSTER_BIN, else what cargo builds here. The suite's client and server are built from
@@ -19,7 +20,7 @@ if [ -z "${CLUSTER_BIN:-}" ]; then
   cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
   CLUSTER_BIN=$target/debug
 fi
-arguments=(-mesh "$(cd "$CLUSTER_BIN" && pwd)")
+arguments=(-channel "${CHANNEL:-standard}" -mesh "$(cd "$CLUSTER_BIN" && pwd)")
 if [ -z "${KUBECONFIG:-}" ]; then
   scripts/cluster.sh
   (cd e2e/conformance/echo

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	meshv1alpha1 "sigs.k8s.io/gateway-api/apisx/v1alpha1"
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
+	"sigs.k8s.io/gateway-api/pkg/features"
 )
 
 var (
@@ -110,10 +113,10 @@ func (c *cluster) netfilter() []string {
 	return files
 }
 
-// applyDefinitions applies the Gateway API's definitions (standard channel), of the suite's release.
+// applyDefinitions applies the Gateway API's definitions, of the suite's release.
 func (c *cluster) applyDefinitions() {
 	folder := filepath.Join(strings.TrimSpace(c.output("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api")),
-		"config", "crd", "standard")
+		"config", "crd", *channel)
 	files, err := filepath.Glob(filepath.Join(folder, "gateway.*.yaml"))
 	require.NoError(c.t, err)
 	require.NotEmpty(c.t, files)
@@ -152,6 +155,23 @@ func (c *cluster) awaitGone() {
 		})
 		require.NoError(c.t, err, "namespace %s is still being removed", name)
 	}
+}
+
+// awaitDeclaration waits for the control plane to say of the mesh that it does all of this, and no more.
+func (c *cluster) awaitDeclaration(wanted []features.FeatureName) {
+	var mesh meshv1alpha1.XMesh
+	var found []features.FeatureName
+	err := wait.PollUntilContextTimeout(c.t.Context(), time.Second, applyLimit, true, func(ctx context.Context) (bool, error) {
+		if err := c.Get(ctx, client.ObjectKey{Name: meshName}, &mesh); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		found = nil
+		for _, feature := range mesh.Status.SupportedFeatures {
+			found = append(found, features.FeatureName(feature.Name))
+		}
+		return slices.Equal(found, wanted), nil
+	})
+	require.NoError(c.t, err, "XMesh %s has %v, not %v", meshName, found, wanted)
 }
 
 // removeNamespaces removes what the suite and the check of statuses have left.

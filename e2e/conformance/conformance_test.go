@@ -23,14 +23,29 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The suite has a flag for nearly everything; this is for what it writes.
-var out = flag.String("out", "", "folder for the report and the list of cases; none are written by default")
+// The suite has a flag for nearly everything; these are beside them.
+var (
+	out     = flag.String("out", "", "folder for the report and the list of cases; none are written by default")
+	channel = flag.String("channel", standard, "channel of the Gateway API; with experimental the mesh is asked what it can do")
+)
+
+const (
+	standard     = "standard"
+	experimental = "experimental"
+	// meshName is the XMesh that the control plane makes.
+	meshName = "leno"
+)
 
 func TestMesh(t *testing.T) {
 	cluster, options := newCluster(t)
 	cluster.applyDefinitions()
 	cluster.install()
 	cluster.awaitGone()
+	if *channel == experimental {
+		cluster.awaitDeclaration(options.SupportedFeatures)
+		// The suite asks the mesh when it is told nothing.
+		options.SupportedFeatures, options.MeshName, options.GatewayClassName = nil, meshName, ""
+	}
 	report := filepath.Join(t.TempDir(), "report.yaml")
 	options.ReportOutputPath = report
 
@@ -76,7 +91,7 @@ func optionsOf(t *testing.T) suite.ConformanceOptions {
 
 // reportName is what the Gateway API's repository calls such a file.
 func reportName(t *testing.T) string {
-	return fmt.Sprintf("standard-%s-default-report.yaml", version(t))
+	return fmt.Sprintf("%s-%s-default-report.yaml", *channel, version(t))
 }
 
 // results are the cases for meshes and what became of each.

@@ -8,6 +8,7 @@
 //!  routes       <- routes      their status, by that replica
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
+//!  XMesh        <- declaration what the mesh says of itself, by it
 //! ```
 //!
 //! The replicas share nothing but the API server, and what one of them does twice or too late is
@@ -18,9 +19,10 @@
 //! (`leno-sources`) or how proxies are served (`leno-serve`).
 //!
 //! Read first: [`authority`], [`Reviews`], [`Elector`], [`RouteStatuses`], [`Roots`],
-//! [`Webhooks`].
+//! [`Webhooks`], [`Declaration`].
 
 mod authority;
+mod declaration;
 mod lease;
 mod reviews;
 mod roots;
@@ -28,6 +30,7 @@ mod routes;
 mod webhooks;
 
 pub use authority::{AuthorityError, Keeper, SECRET, authority};
+pub use declaration::{Declaration, FEATURES, MESH};
 pub use lease::{Elector, LEASE};
 pub use reviews::{AUDIENCE, Reviews};
 pub use roots::{CONFIG_MAP, Roots};

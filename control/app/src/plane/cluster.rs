@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::Context;
-use leno_cluster::{Elector, Reviews, Roots, RouteStatuses, Webhooks, authority};
+use leno_cluster::{Declaration, Elector, Reviews, Roots, RouteStatuses, Webhooks, authority};
 use leno_identity::Authority;
 use leno_serve::{Credentials, State};
 use leno_sources::{KubernetesSource, UPDATES, connect};
@@ -42,6 +42,7 @@ pub(super) async fn open(
     let authority = Arc::new(authority);
     let roots = Arc::new(Roots::new(client.clone(), authority.roots_pem()));
     let hooks = Arc::new(Webhooks::new(client.clone(), authority.roots_pem()));
+    let declaration = Arc::new(Declaration::new(client.clone(), &cluster.namespace));
     let elector = Elector::new(client, &cluster.namespace, (&name, &run));
     let leads = elector.leads();
     let heard = Arc::clone(&followed);
@@ -59,6 +60,10 @@ pub(super) async fn open(
     tokio::spawn({
         let (hooks, leads) = (Arc::clone(&hooks), leads.clone());
         async move { hooks.run(leads).await }
+    });
+    tokio::spawn({
+        let (declaration, leads) = (Arc::clone(&declaration), leads.clone());
+        async move { declaration.run(leads).await }
     });
     let known = Arc::new(Known::default());
     let webhook = Arc::new(Webhook::new((*cluster.proxies).clone(), Arc::clone(&known)));
@@ -81,6 +86,7 @@ pub(super) async fn open(
         }),
         Box::new(move |text| roots.render(text)),
         Box::new(move |text| hooks.render(text)),
+        Box::new(move |text| declaration.render(text)),
         Box::new(move |text| webhook.render(text)),
         Box::new(move |text| render_lead(*leads.borrow(), text)),
     ];

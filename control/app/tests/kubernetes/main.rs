@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod admission;
+mod declaration;
 mod operate;
 mod outside;
 mod proxy;
