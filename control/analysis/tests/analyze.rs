@@ -82,7 +82,7 @@ fn what_is_outside_is_called_in_clear_or_by_authorities_that_are_there() {
     assert_eq!(shown(&external("port: 443", "")), [""; 0]);
     let said = shown(&external(port, GIVEN));
     let missing = "error[authorities-missing] spec.validation.caCertificateRefs: there is no ConfigMap \
-                   shop/ca, so that nothing is sent to shop/pay";
+                   shop/ca with ca.crt, so that nothing is sent to shop/pay";
     assert!(said.len() == 1 && said[0].starts_with(missing), "{said:?}");
     let empty = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, namespace: shop}\ndata: {x: y}\n---\n";
     let said = shown(&(external(port, GIVEN) + empty));
