@@ -169,7 +169,6 @@ impl Random {
     }
 }
 
-/// Weights over 100,000 picks: within four standard deviations of the binomial distribution.
 /// So many on one path that they are looked up by header, not tried one by one.
 #[test]
 fn many_rules_of_one_path_keep_their_order() {
@@ -210,6 +209,7 @@ fn many_rules_of_one_path_keep_their_order() {
     }
 }
 
+/// Weights over 100,000 picks: within four standard deviations of the binomial distribution.
 #[test]
 fn weights_are_kept() {
     const PICKS: u32 = 100_000;
