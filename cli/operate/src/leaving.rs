@@ -25,6 +25,8 @@ use crate::removal::CONTROLLER;
 const LIMIT: Duration = Duration::from_secs(30);
 /// Between two rounds: each lists all pods.
 const LOOK: Duration = Duration::from_secs(1);
+/// Longest wait for the answer of one proxy.
+const ANSWER: Duration = Duration::from_secs(3);
 /// Proxies asked at a time, so that the API server has other things to do as well.
 const AT_ONCE: usize = 32;
 
@@ -42,17 +44,32 @@ impl<'a> Leaving<'a> {
         Self { client, namespace, untold: BTreeSet::new() }
     }
 
-    /// Whether there is a control plane that can tell them.
+    /// Whether there is a control plane that can tell them. One that is there and not ready, as while it is
+    /// replaced, is waited for.
     pub(crate) async fn can(&self) -> Result<bool, Error> {
         let all: Api<Deployment> = Api::namespaced(self.client.clone(), self.namespace);
-        let found = all.get_opt(CONTROLLER).await.map_err(Error::api("get the control plane"))?;
-        let status = found.and_then(|found| found.status);
-        Ok(status.is_some_and(|status| status.ready_replicas.unwrap_or_default() > 0))
+        let begin = Instant::now();
+        loop {
+            let found = all.get_opt(CONTROLLER).await;
+            let found = found.map_err(Error::api("get the control plane"))?;
+            let Some(found) = found else { return Ok(false) };
+            if found.status.is_some_and(|status| status.ready_replicas.unwrap_or_default() > 0) {
+                return Ok(true);
+            }
+            let wanted = found.spec.and_then(|spec| spec.replicas);
+            if wanted == Some(0) || begin.elapsed() > LIMIT {
+                return Ok(false);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
-    /// Has all pods take a step; those that do not in time, each said once.
+    /// Has all pods take a step; those that do not in time, each said once. A removal that was interrupted
+    /// goes on where it was: a step back would have some speak mTLS again to others without a capture.
     pub(crate) async fn take(&mut self, step: Removal) -> Result<Vec<String>, Error> {
-        self.say(Some(step)).await?;
+        if self.said().await? < step {
+            self.say(Some(step)).await?;
+        }
         let begin = Instant::now();
         let mut taken = BTreeSet::new();
         loop {
@@ -67,7 +84,8 @@ impl<'a> Leaving<'a> {
                 .collect();
             let names: Vec<String> = asked.iter().map(full_name).collect();
             let answers = stream::iter(asked).map(|pod| self.has_taken(pod, step));
-            let answers: Vec<bool> = answers.buffered(AT_ONCE).collect().await;
+            let answers: Vec<Result<bool, Error>> = answers.buffered(AT_ONCE).collect().await;
+            let answers = answers.into_iter().collect::<Result<Vec<bool>, Error>>()?;
             let (done, left): (Vec<_>, Vec<_>) =
                 names.into_iter().zip(answers).partition(|(_, has_taken)| *has_taken);
             taken.extend(done.into_iter().map(|(name, _)| name));
@@ -97,6 +115,16 @@ impl<'a> Leaving<'a> {
         Ok(left)
     }
 
+    /// The step that was said last.
+    pub(crate) async fn said(&self) -> Result<Removal, Error> {
+        let all: Api<Namespace> = Api::all(self.client.clone());
+        let what = format!("get Namespace {}", self.namespace);
+        let found = all.get_opt(self.namespace).await.map_err(Error::api(what))?;
+        let said =
+            found.and_then(|found| found.annotations().get(REMOVAL_ANNOTATION)?.parse().ok());
+        Ok(said.unwrap_or_default())
+    }
+
     async fn say(&self, step: Option<Removal>) -> Result<(), Error> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let text = step.map(Removal::as_str);
@@ -119,14 +147,20 @@ impl<'a> Leaving<'a> {
     }
 
     /// Whether the pod's proxy says so. One that does not answer has not, unless its pod ends: that is
-    /// then in no list any more.
-    async fn has_taken(&self, pod: Pod, step: Removal) -> bool {
+    /// then in no list any more. That it may not be asked is an error: nobody would be told apart then.
+    async fn has_taken(&self, pod: Pod, step: Removal) -> Result<bool, Error> {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let port = ports::ADMIN;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/config");
-        let Ok(request) = http::Request::get(path).body(Vec::new()) else { return false };
-        let Ok(text) = self.client.request_text(request).await else { return false };
-        taken(&text).is_some_and(|taken| taken >= step)
+        let Ok(request) = http::Request::get(path).body(Vec::new()) else { return Ok(false) };
+        match tokio::time::timeout(ANSWER, self.client.request_text(request)).await {
+            Ok(Ok(text)) => Ok(taken(&text).is_some_and(|taken| taken >= step)),
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+                let what = format!("get pods/proxy of {namespace}/{name}");
+                Err(Error::Api(what, kube::Error::Api(status)))
+            }
+            Ok(Err(_)) | Err(_) => Ok(false),
+        }
     }
 }
 

@@ -40,6 +40,9 @@ pub enum Removed {
     Node(String),
     /// A node did not say that it is clean, and why.
     NodeLeft(String, String),
+    /// There is no control plane that could tell the pods that the mesh goes: requests between them may fail
+    /// until they are restarted.
+    Unannounced,
     /// A pod has not been told that the mesh goes: requests that it sends or gets meanwhile may fail.
     Untold(String),
     /// Pods that still have a proxy, which goes with them, by their namespaces.
@@ -89,6 +92,9 @@ impl Removal {
         let mut leaving = Leaving::new(&self.client, &self.namespace);
         let can_leave = leaving.can().await?;
         let before: &[Step] = if can_leave { &[Step::Permissive, Step::Plaintext] } else { &[] };
+        if !can_leave && leaving.said().await? < Step::Released {
+            say(Removed::Unannounced);
+        }
         for step in before {
             leaving.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
@@ -156,6 +162,11 @@ impl Removal {
         let wanted = spec.node_selector.clone().unwrap_or_default();
         let nodes: Vec<Node> =
             nodes.items.into_iter().filter(|node| is_in(node, &wanted)).collect();
+        // Those of a removal that was interrupted may have ended before a new installation began.
+        let earlier = format!("{}={}", CLEANUP.0, CLEANUP.1);
+        self.forget(&earlier).await?;
+        let earlier = ListParams::default().labels(&earlier);
+        self.none_left(&earlier, "a pod that cleaned earlier").await?;
         let mut begun = Vec::new();
         // All of them at once: what takes long is waited for together.
         for node in &nodes {
@@ -173,7 +184,8 @@ impl Removal {
                 Err(reason) => say(Removed::NodeLeft(name, chain(&reason))),
             }
         }
-        self.forget().await
+        self.forget(&format!("{}={}", CLEANUP.0, CLEANUP.1)).await?;
+        self.forget(AGENTS).await
     }
 
     /// Waits until a node's agent has ended, and starts what it does in the end.
@@ -197,8 +209,6 @@ impl Removal {
             .await
         {
             Ok(_) => Ok(()),
-            // Of a removal that was interrupted.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(Error::Api(format!("create Pod {name}"), error)),
         }
     }
@@ -217,15 +227,12 @@ impl Removal {
         }
     }
 
-    /// Removes the pods that cleaned, also those on nodes that do not answer.
-    async fn forget(&self) -> Result<(), Error> {
-        let pods = self.pods();
-        for label in [format!("{}={}", CLEANUP.0, CLEANUP.1), AGENTS.to_owned()] {
-            let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            let done =
-                pods.delete_collection(&at_once, &ListParams::default().labels(&label)).await;
-            done.map_err(Error::api("delete the pods that cleaned"))?;
-        }
+    /// Removes pods at once, also those on nodes that do not answer.
+    async fn forget(&self, label: &str) -> Result<(), Error> {
+        let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        let which = ListParams::default().labels(label);
+        let done = self.pods().delete_collection(&at_once, &which).await;
+        done.map_err(Error::api(format!("delete the pods of {label}")))?;
         Ok(())
     }
 

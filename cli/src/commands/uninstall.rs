@@ -45,6 +45,12 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
         let done = removal.run(|step| match step {
             Removed::Object(what) => eprintln!("removed  {what}"),
             Removed::Node(name) => eprintln!("cleaned  node {name}"),
+            Removed::Unannounced => {
+                eprintln!(
+                    "untold   any pod: no control plane is ready; requests between pods may fail \
+                     until they are restarted"
+                );
+            }
             Removed::Untold(pod) => {
                 eprintln!(
                     "untold   pod {pod}: requests to or from it may fail until it is restarted"
