@@ -22,7 +22,7 @@ pub struct Reply {
 /// Asks for a page. The answer is to be waited for no longer than [`ANSWER_BOUND`].
 ///
 /// # Errors
-/// Where the connection fails, or the answer is not HTTP.
+/// Where the connection fails or ends before the answer does, or the answer is not HTTP or too large.
 pub async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     method: &str,
@@ -34,21 +34,28 @@ pub async fn ask(
     let mut answer = Vec::new();
     let mut rest = stream.take(MAX_ANSWER);
     // A relay on the way may not tell that the other end has closed.
-    while !is_whole(&answer) && rest.read_buf(&mut answer).await? > 0 {}
+    while missing(&answer) != Some(0) && rest.read_buf(&mut answer).await? > 0 {}
+    if rest.limit() == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too large"));
+    }
+    // Figures of half a page would be taken for all of them.
+    if missing(&answer).is_some_and(|bytes| bytes > 0) {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended early"));
+    }
     parse(&answer)
 }
 
-/// Whether an answer has as many bytes as its head says.
-fn is_whole(answer: &[u8]) -> bool {
+/// How many bytes of an answer are still to come; none where its head does not say so, or is not whole.
+fn missing(answer: &[u8]) -> Option<usize> {
     const END: &[u8] = b"\r\n\r\n";
-    let Some(head) = answer.windows(END.len()).position(|bytes| bytes == END) else { return false };
+    let head = answer.windows(END.len()).position(|bytes| bytes == END)?;
     let text = String::from_utf8_lossy(&answer[..head]);
     let length = text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         let is_length = name.eq_ignore_ascii_case("content-length");
         is_length.then(|| value.trim().parse::<usize>().ok()).flatten()
-    });
-    length.is_some_and(|length| answer.len() - head - END.len() >= length)
+    })?;
+    Some(length.saturating_sub(answer.len() - head - END.len()))
 }
 
 fn parse(answer: &[u8]) -> io::Result<Reply> {
@@ -79,7 +86,15 @@ mod tests {
         theirs.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nready\n").await.unwrap();
         let reply = ask(ours, "GET", "/ready").await.unwrap();
         assert_eq!((reply.status, &*reply.body), (200, "ready\n"));
-        assert!(!is_whole(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nread"));
-        assert!(!is_whole(b"HTTP/1.0 200 OK\r\n\r\nall of it"), "its end says so");
+        assert_eq!(missing(b"HTTP/1.0 200 OK\r\n\r\nall of it"), None, "its end says so");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_cut_off_is_none() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        theirs.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nrea").await.unwrap();
+        drop(theirs);
+        let error = ask(ours, "GET", "/ready").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 }

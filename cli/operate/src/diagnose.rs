@@ -8,7 +8,7 @@ use leno_types::{Owner, nearest};
 use serde::Serialize;
 
 use crate::Error;
-use crate::pods::{all, name, phase};
+use crate::pods::{all, is_ready, name, phase};
 use crate::reach::{PodName, Reach};
 
 /// How a pod asks to be captured.
@@ -82,7 +82,8 @@ async fn find(client: &Client, namespace: &str, wanted: &str) -> Result<Pod, Err
     }
     let mut pods = all(client, Some(namespace)).await?;
     // Whoever can answer first.
-    pods.sort_by_key(|pod| (!is_meshed(pod), phase(pod) != "Running"));
+    let ends = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+    pods.sort_by_key(|pod| (!is_meshed(pod), phase(pod) != "Running", ends(pod), !is_ready(pod)));
     let made_by = |pod: &Pod| {
         let Owner { name, .. } = owner(pod);
         let whole = owner(pod).to_string();

@@ -65,8 +65,12 @@ pub(crate) fn name(pod: &Pod) -> PodName {
     }
 }
 
-fn of(pod: &Pod) -> Running {
+/// Whether it takes traffic.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
-    Running { name: name(pod), owner: owner(pod), meshed: is_meshed(pod), ready }
+    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
+}
+
+fn of(pod: &Pod) -> Running {
+    Running { name: name(pod), owner: owner(pod), meshed: is_meshed(pod), ready: is_ready(pod) }
 }

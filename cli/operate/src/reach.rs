@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::Portforwarder;
 use kube::{Api, Client};
 use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
 use leno_types::ports;
@@ -23,6 +24,16 @@ const BOUND: Duration = ANSWER_BOUND.saturating_mul(2);
 #[derive(Clone)]
 pub struct Reach {
     client: Client,
+}
+
+/// A way that ends with whoever uses it: by itself it would wait for the other end, for minutes where
+/// that is silent.
+struct Way(Portforwarder);
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Which pod.
@@ -59,9 +70,9 @@ impl Reach {
         let asked = async {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
             let way = pods.portforward(name, &[port]).await;
-            let mut way = way.map_err(Error::api(what.clone()))?;
-            let stream = way.take_stream(port).expect("a port that was asked for has a stream");
-            let refused = way.take_error(port);
+            let mut way = Way(way.map_err(Error::api(what.clone()))?);
+            let stream = way.0.take_stream(port).expect("a port that was asked for has a stream");
+            let refused = way.0.take_error(port);
             match ask(stream, "GET", path).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::Wanted;
 use super::archive::Archive;
 use crate::Error;
-use crate::pods::{all, name, phase};
+use crate::pods::{all, is_ready, name, phase};
 use crate::reach::{PodName, Reach};
 
 /// Logs read at once.
@@ -76,20 +76,18 @@ impl Place {
         }
         // A system that may not be seen is found out by whatever is asked of it next.
         let parts = all(client, Some(&wanted.system)).await.unwrap_or_default();
+        // The namespace may have others' pods, too.
+        let parts: Vec<Pod> = parts.into_iter().filter(|pod| part_of(pod).is_some()).collect();
         let mut proxies: Vec<Pod> = pods.into_iter().filter(is_meshed).collect();
+        // Those that do not work come first, and those that have done their work last.
         let mut namespaces: BTreeSet<String> = wanted.namespaces.iter().cloned().collect();
         namespaces.extend(proxies.iter().map(|pod| name(pod).namespace));
         namespaces.remove(&wanted.system);
-        proxies.sort_by_key(is_ready);
+        proxies.sort_by_key(|pod| (matches!(phase(pod), "Succeeded" | "Failed"), is_ready(pod)));
         let meshed = proxies.len();
         proxies.truncate(wanted.proxies);
         Ok(Self { system: wanted.system.clone(), namespaces, meshed, proxies, parts })
     }
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
 /// What was gathered so far.
@@ -171,6 +169,10 @@ impl Gathered {
             let read = api.list(&ListParams::default().limit(MAX_EVENTS)).await;
             let read = read.map_err(Error::api(format!("list events of {namespace}")));
             let Some(events) = self.or_missing(read) else { continue };
+            if events.metadata.continue_.is_some_and(|more| !more.is_empty()) {
+                self.missing
+                    .push(format!("events of {namespace}: there are more than {MAX_EVENTS}"));
+            }
             let line = |event: Event| {
                 let of = event.involved_object;
                 let time = event.last_timestamp.or(event.first_timestamp);
@@ -249,6 +251,11 @@ fn port_of(pod: &Pod) -> Option<u16> {
     if is_meshed(pod) {
         return Some(leno_types::ports::ADMIN);
     }
+    part_of(pod)
+}
+
+/// The port of the admin server of a pod of the control plane or of an agent; none of others.
+fn part_of(pod: &Pod) -> Option<u16> {
     let part = pod.metadata.labels.as_ref()?.get("app.kubernetes.io/name")?;
     ADMIN.into_iter().find(|(name, _)| name == part).map(|(_, port)| port)
 }

@@ -21,6 +21,11 @@ const NAMES: [&str; 9] = [
     "cookie",
 ];
 
+/// Endings of such names.
+const ENDINGS: [&str; 4] = ["secret", "token", "secretkey", "pass"];
+/// Fields that hold settings of somebody else's, by whatever names.
+const OPAQUE: [&str; 2] = ["volumeattributes", "options"];
+
 /// The object as it may leave the cluster.
 pub(crate) fn cleaned(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata") {
@@ -75,9 +80,14 @@ fn of_fields(fields: &mut Map<String, Value>) {
         let is_hook = plain == "exec" && value.get("command").is_some();
         let is_secret = value.is_string()
             && (NAMES.iter().any(|part| plain.contains(part))
-                || plain == "token"
-                || plain == "secret");
-        if of_another || is_hook || is_secret {
+                || ENDINGS.iter().any(|end| plain.ends_with(end)));
+        let is_opaque = value.is_object() && OPAQUE.contains(&&*plain);
+        // The end of somebody's own log, where `terminationMessagePolicy` asks for it.
+        let last_word = value.pointer_mut("/terminated/message");
+        if let Some(last_word) = last_word.filter(|_| is_container && !is_ours) {
+            *last_word = REMOVED.into();
+        }
+        if of_another || is_hook || is_secret || is_opaque {
             *value = REMOVED.into();
         } else {
             walk(value);
@@ -104,7 +114,12 @@ mod tests {
                 "lifecycle": {"preStop": {"exec": {"command": ["sh", "hunter2-g"]}}}},
                 {"name": "leno-proxy", "image": "r/leno-proxy:1", "args": ["--workers", "1"],
                     "env": [{"name": "LENO_PROBES", "value": "hunter2-h"}]}],
-                "volumes": [{"csi": {"volumeAttributes": {"dbPassword": "hunter2-i"}}}]}});
+                "volumes": [{"csi": {"volumeAttributes": {"dbPassword": "hunter2-i"}}},
+                    {"csi": {"volumeAttributes": {"anything": "hunter2-j"}}},
+                    {"flexVolume": {"options": {"k": "hunter2-k"}, "clientSecret": "hunter2-l"}}]},
+            "status": {"containerStatuses": [
+                {"name": "web", "image": "web:1", "lastState": {"terminated": {"exitCode": 1, "message": "hunter2-m"}}},
+                {"name": "leno-proxy", "image": "r/leno-proxy:1", "state": {"terminated": {"message": "cannot listen"}}}]}});
         let cleaned = cleaned(pod);
         let text = cleaned.to_string();
         assert!(!text.contains("hunter2") && !text.contains("managedFields"), "{text}");
@@ -113,6 +128,9 @@ mod tests {
         assert_eq!(containers[0]["env"][1]["valueFrom"]["secretKeyRef"]["name"], "web");
         assert_eq!(containers[1]["args"], json!(["--workers", "1"]));
         assert_eq!(cleaned["metadata"]["annotations"]["leno.dev/capture"], "ebpf");
+        let ended = |nth: usize| &cleaned["status"]["containerStatuses"][nth];
+        assert_eq!(ended(0)["lastState"]["terminated"]["exitCode"], 1);
+        assert_eq!(ended(1)["state"]["terminated"]["message"], "cannot listen");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use regex::bytes::{Captures, Regex};
 /// What stands where something was.
 pub(crate) const REMOVED: &str = "(removed)";
 /// Names whose values are nobody else's.
-const NAMES: &str = r"(?:password|passwd|passphrase|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|authorization|cookie|credential|signature|session[-_]?id|jwt|bearer|auth[-_]?key|x-amz-[a-z-]+)s?";
+const NAMES: &str = r"(?:password|passwd|passphrase|pwd|pass|secret(?:[-_]?key)?|token|api[-_]?key|access[-_]?key|private[-_]?key|authorization|cookie|credential|signature|session[-_]?id|jwt|bearer|(?:auth|signing|encryption|account)[-_]?key|x-amz-[a-z-]+)s?(?:[-_](?:value|base))?";
 
 /// Expressions, each with what is kept of its matches by the names `before` and `after`.
 static EXPRESSIONS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     /// Secrets in the shapes that they have in logs and objects.
-    const PLANTED: [(&str, &str); 34] = [
+    const PLANTED: [(&str, &str); 39] = [
         ("password=hunter2-a", "hunter2-a"),
         ("DB_PASSWORD: hunter2-b", "hunter2-b"),
         (r#"{"dbPassword":"hunter2-c d"}"#, "hunter2-c d"),
@@ -109,6 +109,11 @@ mod tests {
         ("password: 'a\"hunter2-t'", "hunter2-t"),
         ("PASSWORD=a,b;hunter2-u)", "hunter2-u"),
         (r#"["--password","hunter2-v"]"#, "hunter2-v"),
+        ("SECRET_KEY=hunter2-x", "hunter2-x"),
+        ("DB_PASS=hunter2-y", "hunter2-y"),
+        ("smtp_pass: hunter2-z", "hunter2-z"),
+        ("ENCRYPTION_KEY=hunter2-A", "hunter2-A"),
+        ("token_value=hunter2-B", "hunter2-B"),
         ("amqp://me:a/b@c-hunter2-w@queue:5672/", "hunter2-w"),
     ];
 

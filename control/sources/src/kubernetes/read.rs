@@ -131,7 +131,8 @@ where
     let mut read = Read::default();
     for api in versions {
         let mut asked = ListParams::default().limit(page);
-        for _ in 0..MAX_PAGES {
+        let mut pages = 0;
+        loop {
             let page = match api.list(&asked).await {
                 Ok(page) => page,
                 // The next version, then; or the cluster has no such kind.
@@ -151,6 +152,12 @@ where
             match more {
                 Some(token) => asked = asked.continue_token(&token),
                 None => return Ok(read),
+            }
+            pages += 1;
+            if pages == MAX_PAGES {
+                let objects = read.objects.len();
+                let why = format!("there are more than {objects} objects of the kind");
+                return Err(kube::Error::Service(why.into()));
             }
         }
     }
