@@ -168,8 +168,8 @@ async fn serve(
     };
     let addresses = outbound.iter().chain(&inbound).map(Listener::address).collect();
     let mut policy = plan.policy.clone();
-    policy.mark_changed();
     let planes = Rc::new(Planes::new(plan));
+    planes.follow(policy.borrow_and_update().as_deref());
     for listener in outbound {
         spawn_local(accept_outbound(listener, Rc::clone(&planes)));
     }
@@ -186,12 +186,7 @@ async fn serve(
                 None => return,
             },
             // It ends with the process.
-            Ok(()) = policy.changed() => {
-                if let Some(policy) = &*policy.borrow_and_update() {
-                    planes.outbound.set_place(&policy.place);
-                    planes.activity.close(policy.closes());
-                }
-            }
+            Ok(()) = policy.changed() => planes.follow(policy.borrow_and_update().as_deref()),
             _ = sweep.tick() => planes.sweep(),
         }
     }
@@ -237,6 +232,14 @@ impl Planes {
         });
         let max_connections = plan.max_connections;
         Self { outbound, inbound, registry, activity, connections: Cell::new(0), max_connections }
+    }
+
+    /// Takes what the control plane says of the workload, once it has said anything.
+    fn follow(&self, policy: Option<&ServerPolicy>) {
+        if let Some(policy) = policy {
+            self.outbound.follow(policy);
+            self.activity.close(policy.closes());
+        }
     }
 
     fn answer(&self, command: Command) {

@@ -365,15 +365,19 @@ impl Backends {
     fn remote(&self, endpoint: &Endpoint, address: SocketAddr) -> Remote {
         // What a workload asks of itself goes to its application without a proxy in between.
         let own = self.shared.local.is_local(address.ip());
-        let mut labels = self.edge_labels(Some(endpoint));
+        let mut endpoint = endpoint.clone();
+        if self.shared.is_leaving.get() {
+            endpoint.identity = None;
+        }
+        let mut labels = self.edge_labels(Some(&endpoint));
         labels.mtls &= !own;
         Remote {
-            endpoint: endpoint.clone(),
             address,
             pool: ConnPool::default(),
             connections: Rc::clone(&self.connections),
             clients: Clients::new(Rc::clone(&self.shared.h2_limits)),
             outside: self.outside.borrow().clone().filter(|_| endpoint.identity.is_none()),
+            endpoint,
             http1_only: Cell::new(false),
             edge: OnceCell::new(),
             labels,

@@ -306,6 +306,9 @@ impl Destination {
 
 #[cfg(test)]
 mod tests {
+    use leno_types::mesh::ServerPolicy;
+    use leno_types::{Identity, InstanceName, Removal, TrustDomain};
+
     use super::*;
 
     #[test]
@@ -319,6 +322,36 @@ mod tests {
         for ip in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "100.63.0.1", "2001:db8::1", "11.0.0.1"]
         {
             assert!(!may_be_meshed(ip.parse().unwrap()), "{ip}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_speaks_plaintext_before_discovery_says_so() {
+        let address: SocketAddr = "192.0.2.7:80".parse().unwrap();
+        let domain = TrustDomain::new("cluster.local").unwrap();
+        let workload = Arc::new(Workload {
+            name: InstanceName::new("shop", "cart-0").unwrap(),
+            addresses: vec![address.ip()],
+            identity: Some(Identity::new(domain, "shop", "cart").unwrap()),
+            ports: Vec::new(),
+        });
+        let known = move |_: &_| Resolution::Workload(Arc::clone(&workload));
+        let outbound = crate::tests::outbound(Directory::fixed(known));
+        let destination = outbound.destinations.get(address);
+        let told = |removal| ServerPolicy { removal, ..crate::tests::policy() };
+        for (removal, is_expected) in [
+            (Removal::Permissive, true),
+            (Removal::Plaintext, false),
+            (Removal::Released, false),
+            (Removal::None, true),
+        ] {
+            outbound.follow(&told(removal));
+            let Route::Backends(backends) = destination.route().await else { panic!("no route") };
+            let pick = backends.pick(&[]).unwrap();
+            let remote = pick.endpoint();
+            assert_eq!(remote.endpoint.identity.is_some(), is_expected, "{removal}");
+            let labels = remote.edge(&outbound.shared).labels();
+            assert_eq!(labels.mtls, is_expected, "what is counted: {removal}");
         }
     }
 

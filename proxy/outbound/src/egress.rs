@@ -124,8 +124,7 @@ mod tests {
     use leno_discovery::Directory;
     use leno_telemetry::Registry;
     use leno_telemetry::access::{Format, Log};
-    use leno_types::mesh::{Place, Resolution};
-    use leno_types::{InstanceName, MtlsMode};
+    use leno_types::mesh::Resolution;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -140,11 +139,7 @@ mod tests {
     }
 
     fn denying() -> Directory {
-        let workload = InstanceName::new("shop", "web-0").unwrap();
-        let (mtls, egress) = (MtlsMode::Strict, Egress::Deny);
-        let (ports, limits, place) = (Vec::new(), [].into(), Place::default());
-        let (ending, removal) = (false, leno_types::Removal::None);
-        let policy = ServerPolicy { workload, mtls, ports, limits, egress, place, ending, removal };
+        let policy = ServerPolicy { egress: Egress::Deny, ..crate::tests::policy() };
         Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy)
     }
 
@@ -217,16 +212,7 @@ mod tests {
 
     #[test]
     fn dns_passes_and_a_change_holds_at_once() {
-        let workload = InstanceName::new("shop", "web-0").unwrap();
-        let policy = |egress| {
-            let (ports, place) = (Vec::new(), Place::default());
-            let (mtls, limits) = (MtlsMode::Strict, [].into());
-            let workload = workload.clone();
-            let (ending, removal) = (false, leno_types::Removal::None);
-            let policy =
-                ServerPolicy { workload, mtls, ports, limits, egress, place, ending, removal };
-            Some(Arc::new(policy))
-        };
+        let policy = |egress| Some(Arc::new(ServerPolicy { egress, ..crate::tests::policy() }));
         let (sender, receiver) = watch::channel(None);
         let egress = EgressPolicy::new(receiver);
         let allows = |address: &str| egress.allows(address.parse().unwrap());

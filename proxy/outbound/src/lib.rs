@@ -45,8 +45,8 @@ use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
-use leno_types::mesh::{Place, Resolution};
-use leno_types::{InstanceName, OrigDst, Protocol, canonical};
+use leno_types::mesh::{Place, Resolution, ServerPolicy};
+use leno_types::{InstanceName, OrigDst, Protocol, Removal, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -124,7 +124,9 @@ pub(crate) struct Shared {
     pub(crate) source: String,
     /// Where it is, as far as is known.
     pub(crate) place: RefCell<Place>,
-    /// How often that has changed.
+    /// The mesh is being removed, and everybody is called in plaintext, whoever discovery still expects.
+    pub(crate) is_leaving: Cell<bool>,
+    /// How often one of both has changed.
     pub(crate) moved: Cell<u64>,
 }
 
@@ -174,6 +176,7 @@ impl Outbound {
             mirrors: Cell::new(0),
             source,
             place: RefCell::default(),
+            is_leaving: Cell::new(false),
             moved: Cell::new(0),
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
@@ -184,10 +187,15 @@ impl Outbound {
         Self { destinations, fixed, shared }
     }
 
-    /// Where the workload is, for services that prefer near endpoints.
-    pub fn set_place(&self, place: &Place) {
-        if *self.shared.place.borrow() != *place {
-            self.shared.place.replace(place.clone());
+    /// Takes what the control plane says of the workload as a client: where it is, for services that prefer
+    /// near endpoints, and whether the mesh is removed so far that it calls everybody in plaintext. That holds
+    /// from here on, also for addresses of which discovery has not said so yet.
+    pub fn follow(&self, policy: &ServerPolicy) {
+        let is_leaving = policy.removal >= Removal::Plaintext;
+        let has_moved = *self.shared.place.borrow() != policy.place;
+        if has_moved || self.shared.is_leaving.get() != is_leaving {
+            self.shared.place.replace(policy.place.clone());
+            self.shared.is_leaving.set(is_leaving);
             self.shared.moved.set(self.shared.moved.get() + 1);
         }
     }
@@ -269,8 +277,23 @@ impl Outbound {
 #[cfg(test)]
 pub(crate) mod tests {
     use leno_tls::Keyring;
+    use leno_types::{Egress, MtlsMode};
 
     use super::*;
+
+    /// What a workload is told that is told nothing in particular.
+    pub(crate) fn policy() -> ServerPolicy {
+        ServerPolicy {
+            workload: InstanceName::new("shop", "web-0").unwrap(),
+            mtls: MtlsMode::Strict,
+            ports: Vec::new(),
+            limits: [].into(),
+            egress: Egress::Allow,
+            place: Place::default(),
+            ending: false,
+            removal: Removal::None,
+        }
+    }
 
     /// An outbound side that nobody connects to.
     pub(crate) fn outbound(directory: Directory) -> Outbound {
