@@ -43,6 +43,12 @@ impl Removal {
             Self::Released => "released",
         }
     }
+
+    /// Its place in their order, for metrics: 0 for none, 3 for the last step.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
 }
 
 impl fmt::Display for Removal {
@@ -70,6 +76,7 @@ mod tests {
             assert_eq!(removal.to_string().parse(), Ok(removal));
         }
         assert!(Removal::ALL.is_sorted());
+        assert_eq!(Removal::ALL.map(Removal::number), [0, 1, 2, 3]);
         assert!("half".parse::<Removal>().is_err());
     }
 }

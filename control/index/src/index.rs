@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
 use leno_types::routes::{InvalidTarget, RouteKind};
 use leno_types::traffic::RateLimit;
-use leno_types::{Egress, Identity, InstanceName, MtlsMode, ServiceName, TrustDomain};
+use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 
 use crate::build;
 use crate::change::{Change, Changed};
@@ -138,6 +138,12 @@ impl Index {
         let first = InstanceName { namespace: namespace.into(), name: "".into() };
         let workloads = self.tables.workloads.range(first.clone()..);
         workloads.take_while(move |(name, _)| name.namespace == first.namespace).map(|(_, w)| w)
+    }
+
+    /// How far the removal of the mesh has gone.
+    #[must_use]
+    pub fn removal(&self) -> Removal {
+        self.facts.removal()
     }
 
     /// The IP addresses that lead to `address`: its own, less those that another one claims first.

@@ -77,6 +77,7 @@ pub(crate) struct Metrics {
     pub(crate) leased_tokens: Number,
     pub(crate) index_version: Number,
     pub(crate) cached_resources: Number,
+    pub(crate) removal: Number,
 }
 
 impl Metrics {
@@ -91,7 +92,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 21] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 22] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed for the bound on their number.", &self.connections_refused),
@@ -114,6 +115,7 @@ impl Metrics {
             ("leased_tokens_total", "counter", "Tokens of shared rate limits that were leased.", &self.leased_tokens),
             ("index_version", "gauge", "Changes applied to the index since the start.", &self.index_version),
             ("cached_resources", "gauge", "Resources kept encoded.", &self.cached_resources),
+            ("removal", "gauge", "How far the removal of the mesh has gone: 0 not begun, 1 plaintext is taken, 2 it is spoken, 3 connections are closed.", &self.removal),
         ]
     }
 }

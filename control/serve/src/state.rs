@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use aws_lc_rs::digest::{SHA256, digest};
 use leno_index::{Change, Changed, Index};
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
-use leno_types::{Identity, InstanceName};
+use leno_types::{Identity, InstanceName, Removal};
 use leno_wire::{MAX_PREFETCH, encode, names, proto};
 use tokio::sync::watch;
 
@@ -91,7 +91,9 @@ impl State {
     /// Applies changes as one: no stream sees a part of them.
     pub fn apply(&self, changes: Vec<Change>) {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let before = tables.index.removal();
         let changed = tables.index.apply_all(changes);
+        self.tell_of_removal(before, tables.index.removal());
         if changed.is_empty() {
             return;
         }
@@ -106,6 +108,19 @@ impl State {
         drop(tables);
         self.metrics.index_version.set(version);
         self.version.send_replace(version);
+    }
+
+    fn tell_of_removal(&self, before: Removal, now: Removal) {
+        if before == now {
+            return;
+        }
+        self.metrics.removal.set(now.number().into());
+        match now {
+            Removal::None => tracing::info!(%before, "the mesh stays: its removal was taken back"),
+            step => {
+                tracing::warn!(%step, "the mesh is being removed: leno uninstall has begun a step")
+            }
+        }
     }
 
     /// Appends what is counted, as Prometheus text (`leno_control_*`).

@@ -72,6 +72,8 @@ async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
             async move { admin::answer(&request, ends, &state).await }
         }));
     }
+    let told = Rc::clone(&state);
+    tokio::task::spawn_local(async move { told.tell_of_removal().await });
     tokio::select! {
         started = start(&setup, &state) => started?,
         () = signals.first() => return Ok(()),

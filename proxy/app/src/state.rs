@@ -8,8 +8,8 @@ use leno_discovery::{Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::{Kind, Measured, Snapshot, render};
-use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
+use leno_types::{InstanceName, Removal};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
@@ -102,6 +102,12 @@ impl State {
             ),
             gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
             gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
+            gauge(
+                "leno_removal",
+                "How far the removal of the mesh has gone: 0 not begun, \
+                 1 plaintext is taken, 2 it is spoken, 3 connections are closed.",
+                self.removal().number().into(),
+            ),
         ]);
         if let Some(budget) = self.budget() {
             measured.push(gauge(
@@ -118,6 +124,31 @@ impl State {
             ));
         }
         measured
+    }
+
+    /// How far the removal of the mesh has gone, as the control plane says.
+    fn removal(&self) -> Removal {
+        self.policy.borrow().as_ref().map(|policy| policy.removal).unwrap_or_default()
+    }
+
+    /// Says in the log that the mesh is being removed, and how far, until the process ends.
+    pub(crate) async fn tell_of_removal(&self) {
+        let (mut policy, mut before) = (self.policy.clone(), Removal::None);
+        loop {
+            policy.mark_unchanged();
+            let now = self.removal();
+            match now {
+                same if same == before => {}
+                Removal::None => {
+                    tracing::warn!(%before, "the mesh stays: its removal was taken back")
+                }
+                step => tracing::warn!(%step, "the mesh is being removed"),
+            }
+            before = now;
+            if policy.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// All workers share one.
