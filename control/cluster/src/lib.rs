@@ -9,6 +9,7 @@
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- declaration what the mesh says of itself, by it
+//!  a removal    <- stays       taken back where the mesh was installed anew, by it
 //! ```
 //!
 //! The replicas share nothing but the API server, and what one of them does twice or too late is
@@ -19,7 +20,7 @@
 //! (`leno-sources`) or how proxies are served (`leno-serve`).
 //!
 //! Read first: [`authority`], [`Reviews`], [`Elector`], [`RouteStatuses`], [`Roots`],
-//! [`Webhooks`], [`Declaration`].
+//! [`Webhooks`], [`Declaration`], [`Stays`].
 
 mod authority;
 mod declaration;
@@ -27,6 +28,7 @@ mod lease;
 mod reviews;
 mod roots;
 mod routes;
+mod stays;
 mod webhooks;
 
 pub use authority::{AuthorityError, Keeper, SECRET, authority};
@@ -35,4 +37,5 @@ pub use lease::{Elector, LEASE};
 pub use reviews::{AUDIENCE, Reviews};
 pub use roots::{CONFIG_MAP, Roots};
 pub use routes::RouteStatuses;
+pub use stays::Stays;
 pub use webhooks::{INJECTOR, VALIDATOR, Webhooks};

@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::Context;
-use leno_cluster::{Declaration, Elector, Reviews, Roots, RouteStatuses, Webhooks, authority};
+use leno_cluster::{
+    Declaration, Elector, Reviews, Roots, RouteStatuses, Stays, Webhooks, authority,
+};
 use leno_identity::Authority;
 use leno_serve::{Credentials, State};
 use leno_sources::{KubernetesSource, UPDATES, connect};
@@ -43,6 +45,7 @@ pub(super) async fn open(
     let roots = Arc::new(Roots::new(client.clone(), authority.roots_pem()));
     let hooks = Arc::new(Webhooks::new(client.clone(), authority.roots_pem()));
     let declaration = Arc::new(Declaration::new(client.clone(), &cluster.namespace));
+    let stays = Stays::new(client.clone(), &cluster.namespace);
     let elector = Elector::new(client, &cluster.namespace, (&name, &run));
     let leads = elector.leads();
     let heard = Arc::clone(&followed);
@@ -64,6 +67,10 @@ pub(super) async fn open(
     tokio::spawn({
         let (declaration, leads) = (Arc::clone(&declaration), leads.clone());
         async move { declaration.run(leads).await }
+    });
+    tokio::spawn({
+        let (state, leads) = (Arc::clone(state), leads.clone());
+        async move { stays.run(&state, leads).await }
     });
     let known = Arc::new(Known::default());
     let webhook = Arc::new(Webhook::new((*cluster.proxies).clone(), Arc::clone(&known)));
