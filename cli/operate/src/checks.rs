@@ -4,13 +4,14 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use serde::Serialize;
 
 use leno_resources::REMOVAL_ANNOTATION;
 
+use crate::leaving::notes;
 use crate::objects::is_absent;
 use crate::{Error, installed};
 
@@ -122,13 +123,12 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
 
 /// Whether a removal was begun and not finished: nothing is encrypted then.
 async fn removal(client: &Client, namespace: &str) -> Result<Option<Finding>, Error> {
-    let all: Api<Namespace> = Api::all(client.clone());
-    let found = all.get_opt(namespace).await.map_err(Error::api("get the namespace"))?;
-    let step = found.and_then(|found| found.metadata.annotations?.remove(REMOVAL_ANNOTATION));
+    // As it stands there: a step that this version does not know is one all the same.
+    let step = notes(client, namespace).await?.remove(REMOVAL_ANNOTATION);
     Ok(step.filter(|step| step != "none").map(|step| {
         let text = format!(
-            "was begun ({step}): finish it with leno uninstall, or keep the mesh with kubectl annotate \
-             namespace {namespace} {REMOVAL_ANNOTATION}-"
+            "was begun ({step}): finish it with leno uninstall, or keep the mesh with leno upgrade | kubectl \
+             apply --server-side -f -"
         );
         Finding::new("removal", Level::Bad, text)
     }))

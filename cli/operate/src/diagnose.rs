@@ -63,7 +63,7 @@ pub async fn diagnose(
     let pod = find(client, namespace, wanted).await?;
     let at = name(&pod);
     if !is_meshed(&pod) {
-        return Err(Error::NoProxy(format!("{}/{}", at.namespace, at.name)));
+        return Err(Error::NoProxy(at.to_string()));
     }
     let reach = Reach::new(client.clone());
     let (ready, config) = tokio::join!(reach.get(&at, "/ready"), reach.get(&at, "/config"));

@@ -77,7 +77,8 @@ impl Error {
     }
 
     /// The error with its causes, in one line.
-    pub(crate) fn said(&self) -> String {
+    #[must_use]
+    pub fn said(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {

@@ -1,23 +1,26 @@
 //! Pods that have a proxy leave the mesh while they serve: step by step, each when all have taken the last.
 //!
 //! The control plane reads the step from an annotation of its own namespace and tells the proxies, who say
-//! in `/config` which one they have taken. They are asked by way of the API server.
+//! in `/config` which one they have taken. They are asked as by all commands, by a port-forward.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Container, Namespace, Pod};
-use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, Client, ResourceExt as _};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use leno_resources::REMOVAL_ANNOTATION;
-use leno_sources::PROXY_CONTAINER;
-use leno_types::{Removal, ports};
+use leno_sources::is_meshed;
+use leno_types::Removal;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::Error;
 use crate::objects::is_absent;
+use crate::pods::{all, name, phase};
+use crate::reach::{PodName, Reach};
 use crate::removal::CONTROLLER;
 
 /// Longest wait for all proxies to take a step: the control plane tells them within a second, and one that
@@ -35,13 +38,14 @@ pub(crate) struct Leaving<'a> {
     client: &'a Client,
     /// Of the control plane.
     namespace: &'a str,
-    /// Those that have not taken a step in time, by `namespace/name`: they are not waited for again.
-    untold: BTreeSet<String>,
+    reach: Reach,
+    /// Those that have not taken a step in time: they are not waited for again.
+    untold: BTreeSet<PodName>,
 }
 
 impl<'a> Leaving<'a> {
     pub(crate) fn new(client: &'a Client, namespace: &'a str) -> Self {
-        Self { client, namespace, untold: BTreeSet::new() }
+        Self { client, namespace, reach: Reach::new(client.clone()), untold: BTreeSet::new() }
     }
 
     /// Whether there is a control plane that can tell them. One that is there and not ready, as while it is
@@ -66,30 +70,20 @@ impl<'a> Leaving<'a> {
 
     /// Has all pods take a step; those that do not in time, each said once. A removal that was interrupted
     /// goes on where it was: a step back would have some speak mTLS again to others without a capture.
-    pub(crate) async fn take(&mut self, step: Removal) -> Result<Vec<String>, Error> {
+    pub(crate) async fn take(&mut self, step: Removal) -> Result<Vec<PodName>, Error> {
         if self.said().await? < step {
             self.say(Some(step)).await?;
         }
         let begin = Instant::now();
         let mut taken = BTreeSet::new();
         loop {
-            let asked: Vec<Pod> = self
-                .pods()
-                .await?
-                .into_iter()
-                .filter(|pod| {
-                    let name = full_name(pod);
-                    !taken.contains(&name) && !self.untold.contains(&name)
-                })
-                .collect();
-            let names: Vec<String> = asked.iter().map(full_name).collect();
-            let answers = stream::iter(asked).map(|pod| self.has_taken(pod, step));
+            let mut left = self.pods().await?;
+            left.retain(|pod| !taken.contains(pod) && !self.untold.contains(pod));
+            let answers = stream::iter(&left).map(|pod| self.has_taken(pod, step));
             let answers: Vec<Result<bool, Error>> = answers.buffered(AT_ONCE).collect().await;
-            let answers = answers.into_iter().collect::<Result<Vec<bool>, Error>>()?;
-            let (done, left): (Vec<_>, Vec<_>) =
-                names.into_iter().zip(answers).partition(|(_, has_taken)| *has_taken);
-            taken.extend(done.into_iter().map(|(name, _)| name));
-            let left: Vec<String> = left.into_iter().map(|(name, _)| name).collect();
+            let mut answers =
+                answers.into_iter().collect::<Result<Vec<bool>, Error>>()?.into_iter();
+            taken.extend(left.extract_if(.., |_| answers.next() == Some(true)));
             if left.is_empty() {
                 return Ok(left);
             }
@@ -110,19 +104,14 @@ impl<'a> Leaving<'a> {
     pub(crate) async fn left(&self) -> Result<BTreeMap<String, usize>, Error> {
         let mut left = BTreeMap::new();
         for pod in self.pods().await? {
-            *left.entry(pod.namespace().unwrap_or_default()).or_default() += 1;
+            *left.entry(pod.namespace).or_default() += 1;
         }
         Ok(left)
     }
 
     /// The step that was said last.
     pub(crate) async fn said(&self) -> Result<Removal, Error> {
-        let all: Api<Namespace> = Api::all(self.client.clone());
-        let what = format!("get Namespace {}", self.namespace);
-        let found = all.get_opt(self.namespace).await.map_err(Error::api(what))?;
-        let said =
-            found.and_then(|found| found.annotations().get(REMOVAL_ANNOTATION)?.parse().ok());
-        Ok(said.unwrap_or_default())
+        Ok(leno_resources::removal(&notes(self.client, self.namespace).await?))
     }
 
     async fn say(&self, step: Option<Removal>) -> Result<(), Error> {
@@ -132,36 +121,38 @@ impl<'a> Leaving<'a> {
         let said = all.patch(self.namespace, &PatchParams::default(), &Patch::Merge(&patch)).await;
         match said {
             Err(error) if !is_absent(&error) => {
-                Err(Error::Api(format!("annotate Namespace {}", self.namespace), error))
+                Err(Error::api(format!("annotate Namespace {}", self.namespace))(error))
             }
             _ => Ok(()),
         }
     }
 
     /// The running pods that have a proxy and a network of their own.
-    async fn pods(&self) -> Result<Vec<Pod>, Error> {
-        let all: Api<Pod> = Api::all(self.client.clone());
-        let running = ListParams::default().fields("status.phase=Running");
-        let pods = all.list(&running).await.map_err(Error::api("list pods"))?;
-        Ok(pods.items.into_iter().filter(is_meshed).collect())
+    async fn pods(&self) -> Result<Vec<PodName>, Error> {
+        let pods = all(self.client, None).await?;
+        Ok(pods.iter().filter(|pod| phase(pod) == "Running" && leaves(pod)).map(name).collect())
     }
 
     /// Whether the pod's proxy says so. One that does not answer has not, unless its pod ends: that is
     /// then in no list any more. That it may not be asked is an error: nobody would be told apart then.
-    async fn has_taken(&self, pod: Pod, step: Removal) -> Result<bool, Error> {
-        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        let port = ports::ADMIN;
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/config");
-        let Ok(request) = http::Request::get(path).body(Vec::new()) else { return Ok(false) };
-        match tokio::time::timeout(ANSWER, self.client.request_text(request)).await {
-            Ok(Ok(text)) => Ok(taken(&text).is_some_and(|taken| taken >= step)),
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
-                let what = format!("get pods/proxy of {namespace}/{name}");
-                Err(Error::Api(what, kube::Error::Api(status)))
-            }
+    async fn has_taken(&self, pod: &PodName, step: Removal) -> Result<bool, Error> {
+        match timeout(ANSWER, self.reach.get(pod, "/config")).await {
+            Ok(Ok(reply)) => Ok(taken(&reply.body).is_some_and(|taken| taken >= step)),
+            Ok(Err(error @ (Error::Forbidden { .. } | Error::Unknown(_)))) => Err(error),
             Ok(Err(_)) | Err(_) => Ok(false),
         }
     }
+}
+
+/// The annotations of a namespace; none where there is no such namespace.
+pub(crate) async fn notes(
+    client: &Client,
+    namespace: &str,
+) -> Result<BTreeMap<String, String>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let found = all.get_opt(namespace).await;
+    let found = found.map_err(Error::api(format!("get Namespace {namespace}")))?;
+    Ok(found.and_then(|found| found.metadata.annotations).unwrap_or_default())
 }
 
 /// The step that a proxy's `/config` names; none where it is one of a version that does not know any.
@@ -170,16 +161,10 @@ fn taken(config: &str) -> Option<Removal> {
     config.pointer("/policy/removal")?.as_str()?.parse().ok()
 }
 
-fn is_meshed(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let is_proxy = |container: &Container| container.name == PROXY_CONTAINER;
-    let has_proxy =
-        spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(is_proxy);
-    has_proxy && spec.host_network != Some(true)
-}
-
-fn full_name(pod: &Pod) -> String {
-    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
+/// Whether a pod has a proxy through which its connections go: those of a node's network do not.
+fn leaves(pod: &Pod) -> bool {
+    let has_own_network = pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true));
+    is_meshed(pod) && has_own_network
 }
 
 #[cfg(test)]
@@ -197,7 +182,7 @@ mod tests {
     #[test]
     fn only_pods_with_a_proxy_and_a_network_of_their_own_leave() {
         let pod = |spec: &str| serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap();
-        let meshed = |spec: &str| is_meshed(&pod(spec));
+        let meshed = |spec: &str| leaves(&pod(spec));
         assert!(meshed(r#"{"containers":[],"initContainers":[{"name":"leno-proxy"}]}"#));
         assert!(meshed(r#"{"containers":[{"name":"leno-proxy"}]}"#));
         assert!(!meshed(r#"{"containers":[{"name":"web"}]}"#));

@@ -1,5 +1,6 @@
 //! Admin servers of pods, through the API server: what `kubectl port-forward` does.
 
+use std::fmt;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -45,6 +46,13 @@ pub struct PodName {
     pub name: String,
 }
 
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name } = self;
+        write!(f, "{namespace}/{name}")
+    }
+}
+
 impl Reach {
     /// Through this client. Nothing is asked yet.
     #[must_use]
@@ -66,7 +74,7 @@ impl Reach {
     /// As [`get`](Self::get).
     pub async fn get_from(&self, pod: &PodName, port: u16, path: &str) -> Result<Reply, Error> {
         let PodName { namespace, name } = pod;
-        let what = format!("ask pod {namespace}/{name} for {path}");
+        let what = format!("ask pod {pod} for {path}");
         let asked = async {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
             let way = pods.portforward(name, &[port]).await;

@@ -13,7 +13,7 @@ use leno_types::Removal as Step;
 
 use crate::leaving::Leaving;
 use crate::objects::{Named, is_absent, named};
-use crate::{Error, installed};
+use crate::{Error, PodName, installed};
 
 /// The agents, and the label of their pods.
 const AGENT: &str = "leno-agent";
@@ -44,7 +44,7 @@ pub enum Removed {
     /// until they are restarted.
     Unannounced,
     /// A pod has not been told that the mesh goes: requests that it sends or gets meanwhile may fail.
-    Untold(String),
+    Untold(PodName),
     /// Pods that still have a proxy, which goes with them, by their namespaces.
     Proxies(BTreeMap<String, usize>),
     /// The namespace stays: it was not made for Leno.
@@ -135,7 +135,7 @@ impl Removal {
         match api.delete(&one.name, &background).await {
             Ok(_) => {}
             Err(error) if is_absent(&error) => return Ok(()),
-            Err(error) => return Err(Error::Api(format!("delete {}", one.said()), error)),
+            Err(error) => return Err(Error::api(format!("delete {}", one.said()))(error)),
         }
         let begin = Instant::now();
         loop {
@@ -175,13 +175,13 @@ impl Removal {
                 if is_ready(node) { self.start(&name, &spec).await } else { Err(Error::NotReady) };
             match started {
                 Ok(()) => begun.push(name),
-                Err(reason) => say(Removed::NodeLeft(name, chain(&reason))),
+                Err(reason) => say(Removed::NodeLeft(name, reason.said())),
             }
         }
         for name in begun {
             match self.finish(&name).await {
                 Ok(()) => say(Removed::Node(name)),
-                Err(reason) => say(Removed::NodeLeft(name, chain(&reason))),
+                Err(reason) => say(Removed::NodeLeft(name, reason.said())),
             }
         }
         self.forget(&format!("{}={}", CLEANUP.0, CLEANUP.1)).await?;
@@ -209,7 +209,7 @@ impl Removal {
             .await
         {
             Ok(_) => Ok(()),
-            Err(error) => Err(Error::Api(format!("create Pod {name}"), error)),
+            Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
         }
     }
 
@@ -305,14 +305,6 @@ fn is_in(node: &Node, selector: &BTreeMap<String, String>) -> bool {
 fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
-}
-
-/// An error with what caused it.
-fn chain(error: &Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 /// Waits for the next look, until the limit.
