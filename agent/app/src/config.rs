@@ -1,9 +1,13 @@
 //! What the agent is told by flags and environment.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use leno_types::ports;
+
+/// Where the admin server is, also where there is no IPv6.
+const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), ports::AGENT_ADMIN);
 
 /// The agent of a node in the Leno service mesh: captures the pods that have a proxy.
 ///
@@ -27,7 +31,7 @@ pub(crate) struct Flags {
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Where /metrics, /ready and /live are served
-    #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value = "[::]:15025")]
+    #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = ADMIN)]
     pub(crate) admin: SocketAddr,
 
     /// The plugin's binary that is installed; by default leno-cni beside this one

@@ -3,12 +3,12 @@
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::{Api, Client};
 use leno_observe::admin::Reply;
-use leno_sources::{PROXY_CONTAINER, is_meshed, owner};
+use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 use leno_types::{Owner, nearest};
 use serde::Serialize;
 
 use crate::Error;
-use crate::pods::{all, is_ready, name, phase};
+use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
 
 /// How a pod asks to be captured.
@@ -111,11 +111,7 @@ fn seen(pod: &Pod, at: PodName) -> Seen {
         .iter()
         .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     let image = containers.into_iter().find(is_proxy).and_then(|one| one.image.clone());
-    let statuses = pod.status.iter().flat_map(|status| {
-        let first = status.container_statuses.iter().flatten();
-        first.chain(status.init_container_statuses.iter().flatten())
-    });
-    let status = statuses.into_iter().find(|one| one.name == PROXY_CONTAINER);
+    let status = statuses(pod).find(|one| one.name == PROXY_CONTAINER);
     Seen {
         owner: owner(pod).to_string(),
         namespace: at.namespace,

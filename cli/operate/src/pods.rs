@@ -1,9 +1,9 @@
 //! The pods of a cluster, as far as the mesh is concerned.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client};
-use leno_sources::{is_meshed, owner};
+use leno_sources::{is_meshed, is_ready, owner};
 use leno_types::Owner;
 
 use crate::Error;
@@ -65,10 +65,12 @@ pub(crate) fn name(pod: &Pod) -> PodName {
     }
 }
 
-/// Whether it takes traffic.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
+/// What is said of a pod's containers: those that serve, then those that came before them, with native sidecars.
+pub(crate) fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    pod.status.iter().flat_map(|status| {
+        let first = status.container_statuses.iter().flatten();
+        first.chain(status.init_container_statuses.iter().flatten())
+    })
 }
 
 fn of(pod: &Pod) -> Running {

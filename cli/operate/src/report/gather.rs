@@ -9,13 +9,14 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
 use kube::{Api, Client};
 use leno_resources::Kind;
-use leno_sources::{PROXY_CONTAINER, is_meshed};
+use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready};
+use leno_types::ports;
 use serde_json::Value;
 
 use super::Wanted;
 use super::archive::Archive;
 use crate::Error;
-use crate::pods::{all, is_ready, name, phase};
+use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
 
 /// Logs read at once.
@@ -28,9 +29,9 @@ const LOG_BYTES: i64 = 1 << 20;
 const MAX_OBJECTS: usize = 2_000;
 /// Most events of one namespace; Kubernetes keeps them for an hour.
 const MAX_EVENTS: u32 = 500;
-/// The port of the control plane's and the proxies' admin servers, and that of the agents.
-const ADMIN: [(&str, u16); 3] =
-    [("leno-controller", 15020), ("leno-agent", 15025), (PROXY_CONTAINER, 15020)];
+/// The parts of the control plane, by the names of their pods, and the ports of their admin servers.
+const PARTS: [(&str, u16); 2] =
+    [("leno-controller", ports::ADMIN), ("leno-agent", ports::AGENT_ADMIN)];
 /// What an installation has: API version and kind.
 const INSTALLED: [(&str, &str); 8] = [
     ("apps/v1", "Deployment"),
@@ -249,7 +250,7 @@ impl Gathered {
 /// The port of a pod's admin server, by its containers' names or what made it.
 fn port_of(pod: &Pod) -> Option<u16> {
     if is_meshed(pod) {
-        return Some(leno_types::ports::ADMIN);
+        return Some(ports::ADMIN);
     }
     part_of(pod)
 }
@@ -257,7 +258,7 @@ fn port_of(pod: &Pod) -> Option<u16> {
 /// The port of the admin server of a pod of the control plane or of an agent; none of others.
 fn part_of(pod: &Pod) -> Option<u16> {
     let part = pod.metadata.labels.as_ref()?.get("app.kubernetes.io/name")?;
-    ADMIN.into_iter().find(|(name, _)| name == part).map(|(_, port)| port)
+    PARTS.into_iter().find(|(name, _)| name == part).map(|(_, port)| port)
 }
 
 /// One log of a container.
@@ -269,12 +270,8 @@ struct Log {
 }
 
 fn wanted_logs(pod: &Pod, wanted: impl Fn(&str) -> bool) -> Vec<Log> {
-    let statuses = pod.status.iter().flat_map(|status| {
-        let first = status.container_statuses.iter().flatten();
-        first.chain(status.init_container_statuses.iter().flatten())
-    });
     let mut logs = Vec::new();
-    for status in statuses.filter(|status| wanted(&status.name)) {
+    for status in statuses(pod).filter(|status| wanted(&status.name)) {
         let log = |previous| Log { pod: name(pod), container: status.name.clone(), previous };
         logs.push(log(false));
         if status.restart_count > 0 {

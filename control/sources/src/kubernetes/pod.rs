@@ -41,8 +41,7 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     if ended || spec.host_network == Some(true) || addresses.is_empty() {
         return Err(absent());
     }
-    let conditions = status.conditions.iter().flatten();
-    let ready = conditions.clone().any(|c| c.type_ == "Ready" && c.status == "True");
+    let ready = is_ready(pod);
     let ending = pod.metadata.deletion_timestamp.is_some();
     let meshed = is_meshed(pod);
     let text = |map: &Option<BTreeMap<String, String>>| map.clone().unwrap_or_default();
@@ -76,6 +75,13 @@ pub fn is_meshed(pod: &Pod) -> bool {
         all.into_iter().any(|container| container.name == PROXY_CONTAINER)
     };
     pod.spec.as_ref().is_some_and(containers)
+}
+
+/// Whether a pod takes traffic: its condition `Ready`.
+#[must_use]
+pub fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
 /// What makes a pod, as people name it: not the ReplicaSet of a Deployment, nor the Job of a CronJob, as far
