@@ -14,7 +14,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::content::TEXT;
+use crate::content::{PROMETHEUS, TEXT};
 use crate::places::Places;
 
 /// Most connections served at once; scrapes and probes need a handful.
@@ -89,6 +89,32 @@ pub fn refuse_method(method: &Method, allowed: &Method) -> Option<Answer> {
     let value = HeaderValue::from_str(allowed.as_str()).expect("a method is a header value");
     refused.headers_mut().insert(ALLOW, value);
     Some(refused)
+}
+
+/// The pages of a program that has no others: `/live`, `/ready` by why it cannot do its work, and `/metrics`.
+pub fn answer_pages(
+    request: &Request<Incoming>,
+    not_ready: impl FnOnce() -> Option<&'static str>,
+    metrics: impl FnOnce() -> String,
+) -> Answer {
+    if let Some(refused) = refuse_method(request.method(), &Method::GET) {
+        return refused;
+    }
+    match request.uri().path() {
+        "/live" => respond(StatusCode::OK, TEXT, "live\n"),
+        "/ready" => readiness(not_ready()),
+        "/metrics" => respond(StatusCode::OK, PROMETHEUS, metrics()),
+        _ => respond(StatusCode::NOT_FOUND, TEXT, "use /metrics, /ready or /live\n"),
+    }
+}
+
+/// The answer to `/ready`, by why the program cannot do its work, if it cannot.
+#[must_use]
+pub fn readiness(not_ready: Option<&str>) -> Answer {
+    match not_ready {
+        None => respond(StatusCode::OK, TEXT, "ready\n"),
+        Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
+    }
 }
 
 /// An answer; `content_type` is one of [`crate::content`], or alike.

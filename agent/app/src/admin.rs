@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::{Method, Request, StatusCode};
-use leno_program::content::{PROMETHEUS, TEXT};
-use leno_program::{Answer, refuse_method, respond};
+use leno_program::{Answer, answer_pages};
 
 use crate::keeper::Keeper;
 
@@ -31,20 +30,7 @@ impl Admin {
     }
 
     pub(crate) fn answer(&self, request: &Request<Incoming>) -> Answer {
-        if let Some(refused) = refuse_method(request.method(), &Method::GET) {
-            return refused;
-        }
-        match request.uri().path() {
-            "/live" => respond(StatusCode::OK, TEXT, "live\n"),
-            "/ready" => match self.not_ready() {
-                None => respond(StatusCode::OK, TEXT, "ready\n"),
-                Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
-            },
-            "/metrics" => {
-                let text = self.keeper.metrics.render(&self.keeper.captured());
-                respond(StatusCode::OK, PROMETHEUS, text)
-            }
-            _ => respond(StatusCode::NOT_FOUND, TEXT, "use /metrics, /ready or /live\n"),
-        }
+        let metrics = || self.keeper.metrics.render(&self.keeper.captured());
+        answer_pages(request, || self.not_ready(), metrics)
     }
 }

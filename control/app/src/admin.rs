@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::{Method, Request, StatusCode};
-use leno_program::content::{PROMETHEUS, TEXT};
-use leno_program::{Answer, refuse_method, respond};
+use leno_program::{Answer, answer_pages};
 use leno_serve::State;
 
 use crate::reload::Reloads;
@@ -33,23 +32,14 @@ impl Admin {
     }
 
     pub(crate) fn answer(&self, request: &Request<Incoming>) -> Answer {
-        if let Some(refused) = refuse_method(request.method(), &Method::GET) {
-            return refused;
-        }
-        match request.uri().path() {
-            "/live" => respond(StatusCode::OK, TEXT, "live\n"),
-            "/ready" => match self.not_ready() {
-                None => respond(StatusCode::OK, TEXT, "ready\n"),
-                Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
-            },
-            "/metrics" => {
-                let mut text = String::new();
-                self.state.render_metrics(&mut text);
-                self.reloads.render(&mut text);
-                self.more.iter().for_each(|render| render(&mut text));
-                respond(StatusCode::OK, PROMETHEUS, text)
-            }
-            _ => respond(StatusCode::NOT_FOUND, TEXT, "use /metrics, /ready or /live\n"),
-        }
+        answer_pages(request, || self.not_ready(), || self.metrics())
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        self.state.render_metrics(&mut text);
+        self.reloads.render(&mut text);
+        self.more.iter().for_each(|render| render(&mut text));
+        text
     }
 }

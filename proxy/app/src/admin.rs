@@ -4,7 +4,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use leno_program::content::{JSON, PROMETHEUS, TEXT};
-use leno_program::{Answer, Ends, refuse_method, respond};
+use leno_program::{Answer, Ends, readiness, refuse_method, respond};
 
 pub(crate) mod probe;
 
@@ -34,10 +34,7 @@ pub(crate) async fn answer(request: &Request<Incoming>, ends: Ends, state: &Stat
     }
     match request.uri().path() {
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),
-        "/ready" => match state.not_ready() {
-            None => respond(StatusCode::OK, TEXT, "ready\n"),
-            Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
-        },
+        "/ready" => readiness(state.not_ready()),
         "/drain" if !ends.client.ip().to_canonical().is_loopback() => {
             respond(StatusCode::FORBIDDEN, TEXT, "/drain is served on loopback only\n")
         }
