@@ -1,6 +1,5 @@
 //! What the mesh says of itself: the Gateway API's `XMesh`, kept while this replica leads.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,6 +13,8 @@ use leno_status::CONTROLLER;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+use crate::counts;
 
 /// The object that is made where there is none.
 pub const MESH: &str = "leno";
@@ -85,15 +86,9 @@ impl Declaration {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        text.push_str(
-            "# HELP leno_control_mesh_writes_total Times that an XMesh was written, by the result.\n\
-             # TYPE leno_control_mesh_writes_total counter\n",
-        );
-        for (result, count) in [("written", &self.written), ("failed", &self.failed)] {
-            let count = count.load(Ordering::Relaxed);
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "leno_control_mesh_writes_total{{result=\"{result}\"}} {count}");
-        }
+        let help = "Times that an XMesh was written, by the result.";
+        let results = [("written", &self.written), ("failed", &self.failed)];
+        counts::render(text, ("mesh_writes_total", help), &results);
     }
 
     async fn keep(&self) -> Result<(), Error> {

@@ -23,6 +23,7 @@
 //! [`Webhooks`], [`Declaration`], [`Stays`].
 
 mod authority;
+mod counts;
 mod declaration;
 mod lease;
 mod reviews;

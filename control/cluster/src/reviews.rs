@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -18,6 +17,7 @@ use tokio::time::timeout;
 mod cache;
 mod claims;
 
+use crate::counts;
 use cache::{Cache, Key, Reviewed};
 
 /// Whom the tokens of proxies are for, where nobody says otherwise.
@@ -80,18 +80,10 @@ impl Reviews {
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let Counts { accepted, refused, failed, cached } = &self.counts;
-        text.push_str(
-            "# HELP leno_control_token_reviews_total Tokens that proxies showed, by what became of them.\n\
-             # TYPE leno_control_token_reviews_total counter\n",
-        );
-        let rows =
+        let help = "Tokens that proxies showed, by what became of them.";
+        let results =
             [("accepted", accepted), ("refused", refused), ("failed", failed), ("cached", cached)];
-        for (result, count) in rows {
-            let count = count.load(Ordering::Relaxed);
-            // Writing to a String cannot fail.
-            let _ =
-                writeln!(text, "leno_control_token_reviews_total{{result=\"{result}\"}} {count}");
-        }
+        counts::render(text, ("token_reviews_total", help), &results);
     }
 
     async fn check(&self, token: &str) -> Result<Proven, Refused> {

@@ -1,7 +1,6 @@
 //! What proxies check the control plane by, in every namespace, kept while this replica leads.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,6 +12,8 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::counts;
 
 /// The ConfigMap's name, in every namespace.
 pub const CONFIG_MAP: &str = "leno-roots";
@@ -77,16 +78,9 @@ impl Roots {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        text.push_str(
-            "# HELP leno_control_roots_writes_total ConfigMaps of roots written, by the result.\n\
-             # TYPE leno_control_roots_writes_total counter\n",
-        );
-        for (result, count) in [("written", &self.written), ("failed", &self.failed)] {
-            let count = count.load(Ordering::Relaxed);
-            // Writing to a String cannot fail.
-            let _ =
-                writeln!(text, "leno_control_roots_writes_total{{result=\"{result}\"}} {count}");
-        }
+        let help = "ConfigMaps of roots written, by the result.";
+        let results = [("written", &self.written), ("failed", &self.failed)];
+        counts::render(text, ("roots_writes_total", help), &results);
     }
 
     async fn keep(&self) {

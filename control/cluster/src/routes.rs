@@ -1,7 +1,6 @@
 //! Writes the status of routes, while this replica leads.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +17,8 @@ use leno_serve::State;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
+
+use crate::counts;
 
 /// Whose the written fields are, for the API server.
 const FIELD_MANAGER: &str = "leno-controller";
@@ -144,16 +145,9 @@ impl RouteStatuses {
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let Counts { written, conflicts, failed } = &self.counts;
-        text.push_str(
-            "# HELP leno_control_status_writes_total Statuses of routes written, by the result.\n\
-             # TYPE leno_control_status_writes_total counter\n",
-        );
-        for (result, count) in [("written", written), ("conflict", conflicts), ("failed", failed)] {
-            let count = count.load(Ordering::Relaxed);
-            // Writing to a String cannot fail.
-            let _ =
-                writeln!(text, "leno_control_status_writes_total{{result=\"{result}\"}} {count}");
-        }
+        let help = "Statuses of routes written, by the result.";
+        let results = [("written", written), ("conflict", conflicts), ("failed", failed)];
+        counts::render(text, ("status_writes_total", help), &results);
     }
 
     fn due(&self, state: &State) -> Vec<Due> {

@@ -1,6 +1,6 @@
 //! What the API server checks the webhooks' certificates by, kept while this replica leads.
 
-use std::fmt::{Debug, Write};
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+use crate::counts;
 
 /// The configuration of the webhook that puts proxies into pods.
 pub const INJECTOR: &str = "leno-injector";
@@ -56,16 +58,9 @@ impl Webhooks {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        text.push_str(
-            "# HELP leno_control_webhook_roots_total Times that the roots of webhooks were put right, by the result.\n\
-             # TYPE leno_control_webhook_roots_total counter\n",
-        );
-        for (result, count) in [("written", &self.written), ("failed", &self.failed)] {
-            let count = count.load(Ordering::Relaxed);
-            // Writing to a String cannot fail.
-            let _ =
-                writeln!(text, "leno_control_webhook_roots_total{{result=\"{result}\"}} {count}");
-        }
+        let help = "Times that the roots of webhooks were put right, by the result.";
+        let results = [("written", &self.written), ("failed", &self.failed)];
+        counts::render(text, ("webhook_roots_total", help), &results);
     }
 
     async fn keep<K>(&self, name: &str)
