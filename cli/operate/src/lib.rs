@@ -19,6 +19,7 @@ mod diagnose;
 mod error;
 mod leaving;
 mod mesh;
+mod namespaces;
 mod objects;
 mod pods;
 mod reach;

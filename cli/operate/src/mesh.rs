@@ -5,9 +5,9 @@ use leno_charts::{Egress, Mtls};
 use leno_index::Settings;
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_sources::{Read, ReadError};
-use leno_types::{TrustDomain, nearest};
+use leno_types::TrustDomain;
 
-use crate::{Error, installed};
+use crate::{Error, installed, namespaces};
 
 /// The objects of a cluster, and what its control plane was told.
 #[derive(Clone, Debug)]
@@ -80,9 +80,7 @@ impl Known {
         if known.is_empty() || known.iter().any(|one| one == wanted) {
             return Ok(());
         }
-        let meant = nearest(wanted, known.iter().map(String::as_str));
-        let meant = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
-        Err(Error::NoNamespace(wanted.to_owned(), meant))
+        Err(namespaces::none(wanted, known.iter().map(String::as_str)))
     }
 }
 

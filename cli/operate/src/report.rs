@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use kube::Client;
 use serde::Serialize;
 
-use crate::{Error, after, installed};
+use crate::{Error, after, installed, namespaces};
 use archive::Archive;
 use gather::{Gathered, Place};
 
@@ -46,7 +46,7 @@ struct Summary<'a> {
 /// Writes a report, and returns what could not be gathered.
 ///
 /// # Errors
-/// Where the file cannot be written, or no pod can be listed. What else cannot be read is missing in it, and
+/// Where the file cannot be written, there is no such namespace, or no pod can be listed. What else cannot be read is missing in it, and
 /// said.
 pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Error> {
     let folder = folder(&wanted.file);
@@ -60,6 +60,7 @@ pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Err
     gathered.states(client, &place).await.map_err(failed)?;
     let version = client.apiserver_version().await;
     let kubernetes = gathered.or_missing(version.map_err(Error::api("get /version")));
+    gathered.or_missing(namespaces::check(client, &wanted.system).await);
     let there = gathered.or_missing(installed(client, &wanted.system).await).flatten();
     let checks = gathered.or_missing(after(client, &wanted.system).await);
     gathered.archive.found("check.json", &checks).map_err(failed)?;

@@ -6,9 +6,9 @@ use std::time::Instant;
 use kube::Client;
 use leno_observe::stat::{Answer, Instance, Scrape};
 
-use crate::Error;
 use crate::pods::{self, Running};
 use crate::reach::{PodName, Reach};
+use crate::{Error, namespaces};
 
 /// Most proxies that are asked for one report: at sixteen at once a minute or so, and their metrics some
 /// hundred MiB.
@@ -17,8 +17,8 @@ const MAX_PROXIES: usize = 5_000;
 /// Asks every proxy of a cluster, or those of one namespace, and calls the mesh `mesh`.
 ///
 /// # Errors
-/// Where the pods cannot be listed, there are too many, or no proxy at all may be asked. One that does not
-/// answer is noted and harms nothing.
+/// Where there is no such namespace, the pods cannot be listed, there are too many, or no proxy at all may
+/// be asked. One that does not answer is noted and harms nothing.
 pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Result<Scrape, Error> {
     let running = match (pods::running(client, None).await, namespace) {
         // What else there is would only have given servers elsewhere the names of their workloads.
@@ -30,6 +30,9 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
     let of = |one: &&Running| namespace.is_none_or(|name| one.name.namespace == name);
     let asked: Vec<&PodName> =
         running.iter().filter(of).filter(|one| one.meshed).map(|one| &one.name).collect();
+    if let Some(namespace) = namespace.filter(|_| !running.iter().any(|one| of(&one))) {
+        namespaces::check(client, namespace).await?;
+    }
     if asked.len() > MAX_PROXIES {
         return Err(Error::TooMany(asked.len(), MAX_PROXIES));
     }

@@ -129,6 +129,13 @@ async fn proxies_that_cannot_be_reached_are_named_and_pods_without_one_are_told_
         assert!(said(&stat).contains(&silent), "{}", said(&stat));
     }
 
+    for words in [&["stat", "-n", "shopp"][..], &["bug-report", "-n", "shopp", "-n", "shop"]] {
+        let mistyped = leno_at(&shop.admin, words);
+        assert_eq!(mistyped.status.code(), Some(2), "{}", said(&mistyped));
+        let wanted = "leno: there is no namespace \"shopp\": did you mean shop?\n";
+        assert_eq!(said(&mistyped), wanted);
+    }
+
     let pods = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]);
     let weak = shop.allowed("weak", pods).await;
     let refused = leno_at(&weak, &["stat", "--window", "100ms"]);

@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use super::Wanted;
 use super::archive::Archive;
-use crate::Error;
 use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
+use crate::{Error, namespaces};
 
 /// Logs read at once.
 const AT_ONCE: usize = 8;
@@ -71,6 +71,7 @@ impl Place {
             [] => pods = all(client, None).await?,
             some => {
                 for namespace in some {
+                    namespaces::check(client, namespace).await?;
                     pods.extend(all(client, Some(namespace)).await?);
                 }
             }
