@@ -4,6 +4,7 @@ mod archive;
 mod gather;
 mod object;
 mod scrub;
+mod tail;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

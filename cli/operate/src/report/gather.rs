@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -12,9 +13,11 @@ use leno_resources::Kind;
 use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready};
 use leno_types::ports;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::Wanted;
 use super::archive::Archive;
+use super::tail::tail;
 use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
 use crate::{Error, namespaces};
@@ -23,8 +26,8 @@ use crate::{Error, namespaces};
 const AT_ONCE: usize = 8;
 /// Most lines of one log, its newest: some hours of a component that is not at its wits' end.
 const LOG_LINES: i64 = 2_000;
-/// Most bytes of one log.
-const LOG_BYTES: i64 = 1 << 20;
+/// Longest wait for one log: 2,000 lines of the longest that a container runtime writes are 32 MiB.
+const LOG_BOUND: Duration = Duration::from_secs(30);
 /// Most objects of one kind.
 const MAX_OBJECTS: usize = 2_000;
 /// Most events of one namespace; Kubernetes keeps them for an hour.
@@ -292,15 +295,23 @@ impl Log {
             container: Some(container.clone()),
             previous,
             tail_lines: Some(LOG_LINES),
-            limit_bytes: Some(LOG_BYTES),
             timestamps: true,
             ..LogParams::default()
         };
         let pods: Api<Pod> = Api::namespaced(client, &namespace);
-        let read = match pods.logs(&name, &params).await {
-            Err(kube::Error::Api(status)) if status.code == 400 => Ok(None),
-            read => read.map(Some).map_err(Error::api(format!("read {file}"))),
+        let what = format!("read {file}");
+        let read = async {
+            match pods.log_stream(&name, &params).await {
+                Ok(log) => tail(log)
+                    .await
+                    .map(Some)
+                    .map_err(|error| Error::Pod(what.clone(), error.to_string())),
+                Err(kube::Error::Api(status)) if status.code == 400 => Ok(None),
+                Err(error) => Err(Error::api(what.clone())(error)),
+            }
         };
+        let late = |_| Err(Error::Late(what.clone(), LOG_BOUND.as_secs()));
+        let read = timeout(LOG_BOUND, read).await.unwrap_or_else(late);
         (file, read)
     }
 }
