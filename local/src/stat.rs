@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use leno_observe::stat::{Instance, Scrape};
+use leno_observe::stat::{Counted, Instance, Scrape};
 
 use crate::admin::Admin;
 use crate::error::Result;
@@ -32,7 +32,10 @@ pub async fn scrape(layout: &Layout) -> Result<Scrape> {
         };
         async move {
             let answer = if named.meshed { Some(admin.get("/metrics").await) } else { None };
-            (named, answer.map(|answer| answer.map_err(|error| error.chain())))
+            let read = |answer: Result<_>| {
+                answer.map_err(|error| error.chain()).and_then(|reply| Counted::of(&reply))
+            };
+            (named, answer.map(read))
         }
     });
     Ok(Scrape::new(&status.mesh, at, join_all(asked).await))

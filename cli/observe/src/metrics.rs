@@ -91,6 +91,27 @@ impl Histogram {
         }
     }
 
+    /// Adds all buckets of another.
+    pub fn add_all(&mut self, other: &Self) {
+        for (Bound(bound), count) in &other.buckets {
+            self.add(*bound, *count);
+        }
+    }
+
+    /// The increase since `before`; none where a bucket has fewer observations than it had.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Option<Self> {
+        let mut since = self.clone();
+        for (bound, count) in &before.buckets {
+            let now = since.buckets.entry(*bound).or_default();
+            *now -= count;
+            if *now < 0.0 {
+                return None;
+            }
+        }
+        Some(since)
+    }
+
     /// How many observations there are.
     #[must_use]
     pub fn count(&self) -> f64 {

@@ -1,24 +1,17 @@
 //! Who calls whom, how often, how fast, how well, and whether encrypted, from what the
 //! proxies counted over a window of time.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::admin::Reply;
-use crate::metrics::{self, Histogram, Sample};
+mod counted;
 
-/// Counter of requests, by edge and status.
-const REQUESTS: &str = "leno_requests_total";
-/// Their durations, by edge.
-const DURATIONS: &str = "leno_request_duration_seconds_bucket";
-/// Opaque connections open now, by edge.
-const OPEN: &str = "leno_tcp_open_connections";
-/// Bytes of opaque connections, by edge: both directions.
-const BYTES: [&str; 2] = ["leno_tcp_read_bytes_total", "leno_tcp_written_bytes_total"];
-/// Lowest status that counts as a failure of the server.
-const FAILURE: u16 = 500;
+pub use counted::Counted;
+
+use counted::{Ends, Name, Sum};
+
 /// What a client without identity is called.
 const UNMESHED: &str = "(unmeshed)";
 /// What a server that the mesh does not know is called.
@@ -39,17 +32,18 @@ pub struct Instance {
     pub ready: bool,
 }
 
-/// What a proxy has answered to `/metrics`, or why it has not; none where it was not asked.
-pub type Answer = Option<Result<Reply, String>>;
+/// What a proxy has counted, or why it has not answered; none where it was not asked.
+pub type Answer = Option<Result<Counted, String>>;
 
-/// What all proxies of a mesh had counted at one moment.
+/// What all proxies of a mesh had counted, each when it answered.
 #[derive(Clone, Debug)]
 pub struct Scrape {
+    /// When they were asked.
     at: Instant,
     mesh: String,
     instances: Vec<Instance>,
     /// By namespace and instance.
-    samples: BTreeMap<(String, String), Vec<Sample>>,
+    counted: BTreeMap<Name, Counted>,
     /// Instances whose proxy did not answer, with the reason.
     silent: Vec<String>,
 }
@@ -59,7 +53,8 @@ pub struct Scrape {
 pub struct Report {
     /// The name of the mesh: of `leno up`, or the cluster's context.
     pub mesh: String,
-    /// The time between both.
+    /// The time between both. The figures of a proxy are those of its own time, from one answer of it to the
+    /// next.
     pub window_s: f64,
     /// Every workload, by namespace and name.
     pub workloads: Vec<WorkloadReport>,
@@ -131,75 +126,70 @@ pub struct Latency {
     pub p99: Option<f64>,
 }
 
-/// What is summed for a workload or an edge.
+/// What is added up for a workload or an edge, of proxies that were asked at different times.
 #[derive(Clone, Debug, Default)]
-struct Sum {
-    requests: f64,
-    failures: f64,
-    durations: Histogram,
-    tcp_open: f64,
-    tcp_bytes: f64,
+struct Total {
+    sum: Sum,
+    requests_per_s: f64,
+    tcp_bytes_per_s: f64,
     encrypted: bool,
     plain: bool,
 }
 
-/// Namespace and name of a workload.
-type Name = (String, String);
 /// Client, server, and whether mTLS.
 type EdgeKey = (Name, Name, bool);
 
+/// What one proxy has counted between two ends, since it was asked before.
+struct Increase<'a> {
+    ends: &'a Ends,
+    sum: Sum,
+    seconds: f64,
+}
+
 impl Scrape {
-    /// What was answered at one moment. One that did not answer is noted and harms nothing.
+    /// What was answered, to questions asked at `at`. One that did not answer is noted and harms nothing.
     #[must_use]
     pub fn new(mesh: &str, at: Instant, answers: Vec<(Instance, Answer)>) -> Self {
-        let (mut instances, mut samples, mut silent) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let (mut instances, mut counted, mut silent) = (Vec::new(), BTreeMap::new(), Vec::new());
         for (instance, answer) in answers {
             let name = (instance.namespace.clone(), instance.name.clone());
             match answer {
                 None => {}
-                Some(Ok(reply)) if reply.status == 200 => {
-                    samples.insert(name, metrics::parse(&reply.body));
-                }
-                Some(Ok(reply)) => {
-                    silent.push(format!("{}/{}: HTTP {}", name.0, name.1, reply.status));
-                }
+                Some(Ok(one)) => drop(counted.insert(name, one)),
                 Some(Err(reason)) => silent.push(format!("{}/{}: {reason}", name.0, name.1)),
             }
             instances.push(instance);
         }
-        Self { at, mesh: mesh.to_owned(), instances, samples, silent }
+        Self { at, mesh: mesh.to_owned(), instances, counted, silent }
     }
 
     /// What happened since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Report {
-        let window = self.at.duration_since(before.at);
-        report(self, &self.increase(before), window)
+        report(self, before)
     }
 
-    /// Every sample's increase since `before`, gauges as they are. A counter that is lower than it
-    /// was began anew with its proxy. Of a proxy that was there and did not answer then nothing is known.
-    fn increase(&self, before: &Self) -> Vec<Sample> {
-        let mut increases = Vec::new();
-        let was_there = |(namespace, name): &(String, String)| {
-            let mut all = before.instances.iter();
-            all.any(|one| one.meshed && one.namespace == *namespace && one.name == *name)
-        };
-        for (instance, samples) in &self.samples {
-            if !before.samples.contains_key(instance) && was_there(instance) {
-                continue;
-            }
-            let key = |sample: &Sample| (sample.name.clone(), sample.labels.clone());
-            let old = before.samples.get(instance).into_iter().flatten();
-            let old: BTreeMap<_, f64> = old.map(|sample| (key(sample), sample.value)).collect();
-            for sample in samples {
-                let earlier = old.get(&key(sample)).copied().unwrap_or_default();
-                let counts = sample.name != OPEN && earlier <= sample.value;
-                let value = if counts { sample.value - earlier } else { sample.value };
-                increases.push(Sample { value, ..sample.clone() });
-            }
-        }
-        increases
+    /// What each proxy has counted since `before`. Of a proxy that was there and did not answer then nothing
+    /// is known; one that was not there yet has counted since then.
+    fn increases<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Increase<'a>> {
+        let meshed = before.instances.iter().filter(|one| one.meshed);
+        let were_there: BTreeSet<(&str, &str)> =
+            meshed.map(|one| (&*one.namespace, &*one.name)).collect();
+        let told = self.counted.iter().filter(move |(name, _)| {
+            before.counted.contains_key(*name) || !were_there.contains(&(&*name.0, &*name.1))
+        });
+        told.flat_map(move |(name, now)| {
+            let earlier = before.counted.get(name);
+            let since = earlier.map_or(before.at, |earlier| earlier.at);
+            let seconds = now.at.duration_since(since).as_secs_f64();
+            now.edges.iter().map(move |(ends, sum)| {
+                let sum = match earlier.and_then(|earlier| earlier.edges.get(ends)) {
+                    Some(earlier) => sum.since(earlier),
+                    None => sum.clone(),
+                };
+                Increase { ends, sum, seconds }
+            })
+        })
     }
 }
 
@@ -218,68 +208,58 @@ impl Report {
     }
 }
 
-fn report(now: &Scrape, samples: &[Sample], window: Duration) -> Report {
+fn report(now: &Scrape, before: &Scrape) -> Report {
     let names = Names::of(&now.instances);
-    let (mut servers, mut edges) = (BTreeMap::new(), BTreeMap::new());
-    let mut unmeshed: BTreeMap<Name, Sum> = BTreeMap::new();
-    for sample in samples {
-        let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
-        let encrypted = label("mtls") == "true";
-        let server = names.workload(label("server_namespace"), label("server"));
-        match label("direction") {
-            "inbound" => {
-                servers.entry(server.clone()).or_insert_with(Sum::default).add(sample, encrypted);
-                if !encrypted && label("client").is_empty() {
-                    unmeshed.entry(server).or_default().add(sample, false);
-                }
+    let mut servers: BTreeMap<Name, Total> = BTreeMap::new();
+    let mut edges: BTreeMap<EdgeKey, Total> = BTreeMap::new();
+    let mut unmeshed: BTreeMap<Name, Total> = BTreeMap::new();
+    for increase in now.increases(before) {
+        let ends = increase.ends;
+        let server = names.workload(&ends.server);
+        if ends.inbound {
+            servers.entry(server.clone()).or_default().add(&increase);
+            if !ends.encrypted && ends.client.1.is_empty() {
+                unmeshed.entry(server).or_default().add(&increase);
             }
-            "outbound" => {
-                let client = names.workload(label("client_namespace"), label("client"));
-                let server = match (server.1.as_str(), label("service")) {
-                    ("", "") => (String::new(), OUTSIDE.to_owned()),
-                    ("", service) => (label("server_namespace").to_owned(), service.to_owned()),
-                    _ => server,
-                };
-                let key: EdgeKey = (client, server, encrypted);
-                edges.entry(key).or_insert_with(Sum::default).add(sample, encrypted);
-            }
-            _ => {}
+        } else {
+            let server = match (server.1.as_str(), ends.service.as_str()) {
+                ("", "") => (String::new(), OUTSIDE.to_owned()),
+                ("", service) => (server.0, service.to_owned()),
+                _ => server,
+            };
+            let key = (names.workload(&ends.client), server, ends.encrypted);
+            edges.entry(key).or_default().add(&increase);
         }
     }
     // Plaintext between two meshed workloads was counted at the client's side already.
-    for (server, sum) in unmeshed {
-        let known = edges.iter().any(|((_, to, encrypted), sum): (&EdgeKey, &Sum)| {
-            *to == server && !encrypted && sum.any()
-        });
+    for (server, total) in unmeshed {
+        let known = edges
+            .iter()
+            .any(|((_, to, encrypted), total)| *to == server && !encrypted && total.any());
         if !known {
             let client = (String::new(), UNMESHED.to_owned());
-            edges.insert((client, server, false), sum);
+            edges.insert((client, server, false), total);
         }
     }
-    let seconds = window.as_secs_f64();
-    let edge = |((client, server, _), sum): (EdgeKey, Sum)| {
-        sum.any().then(|| EdgeReport {
+    let edge = |((client, server, _), total): (EdgeKey, Total)| {
+        total.any().then(|| EdgeReport {
             client_namespace: client.0,
             client: client.1,
             server_namespace: server.0,
             server: server.1,
-            signals: sum.signals(seconds),
+            signals: total.signals(),
         })
     };
     Report {
         mesh: now.mesh.clone(),
-        window_s: seconds,
-        workloads: workloads(&now.instances, &servers, seconds),
+        window_s: now.at.duration_since(before.at).as_secs_f64(),
+        workloads: workloads(&now.instances, &servers),
         edges: edges.into_iter().filter_map(edge).collect(),
         silent: now.silent.clone(),
     }
 }
 
-fn workloads(
-    instances: &[Instance],
-    servers: &BTreeMap<Name, Sum>,
-    seconds: f64,
-) -> Vec<WorkloadReport> {
+fn workloads(instances: &[Instance], servers: &BTreeMap<Name, Total>) -> Vec<WorkloadReport> {
     let mut found: BTreeMap<Name, WorkloadReport> = BTreeMap::new();
     for instance in instances {
         let name = (instance.namespace.clone(), instance.workload.clone());
@@ -289,7 +269,7 @@ fn workloads(
             instances: 0,
             ready: 0,
             meshed: false,
-            signals: servers.get(&name).cloned().unwrap_or_default().signals(seconds),
+            signals: servers.get(&name).cloned().unwrap_or_default().signals(),
         });
         report.instances += 1;
         report.meshed |= instance.meshed;
@@ -307,35 +287,22 @@ impl<'a> Names<'a> {
         Self(all.map(|i| ((i.namespace.as_str(), i.name.as_str()), i.workload.as_str())).collect())
     }
 
-    fn workload(&self, namespace: &str, instance: &str) -> Name {
-        let workload = self.0.get(&(namespace, instance)).copied().unwrap_or(instance);
-        (namespace.to_owned(), workload.to_owned())
+    fn workload(&self, (namespace, instance): &Name) -> Name {
+        let workload = self.0.get(&(&**namespace, &**instance)).copied().unwrap_or(instance);
+        (namespace.clone(), workload.to_owned())
     }
 }
 
-impl Sum {
-    fn add(&mut self, sample: &Sample, encrypted: bool) {
-        let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
-        match sample.name.as_str() {
-            REQUESTS => {
-                self.requests += sample.value;
-                if label("status").parse().is_ok_and(|status: u16| status >= FAILURE) {
-                    self.failures += sample.value;
-                }
-            }
-            DURATIONS => {
-                if let Ok(bound) = label("le").parse() {
-                    self.durations.add(bound, sample.value);
-                }
-                return;
-            }
-            OPEN => self.tcp_open += sample.value,
-            name if BYTES.contains(&name) => self.tcp_bytes += sample.value,
-            _ => return,
+impl Total {
+    fn add(&mut self, Increase { ends, sum, seconds }: &Increase<'_>) {
+        self.sum.add(sum);
+        if *seconds > 0.0 {
+            self.requests_per_s += sum.requests / seconds;
+            self.tcp_bytes_per_s += sum.tcp_bytes / seconds;
         }
-        if sample.value > 0.0 {
-            self.encrypted |= encrypted;
-            self.plain |= !encrypted;
+        if sum.any() {
+            self.encrypted |= ends.encrypted;
+            self.plain |= !ends.encrypted;
         }
     }
 
@@ -343,20 +310,20 @@ impl Sum {
         self.encrypted || self.plain
     }
 
-    fn signals(&self, seconds: f64) -> Signals {
-        let rate = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
-        let milliseconds = |q| self.durations.quantile(q).map(|seconds| seconds * 1000.0);
-        let succeeded = 1.0 - self.failures / self.requests;
+    fn signals(&self) -> Signals {
+        let sum = &self.sum;
+        let milliseconds = |q| sum.durations.quantile(q).map(|seconds| seconds * 1000.0);
+        let succeeded = 1.0 - sum.failures / sum.requests;
         Signals {
-            success_rate: (self.requests > 0.0).then_some(succeeded),
-            requests_per_s: rate(self.requests),
+            success_rate: (sum.requests > 0.0).then_some(succeeded),
+            requests_per_s: self.requests_per_s,
             latency_ms: Latency {
                 p50: milliseconds(0.50),
                 p95: milliseconds(0.95),
                 p99: milliseconds(0.99),
             },
-            tcp_open: self.tcp_open,
-            tcp_bytes_per_s: rate(self.tcp_bytes),
+            tcp_open: sum.tcp_open,
+            tcp_bytes_per_s: self.tcp_bytes_per_s,
             mtls: self.any().then_some(!self.plain),
         }
     }

@@ -97,13 +97,17 @@ impl Reach {
         timeout(BOUND, asked).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// A page of each of many proxies, in any order.
-    pub async fn each<'a>(
+    /// What `read` makes of a page of each of many proxies, as soon as that is there, in any order.
+    pub async fn each<'a, T>(
         &self,
         pods: impl IntoIterator<Item = &'a PodName>,
         path: &str,
-    ) -> Vec<(&'a PodName, Result<Reply, Error>)> {
-        let asked = pods.into_iter().map(async |pod| (pod, self.get(pod, path).await));
+        read: impl Fn(&Reply) -> T,
+    ) -> Vec<(&'a PodName, Result<T, Error>)> {
+        let asked = pods.into_iter().map(async |pod| {
+            let reply = self.get(pod, path).await;
+            (pod, reply.map(|reply| read(&reply)))
+        });
         stream::iter(asked).buffer_unordered(AT_ONCE).collect().await
     }
 }

@@ -1,17 +1,17 @@
 //! What the proxies of a cluster have counted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use kube::Client;
-use leno_observe::stat::{Answer, Instance, Scrape};
+use leno_observe::stat::{Answer, Counted, Instance, Scrape};
 
 use crate::pods::{self, Running};
 use crate::reach::{PodName, Reach};
 use crate::{Error, namespaces};
 
-/// Most proxies that are asked for one report: at sixteen at once a minute or so, and their metrics some
-/// hundred MiB.
+/// Most proxies that are asked for one report: at sixteen at once a minute or so. Of each some kilobytes are
+/// kept, for as many edges as it has.
 const MAX_PROXIES: usize = 5_000;
 
 /// Asks every proxy of a cluster, or those of one namespace, and calls the mesh `mesh`.
@@ -37,7 +37,7 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
         return Err(Error::TooMany(asked.len(), MAX_PROXIES));
     }
     let at = Instant::now();
-    let answers = Reach::new(client.clone()).each(asked, "/metrics").await;
+    let answers = Reach::new(client.clone()).each(asked, "/metrics", Counted::of).await;
     let mut by_pod: HashMap<&PodName, Answer> = HashMap::new();
     let (mut refused, mut count) = (None, 0);
     for (pod, answer) in answers {
@@ -49,18 +49,59 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
             }
             text
         });
-        by_pod.insert(pod, Some(answer));
+        by_pod.insert(pod, Some(answer.flatten()));
     }
     if let Some(refused) = refused.filter(|_| count == 0) {
         return Err(refused);
     }
+    let alike = alike(&running);
     let instance = |one: &Running| Instance {
         namespace: one.name.namespace.clone(),
-        workload: one.owner.name.clone(),
+        workload: match alike.contains(&(&*one.name.namespace, &*one.owner.name)) {
+            true => one.owner.to_string(),
+            false => one.owner.name.clone(),
+        },
         name: one.name.name.clone(),
         meshed: one.meshed,
         ready: one.ready,
     };
     let all = running.iter().map(|one| (instance(one), by_pod.remove(&one.name).flatten()));
     Ok(Scrape::new(mesh, at, all.collect()))
+}
+
+/// The names, with their namespaces, that workloads of several kinds have: `deploy/web` and `sts/web` are two.
+fn alike(running: &[Running]) -> BTreeSet<(&str, &str)> {
+    let (mut kinds, mut alike) = (BTreeMap::new(), BTreeSet::new());
+    for one in running {
+        let name = (&*one.name.namespace, &*one.owner.name);
+        if *kinds.entry(name).or_insert(&one.owner.kind) != &one.owner.kind {
+            alike.insert(name);
+        }
+    }
+    alike
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_types::Owner;
+
+    use super::*;
+
+    #[test]
+    fn workloads_of_one_name_and_several_kinds_are_told_apart() {
+        let running = |namespace: &str, kind: &str, name: &str| Running {
+            name: PodName { namespace: namespace.to_owned(), name: format!("{name}-0") },
+            owner: Owner { kind: kind.to_owned(), name: name.to_owned() },
+            meshed: true,
+            ready: true,
+        };
+        let all = [
+            running("shop", "Deployment", "web"),
+            running("shop", "Deployment", "web"),
+            running("shop", "Deployment", "cart"),
+            running("shop", "StatefulSet", "web"),
+            running("office", "StatefulSet", "web"),
+        ];
+        assert_eq!(alike(&all), BTreeSet::from([("shop", "web")]));
+    }
 }

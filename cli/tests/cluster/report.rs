@@ -129,6 +129,12 @@ async fn proxies_that_cannot_be_reached_are_named_and_pods_without_one_are_told_
         assert!(said(&stat).contains(&silent), "{}", said(&stat));
     }
 
+    shop.run(by(pod("web-0", "10.244.0.11"), "StatefulSet", "web")).await;
+    let text = out(&leno_at(&shop.admin, &["stat", "-n", "shop", "--window", "100ms"]));
+    for workload in ["deploy/web         2/2", "sts/web            1/1"] {
+        assert!(text.contains(&format!("shop        {workload}")), "{text}");
+    }
+
     for words in [&["stat", "-n", "shopp"][..], &["bug-report", "-n", "shopp", "-n", "shop"]] {
         let mistyped = leno_at(&shop.admin, words);
         assert_eq!(mistyped.status.code(), Some(2), "{}", said(&mistyped));

@@ -1,4 +1,7 @@
+use std::time::Duration;
+
 use super::*;
+use crate::admin::Reply;
 
 fn instances() -> Vec<Instance> {
     let instance = |workload: &str, number: u32| Instance {
@@ -11,14 +14,16 @@ fn instances() -> Vec<Instance> {
     vec![instance("cart", 0), instance("cart", 1), instance("web", 0)]
 }
 
-/// What was answered: metrics by the instances in their order, where there are any.
-fn scrape(metrics: &[Option<&str>]) -> Scrape {
-    let answer = |text: Option<&str>| match text {
-        Some(text) => Ok(Reply { status: 200, body: text.to_owned() }),
-        None => Err("nothing".to_owned()),
+/// What was answered some seconds after `begin`, by the instances in their order: metrics, where there are any.
+fn scrape(begin: Instant, answered: &[(u64, Option<&str>)]) -> Scrape {
+    let answer = |(seconds, text): &(u64, Option<&str>)| {
+        let text = text.ok_or_else(|| "nothing".to_owned())?;
+        let reply = Reply { status: 200, body: text.to_owned() };
+        Counted::at(&reply, begin + Duration::from_secs(*seconds))
     };
-    let answers = metrics.iter().map(|text| Some(answer(*text)));
-    Scrape::new("default", Instant::now(), instances().into_iter().zip(answers).collect())
+    let answers = answered.iter().map(|answered| Some(answer(answered)));
+    let at = begin + Duration::from_secs(answered[0].0);
+    Scrape::new("default", at, instances().into_iter().zip(answers).collect())
 }
 
 fn edge(direction: &str, client: &str, server: &str, mtls: bool) -> String {
@@ -29,8 +34,9 @@ fn edge(direction: &str, client: &str, server: &str, mtls: bool) -> String {
 }
 
 fn over_ten_seconds(text: &str) -> Report {
-    let now = scrape(&[Some(text), Some(""), Some("")]);
-    report(&now, &metrics::parse(text), Duration::from_secs(10))
+    let begin = Instant::now();
+    let before = scrape(begin, &[(0, Some("")); 3]);
+    scrape(begin, &[(10, Some(text)), (10, Some("")), (10, Some(""))]).since(&before)
 }
 
 #[test]
@@ -104,18 +110,51 @@ fn a_restarted_proxy_counts_from_zero() {
         )
     };
     let values = |before: Option<u32>, after: u32| {
+        let begin = Instant::now();
         let before = before.map(|requests| text(requests, 4));
-        let before = scrape(&[None, None, before.as_deref()]);
-        let increase = scrape(&[None, None, Some(&text(after, 5))]).increase(&before);
-        increase.iter().map(|sample| sample.value).collect::<Vec<_>>()
+        let before = scrape(begin, &[(0, None), (0, None), (0, before.as_deref())]);
+        let after = text(after, 5);
+        let report = scrape(begin, &[(10, None), (10, None), (10, Some(&after))]).since(&before);
+        let signals = report.edges.first().map(|edge| &edge.signals);
+        signals.map(|signals| (signals.requests_per_s, signals.tcp_open))
     };
-    assert_eq!(values(Some(100), 120), [20.0, 5.0]);
-    assert_eq!(values(Some(100), 7), [7.0, 5.0]);
-    assert_eq!(values(None, 7), [0.0; 0], "it was silent: how much of it is new nobody knows");
+    assert_eq!(values(Some(100), 120), Some((2.0, 5.0)));
+    assert_eq!(values(Some(100), 70), Some((7.0, 5.0)));
+    assert_eq!(values(None, 70), None, "it was silent: how much of it is new nobody knows");
+}
+
+#[test]
+fn each_proxy_has_counted_for_its_own_time() {
+    let text = |server: &str, requests: u32| {
+        let labels = edge("inbound", "web", server, true);
+        format!("leno_requests_total{{{labels},status=\"200\"}} {requests}\n")
+    };
+    let (first, second) = (text("cart-0", 10), text("cart-1", 10));
+    let begin = Instant::now();
+    let before = scrape(begin, &[(0, Some(&first)), (6, Some(&second)), (6, Some(""))]);
+    let (first, second) = (text("cart-0", 30), text("cart-1", 30));
+    let after = scrape(begin, &[(10, Some(&first)), (11, Some(&second)), (20, Some(""))]);
+    let report = after.since(&before);
+    let cart = &report.workloads[0].signals;
+    assert_eq!(cart.requests_per_s, 2.0 + 4.0, "20 in ten seconds, and 20 in five");
+    assert_eq!(report.window_s, 10.0);
+}
+
+#[test]
+fn a_proxy_that_has_come_since_has_counted_since_then() {
+    let begin = Instant::now();
+    let mut before = scrape(begin, &[(0, None); 3]);
+    before.instances.retain(|one| one.workload != "web");
+    let labels = edge("outbound", "web-0", "cart-0", true);
+    let text = format!("leno_requests_total{{{labels},status=\"200\"}} 50\n");
+    let after = scrape(begin, &[(10, None), (10, None), (10, Some(&text))]);
+    assert_eq!(after.since(&before).edges[0].signals.requests_per_s, 5.0);
 }
 
 #[test]
 fn whoever_does_not_answer_is_named() {
-    let now = scrape(&[Some(""), None, Some("")]);
+    let now = scrape(Instant::now(), &[(0, Some("")), (0, None), (0, Some(""))]);
     assert_eq!(now.since(&now).silent, ["shop/cart-1: nothing"]);
+    let reply = Reply { status: 503, body: String::new() };
+    assert_eq!(Counted::of(&reply).unwrap_err(), "HTTP 503");
 }

@@ -1,0 +1,152 @@
+//! What one proxy has counted, reduced to what a report needs: a mesh has thousands of them.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::admin::Reply;
+use crate::metrics::{self, Histogram, Sample};
+
+/// Counter of requests, by edge and status.
+const REQUESTS: &str = "leno_requests_total";
+/// Their durations, by edge.
+const DURATIONS: &str = "leno_request_duration_seconds_bucket";
+/// Opaque connections open now, by edge.
+const OPEN: &str = "leno_tcp_open_connections";
+/// Bytes of opaque connections, by edge: both directions.
+const BYTES: [&str; 2] = ["leno_tcp_read_bytes_total", "leno_tcp_written_bytes_total"];
+/// Lowest status that counts as a failure of the server.
+const FAILURE: u16 = 500;
+
+/// Namespace and name: of an instance, or of a workload.
+pub(super) type Name = (String, String);
+
+/// What one proxy had counted when it answered.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    pub(super) at: Instant,
+    pub(super) edges: BTreeMap<Ends, Sum>,
+}
+
+/// Between whom, as the proxy names them: instances.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ends {
+    /// Counted at the server's side.
+    pub(super) inbound: bool,
+    pub(super) client: Name,
+    pub(super) server: Name,
+    pub(super) service: String,
+    pub(super) encrypted: bool,
+}
+
+/// What is counted between two ends.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Sum {
+    pub(super) requests: f64,
+    pub(super) failures: f64,
+    pub(super) durations: Histogram,
+    pub(super) tcp_open: f64,
+    pub(super) tcp_bytes: f64,
+}
+
+impl Counted {
+    /// What an answer to `/metrics` says that has come just now.
+    ///
+    /// # Errors
+    /// Where it is no such answer, in words.
+    pub fn of(reply: &Reply) -> Result<Self, String> {
+        Self::at(reply, Instant::now())
+    }
+
+    pub(super) fn at(reply: &Reply, at: Instant) -> Result<Self, String> {
+        if reply.status != 200 {
+            return Err(format!("HTTP {}", reply.status));
+        }
+        let mut edges: BTreeMap<Ends, Sum> = BTreeMap::new();
+        for sample in metrics::parse(&reply.body) {
+            if let Some(ends) = Ends::of(&sample) {
+                edges.entry(ends).or_default().take(&sample);
+            }
+        }
+        Ok(Self { at, edges })
+    }
+}
+
+impl Ends {
+    /// Those of a sample; none where it is of something else.
+    fn of(sample: &Sample) -> Option<Self> {
+        let is_known =
+            |name: &str| [REQUESTS, DURATIONS, OPEN].contains(&name) || BYTES.contains(&name);
+        if !is_known(&sample.name) {
+            return None;
+        }
+        let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
+        let inbound = match &*label("direction") {
+            "inbound" => true,
+            "outbound" => false,
+            _ => return None,
+        };
+        Some(Self {
+            inbound,
+            client: (label("client_namespace"), label("client")),
+            server: (label("server_namespace"), label("server")),
+            service: label("service"),
+            encrypted: label("mtls") == "true",
+        })
+    }
+}
+
+impl Sum {
+    fn take(&mut self, sample: &Sample) {
+        let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
+        match sample.name.as_str() {
+            REQUESTS => {
+                self.requests += sample.value;
+                if label("status").parse().is_ok_and(|status: u16| status >= FAILURE) {
+                    self.failures += sample.value;
+                }
+            }
+            DURATIONS => {
+                if let Ok(bound) = label("le").parse() {
+                    self.durations.add(bound, sample.value);
+                }
+            }
+            OPEN => self.tcp_open += sample.value,
+            _ => self.tcp_bytes += sample.value,
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.failures += other.failures;
+        self.durations.add_all(&other.durations);
+        self.tcp_open += other.tcp_open;
+        self.tcp_bytes += other.tcp_bytes;
+    }
+
+    /// The increase of what is counted, and what is open now. Counters that are lower than they were began
+    /// anew with their proxy.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let durations = self.durations.since(&before.durations);
+        let grown = [
+            (self.requests, before.requests),
+            (self.failures, before.failures),
+            (self.tcp_bytes, before.tcp_bytes),
+        ];
+        let Some(durations) = durations.filter(|_| grown.iter().all(|(now, then)| now >= then))
+        else {
+            return self.clone();
+        };
+        Self {
+            requests: self.requests - before.requests,
+            failures: self.failures - before.failures,
+            durations,
+            tcp_open: self.tcp_open,
+            tcp_bytes: self.tcp_bytes - before.tcp_bytes,
+        }
+    }
+
+    /// Whether anything was counted, or is open.
+    pub(super) fn any(&self) -> bool {
+        self.requests > 0.0 || self.tcp_open > 0.0 || self.tcp_bytes > 0.0
+    }
+}
