@@ -61,6 +61,8 @@ struct Report {
     not_ready: Option<String>,
     /// What it says of itself.
     config: Option<Value>,
+    /// Why that is not known; none where it is.
+    unknown: Option<String>,
 }
 
 pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
@@ -74,7 +76,7 @@ pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
     } else {
         print(&text::text(&report))?;
     }
-    Ok(report.not_ready.is_none())
+    Ok(report.not_ready.is_none() && report.unknown.is_none())
 }
 
 fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
@@ -102,8 +104,8 @@ fn of_cluster(proxy: &Proxy, target: &Target) -> Result<Report> {
         let namespace = proxy.namespace.as_deref();
         Ok(leno_operate::diagnose(&client, namespace, &proxy.pod).await?)
     })?;
-    let text = |error: leno_operate::Error| format!("{:#}", anyhow::Error::from(error));
-    Ok(report(Some(seen), ready.map_err(text), config.map_err(text)))
+    let said = |error: leno_operate::Error| error.said();
+    Ok(report(Some(seen), ready.map_err(said), config.map_err(said)))
 }
 
 fn report(
@@ -116,7 +118,39 @@ fn report(
         Ok(reply) => Some(reply.body.trim().to_owned()),
         Err(reason) => Some(reason),
     };
-    let config = config.ok().filter(|reply| reply.status == 200);
-    let config = config.and_then(|reply| serde_json::from_str(&reply.body).ok());
-    Report { pod, not_ready, config }
+    let (config, unknown) = match config.and_then(|reply| read(&reply)) {
+        Ok(config) => (Some(config), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    Report { pod, not_ready, config, unknown }
+}
+
+/// What an answer to `/config` says.
+fn read(reply: &Reply) -> Result<Value, String> {
+    if reply.status != 200 {
+        return Err(format!("HTTP {}: {}", reply.status, reply.body.trim()));
+    }
+    serde_json::from_str(&reply.body).map_err(|error| format!("it is no JSON: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_says_nothing_is_no_answer() {
+        let reply = |status, body: &str| Ok(Reply { status, body: body.to_owned() });
+        let whole = report(None, reply(200, "ready\n"), reply(200, "{\"busy\": 1}"));
+        assert_eq!((whole.not_ready, whole.unknown), (None, None));
+        assert_eq!(whole.config.unwrap()["busy"], 1);
+        for (config, reason) in [
+            (reply(404, "no such page\n"), "HTTP 404: no such page"),
+            (reply(200, "{"), "it is no JSON: "),
+            (Err("not reached".to_owned()), "not reached"),
+        ] {
+            let half = report(None, reply(200, "ready\n"), config);
+            assert!(half.unknown.unwrap().starts_with(reason), "{reason}");
+            assert!(half.config.is_none() && half.not_ready.is_none());
+        }
+    }
 }

@@ -25,6 +25,9 @@ pub(super) fn text(report: &Report) -> String {
     if let Some(config) = &report.config {
         of_config(&mut lines, config);
     }
+    if let Some(reason) = &report.unknown {
+        lines.add("proxy", &format!("does not say what it believes: {reason}"));
+    }
     lines.text
 }
 
@@ -149,8 +152,8 @@ mod tests {
                 {"port": 80, "protocol": "http1", "endpoints": 5, "first_endpoints": [
                     {"workload": "shop/cart-0", "addresses": ["10.0.0.1"], "port": 8080, "identity": null}]}]}],
         });
-        let text =
-            text(&Report { pod: None, not_ready: Some("draining".into()), config: Some(config) });
+        let not_ready = Some("draining".to_owned());
+        let text = text(&Report { pod: None, not_ready, config: Some(config), unknown: None });
         for line in [
             "ready        draining\n",
             "identity     spiffe://a/ns/shop/sa/web, ENDED ",
@@ -161,5 +164,13 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_proxy_that_is_ready_and_does_not_say_what_it_believes_is_told_of() {
+        let unknown = Some("HTTP 404: use /metrics".to_owned());
+        let text = text(&Report { pod: None, not_ready: None, config: None, unknown });
+        let expected = "ready        yes\nproxy        does not say what it believes: HTTP 404: use /metrics\n";
+        assert_eq!(text, expected);
     }
 }
