@@ -66,6 +66,21 @@ fn a_request_is_explained_from_a_file() {
 }
 
 #[test]
+fn what_is_looked_at_is_named_once() {
+    for words in [
+        &["analyze", "--name", "m", "shop"][..],
+        &["analyze", "--mesh", "m", "shop.yaml"],
+        &["explain", "--name", "m", "-f", "shop.yaml", "web", "--", "http://cart/"],
+        &["explain", "--cluster", "-f", "shop.yaml", "web", "--", "http://cart/"],
+    ] {
+        let refused = leno(words, SHOP);
+        assert_eq!(refused.status.code(), Some(64), "{words:?}: {refused:?}");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("cannot be used with"), "{words:?}: {said}");
+    }
+}
+
+#[test]
 fn mistakes_decide_the_exit_code() {
     let analyze =
         |more: &[&str], text: &str| leno(&[&["analyze", "shop.yaml"][..], more].concat(), text);

@@ -24,7 +24,7 @@ use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
 pub(crate) struct Analyze {
     /// YAML files or directories, "-" reads standard input; or namespaces of a cluster. Without one, the files of
     /// the mesh that runs
-    #[arg(value_name = "FILE|NAMESPACE")]
+    #[arg(value_name = "FILE|NAMESPACE", conflicts_with = "name")]
     what: Vec<PathBuf>,
 
     /// A namespace of the cluster; may be given several times

@@ -28,7 +28,8 @@ pub(crate) struct Explain {
     mesh: AnyMesh,
 
     /// Files to ask instead of the mesh that runs; may be given several times
-    #[arg(short, long = "file", value_name = "FILE")]
+    #[arg(short, long = "file", value_name = "FILE",
+          conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
     files: Vec<PathBuf>,
 
     /// Namespace of the client; not needed where its name is in one namespace only
