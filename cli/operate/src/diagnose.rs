@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::{Api, Client};
 use leno_observe::admin::Reply;
+use leno_resources::CAPTURE_ANNOTATION;
 use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 use leno_types::{Owner, nearest};
 use serde::Serialize;
@@ -10,9 +11,6 @@ use serde::Serialize;
 use crate::Error;
 use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
-
-/// How a pod asks to be captured.
-const CAPTURE: &str = "leno.dev/capture";
 
 /// What Kubernetes says of a proxy's pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -139,7 +137,7 @@ fn not_running(status: &ContainerStatus) -> Option<String> {
 fn capture(pod: &Pod) -> String {
     let metadata = &pod.metadata;
     let said = [&metadata.labels, &metadata.annotations];
-    let mut said = said.into_iter().filter_map(|map| map.as_ref()?.get(CAPTURE));
+    let mut said = said.into_iter().filter_map(|map| map.as_ref()?.get(CAPTURE_ANNOTATION));
     said.next().cloned().unwrap_or_else(|| "auto".to_owned())
 }
 

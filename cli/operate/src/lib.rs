@@ -39,6 +39,7 @@ pub use diagnose::{Diagnosis, Seen, diagnose};
 pub use error::Error;
 pub use leno_resources::ObjectKey;
 pub use mesh::{Extent, Known};
+pub use namespaces::captures;
 pub use pods::{Running, running};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};

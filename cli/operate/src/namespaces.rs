@@ -1,14 +1,18 @@
-//! Whether a namespace is there: a word that is mistyped must not look like one where nothing is.
+//! Whether a namespace is there, for a word that is mistyped must not look like one where nothing is; and what
+//! namespaces say of their pods.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
 use kube::{Api, Client};
+use leno_resources::CAPTURE_ANNOTATION;
 use leno_types::nearest;
 
 use crate::Error;
 
-/// Most namespaces among which one is looked for that was meant.
-const MEANT: u32 = 500;
+/// Namespaces of one answer of the API server, and most among which one is looked for that was meant.
+const PAGE: u32 = 500;
 
 /// Checks that a namespace is there, as far as whoever asks may know.
 ///
@@ -21,7 +25,7 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
         Ok(Some(_)) => Ok(()),
         Ok(None) => {
             // It is only a hint, and the right to it may be missing.
-            let known = all.list_metadata(&ListParams::default().limit(MEANT)).await;
+            let known = all.list_metadata(&ListParams::default().limit(PAGE)).await;
             let known = known.map(|list| list.items).unwrap_or_default();
             let known: Vec<String> =
                 known.into_iter().filter_map(|one| one.metadata.name).collect();
@@ -30,6 +34,29 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
         // Pods of a namespace may be listed without the right to see the namespace itself.
         Err(error) if error.is_forbidden() => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// What namespaces say of how their pods are captured, by their names; a label counts before an annotation.
+///
+/// # Errors
+/// Where they cannot be listed.
+pub async fn captures(client: &Client) -> Result<BTreeMap<String, String>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let mut captures = BTreeMap::new();
+    let mut asked = ListParams::default().limit(PAGE);
+    loop {
+        let page = all.list_metadata(&asked).await.map_err(Error::api("list namespaces"))?;
+        for one in page.items {
+            let maps = [one.metadata.labels, one.metadata.annotations];
+            let said =
+                maps.into_iter().flatten().find_map(|mut map| map.remove(CAPTURE_ANNOTATION));
+            captures.extend(one.metadata.name.zip(said));
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => asked = asked.continue_token(&token),
+            None => return Ok(captures),
+        }
     }
 }
 

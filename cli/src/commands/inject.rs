@@ -1,5 +1,6 @@
 //! `leno inject` and `leno uninject`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -113,24 +114,42 @@ enum ShapeName {
 }
 
 pub(crate) fn inject(inject: &Inject) -> Result<bool> {
-    let settings = inject.settings()?;
-    let capture =
-        inject.capture.and_then(|one| Some(one.to_possible_value()?.get_name().to_owned()));
-    let enclosing = Enclosing { capture };
-    inject.text.run("injected", |document| inject_document(document, &settings, &enclosing))
+    let (settings, captures) = inject.told()?;
+    let enclosing = |namespace: Option<&str>| Enclosing { capture: captures.of(namespace) };
+    inject.text.run("injected", |document| inject_document(document, &settings, enclosing))
 }
 
 pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
     uninject.text.run("uninjected", uninject_document)
 }
 
+/// How traffic is captured, where a pod does not say.
+#[derive(Default)]
+struct Captures {
+    /// Wherever it is.
+    given: Option<String>,
+    /// As namespaces of the cluster say.
+    of_namespaces: BTreeMap<String, String>,
+    /// The namespace of objects that name none.
+    default_namespace: String,
+}
+
+impl Captures {
+    fn of(&self, namespace: Option<&str>) -> Option<String> {
+        let namespace = namespace.unwrap_or(&self.default_namespace);
+        self.given.as_ref().or_else(|| self.of_namespaces.get(namespace)).cloned()
+    }
+}
+
 impl Inject {
     /// What is given, else what the cluster has, else the defaults.
-    fn settings(&self) -> Result<Settings> {
-        let mut settings = match self.cluster || self.which.is_named() {
+    fn told(&self) -> Result<(Settings, Captures)> {
+        let (mut settings, mut captures) = match self.cluster || self.which.is_named() {
             true => self.of_cluster()?,
-            false => Settings::default(),
+            false => Default::default(),
         };
+        captures.given =
+            self.capture.and_then(|one| Some(one.to_possible_value()?.get_name().to_owned()));
         if let Some(image) = &self.proxy_image {
             settings.image.clone_from(image);
         }
@@ -146,14 +165,22 @@ impl Inject {
                 ShapeName::Container => Shape::Container,
             };
         }
-        Ok(settings)
+        Ok((settings, captures))
     }
 
-    fn of_cluster(&self) -> Result<Settings> {
+    fn of_cluster(&self) -> Result<(Settings, Captures)> {
         let system = &self.system_namespace;
-        let there = block_on(async {
+        let (there, captures) = block_on(async {
             let client = leno_operate::connect(&self.which.target()).await?;
-            Ok(leno_operate::installed(&client, system).await?)
+            let there = leno_operate::installed(&client, system).await?;
+            let of_namespaces = match self.capture {
+                Some(_) => BTreeMap::new(),
+                None => leno_operate::captures(&client)
+                    .await
+                    .context("how pods are captured is not known: say it with --capture")?,
+            };
+            let default_namespace = client.default_namespace().to_owned();
+            Ok((there, Captures { given: None, of_namespaces, default_namespace }))
         })?;
         let Some(there) = there else {
             bail!(
@@ -162,7 +189,7 @@ impl Inject {
         };
         let told = there.told()?;
         let policy = serde_json::to_value(told.image.pull_policy)?;
-        Ok(Settings {
+        let settings = Settings {
             image: told.image.named("leno-proxy", &there.version),
             pull_policy: policy.as_str().map(str::to_owned),
             trust_domain: told.trust_domain,
@@ -173,7 +200,8 @@ impl Inject {
                 leno_charts::Shape::Container => Shape::Container,
             },
             ..Settings::default()
-        })
+        };
+        Ok((settings, captures))
     }
 }
 

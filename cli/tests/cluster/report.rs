@@ -175,6 +175,17 @@ async fn a_proxy_is_injected_as_the_clusters_own_controller_would() {
     for wanted in ["registry.test/leno-proxy:7", "shop.example", "imagePullPolicy: IfNotPresent"] {
         assert!(injected.contains(wanted), "{wanted} is not in\n{injected}");
     }
+    let annotated = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "office", "annotations": {"leno.dev/capture": "nftables"}}});
+    shop.bed.apply(annotated).await;
+    let elsewhere = shop.bed.directory.path().join("office.yaml");
+    fs::write(&elsewhere, pod.replace("{name: web}", "{name: web, namespace: office}")).unwrap();
+    let elsewhere = elsewhere.to_str().unwrap();
+    let captured = out(&leno_at(&shop.admin, &["inject", elsewhere]));
+    assert!(captured.contains("leno.dev/capture: nftables"), "{captured}");
+    assert!(!injected.contains("leno.dev/capture"), "its namespace does not say: {injected}");
+    let given = out(&leno_at(&shop.admin, &["inject", "--capture", "ebpf", elsewhere]));
+    assert!(given.contains("leno.dev/capture: ebpf"), "{given}");
     let other = out(&leno_at(&shop.admin, &["inject", "--proxy-image", "mine:1", file]));
     assert!(other.contains("mine:1") && other.contains("shop.example"), "{other}");
     let nowhere = leno_at(&shop.admin, &["inject", "--system-namespace", "shop", file]);

@@ -42,16 +42,17 @@ pub enum Said {
 }
 
 /// Puts the proxy into every pod template of a document, and reports on each in order. A document that
-/// makes no pods has none.
+/// makes no pods has none. `enclosing` is asked for what is around the pods of a namespace, or of an object
+/// that names none.
 #[must_use]
 pub fn inject_document(
     document: &mut Value,
     settings: &Settings,
-    enclosing: &Enclosing,
+    enclosing: impl Fn(Option<&str>) -> Enclosing,
 ) -> Vec<Report> {
     let mut reports = Vec::new();
-    each(document, None, 0, &mut |object, template| {
-        let said = match inject(template, settings, enclosing) {
+    each(document, None, 0, &mut |object, namespace, template| {
+        let said = match inject(template, settings, &enclosing(namespace)) {
             Ok(Outcome::Injected) => Said::Changed,
             Ok(Outcome::Left(left)) => Said::Left(left.to_string()),
             Err(error) => Said::Failed(error.to_string()),
@@ -65,7 +66,7 @@ pub fn inject_document(
 #[must_use]
 pub fn uninject_document(document: &mut Value) -> Vec<Report> {
     let mut reports = Vec::new();
-    each(document, None, 0, &mut |object, template| {
+    each(document, None, 0, &mut |object, _, template| {
         let said = match uninject(template) {
             Ok(true) => Said::Changed,
             Ok(false) => Said::Left("no proxy was injected into it".to_owned()),
@@ -82,7 +83,7 @@ fn each(
     document: &mut Value,
     implied: Option<&str>,
     depth: usize,
-    work: &mut impl FnMut(String, &mut Value),
+    work: &mut impl FnMut(String, Option<&str>, &mut Value),
 ) {
     let text = |field: &str| document.get(field).and_then(Value::text);
     let group = text("apiVersion").and_then(|version| version.split_once('/'));
@@ -100,9 +101,11 @@ fn each(
         return;
     }
     let object = object(&kind, document);
+    let namespace = document.at(&["metadata", "namespace"]).and_then(Value::text);
+    let namespace = namespace.map(str::to_owned);
     let template = path.iter().try_fold(document, |value, field| value.get_mut(field));
     if let Some(template) = template {
-        work(object, template);
+        work(object, namespace.as_deref(), template);
     }
 }
 

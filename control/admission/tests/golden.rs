@@ -32,9 +32,8 @@ fn settings(file: &Path) -> Settings {
 
 fn injected(file: &Path, text: &str) -> (String, Vec<Report>) {
     let (settings, mut reports) = (settings(file), Vec::new());
-    let enclosing = Enclosing::default();
     let out = rewrite(text, None, |document| {
-        note(inject_document(document, &settings, &enclosing), &mut reports)
+        note(inject_document(document, &settings, |_| Enclosing::default()), &mut reports)
     });
     (out.unwrap(), reports)
 }
