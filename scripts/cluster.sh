@@ -54,6 +54,8 @@ case ${1-} in
       cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
       export CLUSTER_BIN="${target%/cluster}/debug"
     fi
+    # Everything is there now, so that nothing may be left out.
+    export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}cluster"
     # Ten minutes on two idle cores; go test would end it after as many.
     cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 40m -v ./... ;;
   *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,13 +125,22 @@ func TestCluster(t *testing.T) {
 	})
 }
 
+// leaveOut skips a test that lacks something, and fails it where LENO_REQUIRE has cluster.
+func leaveOut(t *testing.T, lacks string) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("LENO_REQUIRE"), ","), "cluster") {
+		t.Fatalf("LENO_REQUIRE has cluster, and the test %s", lacks)
+	}
+	t.Skip(lacks)
+}
+
 // startCluster brings up two nodes with the image of the tests' applications; when the test ends,
 // nothing of them may be left. It needs root and CLUSTER_KUBE, the components' binary.
 func startCluster(t *testing.T) *bed {
 	t.Helper()
 	kube := os.Getenv("CLUSTER_KUBE")
 	if kube == "" || os.Geteuid() != 0 {
-		t.Skip("needs root and CLUSTER_KUBE: scripts/cluster.sh test")
+		leaveOut(t, "needs root and CLUSTER_KUBE: scripts/cluster.sh test")
 	}
 	b, err := newBed(filepath.Join(t.TempDir(), "state"), kube)
 	if err != nil {
