@@ -24,13 +24,27 @@ pub struct Reply {
 /// # Errors
 /// Where the connection fails or ends before the answer does, or the answer is not HTTP or too large.
 pub async fn ask(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     method: &str,
     path: &str,
 ) -> io::Result<Reply> {
+    send(stream, (method, path), "").await
+}
+
+/// The same, with a body.
+///
+/// # Errors
+/// As [`ask`].
+pub async fn send(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    (method, path): (&str, &str),
+    body: &str,
+) -> io::Result<Reply> {
     // The answer to HTTP/1.0 ends with the connection and is never chunked.
-    let request = format!("{method} {path} HTTP/1.0\r\nHost: leno\r\nContent-Length: 0\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
+    let length = body.len();
+    let head =
+        format!("{method} {path} HTTP/1.0\r\nHost: leno\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all((head + body).as_bytes()).await?;
     let mut answer = Vec::new();
     let mut rest = stream.take(MAX_ANSWER);
     // A relay on the way may not tell that the other end has closed.
@@ -87,6 +101,17 @@ mod tests {
         let reply = ask(ours, "GET", "/ready").await.unwrap();
         assert_eq!((reply.status, &*reply.body), (200, "ready\n"));
         assert_eq!(missing(b"HTTP/1.0 200 OK\r\n\r\nall of it"), None, "its end says so");
+    }
+
+    #[tokio::test]
+    async fn a_question_is_sent_with_its_body() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        theirs.write_all(b"HTTP/1.0 202 Accepted\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        assert_eq!(send(ours, ("POST", "/load"), "[1]").await.unwrap().status, 202);
+        let mut asked = String::new();
+        theirs.read_to_string(&mut asked).await.unwrap();
+        assert!(asked.starts_with("POST /load HTTP/1.0\r\n"), "{asked}");
+        assert!(asked.ends_with("Content-Length: 3\r\n\r\n[1]"), "{asked}");
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! Whether a cluster can have an installation, and whether the one that it has is well.
 
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -152,6 +153,37 @@ async fn version(client: &Client) -> Result<Finding, Error> {
     })
 }
 
+/// A right: verb, group (empty for Kubernetes' core), and resource, with its subresource after a slash.
+pub type Right = (&'static str, &'static str, &'static str);
+
+/// Those of these rights, in the whole cluster, that whoever asks lacks, in words.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
+    let mut missing = Vec::new();
+    for (verb, group, resource) in rights {
+        if !allowed(client, (verb, group, resource)).await? {
+            let of = if group.is_empty() { String::new() } else { format!(".{group}") };
+            missing.push(format!("{verb} {resource}{of}"));
+        }
+    }
+    Ok(missing)
+}
+
+/// Whether the API server knows whom to trust when it asks the control plane: until then no pod is made that
+/// should have a proxy.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn is_trusted(client: &Client) -> Result<bool, Error> {
+    let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let found = all.get_opt("leno-injector").await.map_err(Error::api("get the injector"))?;
+    let webhooks = found.and_then(|found| found.webhooks).unwrap_or_default();
+    let known = |one: &MutatingWebhook| one.client_config.ca_bundle.is_some();
+    Ok(!webhooks.is_empty() && webhooks.iter().all(known))
+}
+
 async fn allowed(
     client: &Client,
     (verb, group, resource): (&str, &str, &str),
@@ -161,7 +193,8 @@ async fn allowed(
             resource_attributes: Some(ResourceAttributes {
                 verb: Some(verb.to_owned()),
                 group: Some(group.to_owned()),
-                resource: Some(resource.to_owned()),
+                resource: Some(resource.split('/').next().unwrap_or_default().to_owned()),
+                subresource: resource.split_once('/').map(|(_, sub)| sub.to_owned()),
                 ..ResourceAttributes::default()
             }),
             ..SelfSubjectAccessReviewSpec::default()

@@ -62,7 +62,7 @@ pub enum Error {
 
 impl Error {
     /// What an error of the client means to whoever asked for `what`.
-    pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+    pub fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let what = what.into();
         move |error| match error {
             kube::Error::Api(status) if status.code == 403 => {

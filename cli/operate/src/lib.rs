@@ -34,12 +34,13 @@ use kube::config::Kubeconfig;
 use kube::{Api, Client};
 use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
 
-pub use checks::{Finding, Level, after, before};
+pub use checks::{Finding, Level, Right, after, before, is_trusted, lacking};
 pub use diagnose::{Diagnosis, Seen, diagnose};
 pub use error::Error;
 pub use leno_resources::ObjectKey;
 pub use mesh::{Extent, Known};
 pub use namespaces::captures;
+pub use objects::{Named, apply, delete, documents, is_absent, named};
 pub use pods::{Running, running};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};
@@ -59,6 +60,13 @@ impl Target {
     /// What it is called: its context.
     #[must_use]
     pub fn name(&self) -> String {
+        self.pinned().context.unwrap_or_else(|| "cluster".to_owned())
+    }
+
+    /// The same, by the name of its context, so that it stays the same when the kubeconfig gets another
+    /// current one; as it is where no kubeconfig can be read.
+    #[must_use]
+    pub fn pinned(&self) -> Self {
         let current = || {
             let read = match &self.kubeconfig {
                 Some(path) => Kubeconfig::read_from(path),
@@ -66,7 +74,7 @@ impl Target {
             };
             read.ok().and_then(|file| file.current_context)
         };
-        self.context.clone().or_else(current).unwrap_or_else(|| "cluster".to_owned())
+        Self { kubeconfig: self.kubeconfig.clone(), context: self.context.clone().or_else(current) }
     }
 
     /// Whether any cluster is named: by this, or where this names none, by `KUBECONFIG`, `~/.kube/config`

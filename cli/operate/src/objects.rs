@@ -1,27 +1,112 @@
 //! Objects of any kind, as the chart's documents name them.
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use std::time::{Duration, Instant};
+
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams,
+    PropagationPolicy,
+};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Error;
 
+/// Longest wait for an object to go: namespaces empty within it.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Longest wait for a kind that was just defined to be served.
+const SERVED: Duration = Duration::from_secs(30);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(300);
+
 /// One object that a document names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
-    pub(crate) group: String,
-    pub(crate) version: String,
-    pub(crate) kind: String,
-    pub(crate) namespace: Option<String>,
-    pub(crate) name: String,
+pub struct Named {
+    /// The group of its kind; empty for those of Kubernetes' core.
+    pub group: String,
+    /// The version of that group.
+    pub version: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace; none where it is the cluster's.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
 }
 
-/// The objects of a text of YAML documents, in their order.
-pub(crate) fn named(text: &str) -> Result<Vec<Named>, Error> {
-    let documents: Vec<Value> =
+/// The objects that a text of YAML documents names, in their order.
+///
+/// # Errors
+/// Where the text is not YAML, or one of its documents names no object.
+pub fn named(text: &str) -> Result<Vec<Named>, Error> {
+    documents(text)?.iter().map(one).collect()
+}
+
+/// The documents of a text of YAML.
+///
+/// # Errors
+/// Where it is not YAML.
+pub fn documents(text: &str) -> Result<Vec<Value>, Error> {
+    let all: Vec<Value> =
         serde_saphyr::from_multiple(text).map_err(|error| Error::Document(error.to_string()))?;
-    documents.iter().filter(|one| !one.is_null()).map(one).collect()
+    Ok(all.into_iter().filter(|one| !one.is_null()).collect())
+}
+
+/// Applies an object as `kubectl apply --server-side --force-conflicts` does, as `who`, and gives back what is
+/// stored. A kind whose definition was applied just before is waited for.
+///
+/// # Errors
+/// Where the document names no object, or the API server does not take it.
+pub async fn apply(client: &Client, document: &Value, who: &str) -> Result<Value, Error> {
+    let named = one(document)?;
+    let api = named.api(client);
+    let params = PatchParams::apply(who).force();
+    let begin = Instant::now();
+    loop {
+        match api.patch(&named.name, &params, &Patch::Apply(document)).await {
+            Ok(stored) => {
+                return serde_json::to_value(stored)
+                    .map_err(|error| Error::Document(error.to_string()));
+            }
+            Err(error) if is_absent(&error) && !is_core(&named) && begin.elapsed() < SERVED => {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(error) => return Err(Error::api(format!("apply {}", named.said()))(error)),
+        }
+    }
+}
+
+/// Whether a kind is there in every cluster, so that there is nothing to wait for.
+fn is_core(named: &Named) -> bool {
+    named.group.is_empty() || !named.group.contains('.') || named.group.ends_with(".k8s.io")
+}
+
+/// Removes an object and waits until it is gone; whether it was there.
+///
+/// # Errors
+/// Where the API server does not do it, or it does not go within three minutes.
+pub async fn delete(client: &Client, one: &Named) -> Result<bool, Error> {
+    let api = one.api(client);
+    let background = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Background),
+        ..DeleteParams::default()
+    };
+    match api.delete(&one.name, &background).await {
+        Ok(_) => {}
+        Err(error) if is_absent(&error) => return Ok(false),
+        Err(error) => return Err(Error::api(format!("delete {}", one.said()))(error)),
+    }
+    let begin = Instant::now();
+    loop {
+        let there = api.get_opt(&one.name).await;
+        if there.map_err(Error::api(format!("get {}", one.said())))?.is_none() {
+            return Ok(true);
+        }
+        if begin.elapsed() > LIMIT {
+            return Err(Error::Late(format!("{} does not go", one.said()), LIMIT.as_secs()));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// One object of a text of YAML documents, typed.
@@ -47,7 +132,8 @@ fn one(document: &Value) -> Result<Named, Error> {
 
 impl Named {
     /// The way to objects of its kind and namespace.
-    pub(crate) fn api(&self, client: &Client) -> Api<DynamicObject> {
+    #[must_use]
+    pub fn api(&self, client: &Client) -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk(&self.group, &self.version, &self.kind);
         let resource = ApiResource::from_gvk(&kind);
         match &self.namespace {
@@ -57,7 +143,8 @@ impl Named {
     }
 
     /// As people name it.
-    pub(crate) fn said(&self) -> String {
+    #[must_use]
+    pub fn said(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{} {namespace}/{}", self.kind, self.name),
             None => format!("{} {}", self.kind, self.name),
@@ -66,7 +153,8 @@ impl Named {
 }
 
 /// Whether an error says that there is no such thing.
-pub(crate) fn is_absent(error: &kube::Error) -> bool {
+#[must_use]
+pub fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 

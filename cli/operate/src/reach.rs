@@ -8,7 +8,7 @@ use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Portforwarder;
 use kube::{Api, Client};
-use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
+use leno_observe::admin::{ANSWER_BOUND, Reply, send};
 use leno_types::ports;
 use tokio::time::timeout;
 
@@ -73,6 +73,20 @@ impl Reach {
     /// # Errors
     /// As [`get`](Self::get).
     pub async fn get_from(&self, pod: &PodName, port: u16, path: &str) -> Result<Reply, Error> {
+        self.send_to(pod, port, ("GET", path), "").await
+    }
+
+    /// Sends something to an HTTP server that a pod has on its loopback.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn send_to(
+        &self,
+        pod: &PodName,
+        port: u16,
+        (method, path): (&str, &str),
+        body: &str,
+    ) -> Result<Reply, Error> {
         let PodName { namespace, name } = pod;
         let what = format!("ask pod {pod} for {path}");
         let asked = async {
@@ -81,7 +95,7 @@ impl Reach {
             let mut way = Way(way.map_err(Error::api(what.clone()))?);
             let stream = way.0.take_stream(port).expect("a port that was asked for has a stream");
             let refused = way.0.take_error(port);
-            match ask(stream, "GET", path).await {
+            match send(stream, (method, path), body).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => {
                     // The kubelet says why, where it has not got through.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec};
-use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{INSTALLED, Values, render};
 use leno_types::Removal as Step;
 
 use crate::leaving::Leaving;
-use crate::objects::{Named, is_absent, named};
+use crate::objects::{self, Named, named};
 use crate::{Error, PodName, installed};
 
 /// The agents, and the label of their pods.
@@ -24,8 +24,6 @@ const ROOTS: &str = "leno-roots";
 pub(crate) const CONTROLLER: &str = "leno-controller";
 /// The label by which a namespace says that it was made for Leno.
 const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "leno");
-/// Longest wait for an object to go: namespaces empty within it.
-const LIMIT: Duration = Duration::from_secs(180);
 /// Longest wait for one step on a node: its kubelet ends and starts a pod within seconds.
 const NODE_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks.
@@ -127,25 +125,10 @@ impl Removal {
     }
 
     async fn delete(&self, one: &Named, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
-        let api = one.api(&self.client);
-        let background = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Background),
-            ..DeleteParams::default()
-        };
-        match api.delete(&one.name, &background).await {
-            Ok(_) => {}
-            Err(error) if is_absent(&error) => return Ok(()),
-            Err(error) => return Err(Error::api(format!("delete {}", one.said()))(error)),
+        if objects::delete(&self.client, one).await? {
+            say(Removed::Object(one.said()));
         }
-        let begin = Instant::now();
-        loop {
-            let there = api.get_opt(&one.name).await;
-            if there.map_err(Error::api(format!("get {}", one.said())))?.is_none() {
-                say(Removed::Object(one.said()));
-                return Ok(());
-            }
-            pause(begin, LIMIT, || format!("{} does not go", one.said())).await?;
-        }
+        Ok(())
     }
 
     /// Ends the agents, then has each node forget them.
@@ -154,7 +137,7 @@ impl Removal {
         let there = agents.get_opt(AGENT).await;
         let there = there.map_err(Error::api(format!("get DaemonSet {AGENT}")))?;
         // Gone already where a removal was interrupted; the nodes may not be clean all the same.
-        let agent = there.or_else(|| crate::objects::find(text, "DaemonSet", AGENT));
+        let agent = there.or_else(|| objects::find(text, "DaemonSet", AGENT));
         let Some(spec) = agent.and_then(|agent| agent.spec?.template.spec) else { return Ok(()) };
         self.delete(&self.ours("apps", "DaemonSet", AGENT), say).await?;
         let nodes: Api<Node> = Api::all(self.client.clone());
