@@ -184,6 +184,20 @@ impl Bed {
         .await;
     }
 
+    /// What there is of these kinds, each `apiVersion Kind`, as `Kind name`, in order.
+    pub async fn names(&self, kinds: &[&str]) -> Vec<String> {
+        let mut all = Vec::new();
+        for one in kinds {
+            let (version, kind) = one.split_once(' ').unwrap();
+            let object = json!({"apiVersion": version, "kind": kind, "metadata": {}});
+            let found = self.api(&object).0.list(&ListParams::default()).await.unwrap();
+            let name = |one: &DynamicObject| one.metadata.name.clone().unwrap_or_default();
+            all.extend(found.iter().map(|one| format!("{kind} {}", name(one))));
+        }
+        all.sort();
+        all
+    }
+
     /// Whether the kind of an object can be asked for.
     pub async fn serves(&self, object: &Value) -> Option<()> {
         let (api, _) = self.api(object);

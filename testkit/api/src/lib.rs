@@ -12,10 +12,12 @@
 //!                             │
 //!                            etcd, in a directory that ends with the bed
 //! ```
-//! Start with [`binary`], [`Bed::start`] and [`until`].
+//! Start with [`binary`], [`Bed::start`] and [`until`]; [`Hands`] does what a cluster's own controllers would.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bed;
+mod hands;
 pub mod objects;
 
 pub use bed::{Bed, LIMIT, binary, until};
+pub use hands::Hands;

@@ -1,0 +1,96 @@
+//! What a cluster's own controllers and kubelets would do, as far as a test needs it: namespaces that are deleted go,
+//! and pods become what the test says.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::Bed;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A namespace with its pods.
+type Seen = Mutex<Option<(Namespace, Vec<Pod>)>>;
+
+/// Works until it is dropped.
+pub struct Hands {
+    task: JoinHandle<()>,
+    seen: Arc<Seen>,
+}
+
+impl Drop for Hands {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Hands {
+    /// Has namespaces go once they are deleted, and gives this status to new pods of namespaces whose names begin
+    /// so.
+    pub fn begin(bed: &Bed, beginning: &'static str, status: Value) -> Self {
+        let (client, seen) = (bed.admin.clone(), Arc::default());
+        let shared = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            loop {
+                look(&client, (beginning, &status), &shared).await;
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        Self { task, seen }
+    }
+
+    /// Such a namespace and its pods, at the moment when they were most.
+    pub fn seen(&self) -> Option<(Namespace, Vec<Pod>)> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &Seen) {
+    let all: Api<Namespace> = Api::all(client.clone());
+    for namespace in all.list(&ListParams::default()).await.unwrap() {
+        let name = namespace.name_any();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &name);
+        if namespace.metadata.deletion_timestamp.is_some() {
+            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            pods.delete_collection(&now, &ListParams::default()).await.unwrap();
+            finalize(client, &namespace).await;
+        } else if name.starts_with(beginning) {
+            let there = pods.list(&ListParams::default()).await.unwrap().items;
+            for pod in there.iter().filter(|pod| is_new(pod)) {
+                let patch = Patch::Merge(json!({"status": status}));
+                // Gone meanwhile, where whoever made it was quicker.
+                let _gone =
+                    pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await;
+            }
+            let mut seen = seen.lock().unwrap();
+            if seen.as_ref().is_none_or(|(_, pods)| pods.len() < there.len()) {
+                *seen = Some((namespace, there));
+            }
+        }
+    }
+}
+
+/// Lets a namespace go, as the controller does that has emptied it.
+async fn finalize(client: &Client, namespace: &Namespace) {
+    let mut empty = serde_json::to_value(namespace).unwrap();
+    empty["spec"]["finalizers"] = json!([]);
+    empty["apiVersion"] = "v1".into();
+    empty["kind"] = "Namespace".into();
+    let path = format!("/api/v1/namespaces/{}/finalize", namespace.name_any());
+    let request = http::Request::put(path).header("content-type", "application/json");
+    let request = request.body(serde_json::to_vec(&empty).unwrap()).unwrap();
+    // Gone already, where it was looked at twice.
+    let _gone = client.request_text(request).await;
+}
+
+/// Whether nobody has said yet what became of a pod.
+fn is_new(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.is_none_or(|status| status.conditions.is_none() && status.container_statuses.is_none())
+}
