@@ -25,10 +25,14 @@ use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::scenario::Scenario;
+
 /// The header that a pushed configuration sets to the number of its revision.
 pub(crate) const PUSHED: &str = "x-pushed";
 /// What an application prints, before its number, when a revision has arrived there.
 pub(crate) const ARRIVED: &str = "arrived: revision";
+/// Where every application listens.
+pub(crate) const PORT: u16 = 8080;
 /// Windows of HTTP/2, so wide that they never slow a message.
 const WINDOW: u32 = 4 * 1024 * 1024;
 /// Streams at once on a connection: more than any scenario opens through one proxy.
@@ -52,6 +56,27 @@ pub struct Application {
     pub response_bytes: usize,
     /// What it asks of others, `host:port`, before each answer.
     pub calls: Vec<Callee>,
+}
+
+/// What `leno` is started with to be the application of a service; `address` says where others are.
+pub(crate) fn arguments(
+    scenario: &Scenario,
+    nth: u32,
+    address: impl Fn(u32) -> String,
+) -> Vec<String> {
+    let mut words = ["bench", "serve", "--listen"].map(str::to_owned).to_vec();
+    words.push(format!("0.0.0.0:{PORT}"));
+    if !scenario.is_http() {
+        words.push("--tcp".to_owned());
+    }
+    words.extend(["--work-ms".to_owned(), scenario.work_ms.to_string()]);
+    words.extend(["--response-bytes".to_owned(), scenario.response_bytes.to_string()]);
+    for call in scenario.calls.iter().filter(|call| call.from == nth) {
+        let how = if call.grpc { "--call-grpc" } else { "--call-http" };
+        let on = if call.on.is_empty() { String::new() } else { format!("={}", call.on.join(",")) };
+        words.extend([how.to_owned(), format!("{}{on}", address(call.service))]);
+    }
+    words
 }
 
 /// Serves until the process ends.

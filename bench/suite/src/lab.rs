@@ -20,7 +20,7 @@ use leno_local::status::{InstanceStatus, Status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::application::{ARRIVED, PUSHED};
+use crate::application::{ARRIVED, PORT, PUSHED, arguments};
 use crate::interrupt::Interrupt;
 use crate::scenario::{Disturbance, Scenario};
 
@@ -32,8 +32,6 @@ pub(crate) const CLIENT: &str = "client";
 pub(crate) const NEIGHBOUR: &str = "neighbour";
 /// The service whose endpoints come and go.
 const CHURNING: &str = "all";
-/// Where every application listens.
-pub(crate) const PORT: u16 = 8080;
 /// How long all of it may take to be ready, on a slow machine.
 const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end.
@@ -323,21 +321,11 @@ fn real(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
 
 /// The command of a service's application.
 fn application(leno: &Path, scenario: &Scenario, nth: u32) -> String {
-    let mut command =
-        format!("[\"{}\", bench, serve, --listen, \"0.0.0.0:{PORT}\"", leno.display());
-    if !scenario.is_http() {
-        command += ", --tcp";
-    }
-    command += &format!(
-        ", --work-ms, \"{}\", --response-bytes, \"{}\"",
-        scenario.work_ms, scenario.response_bytes
-    );
-    for call in scenario.calls.iter().filter(|call| call.from == nth) {
-        let how = if call.grpc { "--call-grpc" } else { "--call-http" };
-        let on = if call.on.is_empty() { String::new() } else { format!("={}", call.on.join(",")) };
-        command += &format!(", {how}, \"{}:{PORT}{on}\"", scenario.service(call.service));
-    }
-    command + "]"
+    let address = |service: u32| format!("{}:{PORT}", scenario.service(service));
+    let words = [leno.display().to_string()];
+    let words = words.into_iter().chain(arguments(scenario, nth, address));
+    let quoted: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 /// A route of the first service that is another in each revision.
@@ -436,7 +424,7 @@ mod tests {
         }
         let text = documents(programs, &shop, true, 0).unwrap();
         assert_eq!(
-            (text.matches("[java, -jar").count(), text.matches("bench, serve").count()),
+            (text.matches("[java, -jar").count(), text.matches("\"serve\"").count()),
             (5, 0)
         );
         assert!(text.contains("REGISTRY_HOST: registry, REGISTRY_PORT: \"8080\""), "{text}");
@@ -452,11 +440,14 @@ mod tests {
         assert!(of("http-1k", false, 0).contains("inject: disabled"));
         assert!(of("tcp-64k", true, 0).contains("--tcp"));
         let faces = of("faces", true, 0);
-        assert_eq!(faces.matches("--call-grpc, \"s2:8080\"").count(), 1);
+        assert_eq!(faces.matches("\"--call-grpc\", \"s2:8080\"").count(), 1);
         assert_eq!(faces.matches("appProtocol: grpc").count(), 1);
         assert_eq!(of("neighbour", true, 0).matches("kind: Workload").count(), 4);
         let shop = of("teastore", true, 0);
-        assert!(shop.contains("--call-http, \"recommender:8080=/product,/cartAction\""), "{shop}");
+        assert!(
+            shop.contains("\"--call-http\", \"recommender:8080=/product,/cartAction\""),
+            "{shop}"
+        );
         assert_eq!(shop.matches("--call-http").count(), 6);
     }
 

@@ -1,6 +1,6 @@
 //! A run of the suite: rounds, and in each every scenario under every mesh, none among them.
 
-mod measure;
+pub(crate) mod measure;
 mod prober;
 
 use std::fs;
@@ -109,10 +109,20 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
 }
 
 fn prepare(options: &mut Options) -> Result<()> {
+    add_baseline(options)?;
+    prepare_out(options)
+}
+
+fn add_baseline(options: &mut Options) -> Result<()> {
     if !options.meshes.iter().any(|mesh| mesh.name() == NONE) {
         options.meshes.insert(0, crate::mesh::named(NONE, &crate::mesh::Choices::default())?);
     }
     options.meshes.sort_by_key(|mesh| mesh.name() != NONE);
+    Ok(())
+}
+
+/// Makes the directory of the records, which may hold some only where a run is resumed.
+pub(crate) fn prepare_out(options: &Options) -> Result<()> {
     fs::create_dir_all(options.out.join(RAW))
         .with_context(|| format!("cannot make {}", options.out.display()))?;
     let there = record::read(&options.out).is_ok();
@@ -165,7 +175,7 @@ fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Reco
 }
 
 /// A record of which only the circumstances are known.
-fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u32) -> Record {
+pub(crate) fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u32) -> Record {
     Record {
         scenario: scenario.name.clone(),
         mesh: mesh.to_owned(),
@@ -183,7 +193,7 @@ fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u32) -> Reco
     }
 }
 
-fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> String {
+pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> String {
     let left = match left.as_secs() {
         seconds if seconds >= 90 => format!("{} min left", seconds.div_ceil(60)),
         seconds => format!("{seconds} s left"),
@@ -210,7 +220,7 @@ fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> Strin
 }
 
 /// Marks what cannot be: a mesh whose median latency is below that of none in the same round.
-fn flag_impossible(out: &Path) -> Result<()> {
+pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
     let records = record::read(out)?;
     for record in records.iter().filter(|record| record.mesh != NONE && record.valid()) {
         let same = |other: &&Record| {

@@ -28,7 +28,7 @@ use nix::unistd::Pid;
 use super::certificates::Authority;
 use super::{Configuration, Hop, Mesh, linkerd};
 use crate::interrupt::Interrupt;
-use crate::lab::{self, Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
+use crate::lab::{Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
 use crate::scenario::Scenario;
 
 /// How long a proxy may take to listen.
@@ -131,7 +131,7 @@ impl Sidecars {
             chown(&directory, Some(PROXY_UID), Some(PROXY_UID))?;
             authority.write(&directory, &instance.workload)?;
             let client = makes_load(&instance);
-            let application = SocketAddrV4::new([127, 0, 0, 1].into(), lab::PORT);
+            let application = SocketAddrV4::new([127, 0, 0, 1].into(), crate::application::PORT);
             let calls = client || scenario.has_calls(&instance.workload);
             let task = Task {
                 workload: instance.workload.clone(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -17,7 +17,7 @@ use crate::lab::Lab;
 use crate::mesh::Sidecars;
 use crate::meter::{Parts, Sampler, Used};
 use crate::record::{KernelPrograms, Mark, MarkKind, RAW, Record, RssKib};
-use crate::scenario::{self, Disturbance, Scenario};
+use crate::scenario::{self, Disturbance, Neighbour, Scenario};
 
 /// The share of requests that may fail before a run is marked.
 const MAX_ERRORS: f64 = 0.01;
@@ -31,7 +31,7 @@ const MAX_LAG: f64 = 0.1;
 /// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
 const MAX_BUSY: f64 = 0.95;
 /// How long a neighbour floods before the measurement begins, and after it has ended.
-const FLOOD_LEAD: Duration = Duration::from_millis(300);
+pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
 /// How long proxies are left alone before what they hold counts as idle: what only their start has
 /// touched is given back by then, by those who do that.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -61,7 +61,12 @@ pub(super) fn measure(
         interrupt.sleep(SETTLE)?;
     }
     let (idle, control_idle) = stage.parts.memory_kib();
-    let plans = stage.plans(case.scenario, options, case.step.map(|rate| rate * options.scale))?;
+    let plans = self::plans(
+        &stage.addresses,
+        case.scenario,
+        options,
+        case.step.map(|rate| rate * options.scale),
+    )?;
     if let Some(why) = options.generator.unable(&plans[0]) {
         bail!("{why}");
     }
@@ -73,7 +78,7 @@ pub(super) fn measure(
     let plans = match &case.scenario.pace {
         scenario::Pace::SearchP99Ms(bound) if options.generator.keeps_rates(&plans[0]) => {
             let rate = stage.search(case, options, Duration::from_millis(*bound), interrupt)?;
-            stage.plans(case.scenario, options, Some(rate))?
+            self::plans(&stage.addresses, case.scenario, options, Some(rate))?
         }
         _ => plans,
     };
@@ -145,35 +150,6 @@ impl Stage {
         Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
     }
 
-    /// What is asked of each service; `rate` in place of the scenario's own.
-    fn plans(
-        &self,
-        scenario: &Scenario,
-        options: &Options,
-        rate: Option<f64>,
-    ) -> Result<Vec<Plan>> {
-        let pace = match (rate.or(scenario.rate_per_service(options.scale)), &scenario.pace) {
-            (Some(rate), _) => Pace::Rate(rate),
-            (None, scenario::Pace::ThinkMs(ms)) => Pace::Think(Duration::from_millis(*ms)),
-            (None, _) => Pace::Saturate,
-        };
-        if self.addresses.is_empty() {
-            bail!("there is no service");
-        }
-        let published = rate.map(|rate| rate / options.scale);
-        let plan = |address: &SocketAddrV4| Plan {
-            protocol: scenario.protocol,
-            streams: scenario.streams,
-            pace,
-            connections: scenario.connections_at(published),
-            new_connection: scenario.new_connection,
-            body_size: scenario.request_bytes,
-            paths: scenario.paths.clone(),
-            ..Plan::new(format!("http://{address}/"), 1.0, options.duration)
-        };
-        Ok(self.addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
-    }
-
     /// The measured load, with what happens beside it.
     fn load(
         &mut self,
@@ -223,13 +199,7 @@ impl Stage {
     /// What the neighbour sends, from before the measurement to after it.
     fn flood(&self, scenario: &Scenario, options: &Options) -> Result<Option<Plan>> {
         let Some(neighbour) = scenario.neighbour else { return Ok(None) };
-        let address = self.addresses.get(neighbour.service as usize).context("no such service")?;
-        Ok(Some(Plan {
-            protocol: scenario.protocol,
-            pace: Pace::Saturate,
-            connections: neighbour.connections,
-            ..Plan::new(format!("http://{address}/"), 1.0, options.duration + 2 * FLOOD_LEAD)
-        }))
+        flood(neighbour, scenario, &self.addresses, options.duration).map(Some)
     }
 
     /// The highest rate that keeps the 99th percentile under a bound: between none and what a closed
@@ -241,32 +211,116 @@ impl Stage {
         bound: Duration,
         interrupt: &Interrupt,
     ) -> Result<f64> {
-        let short = (options.duration / SEARCH_STEPS).max(Duration::from_secs(1));
+        let short = Search::step(options.duration);
         let try_with = |rate: Option<f64>| -> Result<Report> {
-            let plans = self.plans(case.scenario, options, rate)?;
+            let plans = plans(&self.addresses, case.scenario, options, rate)?;
             let plans: Vec<Plan> =
                 plans.into_iter().map(|plan| Plan { duration: short, ..plan }).collect();
             options.generator.run(&self.lab, &plans, interrupt)
         };
-        let most = try_with(None)?.requests_per_s;
-        let (mut low, mut high) = (0.0, most);
-        for _ in 0..SEARCH_STEPS {
-            let rate = f64::midpoint(low, high);
-            let report = try_with(Some(rate))?;
-            let p99 = distribution::latency(&report.buckets).p99;
-            let good = u128::from(p99) < bound.as_micros() && !failing(&report);
-            if good { low = rate } else { high = rate }
+        let mut search = Search::below(try_with(None)?.requests_per_s, bound);
+        while let Some(rate) = search.next() {
+            search.tried(rate, &try_with(Some(rate))?);
         }
-        if low == 0.0 {
-            bail!("no rate above {:.0}/s kept the 99th percentile under {bound:?}", high);
-        }
-        Ok(low)
+        search.found()
     }
 
     /// Removes all of it.
     fn strike(self) -> Result<()> {
         drop(self.sidecars);
         self.lab.stop()
+    }
+}
+
+/// What is asked of each service; `rate` in place of the scenario's own.
+pub(crate) fn plans<A: Copy + Into<SocketAddr>>(
+    addresses: &[A],
+    scenario: &Scenario,
+    options: &Options,
+    rate: Option<f64>,
+) -> Result<Vec<Plan>> {
+    let pace = match (rate.or(scenario.rate_per_service(options.scale)), &scenario.pace) {
+        (Some(rate), _) => Pace::Rate(rate),
+        (None, scenario::Pace::ThinkMs(ms)) => Pace::Think(Duration::from_millis(*ms)),
+        (None, _) => Pace::Saturate,
+    };
+    if addresses.is_empty() {
+        bail!("there is no service");
+    }
+    let published = rate.map(|rate| rate / options.scale);
+    let plan = |address: &A| Plan {
+        protocol: scenario.protocol,
+        streams: scenario.streams,
+        pace,
+        connections: scenario.connections_at(published),
+        new_connection: scenario.new_connection,
+        body_size: scenario.request_bytes,
+        paths: scenario.paths.clone(),
+        ..Plan::new(format!("http://{}/", (*address).into()), 1.0, options.duration)
+    };
+    Ok(addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
+}
+
+/// What a neighbour sends to a service, from before the measurement to after it.
+pub(crate) fn flood(
+    neighbour: Neighbour,
+    scenario: &Scenario,
+    addresses: &[impl Copy + Into<SocketAddr>],
+    duration: Duration,
+) -> Result<Plan> {
+    let address = addresses.get(neighbour.service as usize).context("no such service")?;
+    Ok(Plan {
+        protocol: scenario.protocol,
+        pace: Pace::Saturate,
+        connections: neighbour.connections,
+        ..Plan::new(format!("http://{}/", (*address).into()), 1.0, duration + 2 * FLOOD_LEAD)
+    })
+}
+
+/// The search for the highest rate that keeps the 99th percentile under a bound: halves what is not known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    bound: Duration,
+    low: f64,
+    high: f64,
+    left: u32,
+}
+
+impl Search {
+    /// How long each of its steps is measured.
+    pub(crate) fn step(duration: Duration) -> Duration {
+        (duration / SEARCH_STEPS).max(Duration::from_secs(1))
+    }
+
+    /// Between nothing and what a closed loop reaches.
+    pub(crate) fn below(most: f64, bound: Duration) -> Self {
+        Self { bound, low: 0.0, high: most, left: SEARCH_STEPS }
+    }
+
+    /// The rate to try next; none where enough is known.
+    pub(crate) fn next(&self) -> Option<f64> {
+        (self.left > 0).then(|| f64::midpoint(self.low, self.high))
+    }
+
+    /// What came of a rate.
+    pub(crate) fn tried(&mut self, rate: f64, report: &Report) {
+        let p99 = distribution::latency(&report.buckets).p99;
+        let good = u128::from(p99) < self.bound.as_micros() && !failing(report);
+        if good {
+            self.low = rate
+        } else {
+            self.high = rate
+        }
+        self.left -= 1;
+    }
+
+    /// The highest rate that was good.
+    pub(crate) fn found(&self) -> Result<f64> {
+        if self.low == 0.0 {
+            let (high, bound) = (self.high, self.bound);
+            bail!("no rate above {high:.0}/s kept the 99th percentile under {bound:?}");
+        }
+        Ok(self.low)
     }
 }
 
@@ -310,11 +364,11 @@ fn revise(
     Ok(0)
 }
 
-fn failing(report: &Report) -> bool {
+pub(crate) fn failing(report: &Report) -> bool {
     report.requests == 0 || report.errors as f64 > report.requests as f64 * MAX_ERRORS
 }
 
-fn fill(record: &mut Record, report: &Report, used: &Used) {
+pub(crate) fn fill(record: &mut Record, report: &Report, used: &Used) {
     record.rate_per_s = report.rate_per_s;
     record.connections = report.connections;
     record.duration_s = report.duration_s;
@@ -334,7 +388,7 @@ fn fill(record: &mut Record, report: &Report, used: &Used) {
 }
 
 /// What is to be known before these figures are believed.
-fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> {
+pub(crate) fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> {
     let mut marks = Vec::new();
     let mut mark = |kind, why| marks.push(Mark { kind, why });
     let answered = report.requests.saturating_sub(report.errors);
@@ -382,7 +436,7 @@ fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> {
     marks
 }
 
-fn table(buckets: &[Bucket]) -> String {
+pub(crate) fn table(buckets: &[Bucket]) -> String {
     let mut text = "value_us,count\n".to_owned();
     for bucket in buckets {
         let _ = writeln!(text, "{},{}", bucket.us, bucket.count);
