@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::place;
 use crate::record::Record;
 use crate::statistics::{Interval, ratio};
 
@@ -82,6 +83,9 @@ pub fn within(records: &[Record]) -> Vec<String> {
         for text in first.machine.differences(&record.machine) {
             found.push(format!("measured on different machines ({text})"));
         }
+        for text in place::differences(first.cluster.as_ref(), record.cluster.as_ref()) {
+            found.push(format!("measured in different places ({text})"));
+        }
         if record.suite_version != first.suite_version {
             let (one, two) = (&first.suite_version, &record.suite_version);
             found.push(format!("measured by different versions of leno ({one} and {two})"));
@@ -117,6 +121,8 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
         .into_iter()
         .map(|text| format!("different machines: {text}"))
         .collect();
+    let places = place::differences(old.cluster.as_ref(), new.cluster.as_ref());
+    found.extend(places.into_iter().map(|text| format!("different places: {text}")));
     if old.suite_version != new.suite_version {
         let (one, two) = (&old.suite_version, &new.suite_version);
         found.push(format!("different versions of leno bench: {one} and {two}"));
@@ -177,6 +183,19 @@ mod tests {
         assert_eq!(compared.caveats, [""; 0]);
         let row = compared.rows.iter().find(|row| row.figure == "latency_us.p99").unwrap();
         assert_eq!((row.ratio.low, row.ratio.value, row.ratio.high), (1.5, 1.5, 1.5));
+    }
+
+    #[test]
+    fn a_cluster_and_a_lab_are_never_compared_without_a_word() {
+        let mut other = record(0, 100);
+        other.cluster = Some(place::Cluster { context: "prod".into(), ..Default::default() });
+        let said = compare(&[record(0, 100)], std::slice::from_ref(&other)).caveats.join("\n");
+        assert!(
+            said.contains("different places: the lab of one machine and cluster prod"),
+            "{said}"
+        );
+        let said = within(&[record(0, 100), other]).join("\n");
+        assert!(said.contains("measured in different places"), "{said}");
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod interrupt;
 pub mod machine;
 pub mod mesh;
 pub mod picture;
+pub mod place;
 pub mod prometheus;
 pub mod record;
 pub mod report;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
 use crate::machine::Machine;
+use crate::place::Cluster;
 
 /// Where records are, below the directory of a run.
 pub const RECORDS: &str = "records";
@@ -45,8 +46,11 @@ pub struct Record {
     pub round: u32,
     /// When it began, seconds since 1970.
     pub started_unix_s: u64,
-    /// Where.
+    /// Where; of a cluster, the nodes that were used taken together.
     pub machine: Machine,
+    /// The cluster; none where it was the lab of one machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
     /// By what the scenario's rate was multiplied.
     pub scale: f64,
     /// Requests a second that were asked for; none in a closed loop.
@@ -90,6 +94,9 @@ pub struct Record {
     pub cpu_user_us_per_request: f64,
     /// System CPU of all proxies.
     pub cpu_system_us_per_request: f64,
+    /// CPU of all proxies where user and system are not told apart, as in a cluster; the two above are 0 then.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cpu_undivided_us_per_request: f64,
     /// CPU of everything, by whom.
     pub cpu_ms: CpuMs,
     /// What the kernel programs of the capture took, which is part of the CPU time of whoever
@@ -101,7 +108,7 @@ pub struct Record {
     pub context_switches: ContextSwitches,
     /// Proxies that ran.
     pub proxies: u32,
-    /// Resident memory of all proxies together.
+    /// Resident memory of all proxies together; in a cluster the working set, as its kubelets count it.
     pub rss_kib: RssKib,
     /// Resident memory of the control plane.
     pub control_rss_kib: RssKib,
@@ -249,7 +256,9 @@ impl Record {
     /// User and system, all proxies.
     #[must_use]
     pub fn cpu_us_per_request(&self) -> f64 {
-        self.cpu_user_us_per_request + self.cpu_system_us_per_request
+        self.cpu_user_us_per_request
+            + self.cpu_system_us_per_request
+            + self.cpu_undivided_us_per_request
     }
 
     /// Processors that one proxy kept busy, 0 without proxies.
@@ -274,6 +283,11 @@ impl Record {
             .attempt(|| format!("write {}", path.display()))?;
         Ok(path)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(figure: &f64) -> bool {
+    *figure == 0.0
 }
 
 /// Reads every record of a run, by scenario, step, mesh and round.

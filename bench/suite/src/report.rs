@@ -42,6 +42,8 @@ pub struct Cell {
     pub p99_ratio: Option<Interval>,
     /// CPU of all proxies for a request, user and system, in microseconds.
     pub cpu_us: [f64; 2],
+    /// The same where the two are not told apart, as in a cluster; 0 where they are.
+    pub cpu_undivided_us: f64,
     /// Processors that all proxies kept busy.
     pub cpus: f64,
     /// Memory of one proxy in MB: idle, under load, peak.
@@ -104,6 +106,9 @@ impl Summary {
         left_out.sort();
         left_out.dedup();
         let machine = records.first().map_or_else(String::new, |record| {
+            if let Some(cluster) = &record.cluster {
+                return cluster.line();
+            }
             let machine = &record.machine;
             format!(
                 "{} processors ({}), {} MiB, Linux {}",
@@ -198,6 +203,7 @@ impl Cell {
                 of(&|record| record.cpu_user_us_per_request),
                 of(&|record| record.cpu_system_us_per_request),
             ],
+            cpu_undivided_us: of(&|record| record.cpu_undivided_us_per_request),
             cpus: of(&|record| record.cpus_per_proxy() * f64::from(record.proxies)),
             rss_mb: [
                 of(&|record| each(record, record.rss_kib.idle)),
@@ -209,6 +215,12 @@ impl Cell {
             marks,
             spectrum: spectrum(rounds),
         }
+    }
+
+    /// CPU of all proxies for a request, in microseconds.
+    #[must_use]
+    pub fn cpu_us_in_all(&self) -> f64 {
+        self.cpu_us[0] + self.cpu_us[1] + self.cpu_undivided_us
     }
 
     /// The scenario with its step.

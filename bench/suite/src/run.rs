@@ -72,6 +72,10 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
     prepare(options)?;
     let old: Vec<Record> =
         if options.resume { record::read(&options.out).unwrap_or_default() } else { Vec::new() };
+    if let Some(cluster) = old.iter().find_map(|record| record.cluster.as_ref()) {
+        let (out, context) = (options.out.display(), &cluster.context);
+        bail!("{out} holds records of cluster {context}: choose another --out");
+    }
     let mut able = Vec::new();
     for mesh in &options.meshes {
         match mesh.find() {

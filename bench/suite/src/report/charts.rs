@@ -115,7 +115,7 @@ fn bars(summary: &Summary, meshes: &[String], kind: Kind) -> Figure {
     for (title, cells) in summary.scenarios() {
         for cell in cells.into_iter().filter(|cell| cell.rss_mb[0] > 0.0) {
             let (value, interval) = match kind {
-                Kind::Cpu => (cell.cpu_us[0] + cell.cpu_us[1], None),
+                Kind::Cpu => (cell.cpu_us_in_all(), None),
                 Kind::Memory => (cell.rss_mb[2], Some((cell.rss_mb[0], cell.rss_mb[2]))),
             };
             let colour = colour_of(&cell.mesh, meshes);

@@ -62,7 +62,7 @@ fn lead(summary: &Summary) -> String {
              CPU a request, {:.1} MB a proxy</span></div>",
             escape(&cell.mesh),
             escape(&title),
-            cell.cpu_us[0] + cell.cpu_us[1],
+            cell.cpu_us_in_all(),
             cell.rss_mb[2],
         );
     }

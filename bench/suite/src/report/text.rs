@@ -37,6 +37,10 @@ fn row(cell: &Cell) -> Vec<String> {
     };
     let proxies = |text: String| if cell.rss_mb[0] > 0.0 { text } else { "-".to_owned() };
     let [p50, p95, p99, p99_9] = cell.latency_ms;
+    let cpu = match cell.cpu_undivided_us {
+        0.0 => format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1]),
+        undivided => format!("{undivided:.0}"),
+    };
     vec![
         if cell.valid { cell.mesh.clone() } else { format!("{} (invalid)", cell.mesh) },
         format!("{:.0}", cell.requests_per_s),
@@ -47,7 +51,7 @@ fn row(cell: &Cell) -> Vec<String> {
         format!("{p99_9:.2}"),
         added(0),
         added(1),
-        proxies(format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1])),
+        proxies(cpu),
         proxies(format!("{:.1}", cell.rss_mb[0])),
         proxies(format!("{:.1}", cell.rss_mb[2])),
         if cell.marks.is_empty() { "-".into() } else { cell.marks.join(", ") },
@@ -126,11 +130,12 @@ fn known(figure: Option<impl std::fmt::Display>) -> String {
 /// A column's name, and its value in a record.
 type Column = (&'static str, fn(&Record) -> String);
 
-const COLUMNS: [Column; 36] = [
+const COLUMNS: [Column; 39] = [
     ("scenario", |r| r.scenario.clone()),
     ("step", |r| r.step.map_or_else(String::new, |step| step.to_string())),
     ("mesh", |r| r.mesh.clone()),
     ("round", |r| r.round.to_string()),
+    ("cluster", |r| r.cluster.as_ref().map_or_else(String::new, |one| one.context.clone())),
     ("generator", |r| r.generator.clone()),
     ("capture", |r| r.capture.clone()),
     ("valid", |r| r.valid().to_string()),
@@ -149,6 +154,8 @@ const COLUMNS: [Column; 36] = [
     ("latency_us.max", |r| r.latency_us.max.to_string()),
     ("cpu_user_us_per_request", |r| format!("{:.2}", r.cpu_user_us_per_request)),
     ("cpu_system_us_per_request", |r| format!("{:.2}", r.cpu_system_us_per_request)),
+    ("cpu_undivided_us_per_request", |r| format!("{:.2}", r.cpu_undivided_us_per_request)),
+    ("cpu_ms.proxies", |r| format!("{:.1}", r.cpu_ms.proxies)),
     ("cpu_ms.application", |r| format!("{:.1}", r.cpu_ms.application)),
     ("cpu_ms.generator", |r| format!("{:.1}", r.cpu_ms.generator)),
     ("cpu_ms.control", |r| format!("{:.1}", r.cpu_ms.control)),

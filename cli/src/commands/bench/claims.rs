@@ -29,6 +29,9 @@ pub(super) fn run(args: &Claims) -> Result<bool> {
         return print_json(&outcomes).map(|()| true);
     }
     let mut text = String::new();
+    if let Some(cluster) = records.iter().find_map(|record| record.cluster.as_ref()) {
+        text += &format!("measured in {}; memory is the working set\n", cluster.line());
+    }
     for caveat in compare::within(&records) {
         text += &format!("NOT THE SAME: {caveat}\n");
     }
