@@ -6,9 +6,9 @@ WORKDIR /leno
 COPY . .
 RUN RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target "$(rustc -vV | sed -n 's/^host: //p')" \
       --bins -p leno-proxy -p leno-controller -p leno-cni \
- && cargo build --release --bins -p leno-agent \
+ && cargo build --release --bins -p leno-agent -p leno \
  && mkdir /out && cp target/*/release/leno-proxy target/*/release/leno-controller target/*/release/leno-cni \
-      target/release/leno-agent /out/
+      target/release/leno-agent target/release/leno /out/
 
 FROM scratch AS leno-proxy
 COPY --from=build /out/leno-proxy /leno-proxy
@@ -27,3 +27,10 @@ RUN apt-get update && apt-get install -y --no-install-recommends nftables iptabl
 COPY --from=build /out/leno-agent /leno-agent
 COPY --from=build /out/leno-cni /leno-cni
 ENTRYPOINT ["/leno-agent"]
+
+# The client and the services of `leno bench run --context`.
+FROM debian:bookworm-slim AS leno
+RUN apt-get update && apt-get install -y --no-install-recommends libelf1 zlib1g && rm -rf /var/lib/apt/lists/*
+COPY --from=build /out/leno /leno
+USER 65532:65532
+ENTRYPOINT ["/leno"]

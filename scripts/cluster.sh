@@ -56,7 +56,7 @@ case ${1-} in
     fi
     # Everything is there now, so that nothing may be left out.
     export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}cluster"
-    # Ten minutes on two idle cores; go test would end it after as many.
+    # Twenty minutes on two idle cores; go test would end it after ten.
     cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 40m -v ./... ;;
   *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;
 esac

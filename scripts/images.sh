@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the images that an installation needs, without a container engine: <target>/images/leno-*.tar, each
-# an OCI layout that `ctr images import`, `skopeo copy oci-archive:...` and `podman load` take.
+# Makes the images that an installation needs, and that of `leno bench` in a cluster, without a container engine:
+# <target>/images/leno*.tar, each an OCI layout that `ctr images import`, `skopeo copy oci-archive:...` and `podman load` take.
 #
 #   scripts/images.sh             optimised; programs that load no library are linked so
 #   scripts/images.sh --debug     what `cargo build` makes, with the libraries that it loads
@@ -19,15 +19,15 @@ PATH="$PATH:/usr/local/go/bin"
 command -v go >/dev/null || { echo "Go is missing: install 1.26 or newer as go.dev/doc/install says" >&2; exit 1; }
 
 if [ "${1-}" = --debug ]; then
-  cargo build --bins -p leno-proxy -p leno-controller -p leno-cni -p leno-agent
+  cargo build --bins -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno
   binaries=$target/debug agent=$target/debug
 else
   # Of the GNU toolchain a target has to be named, so that build scripts are not linked so, too.
   host=$(rustc -vV | awk '/^host: / {print $2}')
   RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" \
     cargo build --release --target "$host" --bins -p leno-proxy -p leno-controller -p leno-cni
-  # The agent brings nft and iptables, and so libraries, in any case.
-  cargo build --release --bins -p leno-agent
+  # The agent brings nft and iptables, and so libraries, in any case; leno loads libelf for its lab.
+  cargo build --release --bins -p leno-agent -p leno
   binaries=$target/$host/release agent=$target/release
 fi
 (cd e2e/cluster && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$out/image-tool" .)
@@ -49,3 +49,6 @@ for extension in /usr/lib/*-linux-gnu/xtables/*.so; do
   tools+=("$extension=$extension")
 done
 image leno-agent 0:0 "/leno-agent=$agent/leno-agent" "/leno-cni=$binaries/leno-cni" "${tools[@]}"
+
+# The client and the services of `leno bench run --context`.
+image leno 65532:65532 "/leno=$agent/leno"

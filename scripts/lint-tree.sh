@@ -42,7 +42,8 @@ only_in() { # what, pattern, folders...
 }
 only_in protobuf '^(prost|tonic-prost)[. ]' api/wire
 only_in 'the kernel loader' '^libbpf' bpf/loader
-# The controller and the testkit have it for tests alone, the agent for the pods of its node.
-only_in 'the client of Kubernetes' '^kube[. ]' control/sources control/cluster control/app cli/operate agent/app testkit/api
+# The controller and the testkit have it for tests alone, the agent for the pods of its node, the bench for pods
+# under load.
+only_in 'the client of Kubernetes' '^kube[. ]' control/sources control/cluster control/app cli/operate agent/app testkit/api bench/suite
 
 exit "$bad"

@@ -245,4 +245,14 @@ fn wrong_words_are_answered_with_the_right_ones() {
     for word in ["http-1k", "leno-iptables", "haproxy", "fortio"] {
         assert!(listed.contains(word), "{word}");
     }
+    // What a mesh cannot carry, and what a cluster cannot.
+    for line in [
+        "not churn, push: the stand-in for its control plane tells everything once",
+        "not push: ztunnel has no routes: those are its waypoint's, which is Envoy",
+        "Not in a cluster: churn, push, restart; they need the lab of one machine",
+    ] {
+        assert!(listed.contains(line), "{line} is not in {listed}");
+    }
+    let output = leno(&["run", "http-1k", "--cluster", "--mesh", "haproxy", "--out", "/nowhere"]);
+    assert!(text(&output.stderr).contains("in the lab of one machine only"), "{output:?}");
 }

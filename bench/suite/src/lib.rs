@@ -1,18 +1,18 @@
-//! `leno bench`: any mesh, or none, under the same load on the same machine.
+//! `leno bench`: any mesh, or none, under the same load, on one machine or in a cluster.
 //!
 //! For someone who has to choose a mesh and trusts nobody's figures. It runs the methods of the
 //! published comparisons and keeps the raw data; every report is made from the records alone.
 //!
 //! ```text
-//!  scenario × mesh × round ─► lab ─► load ─► record ─┬─► report, compare
-//!                                                    ├─► cost, claims
-//!  published samples ─► resources                    └─► (a file a run, units in the names)
+//!  scenario × mesh × round ─► lab or cluster ─► load ─► record ─┬─► report, compare
+//!                                                               ├─► cost, claims
+//!  published samples ─► resources                               └─► (a file a run, units in the names)
 //! ```
 //!
 //! It does not know the command line, and it knows no mesh from inside: one is a configuration, a
 //! command and a version.
 //!
-//! Read first: [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`record::Record`].
+//! Read first: [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`cluster`], [`record::Record`].
 
 mod error;
 mod lab;
@@ -21,6 +21,7 @@ mod meter;
 pub mod application;
 pub mod chart;
 pub mod claims;
+pub mod cluster;
 pub mod compare;
 pub mod cost;
 pub mod distribution;
@@ -36,6 +37,7 @@ pub mod report;
 pub mod resources;
 pub mod run;
 pub mod scenario;
+pub mod station;
 pub mod statistics;
 
 pub use error::{Error, Result};

@@ -1,8 +1,10 @@
 //! `leno bench`: any mesh, or none, under the same load; and what to make of the records.
 
 mod claims;
+mod clean;
 mod compare;
 mod cost;
+mod in_cluster;
 mod list;
 mod prometheus;
 mod report;
@@ -20,8 +22,9 @@ use super::{Output, print, print_json};
 /// again, checked, and compared with another machine's.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  sudo leno bench run http-1k --mesh none,leno,envoy --out bench\n  \
-                  leno bench report bench"
+    after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --out bench\n  \
+                  leno bench report bench\n  \
+                  leno bench run http-1k --context staging --mesh none,leno,istio --out cluster"
 )]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -38,11 +41,14 @@ enum Command {
     Prometheus(prometheus::Prometheus),
     Cost(cost::Cost),
     Claims(claims::Claims),
+    Clean(clean::Clean),
     #[command(hide = true)]
     Serve(run::Serve),
     /// Makes load for a run
     #[command(hide = true)]
     Generate,
+    #[command(hide = true)]
+    Station(in_cluster::Station),
     /// Measures a start for a run
     #[command(hide = true)]
     Probe,
@@ -59,7 +65,9 @@ pub(crate) fn run(bench: &Bench) -> Result<bool> {
         Command::Cost(cost) => cost::run(cost),
         Command::Claims(claims) => claims::run(claims),
         Command::Serve(args) => match run::serve(args)? {},
+        Command::Clean(args) => clean::run(args),
         Command::Generate => run::generate(),
+        Command::Station(args) => match in_cluster::station(args)? {},
         Command::Probe => run::probe(),
     }
 }

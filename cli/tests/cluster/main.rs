@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod ask;
+mod bench;
 mod refusals;
 mod report;
 mod shop;

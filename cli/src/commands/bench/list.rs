@@ -1,7 +1,10 @@
 //! `leno bench list`.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use clap::Args;
+use leno_suite::cluster::Mesh;
 use leno_suite::generator::Generator;
 use leno_suite::mesh::{self, Choices};
 use leno_suite::scenario;
@@ -20,8 +23,10 @@ pub(super) fn run() -> Result<bool> {
     }
     text += "\nMeshes\n";
     let mut rows = Vec::new();
+    let scenarios = scenario::all()?;
     for (name, about) in mesh::KNOWN {
-        let state = match mesh::named(name, &Choices::default())?.find() {
+        let mesh = mesh::named(name, &Choices::default())?;
+        let state = match mesh.find() {
             Ok(found) => found.version,
             Err(missing) => missing.to_string(),
         };
@@ -30,8 +35,12 @@ pub(super) fn run() -> Result<bool> {
             "",
             if state.is_empty() { "-" } else { &state }
         ));
+        for (why, of) in unable(mesh.as_ref(), &scenarios) {
+            rows.push(format!("{:18}not {}: {why}\n", "", of.join(", ")));
+        }
     }
     text += &rows.concat();
+    text += &in_cluster(&scenarios);
     text += "\nGenerators\n";
     let rows: Vec<Vec<String>> = Generator::ALL
         .iter()
@@ -42,4 +51,34 @@ pub(super) fn run() -> Result<bool> {
         })
         .collect();
     print(&(text + &columns(&rows))).map(|()| true)
+}
+
+/// What a mesh cannot carry, by the reason.
+fn unable<'a>(
+    mesh: &dyn mesh::Mesh,
+    scenarios: &'a [scenario::Scenario],
+) -> BTreeMap<&'static str, Vec<&'a str>> {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for scenario in scenarios {
+        if let Some(why) = mesh.unable(scenario) {
+            found.entry(why).or_default().push(&scenario.name);
+        }
+    }
+    found
+}
+
+/// The meshes of clusters, and what is not done there.
+fn in_cluster(scenarios: &[scenario::Scenario]) -> String {
+    let mut text = "\nMeshes in a cluster (--context)\n".to_owned();
+    for mesh in Mesh::ALL {
+        let state = match mesh.find() {
+            Ok(Some(tool)) => tool.display().to_string(),
+            Ok(None) => "-".to_owned(),
+            Err(missing) => missing.to_string(),
+        };
+        text += &format!("  {:<16}{}\n{:18}{state}\n", mesh.name(), mesh.about(), "");
+    }
+    let lab = scenarios.iter().filter(|one| Mesh::Leno.unable(one).is_some());
+    let lab: Vec<&str> = lab.map(|one| one.name.as_str()).collect();
+    text + &format!("  Not in a cluster: {}; they need the lab of one machine\n", lab.join(", "))
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use leno_suite::application::{self, Application, Callee};
 use leno_suite::generator::{self, Generator};
@@ -22,11 +22,15 @@ use crate::commands::up::{duration, within};
 
 /// Runs scenarios under meshes, round after round, and keeps a record of each
 ///
-/// In every round each mesh has its turn after the baseline, in new network namespaces with the
-/// same application. Ctrl-C keeps what is done. Needs root.
+/// In every round each mesh has its turn after the baseline, with the same application: in network
+/// namespaces of this machine, which needs root, or with --context in a namespace of a Kubernetes cluster, where
+/// leno, istio, istio-ambient and linkerd are installed for their turn and removed after it. Ctrl-C keeps what
+/// is done.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench"
+    after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench\n  \
+                  leno bench run http-1k --context staging --image registry.example/leno:1 --mesh none,leno,linkerd --out cluster\n  \
+                  leno bench run http-1k --context staging --no-install --mesh none,istio --out cluster"
 )]
 pub(super) struct Run {
     /// Scenarios of `leno bench list`
@@ -81,6 +85,9 @@ pub(super) struct Run {
     /// Goes on with a run that was interrupted
     #[arg(long)]
     resume: bool,
+
+    #[command(flatten)]
+    cluster: super::in_cluster::Place,
 }
 
 fn measured(text: &str) -> Result<Duration, String> {
@@ -96,6 +103,10 @@ fn factor(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Run) -> Result<bool> {
     let scenarios = args.scenarios.iter().map(|name| scenario::find(name));
+    let clustered = args.cluster.is_named();
+    if clustered && let Some(why) = of_the_lab(args) {
+        bail!("{why} is for the lab of one machine: leave it out with --context");
+    }
     let choices = Choices {
         envoy: args.envoy.clone(),
         ztunnel: args.ztunnel.clone(),
@@ -103,11 +114,14 @@ pub(super) fn run(args: &Run) -> Result<bool> {
     };
     let mut options = Options {
         scenarios: scenarios.collect::<Result<_, _>>()?,
-        meshes: args
-            .meshes
-            .iter()
-            .map(|name| mesh::named(name, &choices))
-            .collect::<Result<_, _>>()?,
+        meshes: match clustered {
+            true => Vec::new(),
+            false => args
+                .meshes
+                .iter()
+                .map(|name| mesh::named(name, &choices))
+                .collect::<Result<_, _>>()?,
+        },
         rounds: args.rounds,
         duration: args.duration,
         warm_up: args.warm_up,
@@ -117,12 +131,32 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         out: args.out.clone(),
         resume: args.resume,
     };
-    eprintln!("rates are the published ones times {} (--scale)", options.scale);
     let interrupt = Interrupt::default();
     raise_on_signals(&interrupt)?;
-    run::run(&mut options, &interrupt, &mut |line| eprintln!("{line}"))?;
+    if clustered {
+        args.cluster.run(options, (&args.meshes, args.scale), &interrupt)?;
+    } else {
+        say_scale(options.scale);
+        run::run(&mut options, &interrupt, &mut |line| eprintln!("{line}"))?;
+    }
     let out = args.out.display();
     print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
+}
+
+/// The option that only the lab knows, where one was given.
+fn of_the_lab(args: &Run) -> Option<&'static str> {
+    let given = [
+        (args.generator != Generator::Leno, "--generator"),
+        (args.application.is_some(), "--application"),
+        (args.envoy.is_some(), "--envoy"),
+        (args.ztunnel.is_some(), "--ztunnel"),
+        (args.linkerd2_proxy.is_some(), "--linkerd2-proxy"),
+    ];
+    given.into_iter().find_map(|(given, name)| given.then_some(name))
+}
+
+pub(super) fn say_scale(scale: f64) {
+    eprintln!("rates are the published ones times {scale} (--scale)");
 }
 
 /// Ctrl-C and its like end the run in order.

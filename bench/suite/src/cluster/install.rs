@@ -1,0 +1,200 @@
+//! A mesh comes into a cluster, and goes.
+//!
+//! ```text
+//! leno           the chart, applied in its order     leno_operate::Removal
+//! istio          istioctl install                    istioctl uninstall --purge
+//! linkerd        linkerd install --crds, install     what linkerd uninstall prints, deleted
+//! ```
+//! What any of them leaves is removed by what was there before (`inventory`).
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+use leno_charts::{NAMESPACE, Values};
+use leno_operate::{Error, Level, Removal, Removed, Target};
+use serde_json::Value;
+
+use super::mesh::Mesh;
+use super::wait::{Seen, Wait};
+use super::{MANAGER, tool};
+use crate::interrupt::Interrupt;
+
+/// How long a mesh may take to be ready: its images come from a registry.
+const READY: Duration = Duration::from_secs(300);
+
+/// A mesh that is being brought or taken away.
+pub(super) struct Installation<'a> {
+    pub(super) client: &'a Client,
+    pub(super) target: &'a Target,
+    pub(super) mesh: Mesh,
+    /// What installs it, where that is somebody else's.
+    pub(super) tool: Option<&'a Path>,
+    /// What Leno is told.
+    pub(super) values: &'a Values,
+}
+
+impl Installation<'_> {
+    /// Installs it, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it cannot be, or is not ready in time, which says what is missing. Half of it may be there then.
+    pub(super) async fn install(
+        &self,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        match self.mesh {
+            Mesh::None => return Ok(()),
+            Mesh::Leno => self.leno(interrupt).await?,
+            Mesh::Istio => self.istio("profile=minimal", interrupt)?,
+            Mesh::IstioAmbient => self.istio("profile=ambient", interrupt)?,
+            Mesh::Linkerd => {
+                self.apply(&self.run(&["install", "--crds"], interrupt)?, interrupt).await?;
+                self.apply(&self.run(&["install"], interrupt)?, interrupt).await?;
+            }
+        }
+        self.ready(interrupt, say).await
+    }
+
+    async fn leno(&self, interrupt: &Interrupt) -> Result<()> {
+        let text = leno_charts::render(self.values, NAMESPACE)?;
+        let mut documents = leno_operate::documents(&text)?;
+        // What says that something is installed, and so can be removed, before everything else.
+        documents.sort_by_key(|one| !is(one, "Namespace", NAMESPACE));
+        documents[1..].sort_by_key(|one| !is(one, "ConfigMap", leno_charts::INSTALLED));
+        self.apply_all(&documents, interrupt).await
+    }
+
+    fn istio(&self, profile: &str, interrupt: &Interrupt) -> Result<()> {
+        self.run(&["install", "-y", "--set", profile], interrupt).map(drop)
+    }
+
+    fn run(&self, words: &[&str], interrupt: &Interrupt) -> Result<String> {
+        let program = self.tool.context("a mesh of others has a tool")?;
+        tool::run(program, words, self.target, interrupt)
+    }
+
+    async fn apply(&self, text: &str, interrupt: &Interrupt) -> Result<()> {
+        self.apply_all(&leno_operate::documents(text)?, interrupt).await
+    }
+
+    async fn apply_all(&self, documents: &[Value], interrupt: &Interrupt) -> Result<()> {
+        for document in documents {
+            interrupt.check()?;
+            leno_operate::apply(self.client, document, MANAGER).await?;
+        }
+        Ok(())
+    }
+
+    async fn ready(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+        let what = format!("{} is ready", self.mesh.name());
+        let wait = Wait { what: &what, limit: READY, interrupt, say };
+        wait.until(async || {
+            let missing = match self.mesh {
+                Mesh::Leno => leno_lacks(self.client, NAMESPACE).await?,
+                mesh => lacks(self.client, mesh).await?,
+            };
+            Ok(missing.map_or(Seen::There(()), Seen::NotYet))
+        })
+        .await
+    }
+
+    /// Takes it away, also where only half of it is there, and says what was done. What it leaves is for the
+    /// inventory to find.
+    ///
+    /// # Errors
+    /// When it does not go, or not wholly.
+    pub(super) async fn remove(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
+        // Not to be interrupted: what is left would stay.
+        let interrupt = Interrupt::default();
+        match self.mesh {
+            Mesh::None => Ok(()),
+            Mesh::Leno => self.remove_leno(say).await,
+            Mesh::Istio | Mesh::IstioAmbient => {
+                self.run(&["uninstall", "--purge", "-y"], &interrupt).map(drop)
+            }
+            Mesh::Linkerd => {
+                let text = self.run(&["uninstall"], &interrupt)?;
+                for one in leno_operate::named(&text)?.iter().rev() {
+                    leno_operate::delete(self.client, one).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn remove_leno(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
+        let mut left = Vec::new();
+        let removal = Removal::new(self.client.clone(), NAMESPACE, false);
+        let done = removal.run(|step| match step {
+            Removed::NodeLeft(node, why) => left.push(format!("node {node}: {why}")),
+            Removed::NamespaceKept(name) => say(&format!("  namespace {name} was there: it stays")),
+            // Nobody but the suite's pods was in it, and those are gone.
+            _ => {}
+        });
+        match done.await {
+            Ok(()) if left.is_empty() => Ok(()),
+            Ok(()) => bail!(
+                "Leno is not gone from every node ({}): run `leno-agent cleanup` there",
+                left.join("; ")
+            ),
+            // Interrupted before the first object: there is nothing in any node.
+            Err(Error::Nothing(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn is(document: &Value, kind: &str, name: &str) -> bool {
+    document["kind"] == kind && document["metadata"]["name"] == name
+}
+
+/// What an installation of Leno lacks to be well; none where it is.
+async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, Error> {
+    let found = leno_operate::after(client, namespace).await?;
+    let bad: Vec<String> = found
+        .iter()
+        .filter(|one| one.level == Level::Bad)
+        .map(|one| format!("{}: {}", one.subject, one.text))
+        .collect();
+    if !bad.is_empty() {
+        return Ok(Some(bad.join("; ")));
+    }
+    let trusted = leno_operate::is_trusted(client).await?;
+    Ok((!trusted).then(|| "the API server does not know whom to trust".to_owned()))
+}
+
+/// What a mesh lacks to be used; none where its control plane is ready.
+pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
+    let Some(label) = mesh.control() else { return Ok(None) };
+    let all: Api<Deployment> = Api::all(client.clone());
+    let found = all.list(&ListParams::default().labels(label)).await;
+    let found = found.map_err(Error::api("list deployments of all namespaces"))?.items;
+    if found.is_empty() {
+        return Ok(Some(format!("there is no Deployment with the label {label}")));
+    }
+    let ready = |one: &Deployment| {
+        let status = one.status.as_ref();
+        status.is_some_and(|status| status.ready_replicas.unwrap_or_default() > 0)
+    };
+    let waiting: Vec<String> = found
+        .iter()
+        .filter(|one| !ready(one))
+        .map(|one| format!("{}/{}", one.namespace().unwrap_or_default(), one.name_any()))
+        .collect();
+    Ok((!waiting.is_empty()).then(|| format!("{} not ready", waiting.join(", "))))
+}
+
+/// The namespace that the control plane of a mesh is in; its usual one where there is none.
+pub(super) async fn system(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
+    let Some(label) = mesh.control() else { return Ok(None) };
+    let all: Api<Deployment> = Api::all(client.clone());
+    let found = all.list(&ListParams::default().labels(label)).await;
+    let found = found.map_err(Error::api("list deployments of all namespaces"))?;
+    let first = found.items.first().and_then(Deployment::namespace);
+    Ok(first.or_else(|| mesh.namespace().map(str::to_owned)))
+}

@@ -1,0 +1,141 @@
+//! What a cluster has of the kinds by which a mesh reaches beyond its namespace. Taken before a mesh is installed
+//! and after it was removed, it says whether anything is left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, Client, ResourceExt as _};
+use leno_operate::{Error, Named, is_absent};
+
+use super::mesh::Mesh;
+use super::wait::{Seen, Wait};
+use crate::interrupt::Interrupt;
+
+/// Kinds of the cluster's own objects that meshes make; those that it does not serve have none.
+const KINDS: [(&str, &str, &str); 9] = [
+    ("", "v1", "Namespace"),
+    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRole"),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
+    ("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy"),
+    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
+    ("gateway.networking.k8s.io", "v1", "GatewayClass"),
+];
+/// `ConfigMap`s that control planes keep in every namespace.
+const EVERYWHERE: [&str; 2] = ["leno-roots", "istio-ca-root-cert"];
+/// Objects of one answer.
+const PAGE: u32 = 500;
+/// How long what a mesh made is looked for after it was removed: what its control plane makes in its last
+/// moments is there by then.
+const LEFT: Duration = Duration::from_secs(60);
+
+/// Objects by what people call them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inventory(BTreeMap<String, Named>);
+
+impl Inventory {
+    /// Takes it.
+    pub(super) async fn take(client: &Client) -> Result<Self, Error> {
+        let mut found = BTreeMap::new();
+        for (group, version, kind) in KINDS {
+            list(client, (group, version, kind), None, &mut found).await?;
+        }
+        for name in EVERYWHERE {
+            list(client, ("", "v1", "ConfigMap"), Some(name), &mut found).await?;
+        }
+        Ok(Self(found))
+    }
+
+    /// What people call them.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// Those that a mesh made.
+    pub(super) fn of(&self, mesh: Mesh) -> Vec<&str> {
+        let owned = self.0.iter().filter(|(_, object)| mesh.owns(object));
+        owned.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Those that were not there before.
+    fn besides(&self, before: &[String]) -> Vec<&Named> {
+        let new = |(name, _): &(&String, &Named)| !before.contains(name);
+        self.0.iter().filter(new).map(|(_, object)| object).collect()
+    }
+}
+
+async fn list(
+    client: &Client,
+    (group, version, kind): (&str, &str, &str),
+    name: Option<&str>,
+    found: &mut BTreeMap<String, Named>,
+) -> Result<(), Error> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let mut asked = ListParams::default().limit(PAGE);
+    if let Some(name) = name {
+        asked = asked.fields(&format!("metadata.name={name}"));
+    }
+    loop {
+        let page = match api.list_metadata(&asked).await {
+            Ok(page) => page,
+            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) => return Err(Error::api(format!("list objects of kind {kind}"))(error)),
+        };
+        for object in &page.items {
+            let named = Named {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                kind: kind.to_owned(),
+                namespace: object.namespace(),
+                name: object.name_any(),
+            };
+            found.insert(named.said(), named);
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => asked = asked.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Removes what is left of a mesh that was not there before, and says what else is new, which it leaves alone.
+/// Harmless where nothing is left.
+pub(super) async fn restore(
+    client: &Client,
+    (mesh, before): (Mesh, &[String]),
+    say: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let mut removed = Vec::new();
+    // Not to be interrupted: what is left would stay.
+    let interrupt = Interrupt::default();
+    let what = format!("remove what is left of {}", mesh.name());
+    let wait = Wait { what: &what, limit: LEFT, interrupt: &interrupt, say: &mut |_| {} };
+    let now = wait.until(async || {
+        let now = Inventory::take(client).await?;
+        let left: Vec<Named> =
+            now.besides(before).into_iter().filter(|one| mesh.owns(one)).cloned().collect();
+        if left.is_empty() {
+            return Ok(Seen::There(now));
+        }
+        let names: Vec<String> = left.iter().map(Named::said).collect();
+        for one in &left {
+            leno_operate::delete(client, one).await?;
+        }
+        removed.extend(names.clone());
+        Ok(Seen::NotYet(names.join(", ")))
+    });
+    let now = now.await?;
+    for name in removed {
+        say(&format!("  removed {name}"));
+    }
+    for one in now.besides(before) {
+        let name = one.said();
+        say(&format!("  {name} is new, and not known to be {}'s: it stays", mesh.name()));
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! The objects of one measurement: a namespace, and for each workload an account, a pod, and for those that are
+//! called a service.
+//!
+//! Pods and not Deployments: what stands in the way of one, such as a webhook that does not answer, is the
+//! answer to whoever makes it. Every pod may be in a namespace where Pod Security is `restricted`; the namespace
+//! asks for none, since meshes put containers with more rights into pods.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::mesh::Mesh;
+use super::nodes::Placement;
+use crate::application::{self, PORT};
+use crate::lab::{CLIENT, NEIGHBOUR};
+use crate::scenario::Scenario;
+use crate::station;
+
+/// The label of every object that the suite makes, by which an interrupted run is found.
+pub(super) const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "leno-bench");
+/// The annotation that says where the records of the run are, for whoever finds its namespace.
+pub(super) const RECORDS: &str = "leno.dev/bench-records";
+/// The container of the suite's own in each pod.
+pub(super) const CONTAINER: &str = "bench";
+/// The user of the pods: anybody, without a right.
+const USER: u32 = 65532;
+
+/// What the objects are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Plan<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) mesh: Mesh,
+    pub(super) scenario: &'a Scenario,
+    pub(super) image: &'a str,
+    /// Where the records are.
+    pub(super) records: &'a str,
+    pub(super) placement: &'a Placement,
+}
+
+impl Plan<'_> {
+    /// The namespace.
+    pub(super) fn namespace(&self) -> Value {
+        let mut labels = json!({
+            MANAGED.0: MANAGED.1,
+            // Every mesh's own containers may start in it, those of the baseline under the same rules.
+            "pod-security.kubernetes.io/enforce": "privileged",
+        });
+        if let Some((label, value)) = self.mesh.label() {
+            labels[label] = json!(value);
+        }
+        let mut annotations = json!({RECORDS: self.records});
+        if let Some((annotation, value)) = self.mesh.annotation() {
+            annotations[annotation] = json!(value);
+        }
+        json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": self.namespace, "labels": labels, "annotations": annotations}})
+    }
+
+    /// The services, in their order; IPv4 alone, as in the lab, so that every mesh takes the same way.
+    pub(super) fn services(&self) -> Vec<Value> {
+        let service = |nth: u32| {
+            let name = self.scenario.service(nth);
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": self.metadata(&name),
+            "spec": {
+                "selector": {"app": name},
+                "ipFamilyPolicy": "SingleStack",
+                "ipFamilies": ["IPv4"],
+                "ports": [{"name": "bench", "port": PORT, "targetPort": PORT,
+                    "appProtocol": self.scenario.app_protocol(nth)}],
+            }})
+        };
+        (0..self.scenario.services).map(service).collect()
+    }
+
+    /// The workloads: who makes load, and the services with the addresses by which they call each other.
+    pub(super) fn workloads(&self, addresses: &[SocketAddr]) -> Vec<Value> {
+        let station = ["bench", "station", "--listen"].map(str::to_owned).to_vec();
+        let station = [station, vec![format!("127.0.0.1:{}", station::PORT)]].concat();
+        let mut all = vec![self.account(CLIENT), self.pod(CLIENT, &station, false)];
+        if self.scenario.neighbour.is_some() {
+            all.extend([self.account(NEIGHBOUR), self.pod(NEIGHBOUR, &station, false)]);
+        }
+        for nth in 0..self.scenario.services {
+            let name = self.scenario.service(nth);
+            let address = |nth: u32| addresses[nth as usize].to_string();
+            let arguments = application::arguments(self.scenario, nth, address);
+            all.extend([self.account(&name), self.pod(&name, &arguments, true)]);
+        }
+        all
+    }
+
+    fn metadata(&self, name: &str) -> Value {
+        json!({"name": name, "namespace": self.namespace, "labels": {"app": name, MANAGED.0: MANAGED.1}})
+    }
+
+    fn account(&self, name: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.metadata(name)})
+    }
+
+    fn pod(&self, name: &str, arguments: &[String], listens: bool) -> Value {
+        let mut container = json!({
+            "name": CONTAINER,
+            "image": self.image,
+            "imagePullPolicy": "IfNotPresent",
+            "args": arguments,
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        });
+        if listens {
+            container["ports"] = json!([{"name": "bench", "containerPort": PORT}]);
+            container["readinessProbe"] = json!({"tcpSocket": {"port": PORT}, "periodSeconds": 1});
+        }
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": self.metadata(name),
+        "spec": {
+            "serviceAccountName": name,
+            "nodeSelector": {"kubernetes.io/hostname": self.placement.host_of(name)},
+            "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": true,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+        }})
+    }
+}
+
+/// The workloads of a scenario, those that make load first.
+pub(super) fn workloads_of(scenario: &Scenario) -> Vec<String> {
+    let mut all = vec![CLIENT.to_owned()];
+    all.extend(scenario.neighbour.map(|_| NEIGHBOUR.to_owned()));
+    all.extend((0..scenario.services).map(|nth| scenario.service(nth)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::nodes::tests::two_nodes;
+
+    /// Every object of a small scenario with calls, under a mesh.
+    fn objects(mesh: Mesh, scenario: &str) -> Vec<Value> {
+        let scenario = crate::scenario::find(scenario).unwrap();
+        let placement = Placement::of(&two_nodes(), &scenario);
+        let plan = Plan {
+            namespace: "leno-bench-1a2b3",
+            mesh,
+            scenario: &scenario,
+            image: "registry.example/leno:1",
+            records: "/bench (on here)",
+            placement: &placement,
+        };
+        let address = |nth: u32| SocketAddr::from(([10, 96, 0, 1 + nth as u8], PORT));
+        let addresses: Vec<SocketAddr> = (0..scenario.services).map(address).collect();
+        let mut all = vec![plan.namespace()];
+        all.extend(plan.services());
+        all.extend(plan.workloads(&addresses));
+        all
+    }
+
+    #[test]
+    fn the_objects_are_those_of_the_golden_file() {
+        let text = serde_json::to_string_pretty(&objects(Mesh::Leno, "faces")).unwrap() + "\n";
+        if std::env::var_os("LENO_GOLDEN").is_some() {
+            std::fs::write("src/cluster/faces.json", &text).unwrap();
+        }
+        assert_eq!(text, include_str!("faces.json"), "LENO_GOLDEN=1 writes it anew");
+    }
+
+    #[test]
+    fn every_mesh_is_told_in_its_own_way_and_nothing_else_differs() {
+        let none = objects(Mesh::None, "http-1k");
+        for (mesh, place, key, value) in [
+            (Mesh::Leno, "labels", "leno.dev/inject", "enabled"),
+            (Mesh::Istio, "labels", "istio-injection", "enabled"),
+            (Mesh::IstioAmbient, "labels", "istio.io/dataplane-mode", "ambient"),
+            (Mesh::Linkerd, "annotations", "linkerd.io/inject", "enabled"),
+        ] {
+            let mut meshed = objects(mesh, "http-1k");
+            let told = meshed[0]["metadata"][place].as_object_mut().unwrap().remove(key);
+            assert_eq!(told, Some(json!(value)), "{mesh:?}");
+            assert_eq!(meshed, none, "{mesh:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_floods_has_a_pod_of_its_own() {
+        let all = objects(Mesh::None, "neighbour");
+        let pods = all.iter().filter(|one| one["kind"] == "Pod").count();
+        assert_eq!((pods, all.len()), (4, 1 + 2 + 8));
+        let scenario = crate::scenario::find("neighbour").unwrap();
+        assert_eq!(workloads_of(&scenario), ["client", "neighbour", "s0", "s1"]);
+    }
+}

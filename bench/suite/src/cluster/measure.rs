@@ -1,0 +1,197 @@
+//! One measurement in a cluster: pods, load, what everything used, and a record of it.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kube::Client;
+use leno_measure::load::{Plan, Report};
+
+use super::meter::{Reading, Roles, memory};
+use super::nodes::Placement;
+use super::stage::Stage;
+use super::turn::Case;
+use super::wait::{Seen, Wait, pass};
+use super::{Ground, Run};
+use crate::interrupt::Interrupt;
+use crate::lab::{CLIENT, NEIGHBOUR};
+use crate::record::{RAW, Record};
+use crate::run::measure::{FLOOD_LEAD, Search, fill, flood, marks, plans, table};
+use crate::scenario::Pace;
+
+/// How long the kubelets may take to look at every container again: they do so every 10 to 20 s.
+const LOOKED: Duration = Duration::from_secs(90);
+/// Between two questions to the kubelets while load is made: each costs them some milliseconds.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Measures, and removes what it made, whatever became of it.
+pub(super) async fn measure(
+    run: &Run,
+    ground: &Ground,
+    (case, record): (&Case<'_>, Record),
+    interrupt: &Interrupt,
+    say: &mut dyn FnMut(&str),
+) -> Result<Record> {
+    let placement = Placement::of(&ground.nodes, case.scenario);
+    let measured = on_stage(run, ground, (case, record, &placement), interrupt, say).await;
+    // What it found is worth nothing to the next one if this stays.
+    let struck = ground.strike().await.context("the namespace of the bench stays");
+    match (measured, struck) {
+        (Ok(_), Err(error)) => Err(error.context(Left)),
+        (Err(error), Err(left)) => Err(error.context(format!("{left:#}")).context(Left)),
+        (measured, Ok(())) => measured,
+    }
+}
+
+/// Something of the suite's own is left, so that nothing more can be measured.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("something is left in the cluster")]
+pub(super) struct Left;
+
+async fn on_stage(
+    run: &Run,
+    ground: &Ground,
+    (case, mut record, placement): (&Case<'_>, Record, &Placement),
+    interrupt: &Interrupt,
+    say: &mut dyn FnMut(&str),
+) -> Result<Record> {
+    let options = &run.options;
+    let place = (case.mesh, case.scenario, placement);
+    let stage = Stage::set(ground, place, interrupt, say).await?;
+    let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
+    record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
+    let roles = stage.roles().await?;
+    let kubelets = Kubelets { client: &ground.client, roles, counted: &stage.counted };
+    let idle = kubelets.looked_again(interrupt, say).await?;
+    record.proxies = idle.proxies();
+    let rate = case.step.map(|rate| rate * options.scale);
+    let plans = match (&case.scenario.pace, plans(&stage.addresses, case.scenario, options, rate)?)
+    {
+        (Pace::SearchP99Ms(bound), _) => {
+            let rate = search(run, &stage, Duration::from_millis(*bound), interrupt).await?;
+            self::plans(&stage.addresses, case.scenario, options, Some(rate))?
+        }
+        (_, plans) => plans,
+    };
+    if !options.warm_up.is_zero() {
+        let warm = |plan: &Plan| Plan { duration: options.warm_up, ..plan.clone() };
+        let warm: Vec<Plan> = plans.iter().map(warm).collect();
+        stage.load(CLIENT, &warm, interrupt).await?;
+    }
+    let before = kubelets.looked_again(interrupt, say).await?;
+    let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
+    let begun = Instant::now();
+    let mut readings = Vec::new();
+    let (report, neighbour) =
+        load(run, &stage, (&plans, &kubelets, &mut readings), interrupt).await?;
+    let after = kubelets.looked_again(interrupt, say).await?;
+    readings.push((begun.elapsed(), after.clone()));
+    let used = after.since(&before)?;
+    record.neighbour_requests_per_s = neighbour;
+    let heading = "elapsed_ms,proxies_working_set_kib,control_working_set_kib,proxies_cpu_ms,application_cpu_ms\n";
+    let lines: String = readings.iter().map(|(elapsed, reading)| reading.line(*elapsed)).collect();
+    fs::write(&usage, heading.to_owned() + &lines)
+        .with_context(|| format!("cannot write {}", usage.display()))?;
+    let readings: Vec<Reading> = readings.into_iter().map(|(_, reading)| reading).collect();
+    (record.rss_kib, record.control_rss_kib) = memory(idle.memory_kib(), &readings);
+    fill(&mut record, &report, &used);
+    record.cpu_undivided_us_per_request = used.cpu.proxies * 1000.0 / report.requests.max(1) as f64;
+    (record.cpu_user_us_per_request, record.cpu_system_us_per_request) = (0.0, 0.0);
+    record.marks = marks(&record, &report, &used);
+    let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
+    fs::write(&raw, table(&report.buckets))
+        .with_context(|| format!("cannot write {}", raw.display()))?;
+    Ok(record)
+}
+
+/// The measured load, while the kubelets are asked now and then; what the neighbour was answered a second.
+async fn load(
+    run: &Run,
+    stage: &Stage<'_>,
+    (plans, kubelets, readings): (&[Plan], &Kubelets<'_>, &mut Vec<(Duration, Reading)>),
+    interrupt: &Interrupt,
+) -> Result<(Report, Option<f64>)> {
+    let duration = run.options.duration;
+    let flooded = match stage.scenario.neighbour {
+        Some(one) => Some(flood(one, stage.scenario, &stage.addresses, duration)?),
+        None => None,
+    };
+    if let Some(plan) = &flooded {
+        stage.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
+        pass(FLOOD_LEAD, interrupt).await?;
+    }
+    stage.begin(CLIENT, plans, interrupt).await?;
+    let begun = Instant::now();
+    while let Some(left) = duration.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        readings.push((begun.elapsed(), kubelets.read().await?));
+        pass(left.min(PERIOD), interrupt).await?;
+    }
+    let report = stage.report(CLIENT, interrupt).await?;
+    let neighbour = match flooded {
+        Some(_) => Some(stage.report(NEIGHBOUR, interrupt).await?.requests_per_s),
+        None => None,
+    };
+    Ok((report, neighbour))
+}
+
+/// The highest rate that keeps the 99th percentile under a bound.
+async fn search(
+    run: &Run,
+    stage: &Stage<'_>,
+    bound: Duration,
+    interrupt: &Interrupt,
+) -> Result<f64> {
+    let short = Search::step(run.options.duration);
+    let try_with = async |rate: Option<f64>| -> Result<Report> {
+        let plans = plans(&stage.addresses, stage.scenario, &run.options, rate)?;
+        let plans: Vec<Plan> =
+            plans.into_iter().map(|plan| Plan { duration: short, ..plan }).collect();
+        stage.load(CLIENT, &plans, interrupt).await
+    };
+    let mut search = Search::below(try_with(None).await?.requests_per_s, bound);
+    while let Some(rate) = search.next() {
+        search.tried(rate, &try_with(Some(rate)).await?);
+    }
+    search.found()
+}
+
+/// The kubelets of a measurement.
+struct Kubelets<'a> {
+    client: &'a Client,
+    roles: Roles,
+    /// What they have to have seen, as `workload/container`.
+    counted: &'a [String],
+}
+
+impl Kubelets<'_> {
+    async fn read(&self) -> Result<Reading> {
+        self.roles.read(self.client).await
+    }
+
+    /// A reading of which every look is later than this call.
+    async fn looked_again(
+        &self,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Reading> {
+        let earlier = self.read().await?;
+        let what = "the kubelets look at every container";
+        let wait = Wait { what, limit: LOOKED, interrupt, say };
+        wait.until(async || {
+            // Each answer is a list of everything on a node.
+            pass(Duration::from_secs(1), interrupt).await?;
+            let now = self.read().await?;
+            let lacks = now.lacks(self.counted);
+            if !lacks.is_empty() {
+                return Ok(Seen::NotYet(format!("there are no figures of {}", lacks.join(", "))));
+            }
+            let stale = now.stale(&earlier);
+            if let Some(one) = stale.first() {
+                let count = stale.len();
+                return Ok(Seen::NotYet(format!("{count} not looked at yet, such as {one}")));
+            }
+            Ok(Seen::There(now))
+        })
+        .await
+    }
+}

@@ -1,0 +1,263 @@
+//! The meshes of a cluster: by what their pods are told, what belongs to them, and who brings them.
+
+use std::path::PathBuf;
+
+use leno_operate::Named;
+use serde::{Deserialize, Serialize};
+
+use super::meter::Role;
+use crate::error::{Error, Result};
+use crate::mesh::{Missing, NONE, tools};
+use crate::scenario::Scenario;
+
+/// A mesh of a cluster, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mesh {
+    /// No proxy.
+    None,
+    /// Leno: strict mTLS, a proxy in each pod.
+    Leno,
+    /// Istio with a sidecar in each pod.
+    Istio,
+    /// Istio with a proxy on each node.
+    IstioAmbient,
+    /// Linkerd: a sidecar in each pod.
+    Linkerd,
+}
+
+/// A program of somebody else's that installs and removes a mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tool {
+    pub(super) name: &'static str,
+    /// The command that brings it.
+    bring: &'static str,
+}
+
+const ISTIOCTL: Tool = Tool {
+    name: "istioctl",
+    bring: "curl -L https://istio.io/downloadIstio | sh - ; its bin/istioctl into PATH",
+};
+const LINKERD: Tool = Tool {
+    name: "linkerd",
+    bring: "curl -fsL https://run.linkerd.io/install-edge | sh ; its linkerd into PATH",
+};
+
+impl Mesh {
+    /// All of them, none first.
+    pub const ALL: [Self; 5] =
+        [Self::None, Self::Leno, Self::Istio, Self::IstioAmbient, Self::Linkerd];
+
+    /// The one of this name.
+    ///
+    /// # Errors
+    /// When a cluster has none; says which there are.
+    pub fn named(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|mesh| mesh.name() == name);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            let lab = crate::mesh::KNOWN.iter().any(|(known, _)| *known == name);
+            let why = if lab { "is measured in the lab of one machine only" } else { "is unknown" };
+            Error::Refused(format!("mesh {name:?} {why}; on a cluster there are: {known}"))
+        })
+    }
+
+    /// Its name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => NONE,
+            Self::Leno => "leno",
+            Self::Istio => "istio",
+            Self::IstioAmbient => "istio-ambient",
+            Self::Linkerd => "linkerd",
+        }
+    }
+
+    /// In one line.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::None => "no proxy: the baseline, part of every round",
+            Self::Leno => "Leno, strict mTLS, a proxy in each pod",
+            Self::Istio => "Istio, a sidecar in each pod (profile minimal)",
+            Self::IstioAmbient => "Istio, a proxy for layer 4 on each node (profile ambient)",
+            Self::Linkerd => "Linkerd, a sidecar in each pod",
+        }
+    }
+
+    /// Looks for what installs it; none where that is this program.
+    ///
+    /// # Errors
+    /// What is missing, and the command that brings it.
+    pub fn find(self) -> Result<Option<PathBuf>, Missing> {
+        let Some(tool) = self.tool() else { return Ok(None) };
+        let missing = || Missing { what: tool.name.to_owned(), bring: tool.bring.to_owned() };
+        tools::find(tool.name).map(Some).ok_or_else(missing)
+    }
+
+    /// Why it cannot carry a scenario on a cluster; none where it can.
+    #[must_use]
+    pub fn unable(self, scenario: &Scenario) -> Option<String> {
+        let what = match scenario.disturbance? {
+            crate::scenario::Disturbance::Restart => "kills every proxy and the control plane",
+            crate::scenario::Disturbance::Push { .. } => "pushes configurations",
+            crate::scenario::Disturbance::Churn { .. } => {
+                "takes endpoints away and gives them back"
+            }
+        };
+        let name = &scenario.name;
+        Some(format!("{name} {what}, which is done in the lab alone: run it without --context"))
+    }
+
+    pub(super) const fn tool(self) -> Option<Tool> {
+        match self {
+            Self::None | Self::Leno => None,
+            Self::Istio | Self::IstioAmbient => Some(ISTIOCTL),
+            Self::Linkerd => Some(LINKERD),
+        }
+    }
+
+    /// By what label a namespace says that it is part of the mesh.
+    pub(super) const fn label(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::None | Self::Linkerd => None,
+            Self::Leno => Some(("leno.dev/inject", "enabled")),
+            Self::Istio => Some(("istio-injection", "enabled")),
+            Self::IstioAmbient => Some(("istio.io/dataplane-mode", "ambient")),
+        }
+    }
+
+    /// By what annotation it says so.
+    pub(super) const fn annotation(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Linkerd => Some(("linkerd.io/inject", "enabled")),
+            _ => None,
+        }
+    }
+
+    /// The container that it puts into pods; none where its proxies are elsewhere.
+    pub(super) const fn proxy(self) -> Option<&'static str> {
+        match self {
+            Self::None | Self::IstioAmbient => None,
+            Self::Leno => Some("leno-proxy"),
+            Self::Istio => Some("istio-proxy"),
+            Self::Linkerd => Some("linkerd-proxy"),
+        }
+    }
+
+    /// The annotation of a pod whose traffic the proxies of its node carry.
+    pub(super) const fn carried(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::IstioAmbient => Some(("ambient.istio.io/redirection", "enabled")),
+            _ => None,
+        }
+    }
+
+    /// The namespace that it is installed in by this suite.
+    pub(super) const fn namespace(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Leno => Some(leno_charts::NAMESPACE),
+            Self::Istio | Self::IstioAmbient => Some("istio-system"),
+            Self::Linkerd => Some("linkerd"),
+        }
+    }
+
+    /// Its control plane where it runs: the label of Deployments that are all ready then.
+    pub(super) const fn control(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Leno => Some("app.kubernetes.io/name=leno-controller"),
+            Self::Istio | Self::IstioAmbient => Some("app=istiod"),
+            Self::Linkerd => Some("linkerd.io/control-plane-component=destination"),
+        }
+    }
+
+    /// Whether an object was made by installing it: such things are looked for before, and removed after.
+    pub(super) fn owns(self, object: &Named) -> bool {
+        let name = object.name.as_str();
+        let begins = |beginnings: &[&str]| beginnings.iter().any(|one| name.starts_with(one));
+        let (group, beginnings, roots): (&str, &[&str], &[&str]) = match self {
+            Self::None => return false,
+            Self::Leno => (".leno.dev", &["leno-"], &["leno-roots"]),
+            Self::Istio | Self::IstioAmbient => {
+                (".istio.io", &["istio", "ztunnel"], &["istio-ca-root-cert"])
+            }
+            Self::Linkerd => (".linkerd.io", &["linkerd-"], &[]),
+        };
+        match object.kind.as_str() {
+            "Namespace" => Some(name) == self.namespace(),
+            "CustomResourceDefinition" => name.ends_with(group),
+            "ConfigMap" => roots.contains(&name),
+            _ => begins(beginnings),
+        }
+    }
+
+    /// What a pod of the mesh's own namespace does.
+    pub(super) fn role_of(self, pod: &str) -> Role {
+        let begins = |beginning: &str| pod.starts_with(beginning);
+        match self {
+            Self::IstioAmbient if begins("ztunnel-") => Role::Proxy,
+            Self::Istio | Self::IstioAmbient if begins("istio-cni-node-") => Role::Agent,
+            Self::Leno if begins("leno-agent-") => Role::Agent,
+            _ => Role::Control,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(kind: &str, name: &str) -> Named {
+        let (group, version) = (String::new(), "v1".to_owned());
+        Named { group, version, kind: kind.into(), namespace: None, name: name.into() }
+    }
+
+    #[test]
+    fn every_mesh_is_there_under_its_name_and_others_are_told_apart() {
+        for mesh in Mesh::ALL {
+            assert_eq!(Mesh::named(mesh.name()).unwrap(), mesh);
+        }
+        let lab = Mesh::named("haproxy").unwrap_err().to_string();
+        assert!(lab.contains("in the lab of one machine only") && lab.contains("linkerd"), "{lab}");
+        assert!(Mesh::named("x").unwrap_err().to_string().contains("is unknown"));
+    }
+
+    #[test]
+    fn what_a_mesh_made_is_known_and_what_others_made_is_not() {
+        for (mesh, kind, name) in [
+            (Mesh::Leno, "ClusterRole", "leno-agent"),
+            (Mesh::Leno, "Namespace", "leno-system"),
+            (Mesh::Leno, "CustomResourceDefinition", "trafficpolicies.leno.dev"),
+            (Mesh::Istio, "MutatingWebhookConfiguration", "istio-sidecar-injector"),
+            (Mesh::IstioAmbient, "ClusterRole", "ztunnel"),
+            (Mesh::IstioAmbient, "ConfigMap", "istio-ca-root-cert"),
+            (Mesh::Linkerd, "ClusterRoleBinding", "linkerd-destination"),
+            (Mesh::Linkerd, "CustomResourceDefinition", "servers.policy.linkerd.io"),
+        ] {
+            assert!(mesh.owns(&object(kind, name)), "{kind} {name}");
+            assert!(!Mesh::None.owns(&object(kind, name)));
+        }
+        for (mesh, kind, name) in [
+            (Mesh::Leno, "Namespace", "leno-bench-1"),
+            (Mesh::Leno, "ClusterRole", "admin"),
+            (Mesh::Linkerd, "CustomResourceDefinition", "httproutes.gateway.networking.k8s.io"),
+            (Mesh::Istio, "Namespace", "istio-ingress"),
+            (Mesh::Istio, "ConfigMap", "istio"),
+        ] {
+            assert!(!mesh.owns(&object(kind, name)), "{kind} {name}");
+        }
+    }
+
+    #[test]
+    fn what_is_done_to_a_mesh_is_done_in_the_lab() {
+        for scenario in crate::scenario::all().unwrap() {
+            let unable = Mesh::Leno.unable(&scenario);
+            let lab = ["push", "churn", "restart"].contains(&scenario.name.as_str());
+            assert_eq!(unable.is_some(), lab, "{}", scenario.name);
+            assert!(unable.is_none_or(|why| why.contains("without --context")));
+        }
+    }
+}

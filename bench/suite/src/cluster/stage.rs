@@ -1,0 +1,432 @@
+//! The place of one measurement in a cluster: a namespace with the client, the services, and what a mesh puts
+//! into their pods.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+use leno_measure::load::{Pace, Plan as Load, Report};
+use leno_operate::{Error, Named, PodName, Reach};
+use serde_json::Value;
+
+use super::manifests::{CONTAINER, MANAGED, Plan, workloads_of};
+use super::mesh::Mesh;
+use super::wait::{Seen, Wait, pass};
+use super::{Ground, MANAGER, install};
+use crate::application::PORT;
+use crate::cluster::meter::Roles;
+use crate::cluster::nodes::Placement;
+use crate::interrupt::Interrupt;
+use crate::scenario::Scenario;
+use crate::station::{self, State};
+
+/// How long pods may take to be ready: their images come from a registry.
+const READY: Duration = Duration::from_secs(300);
+/// How long a webhook that was just installed may not answer yet: API servers learn of whom to trust one by one.
+const ADMITTED: Duration = Duration::from_secs(30);
+/// How long requests may fail after all pods are ready: nodes learn of services, and proxies of each other.
+const ANSWERED: Duration = Duration::from_secs(60);
+/// How long a report may be late: the generator waits for its last answers, and is asked through the API server.
+const LATE: Duration = Duration::from_secs(60);
+/// Why a container waits where waiting longer does not help.
+const HOPELESS: [&str; 9] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RegistryUnavailable",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+];
+
+/// Pods under a mesh, ready for load. It is to be struck, whatever became of it.
+pub(super) struct Stage<'a> {
+    ground: &'a Ground,
+    pub(super) mesh: Mesh,
+    pub(super) scenario: &'a Scenario,
+    pub(super) addresses: Vec<SocketAddr>,
+    /// The images of the proxies.
+    pub(super) proxies: BTreeSet<String>,
+    /// What the kubelets have to count, as `workload/container`.
+    pub(super) counted: Vec<String>,
+    pub(super) placement: &'a Placement,
+}
+
+impl<'a> Stage<'a> {
+    /// Makes everything, and waits until requests are answered.
+    ///
+    /// # Errors
+    /// When something cannot be made or is not ready in time, which says why. Some of it may be there then.
+    pub(super) async fn set(
+        ground: &'a Ground,
+        (mesh, scenario, placement): (Mesh, &'a Scenario, &'a Placement),
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Self> {
+        let plan = Plan {
+            namespace: &ground.namespace,
+            mesh,
+            scenario,
+            image: &ground.image,
+            records: &ground.records,
+            placement,
+        };
+        leno_operate::apply(&ground.client, &plan.namespace(), MANAGER).await?;
+        let mut addresses = Vec::new();
+        for service in plan.services() {
+            let stored = leno_operate::apply(&ground.client, &service, MANAGER).await?;
+            addresses.push(address(&stored)?);
+        }
+        for workload in plan.workloads(&addresses) {
+            ground.admit(&workload, interrupt).await?;
+        }
+        let (proxies, counted) = (BTreeSet::new(), Vec::new());
+        let mut stage = Self { ground, mesh, scenario, addresses, proxies, counted, placement };
+        let pods = stage.ready(interrupt, say).await?;
+        stage.look_at(&pods)?;
+        stage.answers(interrupt, say).await?;
+        Ok(stage)
+    }
+
+    async fn ready(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> = self.ground.pods();
+        let wanted = workloads_of(self.scenario).len();
+        let wait = Wait { what: "pods are ready", limit: READY, interrupt, say };
+        wait.until(async || {
+            let ours = ListParams::default().labels(&format!("{}={}", MANAGED.0, MANAGED.1));
+            let found = pods.list(&ours).await.map_err(Error::api("list the pods of the bench"))?;
+            for pod in &found.items {
+                if let Some(why) = hopeless(pod) {
+                    bail!("{why}");
+                }
+            }
+            let ready = found.items.iter().filter(|pod| is_ready(pod)).count();
+            if ready == wanted {
+                return Ok(Seen::There(found.items));
+            }
+            let why = found.items.iter().filter(|pod| !is_ready(pod)).find_map(waits_for);
+            let why = why.map(|why| format!("; {why}")).unwrap_or_default();
+            Ok(Seen::NotYet(format!("{ready} of {wanted} ready{why}")))
+        })
+        .await
+    }
+
+    /// Checks that the mesh has done to the pods what it should, and nobody else has.
+    fn look_at(&mut self, pods: &[Pod]) -> Result<()> {
+        for pod in pods {
+            let name = pod.name_any();
+            self.counted.push(format!("{name}/{CONTAINER}"));
+            let others = containers(pod).filter(|(other, _)| other != CONTAINER);
+            let others: Vec<(String, String)> = others.collect();
+            match self.mesh.proxy() {
+                None => {
+                    if let Some((other, _)) = others.first() {
+                        let mesh = self.mesh.name();
+                        bail!(
+                            "pod {name} has a container {other}, which {mesh} has not: a mesh takes every \
+                             namespace of the cluster, so that nothing can be measured without it"
+                        );
+                    }
+                }
+                Some(proxy) => {
+                    let Some((_, image)) = others.iter().find(|(other, _)| other == proxy) else {
+                        bail!("{} put no container {proxy} into pod {name}", self.mesh.name());
+                    };
+                    self.proxies.insert(image.clone());
+                    self.counted.push(format!("{name}/{proxy}"));
+                }
+            }
+            if let Some((annotation, value)) = self.mesh.carried()
+                && pod.annotations().get(annotation).map(String::as_str) != Some(value)
+            {
+                let mesh = self.mesh.name();
+                bail!(
+                    "{mesh} does not carry the traffic of pod {name}: it has no {annotation}={value}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until each service answers the client.
+    async fn answers(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+        let address = |address: &SocketAddr| Load {
+            protocol: self.scenario.protocol,
+            pace: Pace::Rate(10.0),
+            connections: 1,
+            body_size: self.scenario.request_bytes,
+            timeout: Duration::from_secs(2),
+            ..Load::new(format!("http://{address}/"), 10.0, Duration::from_millis(200))
+        };
+        let plans: Vec<Load> = self.addresses.iter().map(address).collect();
+        let wait = Wait { what: "every service answers", limit: ANSWERED, interrupt, say };
+        wait.until(async || {
+            let report = self.load(crate::lab::CLIENT, &plans, interrupt).await?;
+            if report.errors == 0 {
+                return Ok(Seen::There(()));
+            }
+            let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
+            let kinds: Vec<String> = kinds.collect();
+            Ok(Seen::NotYet(format!("of {} requests: {}", report.requests, kinds.join(", "))))
+        })
+        .await
+    }
+
+    /// Has a workload make load, and waits for the report.
+    pub(super) async fn load(
+        &self,
+        workload: &str,
+        plans: &[Load],
+        interrupt: &Interrupt,
+    ) -> Result<Report> {
+        self.begin(workload, plans, interrupt).await?;
+        let longest = plans.iter().map(|plan| plan.warm_up + plan.duration).max();
+        pass(longest.unwrap_or_default(), interrupt).await?;
+        self.report(workload, interrupt).await
+    }
+
+    /// Has a workload begin with load. A station that has just started may not listen yet.
+    pub(super) async fn begin(
+        &self,
+        workload: &str,
+        plans: &[Load],
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let (reach, pod) = self.station(workload);
+        let text = serde_json::to_string(plans)?;
+        let begin = Instant::now();
+        let mut cut_off = false;
+        loop {
+            match reach.send_to(&pod, station::PORT, ("POST", "/load"), &text).await {
+                Ok(reply) if reply.status == 202 || cut_off && reply.status == 409 => return Ok(()),
+                Ok(reply) => bail!("pod {workload} makes no load: {} {}", reply.status, reply.body),
+                Err(error) if error.is_forbidden() || begin.elapsed() > LATE => {
+                    return Err(error.into());
+                }
+                Err(_) => {
+                    cut_off = true;
+                    pass(Duration::from_secs(1), interrupt).await?;
+                }
+            }
+        }
+    }
+
+    /// The report of load that should have ended.
+    pub(super) async fn report(&self, workload: &str, interrupt: &Interrupt) -> Result<Report> {
+        let (reach, pod) = self.station(workload);
+        let begin = Instant::now();
+        loop {
+            let why = match reach.send_to(&pod, station::PORT, ("GET", "/load"), "").await {
+                Ok(reply) => match serde_json::from_str(&reply.body) {
+                    Ok(State::Done(report)) => return Ok(*report),
+                    Ok(State::Failed(why)) => bail!("pod {workload} made no load: {why}"),
+                    Ok(State::Idle) => bail!("pod {workload} was restarted while it made load"),
+                    Ok(State::Running) => "it has not ended".to_owned(),
+                    Err(error) => error.to_string(),
+                },
+                // One that is cut off is asked again: the load is not, so that nothing is lost.
+                Err(error) => error.said(),
+            };
+            if begin.elapsed() > LATE {
+                bail!(
+                    "no report of the load from pod {workload} within {} s: {why}",
+                    LATE.as_secs()
+                );
+            }
+            pass(Duration::from_millis(500), interrupt).await?;
+        }
+    }
+
+    fn station(&self, workload: &str) -> (Reach, PodName) {
+        let (namespace, name) = (self.ground.namespace.clone(), workload.to_owned());
+        (Reach::new(self.ground.client.clone()), PodName { namespace, name })
+    }
+
+    /// Who is who, and which nodes are to be asked.
+    pub(super) async fn roles(&self) -> Result<Roles> {
+        let client = &self.ground.client;
+        let system = install::system(client, self.mesh).await?;
+        let mut nodes: BTreeSet<String> = self.placement.names().into_values().collect();
+        if let Some(system) = &system {
+            let pods: Api<Pod> = Api::namespaced(client.clone(), system);
+            let pods = pods.list(&ListParams::default()).await;
+            let pods = pods.map_err(Error::api(format!("list pods of {system}")))?;
+            let control = pods
+                .items
+                .into_iter()
+                .filter(|pod| self.mesh.role_of(&pod.name_any()) == super::meter::Role::Control);
+            nodes.extend(control.filter_map(|pod| pod.spec?.node_name));
+        }
+        let flooded = self.scenario.neighbour.map(|one| self.scenario.service(one.service));
+        let namespace = self.ground.namespace.clone();
+        Ok(Roles { namespace, mesh: self.mesh, system, flooded, nodes })
+    }
+}
+
+impl Ground {
+    /// Applies an object, while a webhook that was just installed may not answer yet.
+    async fn admit(&self, object: &Value, interrupt: &Interrupt) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            interrupt.check()?;
+            let Err(error) = leno_operate::apply(&self.client, object, MANAGER).await else {
+                return Ok(());
+            };
+            let webhook = error.said().contains("failed calling webhook");
+            if !webhook || begin.elapsed() > ADMITTED {
+                return Err(error.into());
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Removes the namespace and everything in it, and waits until it is gone. Harmless where there is none.
+    ///
+    /// # Errors
+    /// When it does not go in time, with what holds it up in Kubernetes' words.
+    pub(super) async fn strike(&self) -> Result<()> {
+        let one = Named {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "Namespace".to_owned(),
+            namespace: None,
+            name: self.namespace.clone(),
+        };
+        match leno_operate::delete(&self.client, &one).await {
+            Err(error @ Error::Late(..)) => {
+                let why = held_up(&self.client, &self.namespace).await;
+                bail!(
+                    "{error}: {}; remove it by hand",
+                    why.unwrap_or_else(|| "nobody says why".into())
+                )
+            }
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}
+
+/// What keeps a namespace from going, as its conditions say.
+async fn held_up(client: &Client, namespace: &str) -> Option<String> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let conditions = all.get_opt(namespace).await.ok()??.status?.conditions?;
+    let bad = conditions.into_iter().filter(|one| one.status == "True");
+    let said: Vec<String> = bad.filter_map(|one| one.message).collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+fn address(service: &Value) -> Result<SocketAddr> {
+    let ip = service.pointer("/spec/clusterIP").and_then(Value::as_str).unwrap_or_default();
+    let ip = ip.parse().with_context(|| format!("a service has the address {ip:?}"))?;
+    Ok(SocketAddr::new(ip, PORT))
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.iter();
+    status.flat_map(|status| {
+        let containers = status.container_statuses.iter().flatten();
+        containers.chain(status.init_container_statuses.iter().flatten())
+    })
+}
+
+/// Why a pod will not be ready, however long it is waited for.
+fn hopeless(pod: &Pod) -> Option<String> {
+    statuses(pod).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().filter(|reason| HOPELESS.contains(reason))?;
+        let (pod, name, image) = (pod.name_any(), &container.name, &container.image);
+        let message = waiting.message.as_deref().unwrap_or("no message");
+        let what = if name == CONTAINER {
+            "; --image names one that the nodes can fetch or have, with leno as its entrypoint"
+        } else {
+            ""
+        };
+        Some(format!("container {name} of pod {pod}, image {image}: {reason}: {message}{what}"))
+    })
+}
+
+/// What a pod waits for, in its own words.
+fn waits_for(pod: &Pod) -> Option<String> {
+    let name = pod.name_any();
+    let waiting = statuses(pod).find_map(|one| {
+        let reason = one.state.as_ref()?.waiting.as_ref()?.reason.clone()?;
+        Some(format!("{}: {reason}", one.name))
+    });
+    let condition = || {
+        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+        conditions.iter().find(|one| one.status == "False")?.message.clone()
+    };
+    Some(format!("pod {name}: {}", waiting.or_else(condition)?))
+}
+
+/// The containers that run in a pod, native sidecars among them, with their images.
+fn containers(pod: &Pod) -> impl Iterator<Item = (String, String)> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| {
+        let sidecars = spec.init_containers.iter().flatten();
+        let sidecars = sidecars.filter(|one| one.restart_policy.as_deref() == Some("Always"));
+        let all = spec.containers.iter().chain(sidecars);
+        all.map(|one| (one.name.clone(), one.image.clone().unwrap_or_default()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn waiting(container: &str, reason: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "s0"},
+            "spec": {"containers": [{"name": container, "image": "i"}]},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "False", "message": "not ready"}],
+                "containerStatuses": [{"name": container, "image": "i", "imageID": "", "ready": false,
+                    "restartCount": 0,
+                    "state": {"waiting": {"reason": reason, "message": "no such host"}}}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_never_will_be_ready_says_why_at_once() {
+        let why = hopeless(&waiting(CONTAINER, "ErrImagePull")).unwrap();
+        assert!(
+            why.starts_with("container bench of pod s0, image i: ErrImagePull: no such host"),
+            "{why}"
+        );
+        assert!(why.contains("--image"), "{why}");
+        let proxy = hopeless(&waiting("leno-proxy", "CrashLoopBackOff")).unwrap();
+        assert!(!proxy.contains("--image"), "{proxy}");
+        let pod = waiting(CONTAINER, "ContainerCreating");
+        assert_eq!((hopeless(&pod), is_ready(&pod)), (None, false));
+        assert_eq!(waits_for(&pod).unwrap(), "pod s0: bench: ContainerCreating");
+    }
+
+    #[test]
+    fn native_sidecars_run_and_init_containers_do_not() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {
+            "containers": [{"name": "bench", "image": "a"}],
+            "initContainers": [{"name": "init", "image": "b"},
+                {"name": "leno-proxy", "image": "c", "restartPolicy": "Always"}],
+        }}))
+        .unwrap();
+        let names: Vec<String> = containers(&pod).map(|(name, _)| name).collect();
+        assert_eq!(names, ["bench", "leno-proxy"]);
+    }
+}

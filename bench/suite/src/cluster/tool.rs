@@ -1,0 +1,97 @@
+//! The programs by which others install and remove their meshes.
+
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use leno_operate::Target;
+
+use crate::interrupt::Interrupt;
+
+/// How long one call may take: an installation waits for images and pods.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How often it is looked whether it has ended.
+const LOOK: Duration = Duration::from_millis(100);
+/// Bytes from the end of what it said that are shown when it fails.
+const SHOWN: usize = 2000;
+
+/// Runs a program against a cluster; what it printed.
+///
+/// # Errors
+/// When it cannot be run, fails, takes more than ten minutes, or somebody interrupts: it is ended then.
+pub(super) fn run(
+    program: &Path,
+    words: &[&str],
+    target: &Target,
+    interrupt: &Interrupt,
+) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(words);
+    if let Some(kubeconfig) = &target.kubeconfig {
+        command.arg("--kubeconfig").arg(kubeconfig);
+    }
+    if let Some(context) = &target.context {
+        command.args(["--context", context]);
+    }
+    let name = format!("{} {}", program.display(), words.join(" "));
+    let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let mut child = command
+        // Ctrl-C is for the bench.
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(errors.try_clone()?)
+        .spawn()
+        .with_context(|| format!("cannot run {name}"))?;
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let late = begin.elapsed() > LIMIT;
+        let interrupted = interrupt.check();
+        if late || interrupted.is_err() {
+            let _gone = child.kill();
+            let _gone = child.wait();
+            interrupted?;
+            bail!("{name} did not end within {} s: {}", LIMIT.as_secs(), read(errors)?.trim());
+        }
+        std::thread::sleep(LOOK);
+    };
+    if !status.success() {
+        let said = read(errors)?;
+        let said = said.trim();
+        let shown = said.char_indices().rev().nth(SHOWN).map_or(said, |(at, _)| &said[at..]);
+        bail!("{name} ended with {status}: {shown}");
+    }
+    read(out)
+}
+
+fn read(mut file: std::fs::File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_told_which_cluster_and_its_failure_has_its_own_words() {
+        let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };
+        let interrupt = Interrupt::default();
+        let said = run(Path::new("echo"), &["install", "-y"], &target, &interrupt).unwrap();
+        assert_eq!(said, "install -y --kubeconfig /k --context c\n");
+        let words = ["-c", "echo because >&2; exit 3"];
+        let error = run(Path::new("sh"), &words, &Target::default(), &interrupt).unwrap_err();
+        assert!(error.to_string().ends_with("because"), "{error}");
+        interrupt.raise();
+        let error = run(Path::new("sleep"), &["600"], &Target::default(), &interrupt).unwrap_err();
+        assert!(error.is::<crate::interrupt::Interrupted>());
+    }
+}

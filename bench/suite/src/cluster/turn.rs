@@ -1,0 +1,278 @@
+//! A mesh's turn in a round: it is installed, measured in every scenario, and removed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::install::{self, Installation};
+use super::inventory::Inventory;
+use super::ledger::{Installed, Ledger};
+use super::measure::{self, Left};
+use super::{Ground, Mesh, Run, at, take_back};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::record::Record;
+use crate::run::{blank, line};
+use crate::scenario::Scenario;
+
+/// One measurement to make.
+pub(super) struct Case<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) mesh: Mesh,
+    /// What is known of the mesh's version beside the image of its proxies.
+    pub(super) version: String,
+    pub(super) step: Option<f64>,
+}
+
+/// A mesh's turn in a round: everything that is measured while it is installed.
+pub(super) struct Cases<'a> {
+    pub(super) mesh: Mesh,
+    round: u32,
+    pub(super) cases: Vec<(&'a Scenario, Option<f64>)>,
+}
+
+/// The turns of all rounds, the baseline first in each, the others in turns; what has a record is left out.
+pub(super) fn turns<'a>(
+    run: &'a Run,
+    able: &BTreeMap<&'static str, Option<PathBuf>>,
+    old: &[Record],
+) -> Vec<Cases<'a>> {
+    let others: Vec<Mesh> =
+        run.meshes.iter().copied().filter(|mesh| able.contains_key(mesh.name())).collect();
+    let mut turns = Vec::new();
+    for round in 0..run.options.rounds {
+        let turn = round as usize % others.len().max(1);
+        let turned = others[turn..].iter().chain(&others[..turn]).copied();
+        for mesh in std::iter::once(Mesh::None).chain(turned) {
+            let all = run.options.scenarios.iter();
+            let all = all.flat_map(|one| one.steps().into_iter().map(move |step| (one, step)));
+            let cases: Vec<_> = all
+                .filter(|(scenario, step)| {
+                    let mut record = blank(&run.options, scenario, mesh.name(), round);
+                    record.step = *step;
+                    let name = record.name();
+                    !old.iter().any(|one| one.left_out.is_none() && one.name() == name)
+                })
+                .collect();
+            if !cases.is_empty() {
+                turns.push(Cases { mesh, round, cases });
+            }
+        }
+    }
+    turns
+}
+
+/// How far a run is.
+pub(super) struct Clock {
+    begun: Instant,
+    done: usize,
+    total: usize,
+}
+
+impl Clock {
+    /// Of a run that begins now.
+    pub(super) fn of(total: usize) -> Self {
+        Self { begun: Instant::now(), done: 0, total }
+    }
+
+    /// One more is done; how long the others will take.
+    fn next(&mut self) -> ((usize, usize), Duration) {
+        self.done += 1;
+        let left = self.begun.elapsed().mul_f64((self.total - self.done) as f64 / self.done as f64);
+        ((self.done, self.total), left)
+    }
+}
+
+/// A turn that is taken.
+pub(super) struct Turn<'a> {
+    pub(super) run: &'a Run,
+    pub(super) ground: &'a Ground,
+    pub(super) turn: &'a Cases<'a>,
+    pub(super) tool: Option<&'a Path>,
+    /// Meshes that were there before the run.
+    pub(super) beside: &'a [String],
+}
+
+impl Turn<'_> {
+    /// Installs, measures, removes.
+    pub(super) async fn take(
+        &self,
+        clock: &mut Clock,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let Cases { mesh, round, .. } = *self.turn;
+        let out = &self.run.options.out;
+        let mut ledger = Ledger::new(&self.ground.target, &self.ground.namespace);
+        if mesh == Mesh::None || !self.run.install {
+            ledger.write(out)?;
+            let done = self.cases(Ok(()), clock, interrupt, say).await;
+            return self.close(&ledger, done, say).await;
+        }
+        let before = Inventory::take(&self.ground.client).await?.names();
+        ledger.mesh = Some(Installed { mesh, before });
+        ledger.write(out)?;
+        say(&format!("{}: being installed for round {}", mesh.name(), round + 1));
+        let installed = self.installation().install(interrupt, say).await;
+        let done = self.cases(installed, clock, interrupt, say).await;
+        self.close(&ledger, done, say).await
+    }
+
+    fn installation(&self) -> Installation<'_> {
+        Installation {
+            client: &self.ground.client,
+            target: &self.ground.target,
+            mesh: self.turn.mesh,
+            tool: self.tool,
+            values: &self.run.values,
+        }
+    }
+
+    /// Takes back what the ledger has, and only then forgets it.
+    async fn close(
+        &self,
+        ledger: &Ledger,
+        done: Result<()>,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let out = &self.run.options.out;
+        let back = take_back(&self.ground.client, ledger, (&self.run.values, self.tool), say).await;
+        let back = back.and_then(|()| Ok(Ledger::forget(out)?)).with_context(|| {
+            format!(
+                "the cluster is not as it was found; say leno bench clean {} once that is seen to",
+                out.display()
+            )
+        });
+        match (done, back) {
+            (Err(error), Err(left)) => Err(left.context(format!("{error:#}"))),
+            (done, back) => done.and(back),
+        }
+    }
+
+    async fn cases(
+        &self,
+        installed: Result<()>,
+        clock: &mut Clock,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        if let Err(error) = &installed
+            && error.is::<Interrupted>()
+        {
+            return installed;
+        }
+        for (scenario, step) in &self.turn.cases {
+            let record = self.one(&installed, (scenario, *step), interrupt, say).await?;
+            record.write(&self.run.options.out)?;
+            let (far, left) = clock.next();
+            say(&line(&record, far, left));
+        }
+        Ok(())
+    }
+
+    async fn one(
+        &self,
+        installed: &Result<()>,
+        (scenario, step): (&Scenario, Option<f64>),
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Record> {
+        let Cases { mesh, round, .. } = *self.turn;
+        let mut record = at(self.run, self.ground, (scenario, mesh, round, step), self.beside);
+        if let Some(why) = mesh.unable(scenario) {
+            record.left_out = Some(why);
+            return Ok(record);
+        }
+        if let Err(error) = installed {
+            record.left_out = Some(format!("{} cannot be installed: {error:#}", mesh.name()));
+            return Ok(record);
+        }
+        let version = self.version().await?;
+        let case = Case { scenario, mesh, version, step };
+        let measured =
+            measure::measure(self.run, self.ground, (&case, record.clone()), interrupt, say).await;
+        match measured {
+            Ok(record) => Ok(record),
+            Err(error) if error.is::<Interrupted>() || error.is::<Left>() => Err(error),
+            Err(error) => {
+                interrupt.check()?;
+                record.left_out = Some(format!("{error:#}"));
+                Ok(record)
+            }
+        }
+    }
+
+    /// What is known of the mesh's version beside the image of its proxies.
+    async fn version(&self) -> Result<String> {
+        if self.turn.mesh != Mesh::Leno {
+            return Ok(String::new());
+        }
+        let system = install::system(&self.ground.client, Mesh::Leno).await?;
+        let system = system.unwrap_or_else(|| leno_charts::NAMESPACE.to_owned());
+        let installed = leno_operate::installed(&self.ground.client, &system).await?;
+        Ok(installed.map(|one| format!("leno {}", one.version)).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_charts::Values;
+
+    use super::*;
+    use crate::generator::Generator;
+    use crate::run::Options;
+
+    fn a_run(meshes: &[Mesh], scenarios: &[&str]) -> Run {
+        let scenarios = scenarios.iter().map(|name| crate::scenario::find(name).unwrap());
+        Run {
+            options: Options {
+                scenarios: scenarios.collect(),
+                meshes: Vec::new(),
+                rounds: 2,
+                duration: Duration::from_secs(1),
+                warm_up: Duration::ZERO,
+                scale: 0.1,
+                generator: Generator::Leno,
+                application: None,
+                out: PathBuf::new(),
+                resume: false,
+            },
+            meshes: meshes.to_vec(),
+            image: "leno:1".into(),
+            values: Values::defaults(),
+            install: true,
+        }
+    }
+
+    #[test]
+    fn a_mesh_is_installed_once_a_round_and_the_baseline_is_first_in_each() {
+        let run = a_run(&[Mesh::Leno, Mesh::Linkerd], &["http-1k", "faces"]);
+        let able = [Mesh::None, Mesh::Leno, Mesh::Linkerd].map(|mesh| (mesh.name(), None));
+        let turns = super::turns(&run, &able.into(), &[]);
+        let order: Vec<_> =
+            turns.iter().map(|turn| (turn.round, turn.mesh.name(), turn.cases.len())).collect();
+        assert_eq!(
+            order,
+            [
+                (0, "none", 6),
+                (0, "leno", 6),
+                (0, "linkerd", 6),
+                (1, "none", 6),
+                (1, "linkerd", 6),
+                (1, "leno", 6)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_has_a_record_installs_nothing_again() {
+        let run = a_run(&[Mesh::Leno], &["http-1k"]);
+        let able = [Mesh::None, Mesh::Leno].map(|mesh| (mesh.name(), None));
+        let old =
+            ["none", "leno"].map(|mesh| blank(&run.options, &run.options.scenarios[0], mesh, 0));
+        let turns = super::turns(&run, &able.into(), &old);
+        let left: Vec<_> = turns.iter().map(|turn| (turn.round, turn.mesh.name())).collect();
+        assert_eq!(left, [(1, "none"), (1, "leno")]);
+    }
+}

@@ -1,0 +1,123 @@
+//! `leno bench run --context`, and the hidden command that its client is.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use leno_charts::Values;
+use leno_suite::cluster::{self, Ground, Mesh};
+use leno_suite::interrupt::Interrupt;
+use leno_suite::run::Options;
+use leno_suite::{scenario, station};
+
+use super::run::say_scale;
+use crate::commands::{Cluster, block_on};
+
+/// The cluster that is measured in, in place of the lab of this machine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "In a cluster")]
+pub(super) struct Place {
+    /// Measures in the cluster that the kubeconfig names
+    #[arg(long)]
+    cluster: bool,
+
+    #[command(flatten)]
+    which: Cluster,
+
+    /// An image with this version of leno as its entrypoint, which is the client and the services; Leno's
+    /// own images are those beside it, unless --set says otherwise [default: leno:<version>]
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+
+    /// Takes meshes that are there as they are, instead of installing and removing them
+    #[arg(long)]
+    no_install: bool,
+
+    /// One value of Leno's installation, for example image.registry=registry.example; repeat for several
+    #[arg(long, value_name = "NAME=VALUE", conflicts_with = "no_install")]
+    set: Vec<String>,
+}
+
+impl Place {
+    /// Whether a cluster is named.
+    pub(super) fn is_named(&self) -> bool {
+        self.cluster || self.which.is_named()
+    }
+
+    /// Runs in the cluster; `scale` in place of the one that its processors give.
+    pub(super) fn run(
+        &self,
+        options: Options,
+        (meshes, scale): (&[String], Option<f64>),
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let meshes = meshes.iter().map(|name| Mesh::named(name)).collect::<Result<_, _>>()?;
+        let image = self.image.clone();
+        let image = image.unwrap_or_else(|| format!("leno:{}", env!("CARGO_PKG_VERSION")));
+        let values = self.values(&image)?;
+        let install = !self.no_install;
+        let mut run = cluster::Run { options, meshes, image, values, install };
+        block_on(async {
+            let ground = Ground::open(&self.which.target()).await?;
+            run.options.scale = scale.unwrap_or_else(|| scenario::usual_scale(ground.cpus()));
+            say_scale(run.options.scale);
+            cluster::run(&mut run, ground, interrupt, &mut |line| eprintln!("{line}")).await
+        })
+    }
+
+    /// What Leno is told: strict mTLS, as in the lab, and the images beside that of the bench.
+    fn values(&self, image: &str) -> Result<Values> {
+        let mut told = vec!["mtls=strict".to_owned()];
+        match beside(image) {
+            Some((registry, tag)) => {
+                told.extend([format!("image.registry={registry}"), format!("image.tag={tag}")]);
+            }
+            None if !self.set.iter().any(|one| one.starts_with("image.")) => bail!(
+                "--image {image} has no tag, by which Leno's own images beside it could be found: give one, or \
+                 say --set image.registry=... --set image.tag=..."
+            ),
+            None => {}
+        }
+        told.extend(self.set.clone());
+        Values::load(&[], &told).context("see `leno install --show-values` for what there is")
+    }
+}
+
+/// The registry and the tag of an image; none where it has no tag.
+fn beside(image: &str) -> Option<(&str, &str)> {
+    let (registry, name) = image.rsplit_once('/').unwrap_or(("", image));
+    if name.contains('@') {
+        return None;
+    }
+    let (_, tag) = name.split_once(':')?;
+    Some((registry, tag))
+}
+
+/// Makes load in a cluster when it is told to
+#[derive(Debug, Args)]
+pub(super) struct Station {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+pub(super) fn station(args: &Station) -> Result<Infallible> {
+    station::serve(args.listen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lenos_own_images_are_those_beside_the_benchs() {
+        assert_eq!(
+            beside("registry.example:5000/mesh/leno:1"),
+            Some(("registry.example:5000/mesh", "1"))
+        );
+        assert_eq!(beside("leno:0.1.0"), Some(("", "0.1.0")));
+        assert_eq!(beside("registry.example:5000/leno"), None);
+        assert_eq!(beside("registry.example/leno@sha256:00"), None);
+    }
+}

@@ -1,0 +1,305 @@
+//! `leno bench run` in a cluster that has no node: what it makes, what it says where it cannot go on, and that
+//! nothing of it is left.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use leno_suite::record::{self, Record};
+use leno_testkit_api::{Bed, Hands, binary, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::shop::said;
+
+/// How the names of the bench's namespaces begin.
+const OURS: &str = "leno-bench-";
+/// Kinds by which meshes reach beyond their namespace.
+const KINDS: [&str; 6] = [
+    "v1 Namespace",
+    "apiextensions.k8s.io/v1 CustomResourceDefinition",
+    "rbac.authorization.k8s.io/v1 ClusterRole",
+    "rbac.authorization.k8s.io/v1 ClusterRoleBinding",
+    "admissionregistration.k8s.io/v1 MutatingWebhookConfiguration",
+    "admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration",
+];
+
+/// A pod that waits for its image for ever.
+fn unpulled() -> Value {
+    json!({"containerStatuses": [{"name": "bench", "image": "nowhere.example/leno:1", "imageID": "",
+        "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": "ErrImagePull", "message": "no such host"}}}]})
+}
+
+fn ready() -> Value {
+    json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
+}
+
+struct Bench {
+    bed: Bed,
+    kubeconfig: PathBuf,
+    out: PathBuf,
+    /// A folder that is first in PATH.
+    tools: PathBuf,
+}
+
+impl Bench {
+    /// A cluster with two nodes that nobody runs.
+    async fn open(kube: &Path) -> Self {
+        let bed = Bed::start(kube).await;
+        for name in ["n1", "n2"] {
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": []},
+                "status": {"capacity": {"cpu": "2", "memory": "2Gi"},
+                    "conditions": [{"type": "Ready", "status": "True"}]}});
+            bed.apply(node.clone()).await;
+            bed.set_status(node.clone()).await;
+            // Again, without the taint that the API server gives to new nodes, and a controller takes away.
+            bed.apply(node).await;
+        }
+        let kubeconfig = bed.administrator();
+        let (out, tools) = (bed.directory.path().join("out"), bed.directory.path().join("tools"));
+        fs::create_dir(&tools).unwrap();
+        Self { bed, kubeconfig, out, tools }
+    }
+
+    async fn leno(&self, words: &[&str]) -> Output {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
+        command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
+        command.env("PATH", format!("{}:{path}", self.tools.display()));
+        command.arg("bench").args(words);
+        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    }
+
+    /// A run of `faces`, one second, one round.
+    async fn run(&self, more: &[&str]) -> Output {
+        let (file, out) = (self.kubeconfig.to_str().unwrap(), self.out.to_str().unwrap());
+        let words = ["run", "faces", "--kubeconfig", file, "--rounds", "1", "--duration", "1s"];
+        let image = ["--image", "nowhere.example/leno:1", "--out", out];
+        self.leno(&[&words[..], &image, more].concat()).await
+    }
+
+    fn records(&self) -> Vec<Record> {
+        record::read(&self.out).unwrap()
+    }
+
+    fn why(&self, mesh: &str) -> String {
+        let records = self.records();
+        let found = records.iter().find(|record| record.mesh == mesh);
+        found.unwrap_or_else(|| panic!("no record of {mesh}")).left_out.clone().unwrap_or_default()
+    }
+
+    /// A script in place of somebody's tool, which writes down how it was called.
+    fn tool(&self, name: &str, script: &str) {
+        let path = self.tools.join(name);
+        let log = self.tools.join("calls");
+        let text = format!("#!/bin/sh\necho {name} \"$@\" >>{}\n{script}\n", log.display());
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// How tools were called, less which cluster they were told.
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.tools.join("calls")).unwrap_or_default();
+        let of = |line: &str| line.split(" --kubeconfig").next().unwrap_or_default().to_owned();
+        text.lines().map(of).collect()
+    }
+
+    async fn everything(&self) -> Vec<String> {
+        let all = self.bed.names(&KINDS).await;
+        // Some of which the API server makes when it comes to it.
+        all.into_iter().filter(|name| !name.starts_with("Namespace kube-")).collect()
+    }
+}
+
+#[tokio::test]
+async fn what_a_bench_makes_is_said_why_it_fails_and_taken_back() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    let hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let run = bench.run(&["--mesh", "none"]).await;
+    assert!(run.status.success(), "{}", said(&run));
+    let why = bench.why("none");
+    assert!(why.contains("pod client") || why.contains("pod s"), "{why}");
+    assert!(why.contains("ErrImagePull: no such host") && why.contains("--image"), "{why}");
+    let records = bench.records();
+    assert_eq!(records.len(), 5, "every step says so, and none has waited");
+    let cluster = records[0].cluster.clone().unwrap();
+    assert_eq!((&*cluster.context, cluster.nodes.len()), ("test", 2));
+    assert!(cluster.server_version.starts_with('v'), "{cluster:?}");
+    assert_eq!((&*cluster.placement["client"], &*cluster.placement["s0"]), ("n1", "n2"));
+    assert_eq!(records[0].machine.cpus, 4);
+    assert!(said(&run).contains("times 0.2 (--scale)"), "{}", said(&run));
+    assert_eq!(bench.everything().await, before);
+    assert!(!bench.out.join("cluster.json").exists());
+
+    let (namespace, pods) = hands.seen().unwrap();
+    let labels = namespace.metadata.labels.unwrap();
+    assert_eq!(labels["app.kubernetes.io/managed-by"], "leno-bench");
+    assert!(!labels.contains_key("leno.dev/inject"), "{labels:?}");
+    let at = &namespace.metadata.annotations.unwrap()["leno.dev/bench-records"];
+    assert!(at.contains(bench.out.to_str().unwrap()), "{at}");
+    let mut names: Vec<String> = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
+    names.sort();
+    assert_eq!(names, ["client", "s0", "s1", "s2"]);
+}
+
+#[tokio::test]
+async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    // Its image runs, and is not reached: there is no node.
+    let _hands = Hands::begin(&bench.bed, OURS, ready());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
+    command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
+    command.args(["bench", "run", "http-1k", "--mesh", "none", "--kubeconfig"]);
+    command.arg(&bench.kubeconfig).arg("--out").arg(&bench.out).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let ledger = bench.out.join("cluster.json");
+    until("the namespace is there", async || {
+        let names = bench.everything().await;
+        names.iter().any(|name| name.contains(OURS)).then_some(())
+    })
+    .await;
+    assert!(ledger.exists(), "written before anything is made");
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
+    let ended =
+        tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(said(&ended).contains("interrupted; what was measured is kept"), "{}", said(&ended));
+    assert_eq!(bench.everything().await, before);
+    assert!(!ledger.exists());
+}
+
+#[tokio::test]
+async fn what_a_killed_run_left_is_taken_back_by_whoever_comes_next() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    fs::create_dir(&bench.out).unwrap();
+    // What is there of a run that was killed while it installed Leno.
+    let ledger = json!({"kubeconfig": bench.kubeconfig, "context": "test", "namespace": "leno-bench-abcde",
+        "mesh": {"mesh": "leno", "before": before}});
+    fs::write(bench.out.join("cluster.json"), ledger.to_string()).unwrap();
+    let label = json!({"app.kubernetes.io/managed-by": "leno-bench"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-bench-abcde",
+        "labels": label, "annotations": {"leno.dev/bench-records": "/bench (on m1)"}}});
+    bench.bed.apply(namespace).await;
+    let values = leno_charts::Values::defaults();
+    let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
+    for document in leno_operate::documents(&text).unwrap() {
+        if ["ClusterRole", "CustomResourceDefinition"].iter().any(|kind| document["kind"] == *kind)
+        {
+            bench.bed.apply(document).await;
+        }
+    }
+    assert!(bench.everything().await.len() > before.len() + 3);
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    // Another run does not begin beside it.
+    let elsewhere = bench.bed.directory.path().join("elsewhere");
+    let file = bench.kubeconfig.to_str().unwrap();
+    let other = ["run", "http-1k", "--kubeconfig", file, "--out", elsewhere.to_str().unwrap()];
+    let refused = bench.leno(&other).await;
+    assert_eq!(refused.status.code(), Some(2));
+    let text = said(&refused);
+    assert!(text.contains("/bench (on m1)") && text.contains("leno bench clean"), "{text}");
+
+    let out = bench.out.to_str().unwrap();
+    let cleaned = bench.leno(&["clean", out]).await;
+    assert!(cleaned.status.success(), "{}", said(&cleaned));
+    assert_eq!(bench.everything().await, before);
+    let again = bench.leno(&["clean", out]).await;
+    assert!(said(&again).contains("says of nothing that is left"), "{}", said(&again));
+}
+
+#[tokio::test]
+async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let role = |name: &str| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [],
+            "metadata": {"name": name}})
+    };
+    let missing = bench.run(&["--mesh", "none,linkerd", "--no-install"]).await;
+    assert_eq!(missing.status.code(), Some(2));
+    let text = said(&missing);
+    assert!(text.contains("linkerd is not there, or not ready (there is no Deployment"), "{text}");
+    bench.bed.apply(role("leno-agent")).await;
+    let refused = bench.run(&["--mesh", "none,leno"]).await;
+    assert_eq!(refused.status.code(), Some(2));
+    let text = said(&refused);
+    assert!(text.contains("leno is there already") && text.contains("--no-install"), "{text}");
+    assert!(text.contains("ClusterRole leno-agent"), "{text}");
+    assert!(bench.bed.get(role("leno-agent")).await.is_some(), "it was not ours");
+}
+
+#[tokio::test]
+async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let none = bench.run(&["--mesh", "none,linkerd"]).await;
+    assert!(none.status.success(), "{}", said(&none));
+    assert!(bench.why("linkerd").contains("linkerd is missing: curl"), "{}", bench.why("linkerd"));
+    fs::remove_dir_all(&bench.out).unwrap();
+
+    // One installs and fails; the other prints what is to be applied, the second time nothing that is YAML.
+    bench.tool("istioctl", "[ $1 = uninstall ] || { echo no room >&2; exit 1; }");
+    let role = "apiVersion: rbac.authorization.k8s.io/v1\\nkind: ClusterRole\\nmetadata: {name: linkerd-x}";
+    let script =
+        format!("case \"$1$2\" in install--crds|uninstall*) printf '{role}\\n';; *) exit 3;; esac");
+    bench.tool("linkerd", &script);
+    let run = bench.run(&["--mesh", "none,istio,istio-ambient,linkerd"]).await;
+    assert!(run.status.success(), "{}", said(&run));
+    assert_eq!(
+        bench.calls(),
+        [
+            "istioctl install -y --set profile=minimal",
+            "istioctl uninstall --purge -y",
+            "istioctl install -y --set profile=ambient",
+            "istioctl uninstall --purge -y",
+            "linkerd install --crds",
+            "linkerd install",
+            "linkerd uninstall",
+        ]
+    );
+    assert!(
+        bench.why("istio").contains("istio cannot be installed")
+            && bench.why("istio").contains("no room")
+    );
+    assert!(
+        bench.why("linkerd").contains("linkerd install ended with"),
+        "{}",
+        bench.why("linkerd")
+    );
+    assert_eq!(bench.everything().await, before);
+    assert!(!bench.out.join("cluster.json").exists());
+}
+
+#[tokio::test]
+async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
+    let Some(kube) = binary() else { return };
+    let mut bench = Bench::open(&kube).await;
+    bench
+        .bed
+        .apply(json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "dev", "namespace": "default"}}))
+        .await;
+    let token = bench.bed.token(("default", "dev"), None, None).await;
+    bench.kubeconfig = bench.bed.kubeconfig("dev.kubeconfig", bench.bed.port, &token);
+    let refused = bench.run(&["--mesh", "none"]).await;
+    assert_eq!(refused.status.code(), Some(2));
+    let text = said(&refused);
+    for word in ["get nodes/proxy", "create pods/portforward", "docs/guide/bench.md"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    let other = bench.run(&["--context", "prod"]).await;
+    assert!(said(&other).contains("no context \"prod\"; it has test"), "{}", said(&other));
+    let lab = bench.run(&["--generator", "fortio"]).await;
+    assert!(said(&lab).contains("--generator is for the lab"), "{}", said(&lab));
+}

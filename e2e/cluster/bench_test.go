@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// benchImage is leno itself, which is what `leno bench` measures with.
+const benchImage = "registry.local/leno:1"
+
+// benchLimit is how long a run of the bench may take: each of its measurements waits for the kubelets.
+const benchLimit = 20 * time.Minute
+
+// TestBench measures no mesh and Leno with `leno bench`, which has to leave the cluster as it was. It needs what
+// TestMesh needs.
+func TestBench(t *testing.T) {
+	binaries := os.Getenv("CLUSTER_BIN")
+	if binaries == "" {
+		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
+	}
+	m := mesh{startCluster(t), t}
+	m.loadImages(binaries)
+	file := filepath.Join(t.TempDir(), "leno.tar")
+	made := image{name: benchImage, entrypoint: []string{"/leno"}, user: "65532:65532",
+		files: map[string]string{"/leno": filepath.Join(binaries, "leno")}}
+	m.must(made.write(file))
+	m.must(m.load([]string{file}))
+	for _, part := range []struct {
+		name string
+		run  func(mesh)
+	}{
+		{"a mesh is measured, and the cluster is as it was", mesh.isMeasured},
+		{"a run that was killed is taken back", mesh.isTakenBack},
+		{"a mesh that is there is measured as it is", mesh.isMeasuredAsItIs},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
+	}
+}
+
+// measured is a record of the bench, as far as it is looked at.
+type measured struct {
+	Scenario, Mesh string
+	MeshVersion    string `json:"mesh_version"`
+	Requests       uint64
+	Errors         uint64
+	Proxies        uint32
+	LeftOut        string             `json:"left_out"`
+	CPU            map[string]float64 `json:"cpu_ms"`
+	Undivided      float64            `json:"cpu_undivided_us_per_request"`
+	Memory         map[string]uint64  `json:"rss_kib"`
+	Control        map[string]uint64  `json:"control_rss_kib"`
+	Latency        map[string]float64 `json:"latency_us"`
+	Cluster        struct {
+		Nodes     []struct{ Name, Kubelet string }
+		Placement map[string]string
+		Found     bool
+	}
+}
+
+// bench is `leno bench run` in this cluster, with records in a folder.
+func (m mesh) bench(out string, more ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(m.t.Context(), benchLimit)
+	m.t.Cleanup(cancel)
+	words := append([]string{"bench", "run", "--cluster", "--image", benchImage, "--duration", "5s", "--warm-up", "1s",
+		"--scale", "0.02", "--out", out}, more...)
+	command := exec.CommandContext(ctx, m.leno().Path, words...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+m.file("kubeconfig"))
+	return command
+}
+
+func (m mesh) isMeasured() {
+	out := m.t.TempDir()
+	said, err := m.bench(out, "http-1k", "--mesh", "none,leno", "--rounds", "2").CombinedOutput()
+	m.t.Logf("leno bench run:\n%s", said)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.benchLeavesNothing()
+	records := m.records(out)
+	if len(records) != 4 {
+		m.t.Fatalf("%d records", len(records))
+	}
+	for _, one := range records {
+		m.isGood(one)
+		if one.Cluster.Found || one.Cluster.Placement["client"] != "n1" || one.Cluster.Placement["s0"] != "n2" {
+			m.t.Errorf("%s was measured in %+v", one.Mesh, one.Cluster)
+		}
+	}
+	report, err := m.leno("bench", "report", out).CombinedOutput()
+	m.t.Logf("leno bench report:\n%s", report)
+	if err != nil || !strings.Contains(string(report), "2 nodes") || strings.Contains(string(report), "not measured") {
+		m.t.Errorf("leno bench report: %v", err)
+	}
+}
+
+// isGood looks whether figures are there; how large they are says nothing about a cluster on two cores.
+func (m mesh) isGood(one measured) {
+	if one.LeftOut != "" || one.Requests != 1000 || one.Errors > 10 {
+		m.t.Errorf("%s: %d requests, %d errors, %q", one.Mesh, one.Requests, one.Errors, one.LeftOut)
+		return
+	}
+	// The application works for 10 ms.
+	if one.Latency["p50"] < 10_000 || one.CPU["application"] <= 0 || one.CPU["generator"] <= 0 {
+		m.t.Errorf("%s: %v, CPU %v", one.Mesh, one.Latency, one.CPU)
+	}
+	if one.Mesh == "none" {
+		if one.Proxies != 0 || one.CPU["proxies"] != 0 || one.Memory["peak"] != 0 || one.CPU["control"] != 0 {
+			m.t.Errorf("the baseline has proxies: %+v", one)
+		}
+		return
+	}
+	if one.Proxies != 11 || one.Undivided <= 0 || one.Memory["idle"] == 0 || one.Memory["peak"] < one.Memory["load"] ||
+		one.Control["idle"] == 0 || one.CPU["control"] <= 0 || one.CPU["agent"] <= 0 {
+		m.t.Errorf("figures of %s are missing: %+v", one.Mesh, one)
+	}
+	if !strings.Contains(one.MeshVersion, proxyImage) {
+		m.t.Errorf("the version is %q", one.MeshVersion)
+	}
+}
+
+func (m mesh) isTakenBack() {
+	out := m.t.TempDir()
+	run := m.bench(out, "http-10k", "--mesh", "leno", "--rounds", "1")
+	m.must(run.Start())
+	m.until("a pod of the bench has a proxy", func() error {
+		pods := m.output(m.t, "get", "pods", "-A", "-l", "app.kubernetes.io/managed-by=leno-bench", "-o",
+			"jsonpath={.items[*].spec.initContainers[*].name}")
+		if !strings.Contains(pods, "leno-proxy") {
+			return fmt.Errorf("the pods have %q", pods)
+		}
+		return nil
+	})
+	m.must(run.Process.Signal(syscall.SIGKILL))
+	_ = run.Wait() // it was killed
+	said, err := m.leno("bench", "clean", out).CombinedOutput()
+	m.t.Logf("leno bench clean:\n%s", said)
+	m.must(err)
+	m.benchLeavesNothing()
+}
+
+func (m mesh) isMeasuredAsItIs() {
+	m.must(m.apply(m.installation(func(string) bool { return true })))
+	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+	m.agentIsThere()
+	m.injectorIsTrusted()
+	out := m.t.TempDir()
+	refused, err := m.bench(out, "http-10k", "--mesh", "leno", "--rounds", "1").CombinedOutput()
+	if err == nil || !strings.Contains(string(refused), "leno is there already") {
+		m.t.Errorf("leno bench over a mesh that is there: %v\n%s", err, refused)
+	}
+	said, err := m.bench(out, "neighbour", "--mesh", "leno", "--rounds", "1", "--no-install").CombinedOutput()
+	m.t.Logf("leno bench run --no-install:\n%s", said)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, one := range m.records(out) {
+		if one.LeftOut != "" || one.Requests == 0 || one.CPU["neighbour"] <= 0 || (one.Mesh == "leno") != one.Cluster.Found {
+			m.t.Errorf("%+v", one)
+		}
+	}
+	// It is still there, and well.
+	if said, err := m.leno("check", "--cluster").CombinedOutput(); err != nil {
+		m.t.Errorf("leno check --cluster: %v\n%s", err, said)
+	}
+	if said, err := m.leno("uninstall", "--yes").CombinedOutput(); err != nil {
+		m.t.Errorf("leno uninstall: %v\n%s", err, said)
+	}
+	m.benchLeavesNothing()
+}
+
+func (m mesh) records(out string) []measured {
+	text, err := m.leno("bench", "report", "--no-files", "-o", "json", out).Output()
+	if err != nil {
+		m.t.Fatalf("leno bench report: %v%s", err, problem(err))
+	}
+	var records []measured
+	m.must(json.Unmarshal(text, &records))
+	return records
+}
+
+// benchLeavesNothing also looks for namespaces of the bench, whose names have leno in them as well.
+func (m mesh) benchLeavesNothing() {
+	m.nothingIsLeft()
+	if left := grep(m.output(m.t, "get", "pods", "-A", "-o", "name"), "leno"); left != "" {
+		m.t.Errorf("pods are left: %s", left)
+	}
+}
