@@ -129,6 +129,11 @@ async fn watches_that_are_cut_go_on_where_they_were() {
     relay.open(false);
     until("the cut is noticed", async || (replica.metric(stale).await > 0.0).then_some(())).await;
     bed.apply(service("other", 80)).await;
+    let of_none = "leno_control_cluster_watch_failures_total{kind=\"GRPCRoute\"}";
+    until("a kind that is not there is asked for in vain", async || {
+        (replica.metric(of_none).await > 0.0).then_some(())
+    })
+    .await;
     relay.open(true);
     // Nothing happens to most kinds meanwhile: that they are followed again is found out all the same.
     until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))

@@ -109,16 +109,20 @@ async fn follow<K>(
                 return;
             }
         }
-        if absence.again(teller.followed.has_listed(teller.nth)) {
+        let was_there = teller.followed.has_listed(teller.nth);
+        if absence.again(was_there) {
             let kind = teller.followed.name(teller.nth);
             tracing::info!(
                 kind,
                 "the cluster has no such kind; it is followed once it is installed"
             );
-            teller.reached();
             if !teller.tell(Event::NoKind).await {
                 return;
             }
+        }
+        // Said anew, it is known anew: the API server may not have answered in between.
+        if absence.is_gone(was_there) {
+            teller.reached();
         }
         tokio::time::sleep(NO_KIND_WAIT).await;
     }
@@ -136,13 +140,23 @@ impl Absence {
     /// all its objects would go with it.
     fn again(&mut self, was_there: bool) -> bool {
         self.rounds = self.rounds.saturating_add(1);
-        self.rounds == if was_there { NO_KIND_ROUNDS } else { 1 }
+        self.rounds == Self::needed(was_there)
+    }
+
+    /// Whether the kind counts as gone.
+    fn is_gone(&self, was_there: bool) -> bool {
+        self.rounds >= Self::needed(was_there)
+    }
+
+    fn needed(was_there: bool) -> u32 {
+        if was_there { NO_KIND_ROUNDS } else { 1 }
     }
 
     /// Notes that the kind is there; whether it counted as gone.
     fn end(&mut self, was_there: bool) -> bool {
-        let rounds = std::mem::take(&mut self.rounds);
-        rounds >= if was_there { NO_KIND_ROUNDS } else { 1 }
+        let was_gone = self.is_gone(was_there);
+        self.rounds = 0;
+        was_gone
     }
 }
 
