@@ -1,8 +1,8 @@
 //! What finding the rule for a request costs, by how many rules there are.
 //!
-//! Three shapes of the same number of routes: each with paths of its own, all of them on one path and told
-//! apart by the value of a header, and the same with an expression beside each value, which nothing but
-//! trying one by one can tell apart.
+//! Four shapes of the same number of routes: each with paths of its own, all of them on one path and told
+//! apart by the value of a header, the same with a header before it that all of them share, and with an
+//! expression for each value, which nothing but trying one by one can tell apart.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,6 +15,9 @@ use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, Va
 const ROUTES: [usize; 4] = [5, 50, 500, 5_000];
 /// What of the time below grows with nothing is below this: a lookup is a call, a hash or two, a comparison.
 const LEAST_NS: f64 = 20.0;
+
+/// The header that all rules ask for, where one is shared.
+const TEAM: &str = "x-team";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -32,6 +35,7 @@ pub(crate) struct Args {
 enum Shape {
     Paths,
     Headers,
+    Shared,
     Expressions,
 }
 
@@ -54,27 +58,34 @@ impl Request for Get {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        name.eq_ignore_ascii_case("x-tenant").then_some(self.tenant.as_bytes())
+        match name {
+            "x-tenant" => Some(self.tenant.as_bytes()),
+            TEAM => Some(b"shop"),
+            _ => None,
+        }
     }
 }
 
 /// Prints the median of each shape by the number of routes. Whether what is looked up grows no faster than
 /// the logarithm of their number; expressions are shown, and are no part of it.
 pub(crate) fn run(args: Args) -> bool {
-    println!("| routes of one service | ns by path | ns by header | ns by expression |");
-    println!("|---|---|---|---|");
+    println!(
+        "| routes of one service | ns by path | by header | beside a shared one | by expression |"
+    );
+    println!("|---|---|---|---|---|");
     let (mut first, mut holds) = (None, true);
     for routes in ROUTES {
-        let cost = |shape| cost(shape, routes, args);
-        let (paths, headers) = (cost(Shape::Paths), cost(Shape::Headers));
+        let looked_up =
+            [Shape::Paths, Shape::Headers, Shape::Shared].map(|shape| cost(shape, routes, args));
+        let [paths, headers, shared] = looked_up;
         // Each of them tries all: fewer lookups say as much.
         let tried = Args { lookups: (args.lookups / routes).max(1_000), ..args };
-        let expressions = self::cost(Shape::Expressions, routes, tried);
-        println!("| {routes} | {paths:.0} | {headers:.0} | {expressions:.0} |");
-        let (few, by_path, by_header) = *first.get_or_insert((routes, paths, headers));
+        let expressions = cost(Shape::Expressions, routes, tried);
+        println!("| {routes} | {paths:.0} | {headers:.0} | {shared:.0} | {expressions:.0} |");
+        let (few, then) = *first.get_or_insert((routes, looked_up));
         let allowed = (routes as f64).log2() / (few as f64).log2();
-        let within = |now: f64, then: f64| now <= then.max(LEAST_NS) * allowed;
-        holds &= within(paths, by_path) && within(headers, by_header);
+        let within = |(now, then): (&f64, f64)| *now <= then.max(LEAST_NS) * allowed;
+        holds &= looked_up.iter().zip(then).all(within);
     }
     let verdict = if holds { "no faster" } else { "FASTER" };
     println!(
@@ -104,8 +115,12 @@ fn cost(shape: Shape, routes: usize, args: Args) -> f64 {
 fn route(shape: Shape, number: usize) -> Route {
     let rule = |one: Match| Rule { matches: vec![one], ..Rule::default() };
     let of_path = |path| rule(Match { path, ..Match::default() });
+    let exactly = |value: String| TextMatch::Exact(value.into());
     let of_header = |value| {
-        let headers = vec![ValueMatch { name: "x-tenant".into(), value }];
+        let mut headers = vec![ValueMatch { name: "x-tenant".into(), value }];
+        if shape == Shape::Shared {
+            headers.insert(0, ValueMatch { name: TEAM.into(), value: exactly("shop".to_owned()) });
+        }
         rule(Match { headers, ..Match::default() })
     };
     let rules = match shape {
@@ -113,7 +128,7 @@ fn route(shape: Shape, number: usize) -> Route {
             of_path(PathMatch::Exact(format!("/api/v1/things{number}/all").into())),
             of_path(PathMatch::Prefix(format!("/api/v2/things{number}").into())),
         ],
-        Shape::Headers => vec![of_header(TextMatch::Exact(format!("tenant-{number}").into()))],
+        Shape::Headers | Shape::Shared => vec![of_header(exactly(format!("tenant-{number}")))],
         Shape::Expressions => vec![of_header(TextMatch::Regex(format!("tenant-{number}").into()))],
     };
     Route {

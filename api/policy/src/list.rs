@@ -71,25 +71,34 @@ impl List {
 }
 
 impl Index {
+    /// Each match goes under the header that the fewest of them ask for: one that all share tells nothing.
     fn new(all: &[u32], conditions: &[Condition]) -> Self {
+        let mut shared = HashMap::<_, usize>::new();
+        for key in all.iter().flat_map(|place| exact(&conditions[*place as usize])) {
+            *shared.entry(key).or_default() += 1;
+        }
         let mut index = Self::default();
         for place in all {
-            let mut headers = conditions[*place as usize].headers.iter();
-            let exact = headers.find_map(|header| match &header.text {
-                Text::Exact(value) => Some((&header.name, value)),
-                Text::Regex(_) => None,
-            });
-            let Some((name, value)) = exact else {
+            let telling = exact(&conditions[*place as usize]).min_by_key(|key| shared[key]);
+            let Some((name, value)) = telling else {
                 index.others.push(*place);
                 continue;
             };
-            let known = index.by_header.iter().position(|(of, _)| of.eq_ignore_ascii_case(name));
+            let known = index.by_header.iter().position(|(of, _)| **of == *name);
             let at = known.unwrap_or_else(|| {
-                index.by_header.push((name.clone(), ByValue::new()));
+                index.by_header.push((name.into(), ByValue::new()));
                 index.by_header.len() - 1
             });
-            index.by_header[at].1.entry(value.clone()).or_default().push(*place);
+            index.by_header[at].1.entry(value.into()).or_default().push(*place);
         }
         index
     }
+}
+
+/// The headers whose whole value it asks for: name, in lower case, and value.
+fn exact(condition: &Condition) -> impl Iterator<Item = (String, &[u8])> {
+    condition.headers.iter().filter_map(|header| match &header.text {
+        Text::Exact(value) => Some((header.name.to_ascii_lowercase(), &**value)),
+        Text::Regex(_) => None,
+    })
 }
