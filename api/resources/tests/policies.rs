@@ -115,7 +115,7 @@ fn every_part_is_read_and_told() {
     assert_eq!((ejection.consecutive_failures, ejection.max_percent), (Some(5), 40));
     assert_eq!(ejection.success_rate.unwrap().deviations_percent, 250);
     let balancing = traffic.balancing.unwrap();
-    assert_eq!(balancing.algorithm, Algorithm::Maglev(HashOn::Header("x-user".into())));
+    assert_eq!(balancing.algorithm, Some(Algorithm::Maglev(HashOn::Header("x-user".into()))));
     assert_eq!(balancing.session_cookie.as_deref(), Some("stick"));
     assert_eq!(balancing.overflow, Some(8));
     let faults = traffic.faults.unwrap();

@@ -208,8 +208,8 @@ pub struct SuccessRate {
 /// How endpoints are chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balancing {
-    /// The way.
-    pub algorithm: Algorithm,
+    /// The way; none where a policy leaves it to the service.
+    pub algorithm: Option<Algorithm>,
     /// The time in which a new endpoint grows to its share.
     pub slow_start: Option<Duration>,
     /// The cookie that keeps a session on its endpoint.

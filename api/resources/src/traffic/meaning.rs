@@ -216,14 +216,14 @@ fn success_rate(spec: &SuccessRateSpec) -> SuccessRate {
 fn balancing(spec: &BalancingSpec) -> Balancing {
     let hash = || spec.hash.as_ref().map_or(HashOn::Source, hash_on);
     Balancing {
-        algorithm: match spec.algorithm.unwrap_or(AlgorithmName::PeakEwma) {
+        algorithm: spec.algorithm.map(|name| match name {
             AlgorithmName::PeakEwma => Algorithm::PeakEwma,
             AlgorithmName::LeastRequest => Algorithm::LeastRequest,
             AlgorithmName::RoundRobin => Algorithm::RoundRobin,
             AlgorithmName::Random => Algorithm::Random,
             AlgorithmName::RingHash => Algorithm::RingHash(hash()),
             AlgorithmName::Maglev => Algorithm::Maglev(hash()),
-        },
+        }),
         slow_start: spec.slow_start.map(|slow_start| slow_start.0),
         session_cookie: spec.session_cookie.as_deref().map(Arc::from),
         overflow: spec.overflow,

@@ -202,7 +202,7 @@ fn balancing(message: proto::Balancing) -> Result<Balancing, DecodeError> {
         Err(_) => return Err(unknown("balancing algorithm", message.algorithm)),
     };
     Ok(Balancing {
-        algorithm,
+        algorithm: Some(algorithm),
         slow_start: time(message.slow_start_ms),
         session_cookie: (!message.session_cookie.is_empty()).then(|| message.session_cookie.into()),
         overflow: message.overflow,

@@ -123,7 +123,7 @@ prop_compose! {
         session_cookie in option::of(text()),
         overflow in any::<Option<u32>>(),
     ) -> Balancing {
-        Balancing { algorithm, slow_start, session_cookie, overflow }
+        Balancing { algorithm: Some(algorithm), slow_start, session_cookie, overflow }
     }
 }
 

@@ -28,10 +28,9 @@ pub(super) fn traffic(
                 None => Some(Scope::Service),
                 Some(section) => port(service, section).map(|port| Scope::Port(port.number)),
             };
-            found.extend(scope.map(|scope| Arc::new(Traffic { scope, ..row.traffic.clone() })));
+            found.extend(scope.map(|scope| Traffic { scope, ..row.traffic.clone() }));
         }
     }
-    found.extend(service.keeps_clients.then(|| Arc::new(affinity(name))));
     for route in routes {
         let key = route_key(route);
         for row in facts.traffic().of_object(&key) {
@@ -46,24 +45,30 @@ pub(super) fn traffic(
                     name: Arc::clone(&route.name),
                     rule: rule.clone(),
                 };
-                found.push(Arc::new(Traffic { scope, ..row.traffic.clone() }));
+                found.push(Traffic { scope, ..row.traffic.clone() });
             }
         }
     }
-    found.into()
+    if service.keeps_clients {
+        keep_clients(name, &mut found);
+    }
+    found.into_iter().map(Arc::new).collect()
 }
 
-/// That a client stays with an endpoint while that is there, as kube-proxy does; any policy's own way to
-/// choose endpoints goes before it.
-fn affinity(name: &ServiceName) -> Traffic {
-    let (namespace, name) = (Arc::clone(&name.namespace), Arc::clone(&name.name));
-    let algorithm = Algorithm::Maglev(HashOn::Source);
-    Traffic {
+/// A client stays with an endpoint while that is there, as kube-proxy does. An algorithm that a policy
+/// names goes before it; what else a policy says of balancing leaves it as it is.
+fn keep_clients(service: &ServiceName, policies: &mut Vec<Traffic>) {
+    let by_source = || Some(Algorithm::Maglev(HashOn::Source));
+    for balancing in policies.iter_mut().filter_map(|policy| policy.balancing.as_mut()) {
+        balancing.algorithm = balancing.algorithm.take().or_else(by_source);
+    }
+    let (namespace, name) = (Arc::clone(&service.namespace), Arc::clone(&service.name));
+    policies.push(Traffic {
         source: Source { created: u64::MAX, namespace, name },
         scope: Scope::Service,
-        balancing: Some(Balancing { algorithm, ..Balancing::default() }),
+        balancing: Some(Balancing { algorithm: by_source(), ..Balancing::default() }),
         ..Traffic::default()
-    }
+    });
 }
 
 /// What a workload takes: by its own policies on all its ports, by those of the services that it is an

@@ -289,7 +289,7 @@ fn clients_stay_with_their_endpoint_where_the_service_says_so() {
     let mut index = shop();
     let keeps = |index: &Index| {
         let web = service(index, "shop/web");
-        let of = |one: &Traffic| one.balancing.as_ref().map(|b| b.algorithm.clone());
+        let of = |one: &Traffic| one.balancing.as_ref().and_then(|b| b.algorithm.clone());
         web.traffic.iter().filter_map(|one| of(one)).collect::<Vec<_>>()
     };
     assert_eq!(keeps(&index), []);
@@ -310,9 +310,15 @@ spec:
   targetRefs: [{group: "", kind: Service, name: web}]
   balancing: {algorithm: RoundRobin}
 "#;
-    put(&mut index, policy);
-    let web = service(&index, "shop/web");
-    let first = web.traffic.iter().min_by_key(|one| &one.source).unwrap();
-    let algorithm = &first.balancing.as_ref().unwrap().algorithm;
-    assert_eq!(*algorithm, Algorithm::RoundRobin, "a policy goes before it");
+    let first = |index: &mut Index, policy: &str| {
+        put(index, policy);
+        let web = service(index, "shop/web");
+        let first = web.traffic.iter().min_by_key(|one| &one.source).unwrap();
+        first.balancing.clone().unwrap()
+    };
+    let algorithm = first(&mut index, policy).algorithm;
+    assert_eq!(algorithm, Some(Algorithm::RoundRobin), "a policy goes before it");
+    let slow = first(&mut index, &policy.replace("algorithm: RoundRobin", "slowStart: 30s"));
+    assert_eq!(slow.algorithm, Some(Algorithm::Maglev(HashOn::Source)), "one that names none");
+    assert!(slow.slow_start.is_some());
 }

@@ -81,7 +81,7 @@ impl EndpointPolicy {
         let balancing = self.balancing.as_ref();
         let overflow = balancing.and_then(|b| b.overflow).unwrap_or(OVERFLOW);
         Settings {
-            algorithm: balancing.map_or(Algorithm::PeakEwma, |b| algorithm(&b.algorithm)),
+            algorithm: self.asked().map_or(Algorithm::PeakEwma, algorithm),
             slow_start: balancing.and_then(|b| b.slow_start).unwrap_or_default(),
             locality: match distribution {
                 Distribution::Any => Locality::Any,
@@ -93,11 +93,16 @@ impl EndpointPolicy {
         }
     }
 
+    /// The algorithm that policy asks for.
+    fn asked(&self) -> Option<&traffic::Algorithm> {
+        self.balancing.as_ref()?.algorithm.as_ref()
+    }
+
     /// What a request asks of the balancer.
     pub(crate) fn wanted(&self, request: RequestView<'_>) -> Wanted {
         let Some(balancing) = &self.balancing else { return Wanted::default() };
-        let on = match &balancing.algorithm {
-            traffic::Algorithm::RingHash(on) | traffic::Algorithm::Maglev(on) => Some(on),
+        let on = match self.asked() {
+            Some(traffic::Algorithm::RingHash(on) | traffic::Algorithm::Maglev(on)) => Some(on),
             _ => None,
         };
         let hash = on.and_then(|on| match on {
@@ -114,9 +119,8 @@ impl EndpointPolicy {
 
     /// What a connection asks of it whose requests nobody sees.
     pub(crate) fn wanted_of_stream(&self) -> Wanted {
-        let algorithm = self.balancing.as_ref().map(|balancing| &balancing.algorithm);
         let by_source = matches!(
-            algorithm,
+            self.asked(),
             Some(
                 traffic::Algorithm::RingHash(HashOn::Source)
                     | traffic::Algorithm::Maglev(HashOn::Source)
