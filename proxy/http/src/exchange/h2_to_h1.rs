@@ -244,7 +244,9 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
                 }
                 Reached::Stall => Cause::Stalled,
             };
-            let place = if blocked || silent { Place::Server } else { Place::Us };
+            // A client that is silent in its own request holds up the server, not the other way round.
+            let waits = silent && self.up == Up::Done;
+            let place = if blocked || waits { Place::Server } else { Place::Us };
             return Poll::Ready(Err(Failure::new(place, cause)));
         }
     }

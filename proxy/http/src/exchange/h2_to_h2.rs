@@ -45,6 +45,7 @@ pub async fn h2_to_h2<J: Judge>(
         order,
         to_server: None,
         up: Up::Sending,
+        blocked: false,
         held_at: 0,
         down: Down::Head,
     };
@@ -109,6 +110,8 @@ struct Relay<'r, 'a, J> {
     order: &'r mut Order<'a, J>,
     to_server: Option<Stream>,
     up: Up,
+    /// The server takes no more of the request for now.
+    blocked: bool,
     /// Held pieces of the body that were sent.
     held_at: usize,
     down: Down,
@@ -195,7 +198,8 @@ impl<J: Judge> Relay<'_, '_, J> {
         while self.up == Up::Sending {
             let Some(server) = &mut self.to_server else { break };
             // Its reset is seen where the response is awaited.
-            if !matches!(server.poll_capacity(cx), Poll::Ready(Ok(()))) {
+            self.blocked = !matches!(server.poll_capacity(cx), Poll::Ready(Ok(())));
+            if self.blocked {
                 break;
             }
             match self.call.poll_part(&mut self.held_at, cx) {
@@ -358,7 +362,9 @@ impl<J: Judge> Relay<'_, '_, J> {
             }
             let moves = self.moves();
             if std::mem::replace(&mut self.stall_moves, moves) == moves {
-                let place = if silent { Place::Server } else { Place::Us };
+                // A client that is silent in its own request holds up the server, not the other way round.
+                let waits = silent && (self.up == Up::Done || self.blocked);
+                let place = if waits { Place::Server } else { Place::Us };
                 return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
             }
             self.stall_until = Instant::now().checked_add(self.order.limits.stall);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
-use leno_http::{Cause, HeaderLine, Place};
+use leno_http::{Cause, HeaderLine, Limits, Place};
 
 use super::support::{
     Fields, Settings, body, h2_h1, head, lines, pattern, request, run, send_body, server,
@@ -343,6 +343,24 @@ fn a_deadline_and_a_judge() {
         second.expect(GET).await;
         second.send(OK).await;
         assert_eq!(body_of(&mut up).await, b"ok");
+    });
+}
+
+#[test]
+fn a_stall_is_the_servers_fault_unless_the_client_is_the_one_to_go_on() {
+    run(async {
+        let limits = Limits { stall: Duration::from_secs(5), ..Limits::default() };
+        let (user, mut servers, mut done) =
+            h2_h1(Settings { limits, tries: 1, ..Settings::default() });
+        for (ended, place) in [(true, Place::Server), (false, Place::Us)] {
+            let mut up = user.open(&request("POST", "/"), false).unwrap();
+            up.send_data(&b"abc"[..], ended);
+            let _silent = server(&mut servers).await;
+            assert_eq!(up.head().await.unwrap().status(), Some(504));
+            let failure = done.recv().await.unwrap().failure.unwrap();
+            assert!(matches!(failure.cause, Cause::Stalled));
+            assert_eq!(failure.place, place, "ended: {ended}");
+        }
     });
 }
 

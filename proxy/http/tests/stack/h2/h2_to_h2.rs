@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
-use leno_http::{Cause, HeaderLine, Place};
+use leno_http::{Cause, HeaderLine, Limits, Place};
 use tokio::task::spawn_local;
 
 use super::support::{
@@ -297,6 +297,28 @@ fn a_deadline_ends_it() {
             let failure = done.recv().await.unwrap().failure.unwrap();
             assert!(matches!(failure.cause, Cause::Deadline) && failure.place == Place::Us);
             assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
+        }
+    });
+}
+
+#[test]
+fn a_stall_is_the_servers_fault_unless_the_client_is_the_one_to_go_on() {
+    run(async {
+        let stall = Duration::from_secs(5);
+        let limits = Limits { stall, ..Limits::default() };
+        let settings = Settings { limits, tries: 1, ..small_windows() };
+        let (user, mut app, mut done) = h2_h2(settings);
+        // The whole request is there; some of it; more than the server takes.
+        let cases =
+            [(10, true, Place::Server), (10, false, Place::Us), (200_000, false, Place::Server)];
+        for (bytes, ended, place) in cases {
+            let mut up = user.open(&request("POST", "/"), false).unwrap();
+            up.send_data(pattern(bytes), ended);
+            let _silent = next(&mut app).await;
+            assert_eq!(up.head().await.unwrap().status(), Some(504));
+            let failure = done.recv().await.unwrap().failure.unwrap();
+            assert!(matches!(failure.cause, Cause::Stalled));
+            assert_eq!(failure.place, place, "{bytes} bytes, ended: {ended}");
         }
     });
 }
