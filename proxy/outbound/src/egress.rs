@@ -101,6 +101,17 @@ pub(crate) fn denied<R: Request>(
     destination: SocketAddr,
     request: &R,
 ) -> MeshAnswer {
+    let answer = MeshAnswer::egress_denied(DENIED, destination);
+    unrouted(shared, request, answer, DENIED)
+}
+
+/// Counts a request that goes nowhere, since discovery knows no service there, and gives its answer back.
+pub(crate) fn unrouted<R: Request>(
+    shared: &Shared,
+    request: &R,
+    answer: MeshAnswer,
+    cause: &'static str,
+) -> MeshAnswer {
     let head = request.view();
     let version = head.version().as_str();
     // The path alone would not say whom the workload wanted.
@@ -109,12 +120,10 @@ pub(crate) fn denied<R: Request>(
         false => head.target().to_vec(),
     };
     let begun = shared.registry.begin(version, head.method(), &target);
-    let answer = MeshAnswer::egress_denied(DENIED, destination);
-    let grpc_status = request.is_grpc().then(|| grpc_status(answer.status, Some(DENIED)));
+    let grpc_status = request.is_grpc().then(|| grpc_status(answer.status, Some(cause)));
     let edge = shared.registry.edge(&shared.outside());
-    edge.error(DENIED);
-    let outcome =
-        Outcome { status: answer.status, grpc_status, bytes: (0, 0), error: Some(DENIED) };
+    edge.error(cause);
+    let outcome = Outcome { status: answer.status, grpc_status, bytes: (0, 0), error: Some(cause) };
     shared.registry.end(&edge, &begun, &outcome);
     answer
 }

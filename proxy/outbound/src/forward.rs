@@ -109,7 +109,15 @@ pub(crate) async fn forward<R: Hedgeable>(
         Route::Direct if !shared.egress.allows(destination.original()) => {
             return Forwarded::Answered(egress::denied(shared, destination.original(), request));
         }
-        _ => return Forwarded::Failed(503, DESTINATION_GONE),
+        _ => {
+            let answer = MeshAnswer::error(503, DESTINATION_GONE);
+            return Forwarded::Answered(egress::unrouted(
+                shared,
+                request,
+                answer,
+                DESTINATION_GONE,
+            ));
+        }
     };
     let head = request.view();
     let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());

@@ -1,0 +1,144 @@
+//! What was called is taken away: a service whose clients are still connected, and one that a route sends to.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_names::{Names, Resolvers};
+use leno_outbound::{Fixed, Outbound, Parts};
+use leno_telemetry::{Registry, render};
+use leno_tls::Keyring;
+use leno_types::mesh::{Distribution, Resolution, Service, ServicePort};
+use leno_types::routes::{Backend, Route, RouteKind, Rule, Target};
+use leno_types::{InstanceName, Protocol, ServiceName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{LocalSet, spawn_local};
+
+const PORT: u16 = 9000;
+
+fn service(protocol: Protocol, routes: Vec<Arc<Route>>) -> Resolution {
+    let port =
+        ServicePort { port: PORT, name: "".into(), protocol, endpoints: [].into(), external: None };
+    Resolution::Service(Arc::new(Service {
+        name: ServiceName::new("shop", "db").unwrap(),
+        vips: Vec::new(),
+        distribution: Distribution::Any,
+        ports: vec![port],
+        routes: routes.into(),
+        traffic: [].into(),
+    }))
+}
+
+/// A route to a service that discovery does not know.
+fn away(kind: RouteKind) -> Arc<Route> {
+    let target = Target::Service { name: ServiceName::new("shop", "cache").unwrap(), port: PORT };
+    let backends = vec![Backend { target, weight: 1, filters: Vec::new() }];
+    Arc::new(Route {
+        kind,
+        namespace: "shop".into(),
+        name: "away".into(),
+        created: 0,
+        ports: Vec::new(),
+        hostnames: Vec::new(),
+        rules: vec![Rule { backends, ..Rule::default() }],
+    })
+}
+
+/// An outbound side whose only destination is what the sender says, and its metrics.
+fn outbound(resolution: &watch::Sender<Resolution>) -> (Rc<Outbound>, Rc<Registry>) {
+    let registry = Rc::new(Registry::new());
+    let outbound = Outbound::new(Parts {
+        workload: InstanceName::new("shop", "web-0").unwrap(),
+        directory: Directory::fixed(|_| Resolution::Unknown),
+        tls: Keyring::new().connector(),
+        registry: Rc::clone(&registry),
+        activity: Rc::default(),
+        limits: Limits::default(),
+        names: Names::new(Resolvers::new(Vec::new())),
+        fixed: Some(Fixed { resolution: resolution.subscribe(), port: PORT }),
+    });
+    (Rc::new(outbound), registry)
+}
+
+async fn connect(outbound: &Rc<Outbound>) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = TcpStream::connect(address).await.unwrap();
+    let (accepted, _) = listener.accept().await.unwrap();
+    let outbound = Rc::clone(outbound);
+    spawn_local(async move { outbound.serve(accepted, address).await });
+    client
+}
+
+/// Asks once more on a connection that stays.
+async fn ask(client: &mut TcpStream) -> String {
+    client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
+    let mut said = Vec::new();
+    while !said.windows(4).any(|end| end == b"\r\n\r\n") {
+        said.push(client.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(said).unwrap();
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.parse::<usize>().ok())?
+    });
+    let mut body = vec![0; length.unwrap()];
+    client.read_exact(&mut body).await.unwrap();
+    head
+}
+
+fn assert_names(registry: &Registry, cause: &str) {
+    let page = render(&registry.snapshot(), &[], true);
+    assert!(page.contains(&format!("\"{cause}\"")), "no metric of {cause}:\n{page}");
+}
+
+#[tokio::test]
+async fn a_service_that_is_taken_away_is_named_to_clients_that_stay() {
+    let talk = async {
+        let resolution = watch::Sender::new(service(Protocol::Http1, Vec::new()));
+        let (outbound, registry) = outbound(&resolution);
+        let mut client = connect(&outbound).await;
+        let head = ask(&mut client).await;
+        assert!(head.contains("leno-error: no-endpoints"), "{head}");
+        resolution.send_replace(Resolution::Unknown);
+        let head = ask(&mut client).await;
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+        assert!(head.contains("leno-error: destination-gone"), "{head}");
+        assert_names(&registry, "destination-gone");
+        // It comes back, and the connection is still good.
+        resolution.send_replace(service(Protocol::Http1, Vec::new()));
+        assert!(ask(&mut client).await.contains("leno-error: no-endpoints"));
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_is_taken_away_is_named() {
+    let talk = async {
+        let routes = vec![away(RouteKind::Http)];
+        let resolution = watch::Sender::new(service(Protocol::Http1, routes));
+        let (outbound, registry) = outbound(&resolution);
+        let head = ask(&mut connect(&outbound).await).await;
+        assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
+        assert!(head.contains("leno-error: backend-gone"), "{head}");
+        assert_names(&registry, "backend-gone");
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+#[tokio::test]
+async fn a_stream_to_a_backend_that_is_taken_away_is_reset() {
+    let talk = async {
+        let resolution = watch::Sender::new(service(Protocol::Opaque, vec![away(RouteKind::Tcp)]));
+        let (outbound, registry) = outbound(&resolution);
+        let mut client = connect(&outbound).await;
+        client.write_all(b"anything").await.unwrap();
+        client.read_u8().await.unwrap_err();
+        assert_names(&registry, "backend-gone");
+    };
+    LocalSet::new().run_until(talk).await;
+}
