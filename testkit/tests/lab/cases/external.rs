@@ -26,7 +26,7 @@ const HOST: &str = "api.pay.example";
 const MAKE_LIMIT: Duration = Duration::from_secs(30);
 
 /// External services: their names, what they stand for, the ports, and whom their policy trusts.
-const SERVICES: [(&str, &str, &str, &str); 7] = [
+const SERVICES: [(&str, &str, &str, &str); 8] = [
     (
         "pay",
         HOST,
@@ -45,6 +45,12 @@ const SERVICES: [(&str, &str, &str, &str); 7] = [
         HOST,
         "{port: 80, targetPort: 443, appProtocol: http}",
         "hostname: other.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]",
+    ),
+    (
+        "lacking",
+        HOST,
+        "{port: 80, targetPort: 443, appProtocol: http}",
+        "hostname: api.pay.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: none}]",
     ),
     ("nowhere", "nowhere.pay.example", "{port: 80, appProtocol: http}", ""),
     ("inward", "inward.pay.example", "{port: 80, targetPort: 8444, appProtocol: http}", GIVEN),
@@ -227,6 +233,7 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
     for (service, cause, remedy) in [
         ("strange", "external-unknown-authority", "caCertificateRefs"),
         ("wrong", "external-wrong-name", "subjectAltNames"),
+        ("lacking", "external-authorities-missing", "make the ConfigMap"),
         ("nowhere", "external-unresolved", "externalName"),
         ("plainly", "external-tls-failed", "speak TLS"),
         // A name may lead to the workload itself, which does not make it the server that is meant.
