@@ -47,7 +47,7 @@ const SERVICES: [(&str, &str, &str, &str); 8] = [
         "hostname: other.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]",
     ),
     (
-        "lacking",
+        "unproven",
         HOST,
         "{port: 80, targetPort: 443, appProtocol: http}",
         "hostname: api.pay.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: none}]",
@@ -233,7 +233,7 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
     for (service, cause, remedy) in [
         ("strange", "external-unknown-authority", "caCertificateRefs"),
         ("wrong", "external-wrong-name", "subjectAltNames"),
-        ("lacking", "external-authorities-missing", "make the ConfigMap"),
+        ("unproven", "external-authorities-missing", "make the ConfigMap"),
         ("nowhere", "external-unresolved", "externalName"),
         ("plainly", "external-tls-failed", "speak TLS"),
         // A name may lead to the workload itself, which does not make it the server that is meant.
