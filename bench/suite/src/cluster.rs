@@ -84,8 +84,6 @@ pub struct Ground {
     client: Client,
     target: Target,
     namespace: String,
-    image: String,
-    records: String,
     nodes: Vec<Usable>,
     server_version: String,
 }
@@ -108,8 +106,7 @@ impl Ground {
         }
         let nodes = nodes::usable(&client).await?;
         let server_version = version.git_version;
-        let (namespace, image, records) = (namespace(), String::new(), String::new());
-        Ok(Self { client, target, namespace, image, records, nodes, server_version })
+        Ok(Self { client, target, namespace: namespace(), nodes, server_version })
     }
 
     /// The processors of the nodes that are used.
@@ -135,15 +132,20 @@ impl Ground {
     }
 
     /// What a record says of this place.
-    fn place(&self, scenario: &Scenario, mesh: (bool, &[String])) -> Cluster {
+    fn place(
+        &self,
+        image: &str,
+        scenario: &Scenario,
+        (found, beside): (bool, &[String]),
+    ) -> Cluster {
         let placement = nodes::Placement::of(&self.nodes, scenario);
         Cluster {
             context: self.target.name(),
             server_version: self.server_version.clone(),
             nodes: self.nodes.iter().map(|one| one.node.clone()).collect(),
-            image: self.image.clone(),
-            found: mesh.0,
-            beside: mesh.1.to_vec(),
+            image: image.to_owned(),
+            found,
+            beside: beside.to_vec(),
             placement: placement.names(),
         }
     }
@@ -164,7 +166,7 @@ fn namespace() -> String {
 /// found. A measurement that fails is a record that says why.
 pub async fn run(
     run: &mut Run,
-    mut ground: Ground,
+    ground: Ground,
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
@@ -173,8 +175,6 @@ pub async fn run(
     let old = old_records(&run.options, &ground)?;
     clean(&run.options.out, say).await?;
     ground.is_free().await?;
-    ground.image.clone_from(&run.image);
-    ground.records = whose(&run.options.out)?;
     let there = Inventory::take(&ground.client).await?;
     let tools = able(run, &ground, &there, say).await?;
     let found = |mesh: &Mesh| !there.of(*mesh).is_empty();
@@ -269,7 +269,7 @@ fn at(
     (scenario, mesh, round, step): (&Scenario, Mesh, u32, Option<f64>),
     beside: &[String],
 ) -> Record {
-    let place = ground.place(scenario, (!run.install && mesh != Mesh::None, beside));
+    let place = ground.place(&run.image, scenario, (!run.install && mesh != Mesh::None, beside));
     let mut record = blank(&run.options, scenario, mesh.name(), round);
     record.machine = place.machine();
     record.cluster = Some(place);
@@ -285,20 +285,10 @@ async fn take_back(
     (values, tool): (&Values, Option<&Path>),
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let target = ledger.target();
-    let ground = Ground {
-        client: client.clone(),
-        target: target.clone(),
-        namespace: ledger.namespace.clone(),
-        image: String::new(),
-        records: String::new(),
-        nodes: Vec::new(),
-        server_version: String::new(),
-    };
-    ground.strike().await?;
+    stage::strike(client, &ledger.namespace).await?;
     let Some(Installed { mesh, before }) = &ledger.mesh else { return Ok(()) };
     say(&format!("{}: being removed", mesh.name()));
-    let installation = Installation { client, target: &target, mesh: *mesh, tool, values };
+    let installation = Installation { client, target: &ledger.target(), mesh: *mesh, tool, values };
     // What its own way leaves goes by the inventory; only then does it matter how it went.
     let removed = installation.remove(say).await;
     inventory::restore(client, (*mesh, before), say).await?;

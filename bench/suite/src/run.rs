@@ -262,12 +262,13 @@ pub fn caveats(records: &[Record]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::mesh::{Choices, named};
     use crate::record::Latency;
 
-    fn options(meshes: &[&str], out: &Path) -> Options {
+    /// Two rounds of a second.
+    pub(crate) fn options(meshes: &[&str], out: &Path) -> Options {
         Options {
             scenarios: vec![crate::scenario::find("http-1k").unwrap()],
             meshes: meshes.iter().map(|name| named(name, &Choices::default()).unwrap()).collect(),

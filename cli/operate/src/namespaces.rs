@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use leno_resources::CAPTURE_ANNOTATION;
 use leno_types::nearest;
 
 use crate::Error;
+use crate::objects::paged;
 
-/// Namespaces of one answer of the API server, and most among which one is looked for that was meant.
-const PAGE: u32 = 500;
+/// Most namespaces among which one is looked for that was meant.
+const KNOWN: u32 = 500;
 
 /// Checks that a namespace is there, as far as whoever asks may know.
 ///
@@ -25,7 +27,7 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
         Ok(Some(_)) => Ok(()),
         Ok(None) => {
             // It is only a hint, and the right to it may be missing.
-            let known = all.list_metadata(&ListParams::default().limit(PAGE)).await;
+            let known = all.list_metadata(&ListParams::default().limit(KNOWN)).await;
             let known = known.map(|list| list.items).unwrap_or_default();
             let known: Vec<String> =
                 known.into_iter().filter_map(|one| one.metadata.name).collect();
@@ -43,21 +45,14 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
 /// Where they cannot be listed.
 pub async fn captures(client: &Client) -> Result<BTreeMap<String, String>, Error> {
     let all: Api<Namespace> = Api::all(client.clone());
-    let mut captures = BTreeMap::new();
-    let mut asked = ListParams::default().limit(PAGE);
-    loop {
-        let page = all.list_metadata(&asked).await.map_err(Error::api("list namespaces"))?;
-        for one in page.items {
-            let maps = [one.metadata.labels, one.metadata.annotations];
-            let said =
-                maps.into_iter().flatten().find_map(|mut map| map.remove(CAPTURE_ANNOTATION));
-            captures.extend(one.metadata.name.zip(said));
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => asked = asked.continue_token(&token),
-            None => return Ok(captures),
-        }
-    }
+    let list = async |asked: &ListParams| all.list_metadata(asked).await;
+    let found = paged(ListParams::default(), usize::MAX, list).await;
+    let capture = |one: PartialObjectMeta<Namespace>| {
+        let maps = [one.metadata.labels, one.metadata.annotations];
+        let said = maps.into_iter().flatten().find_map(|mut map| map.remove(CAPTURE_ANNOTATION));
+        one.metadata.name.zip(said)
+    };
+    Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(capture).collect())
 }
 
 /// That there is none, with the one of `known` that may have been meant.

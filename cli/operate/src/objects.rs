@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
     PropagationPolicy,
 };
+use kube::core::ObjectList;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -18,6 +19,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 const SERVED: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(300);
+
+/// Objects of one answer of the API server.
+const PAGE: u32 = 500;
 
 /// One object that a document names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +85,27 @@ fn is_core(named: &Named) -> bool {
     named.group.is_empty() || !named.group.contains('.') || named.group.ends_with(".k8s.io")
 }
 
+/// All that a list has, asked for by pages: those of the page that reaches `most` are the last.
+///
+/// # Errors
+/// Of the page that is not given.
+pub async fn paged<K: Clone>(
+    asked: ListParams,
+    most: usize,
+    list: impl AsyncFn(&ListParams) -> Result<ObjectList<K>, kube::Error>,
+) -> Result<Vec<K>, kube::Error> {
+    let mut asked = asked.limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = list(&asked).await?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) if found.len() < most => asked = asked.continue_token(&token),
+            _ => return Ok(found),
+        }
+    }
+}
+
 /// Removes an object and waits until it is gone; whether it was there.
 ///
 /// # Errors
@@ -111,9 +136,8 @@ pub async fn delete(client: &Client, one: &Named) -> Result<bool, Error> {
 
 /// One object of a text of YAML documents, typed.
 pub(crate) fn find<T: DeserializeOwned>(text: &str, kind: &str, name: &str) -> Option<T> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).ok()?;
     let wanted = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
-    serde_json::from_value(documents.into_iter().find(wanted)?).ok()
+    serde_json::from_value(documents(text).ok()?.into_iter().find(wanted)?).ok()
 }
 
 fn one(document: &Value) -> Result<Named, Error> {

@@ -7,10 +7,9 @@ use leno_sources::{is_meshed, is_ready, owner};
 use leno_types::Owner;
 
 use crate::Error;
+use crate::objects::paged;
 use crate::reach::PodName;
 
-/// Pods of one answer of the API server.
-const PAGE: u32 = 500;
 /// Most pods that are looked at: what Kubernetes itself is made for (150,000 pods in a cluster).
 const MAX_PODS: usize = 150_000;
 
@@ -41,16 +40,8 @@ pub(crate) async fn all(client: &Client, namespace: Option<&str>) -> Result<Vec<
         Some(name) => (Api::namespaced(client.clone(), name), format!("list pods of {name}")),
         None => (Api::all(client.clone()), "list pods of all namespaces".to_owned()),
     };
-    let mut pods = Vec::new();
-    let mut asked = ListParams::default().limit(PAGE);
-    loop {
-        let page = api.list(&asked).await.map_err(Error::api(what.clone()))?;
-        pods.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) if pods.len() < MAX_PODS => asked = asked.continue_token(&token),
-            _ => return Ok(pods),
-        }
-    }
+    let pods = paged(ListParams::default(), MAX_PODS, async |asked| api.list(asked).await);
+    pods.await.map_err(Error::api(what))
 }
 
 /// `Running`, `Pending` and the like; empty where nobody has said.
@@ -66,7 +57,7 @@ pub(crate) fn name(pod: &Pod) -> PodName {
 }
 
 /// What is said of a pod's containers: those that serve, then those that came before them, with native sidecars.
-pub(crate) fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     pod.status.iter().flat_map(|status| {
         let first = status.container_statuses.iter().flatten();
         first.chain(status.init_container_statuses.iter().flatten())

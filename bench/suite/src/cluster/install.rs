@@ -171,9 +171,7 @@ async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, 
 /// What a mesh lacks to be used; none where its control plane is ready.
 pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
     let Some(label) = mesh.control() else { return Ok(None) };
-    let all: Api<Deployment> = Api::all(client.clone());
-    let found = all.list(&ListParams::default().labels(label)).await;
-    let found = found.map_err(Error::api("list deployments of all namespaces"))?.items;
+    let found = control(client, label).await?;
     if found.is_empty() {
         return Ok(Some(format!("there is no Deployment with the label {label}")));
     }
@@ -192,9 +190,14 @@ pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>,
 /// The namespace that the control plane of a mesh is in; its usual one where there is none.
 pub(super) async fn system(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
     let Some(label) = mesh.control() else { return Ok(None) };
+    let found = control(client, label).await?;
+    let first = found.first().and_then(Deployment::namespace);
+    Ok(first.or_else(|| mesh.namespace().map(str::to_owned)))
+}
+
+/// The Deployments of a control plane, wherever they are.
+async fn control(client: &Client, label: &str) -> Result<Vec<Deployment>, Error> {
     let all: Api<Deployment> = Api::all(client.clone());
     let found = all.list(&ListParams::default().labels(label)).await;
-    let found = found.map_err(Error::api("list deployments of all namespaces"))?;
-    let first = found.items.first().and_then(Deployment::namespace);
-    Ok(first.or_else(|| mesh.namespace().map(str::to_owned)))
+    Ok(found.map_err(Error::api("list deployments of all namespaces"))?.items)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt as _};
-use leno_operate::{Error, Named, is_absent};
+use leno_operate::{Error, Named, is_absent, paged};
 
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait};
@@ -27,8 +27,6 @@ const KINDS: [(&str, &str, &str); 9] = [
 ];
 /// `ConfigMap`s that control planes keep in every namespace.
 const EVERYWHERE: [&str; 2] = ["leno-roots", "istio-ca-root-cert"];
-/// Objects of one answer.
-const PAGE: u32 = 500;
 /// How long what a mesh made is looked for after it was removed: what its control plane makes in its last
 /// moments is there by then.
 const LEFT: Duration = Duration::from_secs(60);
@@ -76,31 +74,27 @@ async fn list(
 ) -> Result<(), Error> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let mut asked = ListParams::default().limit(PAGE);
+    let mut asked = ListParams::default();
     if let Some(name) = name {
         asked = asked.fields(&format!("metadata.name={name}"));
     }
-    loop {
-        let page = match api.list_metadata(&asked).await {
-            Ok(page) => page,
-            Err(error) if is_absent(&error) => return Ok(()),
-            Err(error) => return Err(Error::api(format!("list objects of kind {kind}"))(error)),
+    let list = async |asked: &ListParams| api.list_metadata(asked).await;
+    let objects = match paged(asked, usize::MAX, list).await {
+        Ok(objects) => objects,
+        Err(error) if is_absent(&error) => return Ok(()),
+        Err(error) => return Err(Error::api(format!("list objects of kind {kind}"))(error)),
+    };
+    for object in &objects {
+        let named = Named {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            namespace: object.namespace(),
+            name: object.name_any(),
         };
-        for object in &page.items {
-            let named = Named {
-                group: group.to_owned(),
-                version: version.to_owned(),
-                kind: kind.to_owned(),
-                namespace: object.namespace(),
-                name: object.name_any(),
-            };
-            found.insert(named.said(), named);
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => asked = asked.continue_token(&token),
-            None => return Ok(()),
-        }
+        found.insert(named.said(), named);
     }
+    Ok(())
 }
 
 /// Removes what is left of a mesh that was not there before, and says what else is new, which it leaves alone.

@@ -9,7 +9,7 @@ use leno_measure::load::{Plan, Report};
 
 use super::meter::{Reading, Roles, memory};
 use super::nodes::Placement;
-use super::stage::Stage;
+use super::stage::{Stage, strike};
 use super::turn::Case;
 use super::wait::{Seen, Wait, pass};
 use super::{Ground, Run};
@@ -35,7 +35,8 @@ pub(super) async fn measure(
     let placement = Placement::of(&ground.nodes, case.scenario);
     let measured = on_stage(run, ground, (case, record, &placement), interrupt, say).await;
     // What it found is worth nothing to the next one if this stays.
-    let struck = ground.strike().await.context("the namespace of the bench stays");
+    let struck =
+        strike(&ground.client, &ground.namespace).await.context("the namespace of the bench stays");
     match (measured, struck) {
         (Ok(_), Err(error)) => Err(error.context(Left)),
         (Err(error), Err(left)) => Err(error.context(format!("{left:#}")).context(Left)),
@@ -57,7 +58,7 @@ async fn on_stage(
 ) -> Result<Record> {
     let options = &run.options;
     let place = (case.mesh, case.scenario, placement);
-    let stage = Stage::set(ground, place, interrupt, say).await?;
+    let stage = Stage::set((run, ground), place, interrupt, say).await?;
     let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
     let roles = stage.roles().await?;

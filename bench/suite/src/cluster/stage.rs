@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_measure::load::{Pace, Plan as Load, Report};
-use leno_operate::{Error, Named, PodName, Reach};
+use leno_operate::{Error, Named, PodName, Reach, is_ready, statuses};
 use serde_json::Value;
 
 use super::manifests::{CONTAINER, MANAGED, Plan, workloads_of};
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait, pass};
-use super::{Ground, MANAGER, install};
+use super::{Ground, MANAGER, Run, install, whose};
 use crate::application::PORT;
 use crate::cluster::meter::Roles;
 use crate::cluster::nodes::Placement;
@@ -64,7 +64,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// When something cannot be made or is not ready in time, which says why. Some of it may be there then.
     pub(super) async fn set(
-        ground: &'a Ground,
+        (run, ground): (&Run, &'a Ground),
         (mesh, scenario, placement): (Mesh, &'a Scenario, &'a Placement),
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
@@ -73,8 +73,8 @@ impl<'a> Stage<'a> {
             namespace: &ground.namespace,
             mesh,
             scenario,
-            image: &ground.image,
-            records: &ground.records,
+            image: &run.image,
+            records: &whose(&run.options.out)?,
             placement,
         };
         leno_operate::apply(&ground.client, &plan.namespace(), MANAGER).await?;
@@ -286,32 +286,29 @@ impl Ground {
         }
     }
 
-    /// Removes the namespace and everything in it, and waits until it is gone. Harmless where there is none.
-    ///
-    /// # Errors
-    /// When it does not go in time, with what holds it up in Kubernetes' words.
-    pub(super) async fn strike(&self) -> Result<()> {
-        let one = Named {
-            group: String::new(),
-            version: "v1".to_owned(),
-            kind: "Namespace".to_owned(),
-            namespace: None,
-            name: self.namespace.clone(),
-        };
-        match leno_operate::delete(&self.client, &one).await {
-            Err(error @ Error::Late(..)) => {
-                let why = held_up(&self.client, &self.namespace).await;
-                bail!(
-                    "{error}: {}; remove it by hand",
-                    why.unwrap_or_else(|| "nobody says why".into())
-                )
-            }
-            other => Ok(other.map(drop)?),
-        }
-    }
-
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}
+
+/// Removes a namespace and everything in it, and waits until it is gone. Harmless where there is none.
+///
+/// # Errors
+/// When it does not go in time, with what holds it up in Kubernetes' words.
+pub(super) async fn strike(client: &Client, namespace: &str) -> Result<()> {
+    let one = Named {
+        group: String::new(),
+        version: "v1".to_owned(),
+        kind: "Namespace".to_owned(),
+        namespace: None,
+        name: namespace.to_owned(),
+    };
+    match leno_operate::delete(client, &one).await {
+        Err(error @ Error::Late(..)) => {
+            let why = held_up(client, namespace).await;
+            bail!("{error}: {}; remove it by hand", why.unwrap_or_else(|| "nobody says why".into()))
+        }
+        other => Ok(other.map(drop)?),
     }
 }
 
@@ -328,19 +325,6 @@ fn address(service: &Value) -> Result<SocketAddr> {
     let ip = service.pointer("/spec/clusterIP").and_then(Value::as_str).unwrap_or_default();
     let ip = ip.parse().with_context(|| format!("a service has the address {ip:?}"))?;
     Ok(SocketAddr::new(ip, PORT))
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
-}
-
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.iter();
-    status.flat_map(|status| {
-        let containers = status.container_statuses.iter().flatten();
-        containers.chain(status.init_container_statuses.iter().flatten())
-    })
 }
 
 /// Why a pod will not be ready, however long it is waited for.

@@ -220,24 +220,13 @@ mod tests {
     use leno_charts::Values;
 
     use super::*;
-    use crate::generator::Generator;
     use crate::run::Options;
+    use crate::run::tests::options;
 
     fn a_run(meshes: &[Mesh], scenarios: &[&str]) -> Run {
         let scenarios = scenarios.iter().map(|name| crate::scenario::find(name).unwrap());
         Run {
-            options: Options {
-                scenarios: scenarios.collect(),
-                meshes: Vec::new(),
-                rounds: 2,
-                duration: Duration::from_secs(1),
-                warm_up: Duration::ZERO,
-                scale: 0.1,
-                generator: Generator::Leno,
-                application: None,
-                out: PathBuf::new(),
-                resume: false,
-            },
+            options: Options { scenarios: scenarios.collect(), ..options(&[], Path::new("")) },
             meshes: meshes.to_vec(),
             image: "leno:1".into(),
             values: Values::defaults(),
