@@ -218,6 +218,14 @@ pub struct Balancing {
     pub overflow: Option<u32>,
 }
 
+impl Balancing {
+    /// The way, where none is named as well.
+    #[must_use]
+    pub fn algorithm(&self) -> &Algorithm {
+        self.algorithm.as_ref().unwrap_or(&Algorithm::PeakEwma)
+    }
+}
+
 /// A way to choose an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {

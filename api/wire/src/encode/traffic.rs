@@ -145,7 +145,7 @@ fn ejection(ejection: &Ejection) -> proto::Ejection {
 fn balancing(balancing: &Balancing) -> proto::Balancing {
     use proto::BalancingAlgorithm as Name;
     use proto::balancing::Hash;
-    let (algorithm, on) = match balancing.algorithm.as_ref().unwrap_or(&Algorithm::PeakEwma) {
+    let (algorithm, on) = match balancing.algorithm() {
         Algorithm::PeakEwma => (Name::PeakEwma, None),
         Algorithm::LeastRequest => (Name::LeastRequest, None),
         Algorithm::RoundRobin => (Name::RoundRobin, None),

@@ -280,7 +280,7 @@ fn ejection(policy: &Traffic) -> String {
 
 fn balancing(policy: &Traffic) -> String {
     let Some(balancing) = &policy.balancing else { return String::new() };
-    let mut said = vec![match balancing.algorithm.as_ref().unwrap_or(&Algorithm::PeakEwma) {
+    let mut said = vec![match balancing.algorithm() {
         Algorithm::PeakEwma => "PeakEwma".to_owned(),
         Algorithm::LeastRequest => "LeastRequest".to_owned(),
         Algorithm::RoundRobin => "RoundRobin".to_owned(),

@@ -95,7 +95,7 @@ impl EndpointPolicy {
 
     /// The algorithm that policy asks for.
     fn asked(&self) -> Option<&traffic::Algorithm> {
-        self.balancing.as_ref()?.algorithm.as_ref()
+        self.balancing.as_ref().map(Balancing::algorithm)
     }
 
     /// What a request asks of the balancer.
