@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{not_opened, outlasted, timed_out};
+use super::outcome::{not_opened, outlasted, stalled, timed_out};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -345,12 +345,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
                     timed_out(late, silent, !self.used)
                 }
                 Reached::Stall => {
-                    let place = match (blocked, silent && self.up == Up::Done) {
-                        (true, _) => Place::Client,
-                        (false, true) => Place::Server,
-                        (false, false) => Place::Us,
-                    };
-                    Failure::new(place, Cause::Stalled)
+                    stalled(blocked.then_some(Place::Client), silent && self.up == Up::Done)
                 }
             };
             return Poll::Ready(Err(failure));

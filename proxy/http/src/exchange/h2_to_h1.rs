@@ -11,7 +11,7 @@ use leno_hpack::Token;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{admit, client_reset, outlasted, timed_out};
+use super::outcome::{admit, client_reset, outlasted, stalled, timed_out};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -231,23 +231,19 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             if self.server.alarm.poll_at(until, cx).is_pending() {
                 return Poll::Pending;
             }
-            let cause = match self.bounds.reached(until, moves, sending, self.order.limits) {
+            let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => continue,
                 Reached::Linger => return Poll::Ready(Ok(())),
-                Reached::Deadline if self.exchange.upgraded => {
-                    return Poll::Ready(Err(outlasted()));
-                }
+                Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.deadline, silent);
-                    let replayable = self.call.is_replayable();
-                    return Poll::Ready(Err(timed_out(late, silent || blocked, replayable)));
+                    timed_out(late, silent || blocked, self.call.is_replayable())
                 }
-                Reached::Stall => Cause::Stalled,
+                Reached::Stall => {
+                    stalled(blocked.then_some(Place::Server), silent && self.up == Up::Done)
+                }
             };
-            // A client that is silent in its own request holds up the server, not the other way round.
-            let waits = silent && self.up == Up::Done;
-            let place = if blocked || waits { Place::Server } else { Place::Us };
-            return Poll::Ready(Err(Failure::new(place, cause)));
+            return Poll::Ready(Err(failure));
         }
     }
 

@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 use leno_h2::{Client, Code, Head, Link, Piece, Stream, link};
 use tokio::time::Instant;
 
-use super::outcome::{admit, client_reset, linked, not_opened, outlasted, server_reset, timed_out};
+use super::outcome::{
+    admit, client_reset, linked, not_opened, outlasted, server_reset, stalled, timed_out,
+};
 use super::{Exchange, Judge, Judgement, Order};
 use crate::alarm::PooledAlarm;
 use crate::call::{Call, Part, take_internal};
@@ -362,10 +364,8 @@ impl<J: Judge> Relay<'_, '_, J> {
             }
             let moves = self.moves();
             if std::mem::replace(&mut self.stall_moves, moves) == moves {
-                // A client that is silent in its own request holds up the server, not the other way round.
-                let waits = silent && (self.up == Up::Done || self.blocked);
-                let place = if waits { Place::Server } else { Place::Us };
-                return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
+                let blocked = (silent && self.blocked).then_some(Place::Server);
+                return Poll::Ready(Err(stalled(blocked, silent && self.up == Up::Done)));
             }
             self.stall_until = Instant::now().checked_add(self.order.limits.stall);
         }

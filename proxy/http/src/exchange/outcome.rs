@@ -42,6 +42,14 @@ pub(super) fn timed_out(is_late: bool, silent: bool, replayable: bool) -> Failur
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
 
+/// Nothing has moved for too long. `blocked`: who takes none of the bytes that wait for it; `waits`: the server
+/// has the whole request and has not begun to answer. A client that is silent in the middle of its own request
+/// holds up the server, not the other way round.
+pub(super) fn stalled(blocked: Option<Place>, waits: bool) -> Failure {
+    let place = blocked.unwrap_or(if waits { Place::Server } else { Place::Us });
+    Failure::new(place, Cause::Stalled)
+}
+
 /// An upgraded connection has lasted as long as it may.
 pub(super) fn outlasted() -> Failure {
     Failure::new(Place::Us, Cause::Outlasted)

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{outlasted, timed_out};
+use super::outcome::{outlasted, stalled, timed_out};
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -323,8 +323,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                 }
                 Reached::Stall => {
                     let waits = silent && self.up_state == Up::Done;
-                    let place = blocked.unwrap_or(if waits { Place::Server } else { Place::Us });
-                    return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
+                    return Poll::Ready(Err(stalled(blocked, waits)));
                 }
             }
         }
