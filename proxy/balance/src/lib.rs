@@ -3,11 +3,12 @@
 //! A [`Balancer`] belongs to one worker and one set of endpoints. By default it draws two endpoints at
 //! random and takes the one with the lower load: its latency estimate times the requests in flight on
 //! it. The estimate jumps to a peak at once and decays over seconds, so that an endpoint that turns slow
-//! is avoided after one response and tried again later. [`Settings`] choose another [`Algorithm`],
+//! is avoided after one response and tried again later. Answers without the work that was asked for never
+//! lower it: an endpoint that fails at once is not the fastest. [`Settings`] choose another [`Algorithm`],
 //! prefer near endpoints, give new ones their share slowly, and eject those that fail.
 //!
 //! ```text
-//! update(candidates) ──► Balancer ──pick──► Pick ──connected / observe / penalise──► estimate
+//! update(candidates) ──► Balancer ──pick──► Pick ──connected / observe[_refusal] / penalise──► estimate
 //!                                            ├── succeeded / failed ──► ejection, then one probe
 //!                                            └── connect_failed ──► ejection with back-off
 //! ```

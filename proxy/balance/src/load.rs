@@ -174,6 +174,15 @@ impl Load {
         self.estimate.set(Some(Estimate { latency_us, at: now }));
     }
 
+    /// An answer came after `latency`, and the work was not done: quickly refused is not quickly done. It
+    /// may make the estimate worse, never better, and what is known does not fade meanwhile.
+    pub(crate) fn hold(&self, latency: Duration, now: Instant) {
+        if let Some(old) = self.estimate.get() {
+            let latency_us = old.latency_us.max(latency.as_secs_f64() * 1e6);
+            self.estimate.set(Some(Estimate { latency_us, at: now }));
+        }
+    }
+
     pub(crate) fn connected(&self) {
         self.unreachable.set(None);
     }

@@ -154,6 +154,13 @@ impl<T> Pick<T> {
         self.slot.load.observe(latency, now);
     }
 
+    /// It answered after `latency`, so it is alive, but has not done what was asked for: how soon it said
+    /// so must not make it look fast.
+    pub fn observe_refusal(&self, latency: Duration, now: Instant) {
+        self.slot.load.connected();
+        self.slot.load.hold(latency, now);
+    }
+
     /// It failed after the connection was made: counts as a slow answer.
     pub fn penalise(&self, now: Instant) {
         self.slot.load.observe(PENALTY, now);

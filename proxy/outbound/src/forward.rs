@@ -436,7 +436,13 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             let latency = first_byte.saturating_duration_since(done.started);
             self.policy.observe(latency);
             self.endpoints.answered(latency, done.counted_status() == 503);
-            pick.observe(latency, Instant::now());
+            let now = Instant::now();
+            if server_failed || EndpointPolicy::is_refusal(done.counted_status(), done.grpc_status)
+            {
+                pick.observe_refusal(latency, now);
+            } else {
+                pick.observe(latency, now);
+            }
         } else if server_failed {
             // Or one that fails at once would look like the fastest.
             pick.penalise(Instant::now());

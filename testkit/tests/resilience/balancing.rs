@@ -50,6 +50,26 @@ fn placed(world: &World, tag: &str, header: impl Fn(usize) -> String) -> Vec<usi
     places
 }
 
+/// One of three answers at once without doing anything: by latency it would be the fastest, and get two
+/// thirds of all.
+#[test]
+fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
+    const REQUESTS: usize = 300;
+    let works: Script = |_| Act::After(Duration::from_millis(5));
+    let refusals: [(Script, u16); 2] = [(|_| Act::Status(429), 429), (|_| Act::Status(500), 500)];
+    for (refuses, status) in refusals {
+        let world = World::outbound(&balancing("algorithm: PeakEwma"), &[works, works, refuses]);
+        let refused =
+            (0..REQUESTS).filter(|number| world.get(&number.to_string()).status == status);
+        let refused = refused.count();
+        assert_eq!(refused, world.counts()[2]);
+        assert!(
+            is_share(refused, REQUESTS, 1.0 / 3.0),
+            "{refused} of {REQUESTS} refused by {status}"
+        );
+    }
+}
+
 #[test]
 fn random_is_even_and_takes_no_turns() {
     const REQUESTS: usize = 600;

@@ -28,6 +28,9 @@ const FAILED: std::ops::RangeInclusive<u16> = 500..=599;
 /// gRPC statuses that say the same: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
 const GRPC_FAILED: [u8; 5] = [2, 4, 13, 14, 15];
 
+/// RESOURCE_EXHAUSTED, as which a rate limit refuses.
+const GRPC_EXHAUSTED: u8 = 8;
+
 /// The policy of the endpoints of one port of a service, for one worker.
 #[derive(Debug)]
 pub(crate) struct EndpointPolicy {
@@ -157,6 +160,12 @@ impl EndpointPolicy {
             gradient.answered(latency, gate.under_way(), Instant::now());
         }
         gate.set(gradient.limit(), self.limits.pending.unwrap_or(PENDING));
+    }
+
+    /// Whether a response comes without the work that was asked for, so that its latency says nothing:
+    /// the endpoint failed, or refused it for its rate.
+    pub(crate) fn is_refusal(status: u16, grpc: Option<u8>) -> bool {
+        Self::is_bad(status, grpc) || status == 429 || grpc == Some(GRPC_EXHAUSTED)
     }
 
     /// Whether a response counts against its endpoint.

@@ -107,3 +107,34 @@ fn an_endpoint_that_stalls_later_gets_little() {
     }
     assert!((1..400).contains(&stalled), "{stalled} in 39 s");
 }
+
+/// Of 40,000 requests, those to the first of three, which refuses at once from the given one on.
+fn sent_to_one_that_refuses(from: u32, refused: fn(&Pick<usize>, Duration, Instant)) -> u32 {
+    let mut balancer = Balancer::seeded(4);
+    balancer.update(0..3_usize);
+    let mut now = Instant::now();
+    let mut sent = 0;
+    for number in 0..40_000 {
+        let pick = balancer.pick(now, none).unwrap();
+        now += Duration::from_millis(2);
+        if *pick.endpoint() == 0 && number >= from {
+            sent += 1;
+            refused(&pick, Duration::from_micros(50), now);
+        } else {
+            pick.observe(Duration::from_millis(2), now);
+        }
+    }
+    sent
+}
+
+#[test]
+fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
+    for from in [0, 3_000] {
+        let all = 40_000 - from;
+        let sent = sent_to_one_that_refuses(from, Pick::observe_refusal);
+        assert!((all / 4..all * 2 / 5).contains(&sent), "{sent} of {all}");
+        // What it would get as the fastest of all, so that this can be seen to matter.
+        let sent = sent_to_one_that_refuses(from, Pick::observe);
+        assert!(sent > all * 3 / 5, "{sent} of {all}");
+    }
+}
