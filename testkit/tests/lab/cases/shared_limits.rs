@@ -20,6 +20,8 @@ const SERVERS: [&str; 3] = ["web-0", "web-1", "web-2"];
 /// How long until proxies go by themselves, with room for a busy machine.
 const ALONE_LIMIT: Duration = Duration::from_secs(30);
 
+/// Each server gets its third, far over a third of the limit: what latency balances may leave one with so
+/// little that it refuses nothing.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -33,6 +35,13 @@ spec:
   replicas: 3
   command: ['@BIN@/leno-peer', faulty, --listen, '0.0.0.0:8080', --tell, '127.0.0.1:8081', --acts, good]
   ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: web, namespace: lab}
+spec:
+  targetRefs: [{group: '', kind: Service, name: web}]
+  balancing: {algorithm: RoundRobin}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: RateLimitPolicy
