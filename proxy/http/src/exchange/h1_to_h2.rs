@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{not_opened, outlasted, stalled, timed_out};
+use super::outcome::{not_opened, outlasted, timed_out, to_go_on};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -330,6 +330,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         let blocked = self.down != Down::Done && !self.out.is_empty();
         let sending = self.up == Up::Sending;
         let silent = self.exchange.first_byte.is_none();
+        let place = to_go_on(blocked.then_some(Place::Client), silent && !sending);
         let deadline = self.order.ends_at(self.order.deadline, silent);
         loop {
             let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
@@ -342,11 +343,9 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
                 Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.order.deadline, silent);
-                    timed_out(late, silent, !self.used)
+                    timed_out(late, place, !self.used)
                 }
-                Reached::Stall => {
-                    stalled(blocked.then_some(Place::Client), silent && self.up == Up::Done)
-                }
+                Reached::Stall => Failure::new(place, Cause::Stalled),
             };
             return Poll::Ready(Err(failure));
         }

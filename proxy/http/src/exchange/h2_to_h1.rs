@@ -11,7 +11,7 @@ use leno_hpack::Token;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{admit, client_reset, outlasted, stalled, timed_out};
+use super::outcome::{admit, client_reset, outlasted, timed_out, to_go_on};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -225,6 +225,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let blocked = self.up == Up::Sending && !self.out.is_empty();
         let sending = self.up == Up::Sending;
         let silent = self.exchange.first_byte.is_none();
+        let place = to_go_on(blocked.then_some(Place::Server), silent && !sending);
         let deadline = self.order.ends_at(self.deadline, silent);
         loop {
             let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
@@ -237,11 +238,9 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
                 Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.deadline, silent);
-                    timed_out(late, silent || blocked, self.call.is_replayable())
+                    timed_out(late, place, self.call.is_replayable())
                 }
-                Reached::Stall => {
-                    stalled(blocked.then_some(Place::Server), silent && self.up == Up::Done)
-                }
+                Reached::Stall => Failure::new(place, Cause::Stalled),
             };
             return Poll::Ready(Err(failure));
         }

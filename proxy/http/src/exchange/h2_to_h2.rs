@@ -8,7 +8,7 @@ use leno_h2::{Client, Code, Head, Link, Piece, Stream, link};
 use tokio::time::Instant;
 
 use super::outcome::{
-    admit, client_reset, linked, not_opened, outlasted, server_reset, stalled, timed_out,
+    admit, client_reset, linked, not_opened, outlasted, server_reset, timed_out, to_go_on,
 };
 use super::{Exchange, Judge, Judgement, Order};
 use crate::alarm::PooledAlarm;
@@ -75,7 +75,7 @@ async fn settle(
             return Poll::Ready(Err(client_reset(reset)));
         }
         match deadline {
-            Some(at) => alarm.poll_at(at, cx).map(|()| Err(timed_out(false, true, false))),
+            Some(at) => alarm.poll_at(at, cx).map(|()| Err(timed_out(false, Place::Server, false))),
             None => Poll::Pending,
         }
     })
@@ -345,6 +345,8 @@ impl<J: Judge> Relay<'_, '_, J> {
     /// connections, unless somebody asks for more.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.first_byte.is_none();
+        let blocked = (silent && self.blocked).then_some(Place::Server);
+        let place = to_go_on(blocked, silent && self.up == Up::Done);
         let deadline = self.order.ends_at(self.deadline, silent);
         loop {
             let stall = self.stall_until.filter(|_| silent || self.order.limits.stall_streams);
@@ -360,12 +362,11 @@ impl<J: Judge> Relay<'_, '_, J> {
                 }
                 let replayable = self.call.is_replayable();
                 let late = self.order.is_late(until, self.deadline, silent);
-                return Poll::Ready(Err(timed_out(late, silent, replayable)));
+                return Poll::Ready(Err(timed_out(late, place, replayable)));
             }
             let moves = self.moves();
             if std::mem::replace(&mut self.stall_moves, moves) == moves {
-                let blocked = (silent && self.blocked).then_some(Place::Server);
-                return Poll::Ready(Err(stalled(blocked, silent && self.up == Up::Done)));
+                return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
             }
             self.stall_until = Instant::now().checked_add(self.order.limits.stall);
         }

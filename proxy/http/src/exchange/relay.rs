@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{outlasted, stalled, timed_out};
+use super::outcome::{outlasted, timed_out, to_go_on};
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -306,6 +306,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         let silent = self.exchange.first_byte.is_none();
         let deadline = self.order.ends_at(self.order.deadline, silent);
         let sending = self.up_state == Up::Sending;
+        let place = to_go_on(blocked, silent && !sending);
         loop {
             let until = self.bounds.next(moves, blocked.is_some(), deadline, self.order.limits);
             if self.client.alarm.poll_at(until, cx).is_pending() {
@@ -319,12 +320,9 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                 }
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.order.deadline, silent);
-                    return Poll::Ready(Err(timed_out(late, silent, !self.up.used)));
+                    return Poll::Ready(Err(timed_out(late, place, !self.up.used)));
                 }
-                Reached::Stall => {
-                    let waits = silent && self.up_state == Up::Done;
-                    return Poll::Ready(Err(stalled(blocked, waits)));
-                }
+                Reached::Stall => return Poll::Ready(Err(Failure::new(place, Cause::Stalled))),
             }
         }
     }

@@ -6,7 +6,8 @@ use leno_h2::Code;
 use leno_http::{Cause, Place};
 
 use super::support::{
-    Fields, Settings, body, h1_h2, head, lines, next, pattern, run, send_body, small_windows,
+    Fields, Settings, body, h1_h2, head, impatient, lines, next, pattern, run, send_body,
+    small_windows,
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -328,6 +329,23 @@ fn a_response_before_the_requests_end() {
         let (_, mut answer) = next(&mut app).await;
         answer.send_head(&head([(":status", "204")]), true);
         client.expect("HTTP/1.1 204 No Content\r\n\r\n").await;
+    });
+}
+
+#[test]
+fn who_is_to_go_on_is_to_blame_for_the_time() {
+    run(async {
+        for settings in impatient() {
+            for (body, place) in [("abc", Place::Server), ("ab", Place::Us)] {
+                let (mut client, mut app, mut done) = h1_h2(settings.clone());
+                client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n").await;
+                client.send(body).await;
+                let _silent = next(&mut app).await;
+                let failure = done.recv().await.unwrap().failure.unwrap();
+                assert!(matches!(failure.cause, Cause::Stalled | Cause::Deadline));
+                assert_eq!(failure.place, place, "{}: {body}", failure.cause);
+            }
+        }
     });
 }
 

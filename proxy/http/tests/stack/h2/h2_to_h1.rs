@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
-use leno_http::{Cause, HeaderLine, Limits, Place};
+use leno_http::{Cause, HeaderLine, Place};
 
 use super::support::{
-    Fields, Settings, body, h2_h1, head, lines, pattern, request, run, send_body, server,
-    small_windows,
+    Fields, Settings, body, h2_h1, head, impatient, lines, pattern, request, run, send_body,
+    server, small_windows,
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -347,19 +347,19 @@ fn a_deadline_and_a_judge() {
 }
 
 #[test]
-fn a_stall_is_the_servers_fault_unless_the_client_is_the_one_to_go_on() {
+fn who_is_to_go_on_is_to_blame_for_the_time() {
     run(async {
-        let limits = Limits { stall: Duration::from_secs(5), ..Limits::default() };
-        let (user, mut servers, mut done) =
-            h2_h1(Settings { limits, tries: 1, ..Settings::default() });
-        for (ended, place) in [(true, Place::Server), (false, Place::Us)] {
-            let mut up = user.open(&request("POST", "/"), false).unwrap();
-            up.send_data(&b"abc"[..], ended);
-            let _silent = server(&mut servers).await;
-            assert_eq!(up.head().await.unwrap().status(), Some(504));
-            let failure = done.recv().await.unwrap().failure.unwrap();
-            assert!(matches!(failure.cause, Cause::Stalled));
-            assert_eq!(failure.place, place, "ended: {ended}");
+        for settings in impatient() {
+            let (user, mut servers, mut done) = h2_h1(settings);
+            for (ended, place) in [(true, Place::Server), (false, Place::Us)] {
+                let mut up = user.open(&request("POST", "/"), false).unwrap();
+                up.send_data(&b"abc"[..], ended);
+                let _silent = server(&mut servers).await;
+                assert_eq!(up.head().await.unwrap().status(), Some(504));
+                let failure = done.recv().await.unwrap().failure.unwrap();
+                assert!(matches!(failure.cause, Cause::Stalled | Cause::Deadline));
+                assert_eq!(failure.place, place, "{}, ended: {ended}", failure.cause);
+            }
         }
     });
 }
