@@ -209,8 +209,9 @@ impl Gathered {
         let all: Vec<Log> = of_parts.chain(of_proxies).collect();
         let mut read = stream::iter(all.into_iter().map(|log| log.read(client.clone())))
             .buffer_unordered(AT_ONCE);
-        while let Some((file, text)) = read.next().await {
-            if let Some(text) = self.or_missing(text).flatten() {
+        while let Some((file, (text, read))) = read.next().await {
+            self.or_missing(read);
+            if let Some(text) = text {
                 let room = self.archive.text(&file, &text)?;
                 self.note_full(&file, room);
             }
@@ -286,8 +287,9 @@ fn wanted_logs(pod: &Pod, wanted: impl Fn(&str) -> bool) -> Vec<Log> {
 }
 
 impl Log {
-    /// The log and the file that it becomes; none where there is none, as of a container that waits.
-    async fn read(self, client: Client) -> (String, Result<Option<String>, Error>) {
+    /// The file that the log becomes, what came of the log, and whether that is all; none where there is none, as
+    /// of a container that waits.
+    async fn read(self, client: Client) -> (String, (Option<String>, Result<(), Error>)) {
         let Self { pod: PodName { namespace, name }, container, previous } = self;
         let which = if previous { ".previous" } else { "" };
         let file = format!("logs/{namespace}/{name}/{container}{which}.log");
@@ -300,18 +302,15 @@ impl Log {
         };
         let pods: Api<Pod> = Api::namespaced(client, &namespace);
         let what = format!("read {file}");
-        let read = async {
-            match pods.log_stream(&name, &params).await {
-                Ok(log) => tail(log)
-                    .await
-                    .map(Some)
-                    .map_err(|error| Error::Pod(what.clone(), error.to_string())),
-                Err(kube::Error::Api(status)) if status.code == 400 => Ok(None),
-                Err(error) => Err(Error::api(what.clone())(error)),
+        let read = match timeout(LOG_BOUND, pods.log_stream(&name, &params)).await {
+            Ok(Ok(log)) => {
+                let (text, read) = tail(log, LOG_BOUND).await;
+                (Some(text), read.map_err(|error| Error::Pod(what, error.to_string())))
             }
+            Ok(Err(kube::Error::Api(status))) if status.code == 400 => (None, Ok(())),
+            Ok(Err(error)) => (None, Err(Error::api(what)(error))),
+            Err(_) => (None, Err(Error::Late(what, LOG_BOUND.as_secs()))),
         };
-        let late = |_| Err(Error::Late(what.clone(), LOG_BOUND.as_secs()));
-        let read = timeout(LOG_BOUND, read).await.unwrap_or_else(late);
         (file, read)
     }
 }

@@ -1,8 +1,10 @@
 //! The end of a log: what came last before a report tells most.
 
 use std::io;
+use std::time::Duration;
 
 use futures_util::{AsyncRead, AsyncReadExt as _};
+use tokio::time::timeout;
 
 /// Most bytes of one log.
 const MAX_BYTES: usize = 1 << 20;
@@ -11,47 +13,82 @@ const CHUNK: usize = 64 << 10;
 /// What stands where a log's beginning was.
 const CUT: &str = "(what was before is left out)\n";
 
-/// The last bytes of a text, in whole lines; what is no UTF-8 among them is replaced.
-pub(super) async fn tail(log: impl AsyncRead) -> io::Result<String> {
-    let mut log = std::pin::pin!(log);
-    let (mut kept, mut chunk, mut is_cut) = (Vec::new(), vec![0; CHUNK], false);
-    loop {
-        let count = log.read(&mut chunk).await?;
-        if count == 0 {
-            break;
-        }
-        kept.extend_from_slice(&chunk[..count]);
-        // Moved only once for as much as is kept.
-        if kept.len() > 2 * MAX_BYTES {
-            is_cut |= cut(&mut kept);
-        }
-    }
-    is_cut |= cut(&mut kept);
-    let text = String::from_utf8_lossy(&kept);
-    if !is_cut {
-        return Ok(text.into_owned());
-    }
-    // Half a line is none, and might have lost the name of a secret.
-    let whole = text.split_once('\n').map_or("", |(_, whole)| whole);
-    Ok(format!("{CUT}{whole}"))
+/// The last bytes of a text, in whole lines; what is no UTF-8 among them is replaced. What came of a log that
+/// breaks off or takes longer than `within` is given too, with why it ends there.
+pub(super) async fn tail(log: impl AsyncRead, within: Duration) -> (String, io::Result<()>) {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no end after {within:?}"));
+    let mut kept = Kept::default();
+    let read = timeout(within, kept.read(log)).await.unwrap_or_else(|_| Err(late()));
+    (kept.text(read.is_ok()), read)
 }
 
-/// Takes away what is too much, from the beginning; whether there was any.
-fn cut(kept: &mut Vec<u8>) -> bool {
-    let over = kept.len().saturating_sub(MAX_BYTES);
-    kept.drain(..over);
-    over > 0
+/// The end of what was read.
+#[derive(Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    /// Something before it was left out.
+    is_cut: bool,
+}
+
+impl Kept {
+    async fn read(&mut self, log: impl AsyncRead) -> io::Result<()> {
+        let mut log = std::pin::pin!(log);
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let count = log.read(&mut chunk).await?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.bytes.extend_from_slice(&chunk[..count]);
+            // Moved only once for as much as is kept.
+            if self.bytes.len() > 2 * MAX_BYTES {
+                self.cut();
+            }
+        }
+    }
+
+    /// Takes away what is too much, from the beginning.
+    fn cut(&mut self) {
+        let over = self.bytes.len().saturating_sub(MAX_BYTES);
+        self.bytes.drain(..over);
+        self.is_cut |= over > 0;
+    }
+
+    /// Half a line is none, and might have lost the name of a secret.
+    fn text(mut self, is_whole: bool) -> String {
+        self.cut();
+        let text = String::from_utf8_lossy(&self.bytes);
+        let mut whole = &*text;
+        if !is_whole {
+            whole = whole.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        }
+        if !self.is_cut {
+            return whole.to_owned();
+        }
+        whole = whole.split_once('\n').map_or("", |(_, lines)| lines);
+        format!("{CUT}{whole}")
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+
     use super::*;
+
+    const BOUND: Duration = Duration::from_secs(30);
+
+    async fn whole(log: &[u8]) -> String {
+        let (text, read) = tail(log, BOUND).await;
+        read.unwrap();
+        text
+    }
 
     #[tokio::test]
     async fn a_long_log_keeps_its_end_in_whole_lines() {
         let lines: String = (0..400_000).map(|line| format!("line {line}\n")).collect();
         assert!(lines.len() > 4 * MAX_BYTES);
-        let tail = tail(lines.as_bytes()).await.unwrap();
+        let tail = whole(lines.as_bytes()).await;
         assert!(tail.len() <= MAX_BYTES + CUT.len() && tail.len() > MAX_BYTES - 100);
         let rest = tail.strip_prefix(CUT).unwrap();
         assert!(rest.starts_with("line ") && lines.ends_with(rest));
@@ -59,7 +96,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_that_is_no_utf_8_is_not_lost() {
-        assert_eq!(tail(&b"a\xff\xfeb\nc"[..]).await.unwrap(), "a\u{fffd}\u{fffd}b\nc");
-        assert_eq!(tail(&b""[..]).await.unwrap(), "");
+        assert_eq!(whole(b"a\xff\xfeb\nc").await, "a\u{fffd}\u{fffd}b\nc");
+        assert_eq!(whole(b"").await, "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_of_a_log_without_an_end_is_kept() {
+        let begun = || stream::iter([io::Result::Ok("one\ntwo\nthr")]);
+        let silent = begun().chain(stream::pending()).into_async_read();
+        let (text, read) = tail(silent, BOUND).await;
+        assert_eq!((&*text, read.unwrap_err().kind()), ("one\ntwo", io::ErrorKind::TimedOut));
+        let broken = begun().chain(stream::iter([Err(io::ErrorKind::ConnectionReset.into())]));
+        let (text, read) = tail(broken.into_async_read(), BOUND).await;
+        assert_eq!(
+            (&*text, read.unwrap_err().kind()),
+            ("one\ntwo", io::ErrorKind::ConnectionReset)
+        );
     }
 }
