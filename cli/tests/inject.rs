@@ -73,6 +73,29 @@ fn flags_say_what_the_proxy_is_like() {
 }
 
 #[test]
+fn namespaces_of_the_manifest_say_how_their_pods_are_captured() {
+    let namespace = |name: &str, map: &str, capture: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, {map}: {{leno.dev/capture: {capture}}}}}\n---\n"
+        )
+    };
+    let here = namespace("shop", "annotations", "nftables") + POD;
+    let captured = text(&leno(&["inject", "-"], &here).stdout);
+    assert!(captured.contains("    leno.dev/capture: nftables\n"), "{captured}");
+    let nameless = POD.replace("\n  namespace: shop", "");
+    assert_ne!(nameless, POD);
+    let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Namespace, \
+                metadata: {name: office, labels: {leno.dev/capture: ebpf}}}\n---\n";
+    let stream = list.to_owned() + &nameless;
+    for (flags, says) in [(&["-n", "office"][..], true), (&[], false), (&["-n", "shop"], false)] {
+        let out = text(&leno(&[&["inject", "-"], flags].concat(), &stream).stdout);
+        assert_eq!(out.contains("    leno.dev/capture: ebpf\n"), says, "{flags:?}: {out}");
+    }
+    let given = text(&leno(&["inject", "--capture", "iptables", "-"], &here).stdout);
+    assert!(given.contains("    leno.dev/capture: iptables\n"), "{given}");
+}
+
+#[test]
 fn what_cannot_be_done_is_said_and_decides_the_exit_code() {
     let clashing =
         POD.replace("  containers", "  volumes: [{name: leno-token, emptyDir: {}}]\n  containers");

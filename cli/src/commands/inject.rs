@@ -1,5 +1,6 @@
 //! `leno inject` and `leno uninject`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_admission::{
-    DEFAULT_CONTROL, Enclosing, Format, Report, Said, Settings, Shape, Value, inject_document,
-    rewrite, uninject_document,
+    CAPTURE_ANNOTATION, DEFAULT_CONTROL, Enclosing, Format, Report, Said, Settings, Shape, Value,
+    inject_document, rewrite, uninject_document,
 };
 use leno_charts::NAMESPACE;
 
@@ -40,6 +41,11 @@ pub(crate) struct Inject {
 
     #[command(flatten)]
     which: Cluster,
+
+    /// Where objects go that name no namespace, as of `kubectl apply -n` [default: that of the context
+    /// with --cluster, else none]
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
 
     /// The namespace of the control plane
     #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
@@ -114,13 +120,16 @@ enum ShapeName {
 }
 
 pub(crate) fn inject(inject: &Inject) -> Result<bool> {
-    let (settings, captures) = inject.told()?;
+    let text = inject.text.read()?;
+    let (settings, mut captures) = inject.told()?;
+    captures.read(&text);
     let enclosing = |namespace: Option<&str>| Enclosing { capture: captures.of(namespace) };
-    inject.text.run("injected", |document| inject_document(document, &settings, enclosing))
+    inject.text.run(&text, "injected", |document| inject_document(document, &settings, enclosing))
 }
 
 pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
-    uninject.text.run("uninjected", uninject_document)
+    let text = uninject.text.read()?;
+    uninject.text.run(&text, "uninjected", uninject_document)
 }
 
 /// How traffic is captured, where a pod does not say.
@@ -128,17 +137,36 @@ pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
 struct Captures {
     /// Wherever it is.
     given: Option<String>,
-    /// As namespaces of the cluster say.
+    /// As namespaces of the cluster and of the manifest say.
     of_namespaces: BTreeMap<String, String>,
     /// The namespace of objects that name none.
-    default_namespace: String,
+    default_namespace: Option<String>,
 }
 
 impl Captures {
     fn of(&self, namespace: Option<&str>) -> Option<String> {
-        let namespace = namespace.unwrap_or(&self.default_namespace);
-        self.given.as_ref().or_else(|| self.of_namespaces.get(namespace)).cloned()
+        let namespace = namespace.or(self.default_namespace.as_deref());
+        let said = namespace.and_then(|name| self.of_namespaces.get(name));
+        self.given.as_ref().or(said).cloned()
     }
+
+    /// What the namespaces of a manifest say, before those of the cluster. What is wrong with the text is said
+    /// when it is rewritten.
+    fn read(&mut self, text: &str) {
+        let _said_later = rewrite(text, None, |document| {
+            self.of_namespaces.extend(capture(document));
+            self.of_namespaces.extend(document.list("items").iter().filter_map(capture));
+            false
+        });
+    }
+}
+
+/// How a namespace of a manifest has its pods captured, where the object is one and says so.
+fn capture(object: &Value) -> Option<(String, String)> {
+    object.get("kind").filter(|kind| kind.text() == Some("Namespace"))?;
+    let name = object.at(&["metadata", "name"])?.text()?;
+    let said = |map| object.at(&["metadata", map, CAPTURE_ANNOTATION])?.text();
+    Some((name.to_owned(), said("labels").or_else(|| said("annotations"))?.to_owned()))
 }
 
 impl Inject {
@@ -148,6 +176,9 @@ impl Inject {
             true => self.of_cluster()?,
             false => Default::default(),
         };
+        if self.namespace.is_some() {
+            captures.default_namespace.clone_from(&self.namespace);
+        }
         captures.given =
             self.capture.and_then(|one| Some(one.to_possible_value()?.get_name().to_owned()));
         if let Some(image) = &self.proxy_image {
@@ -179,7 +210,7 @@ impl Inject {
                     .await
                     .context("how pods are captured is not known: say it with --capture")?,
             };
-            let default_namespace = client.default_namespace().to_owned();
+            let default_namespace = Some(client.default_namespace().to_owned());
             Ok((there, Captures { given: None, of_namespaces, default_namespace }))
         })?;
         let Some(there) = there else {
@@ -207,19 +238,19 @@ impl Inject {
 
 impl Text {
     /// Whether all went well.
-    fn run(&self, done: &str, work: impl Fn(&mut Value) -> Vec<Report>) -> Result<bool> {
-        let name = if self.file == Path::new("-") {
-            "standard input".into()
-        } else {
-            self.file.to_string_lossy()
-        };
-        let text = self.read().with_context(|| format!("reading {name}"))?;
+    fn run(
+        &self,
+        text: &str,
+        done: &str,
+        work: impl Fn(&mut Value) -> Vec<Report>,
+    ) -> Result<bool> {
+        let name = self.name();
         let wanted = self.output.map(|form| match form {
             Form::Yaml => Format::Yaml,
             Form::Json => Format::Json,
         });
         let mut reports = Vec::new();
-        let rewritten = rewrite(&text, wanted, |document| {
+        let rewritten = rewrite(text, wanted, |document| {
             let new = work(document);
             let changed = new.iter().any(|report| report.said == Said::Changed);
             reports.extend(new);
@@ -240,7 +271,20 @@ impl Text {
         Ok(!reports.iter().any(|report| matches!(report.said, Said::Failed(_))))
     }
 
+    /// What the text is called in messages.
+    fn name(&self) -> Cow<'_, str> {
+        if self.file == Path::new("-") {
+            "standard input".into()
+        } else {
+            self.file.to_string_lossy()
+        }
+    }
+
     fn read(&self) -> Result<String> {
+        self.read_bounded().with_context(|| format!("reading {}", self.name()))
+    }
+
+    fn read_bounded(&self) -> Result<String> {
         let mut text = String::new();
         let limit = MAX_BYTES + 1;
         let length = if self.file == Path::new("-") {

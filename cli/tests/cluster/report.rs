@@ -184,6 +184,8 @@ async fn a_proxy_is_injected_as_the_clusters_own_controller_would() {
     let captured = out(&leno_at(&shop.admin, &["inject", elsewhere]));
     assert!(captured.contains("leno.dev/capture: nftables"), "{captured}");
     assert!(!injected.contains("leno.dev/capture"), "its namespace does not say: {injected}");
+    let there = out(&leno_at(&shop.admin, &["inject", "-n", "office", file]));
+    assert!(there.contains("leno.dev/capture: nftables"), "{there}");
     let given = out(&leno_at(&shop.admin, &["inject", "--capture", "ebpf", elsewhere]));
     assert!(given.contains("leno.dev/capture: ebpf"), "{given}");
     let other = out(&leno_at(&shop.admin, &["inject", "--proxy-image", "mine:1", file]));

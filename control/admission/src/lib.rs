@@ -32,6 +32,7 @@ mod workload;
 
 pub use inject::{Enclosing, InjectError, Left, Outcome, inject, patch};
 pub use judge::judge;
+pub use leno_resources::CAPTURE_ANNOTATION;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape};
 pub use stream::{Format, StreamError, rewrite};
