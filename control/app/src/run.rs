@@ -52,7 +52,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         serve_admin(address, (&state, &reloads), metrics).await?;
     }
     let last = source.last.take();
-    let called = webhook.is_some();
+    let called = webhook.as_ref().map(|hook| Arc::clone(&hook.webhook));
     let work = work((server, webhook), source, (&state, &reloads), stopped);
     tokio::pin!(work);
     tokio::select! {
@@ -61,13 +61,16 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("ending");
     reloads.end();
+    if let Some(webhook) = &called {
+        webhook.end();
+    }
     stop.send_replace(true);
     let ended = work.await;
     if let Some(last) = last {
         // It panics only where a test has found out why already.
         let _ = last.await;
     }
-    if called {
+    if called.is_some() {
         tokio::select! {
             () = tokio::time::sleep(LINGER) => {}
             () = signals.any() => {}

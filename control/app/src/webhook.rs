@@ -3,12 +3,13 @@
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -59,6 +60,7 @@ pub(crate) struct Webhook {
     large: Semaphore,
     counts: [Counts; 2],
     spent_us: AtomicU64,
+    ending: AtomicBool,
 }
 
 /// What became of the reviews of one kind.
@@ -107,7 +109,13 @@ impl Webhook {
             large: Semaphore::new(MAX_LARGE),
             counts,
             spent_us: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
         }
+    }
+
+    /// Connections end after their next answer, so that the API server comes to other replicas.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -277,7 +285,13 @@ async fn exchange(
         move |request| {
             begun.notify_one();
             let webhook = Arc::clone(&webhook);
-            async move { Ok::<_, Infallible>(webhook.reply(request).await) }
+            async move {
+                let mut reply = webhook.reply(request).await;
+                if webhook.ending.load(Ordering::Relaxed) {
+                    reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(reply)
+            }
         }
     });
     let served = hyper::server::conn::http1::Builder::new()

@@ -55,6 +55,21 @@ async fn a_body_has_a_size_and_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_to_a_replica_that_ends_is_not_kept() {
+    let webhook = webhook();
+    let kept = "POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+    let mut client = sent(&webhook, kept).await;
+    let mut first = [0; 4096];
+    let count = client.read(&mut first).await.unwrap();
+    let first = String::from_utf8_lossy(&first[..count]);
+    assert!(first.starts_with("HTTP/1.1 404") && !first.contains("connection: close"), "{first}");
+    webhook.end();
+    client.write_all(kept.as_bytes()).await.unwrap();
+    let last = answer(client).await;
+    assert!(last.starts_with("HTTP/1.1 404") && last.contains("connection: close"), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn bodies_that_do_not_come_keep_no_review_waiting() {
     let webhook = webhook();
     let mut stalled = Vec::new();
