@@ -18,8 +18,9 @@ use crate::stream;
 
 /// First wait after a lost stream: a control plane that restarts is back within a second.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait between attempts: the mesh works on without, so there is no haste.
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
+/// Longest wait between attempts. What is known holds on meanwhile, but once the control plane is back
+/// endpoints are replaced again, within seconds: who has not heard by then calls those that are gone.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The proxy's link to its control plane.
 #[derive(Debug)]
