@@ -43,7 +43,7 @@ func (m mesh) controllerIsAway() {
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
 		m.must(run1(m.administer("scale", "-n", "load", "deployment/server", "--replicas=2")))
 		m.restart("load", "deployment/server")
-		m.settled()
+		m.settled("load")
 	})
 }
 

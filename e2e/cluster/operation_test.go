@@ -144,7 +144,7 @@ func (m mesh) scales() {
 		for _, replicas := range []int{5, 2, 4, 2} {
 			m.scale("server", replicas)
 			m.scale("patient", replicas)
-			m.settled()
+			m.settled("load")
 		}
 	})
 }
@@ -153,7 +153,7 @@ func (m mesh) restartsServers() {
 	m.underLoad(func() {
 		m.restart("load", "deployment/server")
 		m.restart("load", "deployment/patient")
-		m.settled()
+		m.settled("load")
 	})
 }
 
@@ -172,9 +172,11 @@ func (m mesh) upgradesProxies() {
 	m.underLoad(func() {
 		m.must(run1(m.administer("set", "env", "-n", "leno-system", "deployment/leno-controller", "LENO_PROXY_IMAGE="+other)))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+		// The replica that goes answers for the webhook until then, with the image that it knows.
+		m.settled("leno-system")
 		m.restart("load", "deployment/server")
 		m.restart("load", "deployment/patient")
-		m.settled()
+		m.settled("load")
 	})
 	images := m.output(m.t, "get", "pods", "-n", "load", "-l", "app in (server, patient)", "-o",
 		`jsonpath={.items[*].spec.initContainers[?(@.name=="leno-proxy")].image}`)
@@ -207,10 +209,10 @@ func (m mesh) restart(namespace, what string) {
 	m.wait("rollout", "status", what, "-n", namespace)
 }
 
-// settled waits until no pod of the servers is ending any more.
-func (m mesh) settled() {
-	m.until("no server is ending", func() error {
-		ending := strings.Fields(m.output(m.t, "get", "pods", "-n", "load", "-o", "jsonpath={.items[*].metadata.deletionTimestamp}"))
+// settled waits until no pod of a namespace is ending.
+func (m mesh) settled(namespace string) {
+	m.until("no pod of "+namespace+" is ending", func() error {
+		ending := strings.Fields(m.output(m.t, "get", "pods", "-n", namespace, "-o", "jsonpath={.items[*].metadata.deletionTimestamp}"))
 		if len(ending) > 0 {
 			return fmt.Errorf("%d are", len(ending))
 		}

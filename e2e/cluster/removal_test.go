@@ -25,7 +25,7 @@ func (m mesh) isRemoved() {
 	// Proxies that are told of nothing any more must not stand between a client and servers that change.
 	m.underLoad(func() {
 		m.restart("load", "deployment/patient")
-		m.settled()
+		m.settled("load")
 	})
 	proxies := m.output(m.t, "get", "pods", "-n", "load", "-l", "app=patient", "-o", "jsonpath={.items[*].spec.initContainers}")
 	if proxies != "" {
