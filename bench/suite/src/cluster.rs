@@ -10,6 +10,7 @@
 //!
 //! Read first: [`Run`], [`Mesh`], [`run`].
 
+mod claim;
 mod install;
 mod inventory;
 mod ledger;
@@ -24,21 +25,24 @@ mod turn;
 mod wait;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use leno_charts::Values;
 use leno_operate::{Error, Right, Target};
 
+use crate::error::Attempt as _;
 use crate::interrupt::Interrupt;
 use crate::place::Cluster;
 use crate::record::{self, Record};
 use crate::run::{self, Options, blank, flag_impossible};
 use crate::scenario::Scenario;
 
+use claim::Claimant;
 use install::Installation;
 use inventory::Inventory;
 use ledger::{Installed, Ledger};
@@ -83,6 +87,8 @@ pub struct Run {
 pub struct Ground {
     client: Client,
     target: Target,
+    /// What tells it from other clusters.
+    identity: String,
     namespace: String,
     nodes: Vec<Usable>,
     server_version: String,
@@ -94,7 +100,10 @@ impl Ground {
     /// # Errors
     /// Where it is not reached, a right is missing, or no node takes pods.
     pub async fn open(target: &Target) -> Result<Self> {
-        let target = target.pinned();
+        let Target { kubeconfig, context } = target.pinned();
+        // Whoever takes back what a run left may be in another directory.
+        let kubeconfig = kubeconfig.map(std::path::absolute).transpose()?;
+        let target = Target { kubeconfig, context };
         let client = leno_operate::connect(&target).await?;
         let version = client.apiserver_version().await.map_err(Error::api("get /version"))?;
         let lacking = leno_operate::lacking(&client, &RIGHTS).await?;
@@ -104,9 +113,10 @@ impl Ground {
                 lacking.join(", ")
             );
         }
+        let identity = claim::identity(&client).await?;
         let nodes = nodes::usable(&client).await?;
         let server_version = version.git_version;
-        Ok(Self { client, target, namespace: namespace(), nodes, server_version })
+        Ok(Self { client, target, identity, namespace: namespace(), nodes, server_version })
     }
 
     /// The processors of the nodes that are used.
@@ -121,14 +131,7 @@ impl Ground {
         let (label, value) = manifests::MANAGED;
         let ours = ListParams::default().labels(&format!("{label}={value}"));
         let found = all.list(&ours).await.map_err(Error::api("list namespaces"))?;
-        let Some(there) = found.items.first() else { return Ok(()) };
-        let name = there.name_any();
-        let of = there.annotations().get(manifests::RECORDS);
-        let of = of.map_or("a directory that it does not name", String::as_str);
-        bail!(
-            "namespace {name} is of a run whose records are in {of}: let it end, or where it was killed say \
-             leno bench clean with that directory"
-        );
+        found.items.first().map_or(Ok(()), claim::refused)
     }
 
     /// What a record says of this place.
@@ -141,6 +144,7 @@ impl Ground {
         let placement = nodes::Placement::of(&self.nodes, scenario);
         Cluster {
             context: self.target.name(),
+            uid: self.identity.clone(),
             server_version: self.server_version.clone(),
             nodes: self.nodes.iter().map(|one| one.node.clone()).collect(),
             image: image.to_owned(),
@@ -171,9 +175,12 @@ pub async fn run(
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
     run.meshes.retain(|mesh| *mesh != Mesh::None);
+    let out = run.options.out.clone();
+    fs::create_dir_all(&out).attempt(|| format!("make {}", out.display()))?;
+    let _held = claim::directory(&out)?;
+    finish(&out, say).await?;
     run::prepare_out(&run.options)?;
     let old = old_records(&run.options, &ground)?;
-    clean(&run.options.out, say).await?;
     ground.is_free().await?;
     let there = Inventory::take(&ground.client).await?;
     let tools = able(run, &ground, &there, say).await?;
@@ -181,31 +188,50 @@ pub async fn run(
     let beside = Mesh::ALL.into_iter().filter(found).map(|mesh| mesh.name().to_owned());
     let beside: Vec<String> = beside.collect();
     let turns = turns(run, &tools, &old);
-    let total = turns.iter().map(|turn| turn.cases.len()).sum::<usize>();
-    let mut clock = Clock::of(total);
-    for turn in &turns {
-        interrupt.check()?;
+    let mut clock = Clock::of(turns.iter().map(|turn| turn.cases.len()).sum());
+    let turns = turns.iter().map(|turn| {
         let tool = tools.get(turn.mesh.name()).and_then(Option::as_deref);
-        let turn = Turn { run, ground: &ground, turn, tool, beside: &beside };
-        turn.take(&mut clock, interrupt, say).await?;
+        Turn { run, ground: &ground, turn, tool, beside: &beside }
+    });
+    let mut ledger = Ledger::new(&ground.target, &ground.identity, &ground.namespace);
+    ledger.write(&out)?;
+    let done = async {
+        let claimant = Claimant { run: &ground.namespace, records: &whose(&out)? };
+        if let Some(there) = claim::namespace(&ground.client, claim::RUN, claimant).await? {
+            claim::refused(&there)?;
+        }
+        for turn in turns {
+            interrupt.check()?;
+            turn.take(&mut ledger, &mut clock, interrupt, say).await?;
+        }
+        Ok(())
+    };
+    let done: Result<()> = done.await;
+    if done.as_ref().is_err_and(anyhow::Error::is::<Kept>) {
+        return done;
     }
-    flag_impossible(&run.options.out)
+    let let_go = let_go(&ground.client, &ledger, &out).await;
+    done.and(let_go)?;
+    flag_impossible(&out)
 }
 
 /// The records that are there, which have to be of the same cluster.
 fn old_records(options: &Options, ground: &Ground) -> Result<Vec<Record>> {
     let old =
         if options.resume { record::read(&options.out).unwrap_or_default() } else { Vec::new() };
-    let context = ground.target.name();
-    let other = old
-        .iter()
-        .find(|record| record.cluster.as_ref().is_none_or(|cluster| cluster.context != context));
+    let same = |cluster: &Cluster| cluster.uid == ground.identity;
+    let other = old.iter().find(|record| !record.cluster.as_ref().is_some_and(same));
     if let Some(record) = other {
         let place = record.cluster.as_ref().map_or_else(
             || "the lab of one machine".to_owned(),
-            |cluster| format!("cluster {}", cluster.context),
+            |cluster| format!("cluster {}", cluster.called()),
         );
-        bail!("{} holds records of {place}: choose another --out", options.out.display());
+        let here = ground.target.name();
+        bail!(
+            "{} holds records of {place}, and {here} is another (UID {}): choose another --out",
+            options.out.display(),
+            ground.identity
+        );
     }
     Ok(old)
 }
@@ -277,39 +303,93 @@ fn at(
     record
 }
 
+/// Something is in the cluster, or in its nodes, that was not: the ledger says what, and stays.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the cluster is not as it was found; say leno bench clean {} once that is seen to", .0.display())]
+struct Kept(PathBuf);
+
 /// Takes back what a ledger has: the namespace of the measurements, then the mesh that was installed, then what
-/// that has left. Harmless where it was done before.
+/// that has left; the ledger in its directory has no mesh then. Harmless where it was done before.
 async fn take_back(
     client: &Client,
-    ledger: &Ledger,
-    (values, tool): (&Values, Option<&Path>),
+    (ledger, out): (&mut Ledger, &Path),
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    stage::strike(client, &ledger.namespace).await?;
-    let Some(Installed { mesh, before }) = &ledger.mesh else { return Ok(()) };
-    say(&format!("{}: being removed", mesh.name()));
-    let installation = Installation { client, target: &ledger.target(), mesh: *mesh, tool, values };
-    // What its own way leaves goes by the inventory; only then does it matter how it went.
-    let removed = installation.remove(say).await;
-    inventory::restore(client, (*mesh, before), say).await?;
-    removed
+    let back = async {
+        stage::strike(client, &ledger.namespace).await?;
+        if let Some(Installed { mesh, before }) = ledger.mesh.take() {
+            let unclean = remove(client, ledger, (mesh, &before), say).await;
+            if unclean.is_err() {
+                ledger.mesh = Some(Installed { mesh, before });
+            }
+            ledger.unclean.extend(unclean?);
+            ledger.write(out)?;
+        }
+        if !ledger.unclean.is_empty() {
+            bail!(
+                "Leno is not gone from every node ({}): run `leno-agent cleanup` there, and then remove {}, which \
+                 is all that knows of it",
+                ledger.unclean.join("; "),
+                out.join(ledger::FILE).display()
+            );
+        }
+        Ok(())
+    };
+    back.await.with_context(|| Kept(out.to_owned()))
+}
+
+/// Removes a mesh, where this run has made it, and what that leaves; the nodes in which something is left.
+async fn remove(
+    client: &Client,
+    ledger: &Ledger,
+    (mesh, before): (Mesh, &[String]),
+    say: &mut dyn FnMut(&str),
+) -> Result<Vec<String>> {
+    let name = mesh.name();
+    if let Some(namespace) = install::somebody_elses(client, mesh, &ledger.namespace).await? {
+        say(&format!("{name}: in namespace {namespace}, which this run has not made: it stays"));
+        return Ok(Vec::new());
+    }
+    say(&format!("{name}: being removed"));
+    // Tools may say by an error that there is nothing to remove, as linkerd does.
+    let nothing = !Inventory::take(client).await?.has_new(mesh, before);
+    let unclean = if mesh.tool().is_some() && nothing {
+        Vec::new()
+    } else {
+        let tool = mesh.find()?;
+        let target = &ledger.target();
+        // Until that has gone well, what it would be done again by stays.
+        Installation { client, target, mesh, tool: tool.as_deref() }.remove(say).await?
+    };
+    inventory::restore(client, (mesh, before), say).await?;
+    Ok(unclean)
+}
+
+/// Lets go of a cluster in which nothing of a run is left.
+async fn let_go(client: &Client, ledger: &Ledger, out: &Path) -> Result<()> {
+    claim::release(client, &ledger.namespace).await.with_context(|| Kept(out.to_owned()))?;
+    Ok(Ledger::forget(out)?)
 }
 
 /// Takes back what a run left that was killed, by the ledger in the directory of its records; whether there was
 /// anything.
 ///
 /// # Errors
-/// When the cluster is not reached, or something does not go.
+/// When a run is under way there, the cluster is not reached or is another than that of the ledger, or something
+/// does not go.
 pub async fn clean(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
-    let Some(ledger) = Ledger::read(out)? else { return Ok(false) };
-    say(&format!("taking back what a run left: namespace {}", ledger.namespace));
+    let _held = claim::directory(out)?;
+    finish(out, say).await
+}
+
+/// As [`clean`], in a directory that nobody else uses.
+async fn finish(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
+    let Some(mut ledger) = Ledger::read(out)? else { return Ok(false) };
     let client = leno_operate::connect(&ledger.target()).await?;
-    let tool = match &ledger.mesh {
-        Some(Installed { mesh, .. }) => mesh.find()?,
-        None => None,
-    };
-    take_back(&client, &ledger, (&Values::defaults(), tool.as_deref()), say).await?;
-    Ledger::forget(out)?;
+    ledger.check(out, &claim::identity(&client).await?)?;
+    say(&format!("taking back what a run left: namespace {}", ledger.namespace));
+    take_back(&client, (&mut ledger, out), say).await?;
+    let_go(&client, &ledger, out).await?;
     Ok(true)
 }
 

@@ -13,6 +13,8 @@ use crate::machine::Machine;
 pub struct Cluster {
     /// The context of the kubeconfig.
     pub context: String,
+    /// The UID of its namespace `kube-system`, which no other cluster has.
+    pub uid: String,
     /// The API server's version.
     pub server_version: String,
     /// The nodes that take pods, or the first of many; the client is on the first.
@@ -68,6 +70,12 @@ impl Cluster {
         }
     }
 
+    /// What it is called, and what tells it from another of that name.
+    #[must_use]
+    pub fn called(&self) -> String {
+        format!("{} (UID {})", self.context, self.uid)
+    }
+
     /// In one line.
     #[must_use]
     pub fn line(&self) -> String {
@@ -104,7 +112,9 @@ pub fn differences(one: Option<&Cluster>, two: Option<&Cluster>) -> Vec<String> 
             found.push(format!("{what}: {one} and {two}"));
         }
     };
-    look("cluster", one.context.clone(), two.context.clone());
+    if one.uid != two.uid {
+        look("cluster", one.called(), two.called());
+    }
     look("Kubernetes", one.server_version.clone(), two.server_version.clone());
     let nodes = |cluster: &Cluster| {
         let node = |node: &Node| format!("{} ({}, {})", node.name, node.kubelet, node.runtime);
@@ -141,13 +151,19 @@ mod tests {
         assert_eq!(differences(None, None), [""; 0]);
         assert_eq!(differences(Some(&one), Some(&two)), [""; 0]);
         assert!(differences(None, Some(&one))[0].contains("the lab of one machine and cluster c"));
+        two.context = "another name of it".into();
+        assert_eq!(differences(Some(&one), Some(&two)), [""; 0]);
+        two.uid = "u2".into();
         two.server_version = "v1.34.0".into();
         two.nodes.pop();
         two.beside = vec!["linkerd".into()];
         let said = differences(Some(&one), Some(&two)).join("\n");
-        for word in
-            ["Kubernetes:  and v1.34.0", "nodes: a", "meshes that were there: none and linkerd"]
-        {
+        for word in [
+            "cluster: c (UID ) and another name of it (UID u2)",
+            "Kubernetes:  and v1.34.0",
+            "nodes: a",
+            "meshes that were there: none and linkerd",
+        ] {
             assert!(said.contains(word), "{word} is not in {said}");
         }
     }

@@ -1,6 +1,8 @@
 //! `leno bench run` in a cluster that has no node: what it makes, what it says where it cannot go on, and that
 //! nothing of it is left.
 
+mod restoring;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,11 @@ fn ready() -> Value {
     json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
 }
 
+fn role(name: &str) -> Value {
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [],
+        "metadata": {"name": name}})
+}
+
 struct Bench {
     bed: Bed,
     kubeconfig: PathBuf,
@@ -50,7 +57,8 @@ impl Bench {
     async fn open(kube: &Path) -> Self {
         let bed = Bed::start(kube).await;
         for name in ["n1", "n2"] {
-            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": []},
+            let node = json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}, "spec": {"taints": []},
                 "status": {"capacity": {"cpu": "2", "memory": "2Gi"},
                     "conditions": [{"type": "Ready", "status": "True"}]}});
             bed.apply(node.clone()).await;
@@ -58,6 +66,10 @@ impl Bench {
             // Again, without the taint that the API server gives to new nodes, and a controller takes away.
             bed.apply(node).await;
         }
+        // By which the bench tells clusters apart; the API server makes it when it comes to it.
+        let first =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}});
+        until("kube-system is there", async || bed.get(first.clone()).await).await;
         let kubeconfig = bed.administrator();
         let (out, tools) = (bed.directory.path().join("out"), bed.directory.path().join("tools"));
         fs::create_dir(&tools).unwrap();
@@ -105,6 +117,26 @@ impl Bench {
         let text = fs::read_to_string(self.tools.join("calls")).unwrap_or_default();
         let of = |line: &str| line.split(" --kubeconfig").next().unwrap_or_default().to_owned();
         text.lines().map(of).collect()
+    }
+
+    /// Makes an object whenever a tool has been called so, a number of times, and says so by a file: as the tool
+    /// itself would.
+    async fn makes_when(&self, (call, times): (&str, usize), done: &Path, object: Value) {
+        for nth in 1..=times {
+            let called = || self.calls().iter().filter(|one| one.starts_with(call)).count();
+            until(call, async || (called() >= nth).then_some(())).await;
+            self.bed.apply(object.clone()).await;
+            fs::write(done, "").unwrap();
+        }
+    }
+
+    /// The kubeconfig of an account that is made in the namespace `default`.
+    async fn account(&self, name: &str) -> PathBuf {
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": "default"}});
+        self.bed.apply(account).await;
+        let token = self.bed.token(("default", name), None, None).await;
+        self.bed.kubeconfig(&format!("{name}.kubeconfig"), self.bed.port, &token)
     }
 
     async fn everything(&self) -> Vec<String> {
@@ -166,6 +198,11 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
     })
     .await;
     assert!(ledger.exists(), "written before anything is made");
+    let beside = bench.run(&["--mesh", "none", "--resume"]).await;
+    assert!(said(&beside).contains("is under way: let it end"), "{}", said(&beside));
+    let cleaned = bench.leno(&["clean", bench.out.to_str().unwrap()]).await;
+    assert!(said(&cleaned).contains("is under way: let it end"), "{}", said(&cleaned));
+    assert!(ledger.exists(), "what is used is not taken back");
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
     let ended =
         tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
@@ -176,54 +213,9 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
 }
 
 #[tokio::test]
-async fn what_a_killed_run_left_is_taken_back_by_whoever_comes_next() {
-    let Some(kube) = binary() else { return };
-    let bench = Bench::open(&kube).await;
-    let before = bench.everything().await;
-    fs::create_dir(&bench.out).unwrap();
-    // What is there of a run that was killed while it installed Leno.
-    let ledger = json!({"kubeconfig": bench.kubeconfig, "context": "test", "namespace": "leno-bench-abcde",
-        "mesh": {"mesh": "leno", "before": before}});
-    fs::write(bench.out.join("cluster.json"), ledger.to_string()).unwrap();
-    let label = json!({"app.kubernetes.io/managed-by": "leno-bench"});
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-bench-abcde",
-        "labels": label, "annotations": {"leno.dev/bench-records": "/bench (on m1)"}}});
-    bench.bed.apply(namespace).await;
-    let values = leno_charts::Values::defaults();
-    let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
-    for document in leno_operate::documents(&text).unwrap() {
-        if ["ClusterRole", "CustomResourceDefinition"].iter().any(|kind| document["kind"] == *kind)
-        {
-            bench.bed.apply(document).await;
-        }
-    }
-    assert!(bench.everything().await.len() > before.len() + 3);
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
-    // Another run does not begin beside it.
-    let elsewhere = bench.bed.directory.path().join("elsewhere");
-    let file = bench.kubeconfig.to_str().unwrap();
-    let other = ["run", "http-1k", "--kubeconfig", file, "--out", elsewhere.to_str().unwrap()];
-    let refused = bench.leno(&other).await;
-    assert_eq!(refused.status.code(), Some(2));
-    let text = said(&refused);
-    assert!(text.contains("/bench (on m1)") && text.contains("leno bench clean"), "{text}");
-
-    let out = bench.out.to_str().unwrap();
-    let cleaned = bench.leno(&["clean", out]).await;
-    assert!(cleaned.status.success(), "{}", said(&cleaned));
-    assert_eq!(bench.everything().await, before);
-    let again = bench.leno(&["clean", out]).await;
-    assert!(said(&again).contains("says of nothing that is left"), "{}", said(&again));
-}
-
-#[tokio::test]
 async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
-    let role = |name: &str| {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [],
-            "metadata": {"name": name}})
-    };
     let missing = bench.run(&["--mesh", "none,linkerd", "--no-install"]).await;
     assert_eq!(missing.status.code(), Some(2));
     let text = said(&missing);
@@ -248,13 +240,24 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
     assert!(bench.why("linkerd").contains("linkerd is missing: curl"), "{}", bench.why("linkerd"));
     fs::remove_dir_all(&bench.out).unwrap();
 
-    // One installs and fails; the other prints what is to be applied, the second time nothing that is YAML.
-    bench.tool("istioctl", "[ $1 = uninstall ] || { echo no room >&2; exit 1; }");
-    let role = "apiVersion: rbac.authorization.k8s.io/v1\\nkind: ClusterRole\\nmetadata: {name: linkerd-x}";
-    let script =
-        format!("case \"$1$2\" in install--crds|uninstall*) printf '{role}\\n';; *) exit 3;; esac");
+    // One installs, fails, and removes what it knows of; the other prints what is to be applied, and then finds
+    // that definitions are missing.
+    let made = bench.tools.join("made");
+    let script = format!(
+        "[ $1 = uninstall ] || {{ until [ -e {0} ]; do sleep 0.1; done; rm {0}; echo no room >&2; exit 1; }}",
+        made.display()
+    );
+    bench.tool("istioctl", &script);
+    let crds = "Linkerd CRDs must be installed first. Run linkerd install with the --crds flag.";
+    let printed = "apiVersion: rbac.authorization.k8s.io/v1\\nkind: ClusterRole\\nmetadata: {name: linkerd-x}";
+    let script = format!(
+        "case \"$1$2\" in install--crds|uninstall*) printf '{printed}\\n';; *) echo '{crds}' >&2; exit 1;; esac"
+    );
     bench.tool("linkerd", &script);
-    let run = bench.run(&["--mesh", "none,istio,istio-ambient,linkerd"]).await;
+    let (run, ()) = tokio::join!(
+        bench.run(&["--mesh", "none,istio,istio-ambient,linkerd"]),
+        bench.makes_when(("istioctl install", 2), &made, role("istiod-x"))
+    );
     assert!(run.status.success(), "{}", said(&run));
     assert_eq!(
         bench.calls(),
@@ -273,10 +276,20 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
             && bench.why("istio").contains("no room")
     );
     assert!(
-        bench.why("linkerd").contains("linkerd install ended with"),
+        bench.why("linkerd").contains("CRDs must be installed first"),
         "{}",
         bench.why("linkerd")
     );
+    assert_eq!(bench.everything().await, before);
+    assert!(!bench.out.join("cluster.json").exists());
+
+    // One that has made nothing finds nothing to remove, which it calls an error.
+    fs::remove_dir_all(&bench.out).unwrap();
+    let nothing = "[ $1 = install ] && echo no Gateway API >&2 || echo No resources found to uninstall >&2; exit 1";
+    bench.tool("linkerd", nothing);
+    let run = bench.run(&["--mesh", "none,linkerd"]).await;
+    assert!(run.status.success(), "{}", said(&run));
+    assert!(bench.why("linkerd").contains("no Gateway API"), "{}", bench.why("linkerd"));
     assert_eq!(bench.everything().await, before);
     assert!(!bench.out.join("cluster.json").exists());
 }
@@ -285,13 +298,7 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
 async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
     let Some(kube) = binary() else { return };
     let mut bench = Bench::open(&kube).await;
-    bench
-        .bed
-        .apply(json!({"apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": {"name": "dev", "namespace": "default"}}))
-        .await;
-    let token = bench.bed.token(("default", "dev"), None, None).await;
-    bench.kubeconfig = bench.bed.kubeconfig("dev.kubeconfig", bench.bed.port, &token);
+    bench.kubeconfig = bench.account("dev").await;
     let refused = bench.run(&["--mesh", "none"]).await;
     assert_eq!(refused.status.code(), Some(2));
     let text = said(&refused);

@@ -7,10 +7,11 @@
 //! ```
 //! What any of them leaves is removed by what was there before (`inventory`).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
@@ -20,7 +21,7 @@ use serde_json::Value;
 
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait};
-use super::{MANAGER, tool};
+use super::{MANAGER, claim, tool};
 use crate::interrupt::Interrupt;
 
 /// How long a mesh may take to be ready: its images come from a registry.
@@ -33,23 +34,22 @@ pub(super) struct Installation<'a> {
     pub(super) mesh: Mesh,
     /// What installs it, where that is somebody else's.
     pub(super) tool: Option<&'a Path>,
-    /// What Leno is told.
-    pub(super) values: &'a Values,
 }
 
 impl Installation<'_> {
-    /// Installs it, and waits until it is ready.
+    /// Installs it, Leno with what it is told, and waits until it is ready.
     ///
     /// # Errors
     /// When it cannot be, or is not ready in time, which says what is missing. Half of it may be there then.
     pub(super) async fn install(
         &self,
+        values: &Values,
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
         match self.mesh {
             Mesh::None => return Ok(()),
-            Mesh::Leno => self.leno(interrupt).await?,
+            Mesh::Leno => self.leno(values, interrupt).await?,
             Mesh::Istio => self.istio("profile=minimal", interrupt)?,
             Mesh::IstioAmbient => self.istio("profile=ambient", interrupt)?,
             Mesh::Linkerd => {
@@ -60,8 +60,8 @@ impl Installation<'_> {
         self.ready(interrupt, say).await
     }
 
-    async fn leno(&self, interrupt: &Interrupt) -> Result<()> {
-        let text = leno_charts::render(self.values, NAMESPACE)?;
+    async fn leno(&self, values: &Values, interrupt: &Interrupt) -> Result<()> {
+        let text = leno_charts::render(values, NAMESPACE)?;
         let mut documents = leno_operate::documents(&text)?;
         // What says that something is installed, and so can be removed, before everything else.
         documents.sort_by_key(|one| !is(one, "Namespace", NAMESPACE));
@@ -103,47 +103,43 @@ impl Installation<'_> {
         .await
     }
 
-    /// Takes it away, also where only half of it is there, and says what was done. What it leaves is for the
-    /// inventory to find.
+    /// Takes it away, also where only half of it is there, and says what was done; the nodes in which something is
+    /// left, and why. What is left elsewhere is for the inventory to find.
     ///
     /// # Errors
-    /// When it does not go, or not wholly.
-    pub(super) async fn remove(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
+    /// When it does not go: what is needed to do it again is still there then.
+    pub(super) async fn remove(&self, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         // Not to be interrupted: what is left would stay.
         let interrupt = Interrupt::default();
         match self.mesh {
-            Mesh::None => Ok(()),
-            Mesh::Leno => self.remove_leno(say).await,
+            Mesh::None => {}
+            Mesh::Leno => return self.remove_leno(say).await,
             Mesh::Istio | Mesh::IstioAmbient => {
-                self.run(&["uninstall", "--purge", "-y"], &interrupt).map(drop)
+                self.run(&["uninstall", "--purge", "-y"], &interrupt)?;
             }
             Mesh::Linkerd => {
                 let text = self.run(&["uninstall"], &interrupt)?;
                 for one in leno_operate::named(&text)?.iter().rev() {
                     leno_operate::delete(self.client, one).await?;
                 }
-                Ok(())
             }
         }
+        Ok(Vec::new())
     }
 
-    async fn remove_leno(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
+    async fn remove_leno(&self, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         let mut left = Vec::new();
         let removal = Removal::new(self.client.clone(), NAMESPACE, false);
         let done = removal.run(|step| match step {
-            Removed::NodeLeft(node, why) => left.push(format!("node {node}: {why}")),
+            Removed::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
             Removed::NamespaceKept(name) => say(&format!("  namespace {name} was there: it stays")),
             // Nobody but the suite's pods was in it, and those are gone.
             _ => {}
         });
         match done.await {
-            Ok(()) if left.is_empty() => Ok(()),
-            Ok(()) => bail!(
-                "Leno is not gone from every node ({}): run `leno-agent cleanup` there",
-                left.join("; ")
-            ),
+            Ok(()) => Ok(left),
             // Interrupted before the first object: there is nothing in any node.
-            Err(Error::Nothing(_)) => Ok(()),
+            Err(Error::Nothing(_)) => Ok(Vec::new()),
             Err(error) => Err(error.into()),
         }
     }
@@ -185,6 +181,24 @@ pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>,
         .map(|one| format!("{}/{}", one.namespace().unwrap_or_default(), one.name_any()))
         .collect();
     Ok((!waiting.is_empty()).then(|| format!("{} not ready", waiting.join(", "))))
+}
+
+/// A namespace that a mesh is in and that a run has not made; none where it is the run's own, or is not there.
+pub(super) async fn somebody_elses(
+    client: &Client,
+    mesh: Mesh,
+    run: &str,
+) -> Result<Option<String>, Error> {
+    let Some(label) = mesh.control() else { return Ok(None) };
+    let found = control(client, label).await?;
+    let mut names: BTreeSet<String> = found.iter().filter_map(Deployment::namespace).collect();
+    names.extend(mesh.namespace().map(str::to_owned));
+    for name in names {
+        if claim::is_of(client, &name, run).await? == Some(false) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 /// The namespace that the control plane of a mesh is in; its usual one where there is none.

@@ -59,6 +59,12 @@ impl Inventory {
         owned.map(|(name, _)| name.as_str()).collect()
     }
 
+    /// Whether there is anything that a mesh made and that was not there before, beside its namespace.
+    pub(super) fn has_new(&self, mesh: Mesh, before: &[String]) -> bool {
+        let new = self.besides(before);
+        new.into_iter().any(|one| one.kind != "Namespace" && mesh.owns(one))
+    }
+
     /// Those that were not there before.
     fn besides(&self, before: &[String]) -> Vec<&Named> {
         let new = |(name, _): &(&String, &Named)| !before.contains(name);

@@ -14,7 +14,7 @@ use super::mesh::Mesh;
 use crate::error::{Attempt, Error, Result};
 
 /// The file's name.
-const FILE: &str = "cluster.json";
+pub(super) const FILE: &str = "cluster.json";
 
 /// What may be in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,10 +23,15 @@ pub(super) struct Ledger {
     kubeconfig: Option<PathBuf>,
     /// Its context.
     context: Option<String>,
+    /// The UID of the cluster's namespace `kube-system`: another cluster may get the name of this one.
+    cluster: String,
     /// The namespace of the measurements.
     pub(super) namespace: String,
     /// The mesh that is being installed, is, or is being removed.
     pub(super) mesh: Option<Installed>,
+    /// The nodes in which something of Leno was left, and why: nothing in the cluster says so once it is gone.
+    #[serde(default)]
+    pub(super) unclean: Vec<String>,
 }
 
 /// A mesh that this run brings.
@@ -38,19 +43,39 @@ pub(super) struct Installed {
 }
 
 impl Ledger {
-    /// Of a run that makes nothing but its namespace yet.
-    pub(super) fn new(target: &Target, namespace: &str) -> Self {
+    /// Of a run that makes nothing but its namespaces yet, in the cluster of this UID.
+    pub(super) fn new(target: &Target, cluster: &str, namespace: &str) -> Self {
         Self {
             kubeconfig: target.kubeconfig.clone(),
             context: target.context.clone(),
+            cluster: cluster.to_owned(),
             namespace: namespace.to_owned(),
             mesh: None,
+            unclean: Vec::new(),
         }
     }
 
-    /// The cluster that it is about.
+    /// By what the cluster that it is about was reached.
     pub(super) fn target(&self) -> Target {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    }
+
+    /// Refuses a cluster that is not the one that it is about.
+    ///
+    /// # Errors
+    /// Names both, and what to do.
+    pub(super) fn check(&self, directory: &Path, cluster: &str) -> Result<()> {
+        if self.cluster == cluster {
+            return Ok(());
+        }
+        let (name, file) = (self.target().name(), directory.join(FILE));
+        Err(Error::Refused(format!(
+            "{} is about the cluster that context {name} was (kube-system has the UID {}), and now {name} is \
+             another (UID {cluster}), where nothing is touched: have KUBECONFIG and context {name} lead to the \
+             first again, or, where that is gone, remove the file",
+            file.display(),
+            self.cluster
+        )))
     }
 
     /// The one in a directory; none where there is none.
@@ -97,12 +122,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(Ledger::read(directory.path()).unwrap(), None);
         let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };
-        let mut ledger = Ledger::new(&target, "leno-bench-1");
+        let mut ledger = Ledger::new(&target, "u1", "leno-bench-1");
         let before = vec!["ClusterRole admin".to_owned()];
         ledger.mesh = Some(Installed { mesh: Mesh::IstioAmbient, before });
         ledger.write(directory.path()).unwrap();
         let found = Ledger::read(directory.path()).unwrap().unwrap();
         assert_eq!((&found, found.target().context.as_deref()), (&ledger, Some("c")));
+        found.check(directory.path(), "u1").unwrap();
+        let other = found.check(directory.path(), "u2").unwrap_err().to_string();
+        for word in ["cluster.json", "context c", "UID u1", "UID u2", "remove the file"] {
+            assert!(other.contains(word), "{word} is not in {other}");
+        }
         Ledger::forget(directory.path()).unwrap();
         Ledger::forget(directory.path()).unwrap();
         assert_eq!(Ledger::read(directory.path()).unwrap(), None);

@@ -164,13 +164,13 @@ impl Mesh {
         }
     }
 
-    /// Its control plane where it runs: the label of Deployments that are all ready then.
+    /// Its control plane where it runs: what the labels of its Deployments are chosen by, which are all ready then.
     pub(super) const fn control(self) -> Option<&'static str> {
         match self {
             Self::None => None,
             Self::Leno => Some("app.kubernetes.io/name=leno-controller"),
             Self::Istio | Self::IstioAmbient => Some("app=istiod"),
-            Self::Linkerd => Some("linkerd.io/control-plane-component=destination"),
+            Self::Linkerd => Some("linkerd.io/control-plane-component"),
         }
     }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 
+use super::claim::{self, Claimant};
 use super::install::{self, Installation};
 use super::inventory::Inventory;
 use super::ledger::{Installed, Ledger};
 use super::measure::{self, Left};
-use super::{Ground, Mesh, Run, at, take_back};
+use super::{Ground, Mesh, Run, at, take_back, whose};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::Record;
 use crate::run::{blank, line};
@@ -98,56 +99,61 @@ impl Turn<'_> {
     /// Installs, measures, removes.
     pub(super) async fn take(
         &self,
+        ledger: &mut Ledger,
         clock: &mut Clock,
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
-        let Cases { mesh, round, .. } = *self.turn;
-        let out = &self.run.options.out;
-        let mut ledger = Ledger::new(&self.ground.target, &self.ground.namespace);
-        if mesh == Mesh::None || !self.run.install {
-            ledger.write(out)?;
-            let done = self.cases(Ok(()), clock, interrupt, say).await;
-            return self.close(&ledger, done, say).await;
-        }
-        let before = Inventory::take(&self.ground.client).await?.names();
-        ledger.mesh = Some(Installed { mesh, before });
-        ledger.write(out)?;
-        say(&format!("{}: being installed for round {}", mesh.name(), round + 1));
-        let installed = self.installation().install(interrupt, say).await;
+        let installed = match self.turn.mesh == Mesh::None || !self.run.install {
+            true => Ok(()),
+            false => self.install(ledger, interrupt, say).await?,
+        };
         let done = self.cases(installed, clock, interrupt, say).await;
-        self.close(&ledger, done, say).await
-    }
-
-    fn installation(&self) -> Installation<'_> {
-        Installation {
-            client: &self.ground.client,
-            target: &self.ground.target,
-            mesh: self.turn.mesh,
-            tool: self.tool,
-            values: &self.run.values,
-        }
-    }
-
-    /// Takes back what the ledger has, and only then forgets it.
-    async fn close(
-        &self,
-        ledger: &Ledger,
-        done: Result<()>,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<()> {
         let out = &self.run.options.out;
-        let back = take_back(&self.ground.client, ledger, (&self.run.values, self.tool), say).await;
-        let back = back.and_then(|()| Ok(Ledger::forget(out)?)).with_context(|| {
-            format!(
-                "the cluster is not as it was found; say leno bench clean {} once that is seen to",
-                out.display()
-            )
-        });
+        let back = take_back(&self.ground.client, (ledger, out), say).await;
         match (done, back) {
             (Err(error), Err(left)) => Err(left.context(format!("{error:#}"))),
             (done, back) => done.and(back),
         }
+    }
+
+    /// Installs the mesh; how that went is for its records.
+    ///
+    /// # Errors
+    /// When somebody else has installed it since the run began, or what is about to be made cannot be written down.
+    async fn install(
+        &self,
+        ledger: &mut Ledger,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Result<()>> {
+        let Cases { mesh, round, .. } = *self.turn;
+        let (client, out, name) = (&self.ground.client, &self.run.options.out, mesh.name());
+        let refused = |what: &str| {
+            anyhow!(
+                "somebody has installed {name} since the run began, or a part of it ({what}): it stays as it is; \
+                 remove it and go on with --resume, or measure it with --no-install"
+            )
+        };
+        let there = Inventory::take(client).await?;
+        if let Some(first) = there.of(mesh).first() {
+            return Err(refused(first));
+        }
+        ledger.mesh = Some(Installed { mesh, before: there.names() });
+        ledger.write(out)?;
+        if let Some(namespace) = mesh.namespace() {
+            let records = whose(out)?;
+            let claimant = Claimant { run: &ledger.namespace, records: &records };
+            if claim::namespace(client, namespace, claimant).await?.is_some() {
+                ledger.mesh = None;
+                ledger.write(out)?;
+                return Err(refused(&format!("Namespace {namespace}")));
+            }
+        }
+        say(&format!("{name}: being installed for round {}", round + 1));
+        let (target, tool) = (&self.ground.target, self.tool);
+        let installation = Installation { client, target, mesh, tool };
+        Ok(installation.install(&self.run.values, interrupt, say).await)
     }
 
     async fn cases(

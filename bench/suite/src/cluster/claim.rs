@@ -1,0 +1,124 @@
+//! What a run has to itself: the directory of its records, the cluster, and the namespaces of the meshes that it
+//! installs.
+//!
+//! A claim on the cluster is a namespace that is made and not applied: of two runs that make it at once, one is
+//! refused. It says of which run it is, so that nobody takes back what others have made.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::PostParams;
+use kube::{Api, Client, ResourceExt as _};
+use leno_operate::Error;
+use serde_json::json;
+
+use super::manifests::{MANAGED, RECORDS};
+use super::stage;
+use crate::error::{self, Attempt as _};
+
+/// The namespace that stands for the run that is under way in a cluster; nothing is in it.
+pub(super) const RUN: &str = "leno-bench";
+/// The annotation of a namespace that says which run has made it.
+const OF: &str = "leno.dev/bench-run";
+/// As whom claims are made: what is applied to a namespace later leaves them alone.
+const CLAIMER: &str = "leno-bench-claim";
+/// The namespace that is as old as its cluster.
+const FIRST: &str = "kube-system";
+
+/// Which run, and where its records are.
+#[derive(Clone, Copy)]
+pub(super) struct Claimant<'a> {
+    /// Its name, which no other run has.
+    pub(super) run: &'a str,
+    pub(super) records: &'a str,
+}
+
+/// Has a directory to itself until what it gives is dropped, or the process ends.
+///
+/// # Errors
+/// When another process has it, or it cannot be locked.
+pub(super) fn directory(out: &Path) -> error::Result<File> {
+    let what = || format!("lock directory {} (is it on a local disk?)", out.display());
+    let file = File::open(out).attempt(what)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::Error(source)) => Err(source).attempt(what),
+        Err(TryLockError::WouldBlock) => Err(error::Error::Refused(format!(
+            "a run with its records in {} is under way: let it end, or choose another --out",
+            out.display()
+        ))),
+    }
+}
+
+/// What tells a cluster from all others, whatever a kubeconfig calls it: the UID of its oldest namespace.
+pub(super) async fn identity(client: &Client) -> Result<String> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let first = all.get(FIRST).await.map_err(Error::api(format!("get Namespace {FIRST}")))?;
+    first.uid().with_context(|| format!("namespace {FIRST} has no UID"))
+}
+
+/// Makes a namespace that is the run's; the one that is there where somebody was quicker.
+pub(super) async fn namespace(
+    client: &Client,
+    name: &str,
+    Claimant { run, records }: Claimant<'_>,
+) -> Result<Option<Namespace>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let mut one = json!({"metadata": {"name": name, "annotations": {OF: run, RECORDS: records}}});
+    if name == RUN {
+        one["metadata"]["labels"] = json!({MANAGED.0: MANAGED.1});
+    }
+    let one: Namespace = serde_json::from_value(one).expect("it is a namespace");
+    let params = PostParams { field_manager: Some(CLAIMER.to_owned()), ..PostParams::default() };
+    match all.create(&params, &one).await {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            let there = all.get_opt(name).await;
+            Ok(Some(there.map_err(Error::api(format!("get Namespace {name}")))?.unwrap_or(one)))
+        }
+        Err(error) => Err(Error::api(format!("create Namespace {name}"))(error)),
+    }
+}
+
+/// Whether a namespace that is there was made by a run; none where it is not there.
+pub(super) async fn is_of(client: &Client, name: &str, run: &str) -> Result<Option<bool>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let there = all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))?;
+    Ok(there.map(|there| there.annotations().get(OF).is_some_and(|of| of == run)))
+}
+
+/// Lets go of the cluster. Harmless where another run has it.
+pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
+    match is_of(client, RUN, run).await? {
+        Some(true) => stage::strike(client, RUN).await,
+        _ => Ok(()),
+    }
+}
+
+/// Refuses for the sake of a run whose namespace is there.
+pub(super) fn refused(there: &Namespace) -> Result<()> {
+    let of = there.annotations().get(RECORDS);
+    let of = of.map_or("a directory that it does not name", String::as_str);
+    bail!(
+        "namespace {} is of a run whose records are in {of}: let it end, or where it was killed say \
+         leno bench clean with that directory",
+        there.name_any()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_had_by_one_at_a_time() {
+        let out = tempfile::tempdir().unwrap();
+        let held = directory(out.path()).unwrap();
+        let refused = directory(out.path()).unwrap_err().to_string();
+        assert!(refused.contains("is under way") && refused.contains("--out"), "{refused}");
+        drop(held);
+        drop(directory(out.path()).unwrap());
+    }
+}

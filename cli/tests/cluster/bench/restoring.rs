@@ -1,0 +1,209 @@
+//! What a run has made is taken back, by itself or by whoever comes next, and what others have made is not.
+
+use std::fs;
+
+use leno_testkit_api::{Hands, binary};
+use serde_json::{Value, json};
+
+use super::{Bench, OURS, role, unpulled};
+use crate::shop::said;
+
+/// The run that was killed.
+const RUN: &str = "leno-bench-abcde";
+
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
+impl Bench {
+    /// Leaves the ledger of a run that was killed while a mesh was there, in this cluster.
+    async fn killed(&self, mesh: &str, before: &[String]) {
+        let cluster = self.bed.get(namespace("kube-system")).await.unwrap().metadata.uid;
+        self.ledger(json!({"kubeconfig": self.kubeconfig, "context": "test", "cluster": cluster,
+            "namespace": RUN, "mesh": {"mesh": mesh, "before": before}}));
+    }
+
+    fn ledger(&self, ledger: Value) {
+        fs::create_dir_all(&self.out).unwrap();
+        fs::write(self.out.join("cluster.json"), ledger.to_string()).unwrap();
+    }
+
+    /// Applies what an installation of Leno has of some kinds, its namespace as that of a run.
+    async fn half_of_leno(&self, kinds: &[&str], run: Option<&str>) {
+        let values = leno_charts::Values::defaults();
+        let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
+        for mut document in leno_operate::documents(&text).unwrap() {
+            if let Some(run) = run
+                && document["kind"] == "Namespace"
+            {
+                document["metadata"]["annotations"] = json!({"leno.dev/bench-run": run});
+            }
+            if kinds.iter().any(|kind| document["kind"] == *kind) {
+                self.bed.apply(document).await;
+            }
+        }
+    }
+
+    async fn clean(&self) -> (Option<i32>, String) {
+        let done = self.leno(&["clean", self.out.to_str().unwrap()]).await;
+        (done.status.code(), said(&done))
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_run_left_is_taken_back_by_whoever_comes_next() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    // What is there of a run that was killed while it installed Leno.
+    bench.killed("leno", &before).await;
+    let label = json!({"app.kubernetes.io/managed-by": "leno-bench"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-bench-abcde",
+        "labels": label, "annotations": {"leno.dev/bench-records": "/bench (on m1)"}}});
+    bench.bed.apply(namespace).await;
+    bench.half_of_leno(&["ClusterRole", "CustomResourceDefinition"], None).await;
+    assert!(bench.everything().await.len() > before.len() + 3);
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    // Another run does not begin beside it.
+    let elsewhere = bench.bed.directory.path().join("elsewhere");
+    let file = bench.kubeconfig.to_str().unwrap();
+    let other = ["run", "http-1k", "--kubeconfig", file, "--out", elsewhere.to_str().unwrap()];
+    let refused = bench.leno(&other).await;
+    assert_eq!(refused.status.code(), Some(2));
+    let text = said(&refused);
+    assert!(text.contains("/bench (on m1)") && text.contains("leno bench clean"), "{text}");
+
+    let out = bench.out.to_str().unwrap();
+    let cleaned = bench.leno(&["clean", out]).await;
+    assert!(cleaned.status.success(), "{}", said(&cleaned));
+    assert_eq!(bench.everything().await, before);
+    let again = bench.leno(&["clean", out]).await;
+    assert!(said(&again).contains("says of nothing that is left"), "{}", said(&again));
+}
+
+#[tokio::test]
+async fn another_cluster_of_the_same_name_is_not_touched() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    bench.bed.apply(namespace(RUN)).await;
+    bench.ledger(
+        json!({"kubeconfig": bench.kubeconfig, "context": "test", "cluster": "uid-of-another",
+        "namespace": RUN, "mesh": null}),
+    );
+    let (code, text) = bench.clean().await;
+    assert_eq!(code, Some(2), "{text}");
+    let uid = bench.bed.get(namespace("kube-system")).await.unwrap().metadata.uid.unwrap();
+    for word in ["context test", "uid-of-another", &uid, "KUBECONFIG", "remove the file"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    assert!(bench.bed.get(namespace(RUN)).await.is_some());
+    assert!(bench.out.join("cluster.json").exists());
+}
+
+#[tokio::test]
+async fn a_mesh_that_somebody_installed_since_is_left_alone() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    // Killed before anything was made, and then somebody else installed it.
+    bench.killed("leno", &before).await;
+    bench.half_of_leno(&["Namespace", "ClusterRole"], None).await;
+    let there = bench.everything().await;
+    let (code, text) = bench.clean().await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("in namespace leno-system, which this run has not made: it stays"),
+        "{text}"
+    );
+    assert_eq!(bench.everything().await, there);
+    assert!(!bench.out.join("cluster.json").exists());
+}
+
+#[tokio::test]
+async fn a_mesh_that_is_installed_during_a_run_is_neither_installed_over_nor_removed() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let made = bench.tools.join("made");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done; exit 1", made.display());
+    bench.tool("istioctl", &wait);
+    bench.tool("linkerd", "exit 1");
+    let (run, ()) = tokio::join!(
+        bench.run(&["--mesh", "none,istio,linkerd"]),
+        bench.makes_when(("istioctl install", 1), &made, role("linkerd-x"))
+    );
+    let text = said(&run);
+    assert_eq!(run.status.code(), Some(2), "{text}");
+    assert!(text.contains("somebody has installed linkerd since the run began"), "{text}");
+    assert!(text.contains("ClusterRole linkerd-x") && text.contains("--resume"), "{text}");
+    assert!(bench.calls().iter().all(|call| !call.starts_with("linkerd")), "{:?}", bench.calls());
+    assert!(bench.why("istio").contains("istio cannot be installed"), "what was done is kept");
+    let mut after = before;
+    after.push("ClusterRole linkerd-x".to_owned());
+    after.sort();
+    assert_eq!(bench.everything().await, after);
+    assert!(!bench.out.join("cluster.json").exists(), "nothing of the run is left");
+}
+
+#[tokio::test]
+async fn what_a_removal_needs_stays_until_it_has_gone_well_and_nodes_are_not_forgotten() {
+    let Some(kube) = binary() else { return };
+    let mut bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    // Whoever may do everything but remove services.
+    let everything = json!({"apiGroups": ["*"], "resources": ["*"],
+        "verbs": ["get", "list", "create", "patch", "update"]});
+    let kinds = [
+        "namespaces",
+        "configmaps",
+        "pods",
+        "deployments",
+        "daemonsets",
+        "clusterroles",
+        "clusterrolebindings",
+        "customresourcedefinitions",
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+    ];
+    let removal =
+        json!({"apiGroups": ["*"], "resources": kinds, "verbs": ["delete", "deletecollection"]});
+    bench
+        .bed
+        .apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "dev"}, "rules": [everything, removal]}))
+        .await;
+    let dev = json!({"kind": "ServiceAccount", "name": "dev", "namespace": "default"});
+    bench.bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "dev"}, "subjects": [dev],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "dev"}})).await;
+    let administrator = bench.kubeconfig.clone();
+    bench.kubeconfig = bench.account("dev").await;
+    bench.killed("leno", &before).await;
+    bench.half_of_leno(&["Namespace", "ConfigMap", "Service", "ClusterRole"], Some(RUN)).await;
+    let (code, text) = bench.clean().await;
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("cannot delete resource") && text.contains("leno bench clean"), "{text}");
+    let installed = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": leno_charts::INSTALLED, "namespace": leno_charts::NAMESPACE}});
+    assert!(bench.bed.get(installed.clone()).await.is_some(), "by which it can be done again");
+    assert!(bench.bed.get(namespace("leno-system")).await.is_some());
+
+    // Nobody runs pods, so that no node says that it is clean; the second time that is all that is known.
+    bench.kubeconfig = administrator;
+    bench.killed("leno", &before).await;
+    let mut last = String::new();
+    for _ in 0..2 {
+        let (code, text) = bench.clean().await;
+        assert_eq!(code, Some(2), "{text}");
+        for word in ["not gone from every node", "n1", "n2", "leno-agent cleanup", "cluster.json"] {
+            assert!(text.contains(word), "{word} is not in {text}");
+        }
+        last = text;
+    }
+    assert!(bench.bed.get(installed).await.is_none(), "{last}");
+    let left: Vec<String> =
+        bench.everything().await.into_iter().filter(|name| !before.contains(name)).collect();
+    assert_eq!(left, ["ClusterRole dev", "ClusterRoleBinding dev"], "{last}");
+}
