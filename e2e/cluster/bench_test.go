@@ -156,7 +156,9 @@ func (m mesh) isMeasuredAsItIs() {
 	if err == nil || !strings.Contains(string(refused), "leno is there already") {
 		m.t.Errorf("leno bench over a mesh that is there: %v\n%s", err, refused)
 	}
-	said, err := m.bench(out, "neighbour", "--mesh", "leno", "--rounds", "1", "--no-install").CombinedOutput()
+	run := m.bench(out, "neighbour", "--mesh", "leno", "--rounds", "1", "--no-install")
+	run.Env = append(run.Env, "KUBECONFIG="+m.limited())
+	said, err := run.CombinedOutput()
 	m.t.Logf("leno bench run --no-install:\n%s", said)
 	if err != nil {
 		m.t.Fatal(err)
@@ -173,7 +175,40 @@ func (m mesh) isMeasuredAsItIs() {
 	if said, err := m.leno("uninstall", "--yes").CombinedOutput(); err != nil {
 		m.t.Errorf("leno uninstall: %v\n%s", err, said)
 	}
+	m.must(m.kubectl("delete", "clusterrole/leno-bench", "clusterrolebinding/leno-bench", "serviceaccount/bench"))
 	m.benchLeavesNothing()
+}
+
+// limited is the kubeconfig of an account that has the rights which the guide names, and no other.
+func (m mesh) limited() string {
+	guide, err := os.ReadFile("../../docs/guide/bench.md")
+	m.must(err)
+	_, role, _ := strings.Cut(string(guide), "```yaml\n")
+	role, _, _ = strings.Cut(role, "```")
+	m.must(m.apply(role + `---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: bench, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: leno-bench}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: leno-bench}
+subjects: [{kind: ServiceAccount, name: bench, namespace: default}]
+`))
+	token := strings.TrimSpace(m.output(m.t, "create", "token", "bench"))
+	admin, err := os.ReadFile(m.file("kubeconfig"))
+	m.must(err)
+	file := filepath.Join(m.t.TempDir(), "kubeconfig")
+	m.must(os.WriteFile(file, admin, 0o600))
+	for _, change := range [][]string{
+		{"set-credentials", "bench", "--token=" + token},
+		{"set-context", "--current", "--user=bench"},
+	} {
+		words := append([]string{"kubectl", "--kubeconfig", file, "config"}, change...)
+		m.must(run1(exec.CommandContext(m.t.Context(), m.kube, words...)))
+	}
+	return file
 }
 
 func (m mesh) records(out string) []measured {

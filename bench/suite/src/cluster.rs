@@ -39,7 +39,7 @@ use crate::error::Attempt as _;
 use crate::interrupt::Interrupt;
 use crate::place::Cluster;
 use crate::record::{self, Record};
-use crate::run::{self, Options, blank, flag_impossible};
+use crate::run::{self, Options, blank, flag_impossible, leave_out};
 use crate::scenario::Scenario;
 
 use claim::Claimant;
@@ -52,21 +52,37 @@ use turn::{Clock, Turn, turns};
 
 /// As whom objects are applied.
 const MANAGER: &str = "leno-bench";
-/// What whoever measures has to be allowed, in the whole cluster. To install a mesh more is needed.
-const RIGHTS: [Right; 13] = [
+/// What whoever measures has to be allowed, in the whole cluster. To install a mesh more is needed. What is applied
+/// takes `create` where it is not there and `patch`, a port-forward `get` or `create` by how it is made.
+const RIGHTS: [Right; 27] = [
     ("list", "", "nodes"),
     ("get", "", "nodes/proxy"),
     ("create", "", "namespaces"),
     ("delete", "", "namespaces"),
+    ("get", "", "namespaces"),
     ("list", "", "namespaces"),
+    ("patch", "", "namespaces"),
+    ("create", "", "serviceaccounts"),
+    ("patch", "", "serviceaccounts"),
+    ("create", "", "services"),
+    ("patch", "", "services"),
+    ("create", "", "pods"),
+    ("list", "", "pods"),
+    ("patch", "", "pods"),
+    ("create", "", "pods/portforward"),
+    ("get", "", "pods/portforward"),
+    ("get", "", "configmaps"),
     ("list", "", "configmaps"),
     ("list", "apps", "deployments"),
+    // Of what meshes make beyond their namespace.
     ("list", "apiextensions.k8s.io", "customresourcedefinitions"),
-    ("patch", "", "serviceaccounts"),
-    ("patch", "", "services"),
-    ("patch", "", "pods"),
-    ("list", "", "pods"),
-    ("create", "", "pods/portforward"),
+    ("list", "rbac.authorization.k8s.io", "clusterroles"),
+    ("list", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("list", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("list", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    ("list", "gateway.networking.k8s.io", "gatewayclasses"),
 ];
 
 /// What to run in a cluster.
@@ -79,6 +95,8 @@ pub struct Run {
     pub image: String,
     /// What Leno is told when it is installed.
     pub values: Values,
+    /// The same in words, `NAME=VALUE`, for the records.
+    pub told: Vec<String>,
     /// Whether meshes are installed and removed; else those that are there are taken.
     pub install: bool,
 }
@@ -135,20 +153,19 @@ impl Ground {
     }
 
     /// What a record says of this place.
-    fn place(
-        &self,
-        image: &str,
-        scenario: &Scenario,
-        (found, beside): (bool, &[String]),
-    ) -> Cluster {
+    fn place(&self, run: &Run, (scenario, mesh): (&Scenario, Mesh), beside: &[String]) -> Cluster {
         let placement = nodes::Placement::of(&self.nodes, scenario);
         Cluster {
             context: self.target.name(),
             uid: self.identity.clone(),
             server_version: self.server_version.clone(),
             nodes: self.nodes.iter().map(|one| one.node.clone()).collect(),
-            image: image.to_owned(),
-            found,
+            image: run.image.clone(),
+            found: !run.install && mesh != Mesh::None,
+            told: match mesh {
+                Mesh::Leno if run.install => run.told.clone(),
+                _ => Vec::new(),
+            },
             beside: beside.to_vec(),
             placement: placement.names(),
         }
@@ -183,7 +200,7 @@ pub async fn run(
     let old = old_records(&run.options, &ground)?;
     ground.is_free().await?;
     let there = Inventory::take(&ground.client).await?;
-    let tools = able(run, &ground, &there, say).await?;
+    let tools = able(run, &ground, (&there, &old), say).await?;
     let found = |mesh: &Mesh| !there.of(*mesh).is_empty();
     let beside = Mesh::ALL.into_iter().filter(found).map(|mesh| mesh.name().to_owned());
     let beside: Vec<String> = beside.collect();
@@ -250,7 +267,7 @@ fn whose(out: &Path) -> Result<String> {
 async fn able(
     run: &Run,
     ground: &Ground,
-    there: &Inventory,
+    (there, old): (&Inventory, &[Record]),
     say: &mut dyn FnMut(&str),
 ) -> Result<BTreeMap<&'static str, Option<PathBuf>>> {
     let mut tools = BTreeMap::from([(Mesh::None.name(), None)]);
@@ -278,9 +295,8 @@ async fn able(
             Err(missing) => {
                 say(&format!("{name}: {missing}"));
                 for scenario in &run.options.scenarios {
-                    let mut record = at(run, ground, (scenario, *mesh, 0, None), &[]);
-                    record.left_out = Some(missing.to_string());
-                    record.write(&run.options.out)?;
+                    let record = at(run, ground, (scenario, *mesh, 0, None), &[]);
+                    leave_out(&run.options, (scenario, record), &missing.to_string(), old)?;
                 }
             }
         }
@@ -295,7 +311,7 @@ fn at(
     (scenario, mesh, round, step): (&Scenario, Mesh, u32, Option<f64>),
     beside: &[String],
 ) -> Record {
-    let place = ground.place(&run.image, scenario, (!run.install && mesh != Mesh::None, beside));
+    let place = ground.place(run, (scenario, mesh), beside);
     let mut record = blank(&run.options, scenario, mesh.name(), round);
     record.machine = place.machine();
     record.cluster = Some(place);
@@ -395,7 +411,29 @@ async fn finish(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use k8s_openapi::api::rbac::v1::ClusterRole;
+
     use super::*;
+
+    #[test]
+    fn the_rights_that_are_needed_are_those_of_the_guide() {
+        let guide = include_str!("../../../docs/guide/bench.md");
+        let (_, role) = guide.split_once("```yaml\n").unwrap();
+        let role = leno_operate::documents(role.split_once("```").unwrap().0).unwrap().remove(0);
+        let role: ClusterRole = serde_json::from_value(role).unwrap();
+        let mut said = BTreeSet::new();
+        for rule in role.rules.unwrap() {
+            for group in rule.api_groups.unwrap() {
+                for resource in rule.resources.iter().flatten() {
+                    said.extend(rule.verbs.iter().map(|verb| format!("{verb} {group}/{resource}")));
+                }
+            }
+        }
+        let needed = RIGHTS.map(|(verb, group, resource)| format!("{verb} {group}/{resource}"));
+        assert_eq!(said, BTreeSet::from(needed));
+    }
 
     #[test]
     fn namespaces_of_two_runs_differ_from_those_of_a_mesh() {

@@ -74,6 +74,11 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
     Comparison { caveats, rows }
 }
 
+/// What a mesh of a cluster was told; empty where it has its defaults.
+fn told(record: &Record) -> String {
+    record.cluster.as_ref().map(|cluster| cluster.told.join(", ")).unwrap_or_default()
+}
+
 /// Why records of one run should not be put side by side: a resumed run may have moved.
 #[must_use]
 pub fn within(records: &[Record]) -> Vec<String> {
@@ -91,13 +96,17 @@ pub fn within(records: &[Record]) -> Vec<String> {
             found.push(format!("measured by different versions of leno ({one} and {two})"));
         }
     }
-    let mut versions: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut versions: BTreeMap<&str, &Record> = BTreeMap::new();
     for record in records.iter().filter(|record| record.left_out.is_none()) {
-        let known = versions.entry(&record.mesh).or_insert(&record.mesh_version);
-        if *known != record.mesh_version {
-            let (mesh, other) = (&record.mesh, &record.mesh_version);
-            found.push(format!("different versions of {mesh} ({known} and {other})"));
-        }
+        let known = *versions.entry(&record.mesh).or_insert(record);
+        let mesh = &record.mesh;
+        let mut look = |what: &str, known: &str, other: &str| {
+            if known != other {
+                found.push(format!("different {what} of {mesh} ({known} and {other})"));
+            }
+        };
+        look("versions", &known.mesh_version, &record.mesh_version);
+        look("settings", &told(known), &told(record));
     }
     let mut rates: BTreeMap<String, (f64, &str)> = BTreeMap::new();
     for record in records.iter().filter(|record| record.left_out.is_none()) {
@@ -137,6 +146,7 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
             }
         };
         differ("version", old.mesh_version.clone(), new.mesh_version.clone());
+        differ("what was told", told(old), told(new));
         differ("capture", old.capture.clone(), new.capture.clone());
         differ("generator", old.generator.clone(), new.generator.clone());
         differ("scale", old.scale.to_string(), new.scale.to_string());

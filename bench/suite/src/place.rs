@@ -23,6 +23,8 @@ pub struct Cluster {
     pub image: String,
     /// Whether the mesh was there before, so that others may use it as well.
     pub found: bool,
+    /// What the mesh was told when it was installed, `NAME=VALUE`; empty for its own defaults.
+    pub told: Vec<String>,
     /// Meshes that were there before the run.
     pub beside: Vec<String>,
     /// Which workload was on which node.

@@ -83,9 +83,8 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
             Err(missing) => {
                 say(&format!("{}: {missing}", mesh.name()));
                 for scenario in &options.scenarios {
-                    let mut record = blank(options, scenario, mesh.name(), 0);
-                    record.left_out = Some(missing.to_string());
-                    record.write(&options.out)?;
+                    let record = blank(options, scenario, mesh.name(), 0);
+                    leave_out(options, (scenario, record), &missing.to_string(), &old)?;
                 }
             }
         }
@@ -95,8 +94,7 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
     cases.retain(|case| {
         let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
         record.step = case.step;
-        let name = record.name();
-        !old.iter().any(|record| record.left_out.is_none() && record.name() == name)
+        !is_measured(&old, &record)
     });
     let begun = Instant::now();
     let skipped = total - cases.len();
@@ -176,6 +174,28 @@ fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Reco
             Ok(record)
         }
     }
+}
+
+/// Writes down why a mesh is not measured in a scenario, for each step that has no figures yet.
+pub(crate) fn leave_out(
+    options: &Options,
+    (scenario, record): (&Scenario, Record),
+    why: &str,
+    old: &[Record],
+) -> Result<()> {
+    for step in scenario.steps() {
+        let record = Record { step, left_out: Some(why.to_owned()), ..record.clone() };
+        if !is_measured(old, &record) {
+            record.write(&options.out)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a record of the same name has figures.
+pub(crate) fn is_measured(old: &[Record], record: &Record) -> bool {
+    let name = record.name();
+    old.iter().any(|one| one.left_out.is_none() && one.name() == name)
 }
 
 /// A record of which only the circumstances are known.
@@ -303,6 +323,28 @@ pub(crate) mod tests {
         assert!(prepare(&mut options).unwrap_err().to_string().contains("--resume"));
         options.resume = true;
         prepare(&mut options).unwrap();
+    }
+
+    #[test]
+    fn figures_are_not_lost_to_a_tool_that_is_missing_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = options(&[], directory.path());
+        let faces = crate::scenario::find("faces").unwrap();
+        let first = faces.steps()[0];
+        let mut good = blank(&options, &faces, "linkerd", 0);
+        (good.step, good.requests) = (first, 7);
+        good.write(directory.path()).unwrap();
+        let old = record::read(directory.path()).unwrap();
+        let again = blank(&options, &faces, "linkerd", 0);
+        leave_out(&options, (&faces, again), "linkerd is missing", &old).unwrap();
+        let found = record::read(directory.path()).unwrap();
+        assert_eq!(found.len(), faces.steps().len());
+        for one in &found {
+            assert_eq!(
+                (one.step == first, one.requests),
+                (one.left_out.is_none(), if one.step == first { 7 } else { 0 })
+            );
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! in, and gives the report back.
 //!
 //! ```text
-//! POST /load  plans   202 begun, 409 one is under way, 400 no plans
-//! GET  /load          what became of the last one, as JSON
+//! POST /load/ID  plans   202 begun, 409 another is under way, 400 no plans
+//! GET  /load/ID          what became of it, as JSON
 //! ```
+//! Whoever is cut off asks again: load of the same ID is made once.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,11 +28,11 @@ pub(crate) const PORT: u16 = 9091;
 /// Most bytes of plans: some thousand services.
 const MAX_PLANS: usize = 1024 * 1024;
 
-/// What became of the plans that were given last.
+/// What became of the plans that were given by an ID.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// There were none.
+    /// There were none, or others since.
     #[default]
     Idle,
     /// Load is made.
@@ -55,7 +56,7 @@ pub fn serve(listen: SocketAddr) -> Result<Infallible> {
 }
 
 async fn accept(listener: TcpListener) -> Result<Infallible> {
-    let state = Arc::new(Mutex::new(State::Idle));
+    let state = Shared::default();
     loop {
         let (stream, _) = listener.accept().await.context("cannot take a connection")?;
         let state = state.clone();
@@ -68,41 +69,47 @@ async fn accept(listener: TcpListener) -> Result<Infallible> {
     }
 }
 
-type Shared = Arc<Mutex<State>>;
+/// The ID of the plans that were given last, and what became of them.
+type Shared = Arc<Mutex<(String, State)>>;
 
 async fn answer(
     request: Request<Incoming>,
     state: Shared,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (status, body) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/load") => {
-            let state = lock(&state).clone();
+    let id = request.uri().path().strip_prefix("/load/").map(str::to_owned);
+    let (status, body) = match (request.method(), id) {
+        (&Method::GET, Some(id)) => {
+            let last = lock(&state).clone();
+            let state = if last.0 == id { last.1 } else { State::Idle };
             (StatusCode::OK, serde_json::to_string(&state).expect("a state has only text keys"))
         }
-        (&Method::POST, "/load") => {
+        (&Method::POST, Some(id)) => {
             match Limited::new(request.into_body(), MAX_PLANS).collect().await {
-                Ok(body) => begin(&body.to_bytes(), &state),
+                Ok(body) => begin(id, &body.to_bytes(), &state),
                 Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
             }
         }
-        _ => (StatusCode::NOT_FOUND, "POST or GET /load".to_owned()),
+        _ => (StatusCode::NOT_FOUND, "POST or GET /load/ID".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     Ok(response)
 }
 
-/// Begins with plans, on a thread that ends with the load.
-fn begin(plans: &[u8], state: &Shared) -> (StatusCode, String) {
+/// Begins with plans, on a thread that ends with the load; those that were begun already are left to it.
+fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
     let plans: Vec<Plan> = match serde_json::from_slice(plans) {
         Ok(plans) => plans,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("no plans of load: {error}")),
     };
     let mut locked = lock(state);
-    if *locked == State::Running {
-        return (StatusCode::CONFLICT, "load is made already".to_owned());
+    if locked.0 == id {
+        return (StatusCode::ACCEPTED, String::new());
     }
-    *locked = State::Running;
+    if locked.1 == State::Running {
+        return (StatusCode::CONFLICT, "other load is made already".to_owned());
+    }
+    *locked = (id, State::Running);
     drop(locked);
     let state = state.clone();
     std::thread::spawn(move || {
@@ -110,12 +117,12 @@ fn begin(plans: &[u8], state: &Shared) -> (StatusCode, String) {
             Ok(report) => State::Done(Box::new(report)),
             Err(error) => State::Failed(format!("{error:#}")),
         };
-        *lock(&state) = made;
+        lock(&state).1 = made;
     });
     (StatusCode::ACCEPTED, String::new())
 }
 
-fn lock(state: &Shared) -> std::sync::MutexGuard<'_, State> {
+fn lock(state: &Shared) -> std::sync::MutexGuard<'_, (String, State)> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -128,14 +135,14 @@ mod tests {
 
     use super::*;
 
-    async fn ask(address: SocketAddr, method: &str, body: &str) -> Reply {
+    async fn ask(address: SocketAddr, (method, id): (&str, &str), body: &str) -> Reply {
         let stream = TcpStream::connect(address).await.unwrap();
-        send(stream, (method, "/load"), body).await.unwrap()
+        send(stream, (method, &format!("/load/{id}")), body).await.unwrap()
     }
 
-    async fn state(address: SocketAddr) -> State {
+    async fn state(address: SocketAddr, id: &str) -> State {
         loop {
-            let state = serde_json::from_str(&ask(address, "GET", "").await.body).unwrap();
+            let state = serde_json::from_str(&ask(address, ("GET", id), "").await.body).unwrap();
             if state != State::Running {
                 return state;
             }
@@ -147,21 +154,30 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let station = listener.local_addr().unwrap();
         tokio::spawn(accept(listener));
-        assert_eq!(state(station).await, State::Idle);
+        assert_eq!(state(station, "a").await, State::Idle);
         // Closed at once by the kernel: each request is an error, and counted.
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let plan = Plan::new(format!("http://{nobody}/"), 100.0, Duration::from_millis(100));
         let text = serde_json::to_string(&[&plan]).unwrap();
-        assert_eq!(ask(station, "POST", &text).await.status, 202);
-        assert_eq!(ask(station, "POST", &text).await.status, 409, "one at a time");
-        let State::Done(report) = state(station).await else { panic!("not done") };
+        assert_eq!(ask(station, ("POST", "a"), &text).await.status, 202);
+        assert_eq!(ask(station, ("POST", "b"), &text).await.status, 409, "one at a time");
+        assert_eq!(ask(station, ("POST", "a"), &text).await.status, 202, "of somebody cut off");
+        let State::Done(report) = state(station, "a").await else { panic!("not done") };
         assert_eq!((report.requests, report.errors), (10, 10));
-        let wrong = ask(station, "POST", "[1]").await;
+        assert_eq!(
+            ask(station, ("POST", "a"), &text).await.status,
+            202,
+            "late, and not made again"
+        );
+        let again = ask(station, ("GET", "a"), "").await.body;
+        assert_eq!(serde_json::from_str::<State>(&again).unwrap(), State::Done(report));
+        assert_eq!(state(station, "b").await, State::Idle);
+        let wrong = ask(station, ("POST", "c"), "[1]").await;
         assert_eq!(wrong.status, 400);
         assert!(wrong.body.contains("no plans"), "{}", wrong.body);
         let nowhere = Plan { connections: 0, ..plan };
         let text = serde_json::to_string(&[nowhere]).unwrap();
-        assert_eq!(ask(station, "POST", &text).await.status, 202);
-        assert!(matches!(state(station).await, State::Failed(_)));
+        assert_eq!(ask(station, ("POST", "d"), &text).await.status, 202);
+        assert!(matches!(state(station, "d").await, State::Failed(_)));
     }
 }

@@ -89,8 +89,11 @@ impl Bench {
     async fn run(&self, more: &[&str]) -> Output {
         let (file, out) = (self.kubeconfig.to_str().unwrap(), self.out.to_str().unwrap());
         let words = ["run", "faces", "--kubeconfig", file, "--rounds", "1", "--duration", "1s"];
-        let image = ["--image", "nowhere.example/leno:1", "--out", out];
-        self.leno(&[&words[..], &image, more].concat()).await
+        let image: &[&str] = match more.contains(&"--image") {
+            true => &[],
+            false => &["--image", "nowhere.example/leno:1"],
+        };
+        self.leno(&[&words[..], image, &["--out", out], more].concat()).await
     }
 
     fn records(&self) -> Vec<Record> {
@@ -216,7 +219,10 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
 async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
-    let missing = bench.run(&["--mesh", "none,linkerd", "--no-install"]).await;
+    // Leno's own images are not looked for beside one that has no tag.
+    let image = ["--image", "nowhere.example/leno@sha256:00"];
+    let missing =
+        bench.run(&[&["--mesh", "none,linkerd", "--no-install"], &image[..]].concat()).await;
     assert_eq!(missing.status.code(), Some(2));
     let text = said(&missing);
     assert!(text.contains("linkerd is not there, or not ready (there is no Deployment"), "{text}");
@@ -305,8 +311,23 @@ async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
     for word in ["get nodes/proxy", "create pods/portforward", "docs/guide/bench.md"] {
         assert!(text.contains(word), "{word} is not in {text}");
     }
+    // Those that the guide names are enough.
+    let guide = include_str!("../../../docs/guide/bench.md");
+    let (_, role) = guide.split_once("```yaml\n").unwrap();
+    bench.bed.apply_yaml(role.split_once("```").unwrap().0).await;
+    let dev = json!({"kind": "ServiceAccount", "name": "dev", "namespace": "default"});
+    bench.bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "dev"}, "subjects": [dev],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "leno-bench"}})).await;
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let run = bench.run(&["--mesh", "none"]).await;
+    assert!(run.status.success(), "{}", said(&run));
+    assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));
+
     let other = bench.run(&["--context", "prod"]).await;
     assert!(said(&other).contains("no context \"prod\"; it has test"), "{}", said(&other));
     let lab = bench.run(&["--generator", "fortio"]).await;
     assert!(said(&lab).contains("--generator is for the lab"), "{}", said(&lab));
+    let nowhere = bench.leno(&["run", "faces", "--image", "leno:1", "--out", "nowhere"]).await;
+    assert!(said(&nowhere).contains("--image is for a cluster: name one"), "{}", said(&nowhere));
 }

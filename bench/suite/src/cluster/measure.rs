@@ -117,19 +117,23 @@ async fn load(
         Some(one) => Some(flood(one, stage.scenario, &stage.addresses, duration)?),
         None => None,
     };
-    if let Some(plan) = &flooded {
-        stage.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
-        pass(FLOOD_LEAD, interrupt).await?;
-    }
-    stage.begin(CLIENT, plans, interrupt).await?;
+    let flood = match &flooded {
+        Some(plan) => {
+            let id = stage.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
+            pass(FLOOD_LEAD, interrupt).await?;
+            Some(id)
+        }
+        None => None,
+    };
+    let id = stage.begin(CLIENT, plans, interrupt).await?;
     let begun = Instant::now();
     while let Some(left) = duration.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
         readings.push((begun.elapsed(), kubelets.read().await?));
         pass(left.min(PERIOD), interrupt).await?;
     }
-    let report = stage.report(CLIENT, interrupt).await?;
-    let neighbour = match flooded {
-        Some(_) => Some(stage.report(NEIGHBOUR, interrupt).await?.requests_per_s),
+    let report = stage.report((CLIENT, &id), interrupt).await?;
+    let neighbour = match flood {
+        Some(id) => Some(stage.report((NEIGHBOUR, &id), interrupt).await?.requests_per_s),
         None => None,
     };
     Ok((report, neighbour))

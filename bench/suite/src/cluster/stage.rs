@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -185,44 +185,49 @@ impl<'a> Stage<'a> {
         plans: &[Load],
         interrupt: &Interrupt,
     ) -> Result<Report> {
-        self.begin(workload, plans, interrupt).await?;
+        let id = self.begin(workload, plans, interrupt).await?;
         let longest = plans.iter().map(|plan| plan.warm_up + plan.duration).max();
         pass(longest.unwrap_or_default(), interrupt).await?;
-        self.report(workload, interrupt).await
+        self.report((workload, &id), interrupt).await
     }
 
-    /// Has a workload begin with load. A station that has just started may not listen yet.
+    /// Has a workload begin with load; by what it is asked for the report. A station that has just started may not
+    /// listen yet, and an answer may be lost: the load is made once all the same.
     pub(super) async fn begin(
         &self,
         workload: &str,
         plans: &[Load],
         interrupt: &Interrupt,
-    ) -> Result<()> {
+    ) -> Result<String> {
         let (reach, pod) = self.station(workload);
         let text = serde_json::to_string(plans)?;
         let begin = Instant::now();
-        let mut cut_off = false;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let id = since.as_nanos().to_string();
+        let path = format!("/load/{id}");
         loop {
-            match reach.send_to(&pod, station::PORT, ("POST", "/load"), &text).await {
-                Ok(reply) if reply.status == 202 || cut_off && reply.status == 409 => return Ok(()),
+            match reach.send_to(&pod, station::PORT, ("POST", &path), &text).await {
+                Ok(reply) if reply.status == 202 => return Ok(id),
                 Ok(reply) => bail!("pod {workload} makes no load: {} {}", reply.status, reply.body),
                 Err(error) if error.is_forbidden() || begin.elapsed() > LATE => {
                     return Err(error.into());
                 }
-                Err(_) => {
-                    cut_off = true;
-                    pass(Duration::from_secs(1), interrupt).await?;
-                }
+                Err(_) => pass(Duration::from_secs(1), interrupt).await?,
             }
         }
     }
 
     /// The report of load that should have ended.
-    pub(super) async fn report(&self, workload: &str, interrupt: &Interrupt) -> Result<Report> {
+    pub(super) async fn report(
+        &self,
+        (workload, id): (&str, &str),
+        interrupt: &Interrupt,
+    ) -> Result<Report> {
         let (reach, pod) = self.station(workload);
         let begin = Instant::now();
+        let path = format!("/load/{id}");
         loop {
-            let why = match reach.send_to(&pod, station::PORT, ("GET", "/load"), "").await {
+            let why = match reach.send_to(&pod, station::PORT, ("GET", &path), "").await {
                 Ok(reply) => match serde_json::from_str(&reply.body) {
                     Ok(State::Done(report)) => return Ok(*report),
                     Ok(State::Failed(why)) => bail!("pod {workload} made no load: {why}"),

@@ -14,7 +14,7 @@ use super::measure::{self, Left};
 use super::{Ground, Mesh, Run, at, take_back, whose};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::Record;
-use crate::run::{blank, line};
+use crate::run::{blank, is_measured, line};
 use crate::scenario::Scenario;
 
 /// One measurement to make.
@@ -52,8 +52,7 @@ pub(super) fn turns<'a>(
                 .filter(|(scenario, step)| {
                     let mut record = blank(&run.options, scenario, mesh.name(), round);
                     record.step = *step;
-                    let name = record.name();
-                    !old.iter().any(|one| one.left_out.is_none() && one.name() == name)
+                    !is_measured(old, &record)
                 })
                 .collect();
             if !cases.is_empty() {
@@ -236,6 +235,7 @@ mod tests {
             meshes: meshes.to_vec(),
             image: "leno:1".into(),
             values: Values::defaults(),
+            told: Vec::new(),
             install: true,
         }
     }

@@ -45,6 +45,17 @@ impl Place {
         self.cluster || self.which.is_named()
     }
 
+    /// The option of a cluster that was given where none is named.
+    pub(super) fn without_one(&self) -> Option<&'static str> {
+        let given = [
+            (self.image.is_some(), "--image"),
+            (self.no_install, "--no-install"),
+            (!self.set.is_empty(), "--set"),
+        ];
+        let given = given.into_iter().find_map(|(given, name)| given.then_some(name));
+        given.filter(|_| !self.is_named())
+    }
+
     /// Runs in the cluster; `scale` in place of the one that its processors give.
     pub(super) fn run(
         &self,
@@ -52,12 +63,18 @@ impl Place {
         (meshes, scale): (&[String], Option<f64>),
         interrupt: &Interrupt,
     ) -> Result<()> {
-        let meshes = meshes.iter().map(|name| Mesh::named(name)).collect::<Result<_, _>>()?;
+        let meshes: Vec<Mesh> =
+            meshes.iter().map(|name| Mesh::named(name)).collect::<Result<_, _>>()?;
         let image = self.image.clone();
         let image = image.unwrap_or_else(|| format!("leno:{}", env!("CARGO_PKG_VERSION")));
-        let values = self.values(&image)?;
         let install = !self.no_install;
-        let mut run = cluster::Run { options, meshes, image, values, install };
+        let told = match install && meshes.contains(&Mesh::Leno) {
+            true => self.told(&image)?,
+            false => Vec::new(),
+        };
+        let values = Values::load(&[], &told);
+        let values = values.context("see `leno install --show-values` for what there is")?;
+        let mut run = cluster::Run { options, meshes, image, values, told, install };
         block_on(async {
             let ground = Ground::open(&self.which.target()).await?;
             run.options.scale = scale.unwrap_or_else(|| scenario::usual_scale(ground.cpus()));
@@ -67,7 +84,7 @@ impl Place {
     }
 
     /// What Leno is told: strict mTLS, as in the lab, and the images beside that of the bench.
-    fn values(&self, image: &str) -> Result<Values> {
+    fn told(&self, image: &str) -> Result<Vec<String>> {
         let mut told = vec!["mtls=strict".to_owned()];
         match beside(image) {
             Some((registry, tag)) => {
@@ -80,7 +97,7 @@ impl Place {
             None => {}
         }
         told.extend(self.set.clone());
-        Values::load(&[], &told).context("see `leno install --show-values` for what there is")
+        Ok(told)
     }
 }
 

@@ -107,6 +107,9 @@ pub(super) fn run(args: &Run) -> Result<bool> {
     if clustered && let Some(why) = of_the_lab(args) {
         bail!("{why} is for the lab of one machine: leave it out with --context");
     }
+    if let Some(option) = args.cluster.without_one() {
+        bail!("{option} is for a cluster: name one with --context, --kubeconfig or --cluster");
+    }
     let choices = Choices {
         envoy: args.envoy.clone(),
         ztunnel: args.ztunnel.clone(),
