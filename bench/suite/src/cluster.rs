@@ -47,7 +47,7 @@ use install::Installation;
 use inventory::Inventory;
 use ledger::{Installed, Ledger};
 pub use mesh::Mesh;
-use nodes::Usable;
+use nodes::Nodes;
 use turn::{Clock, Turn, turns};
 
 /// As whom objects are applied.
@@ -108,7 +108,7 @@ pub struct Ground {
     /// What tells it from other clusters.
     identity: String,
     namespace: String,
-    nodes: Vec<Usable>,
+    nodes: Nodes,
     server_version: String,
 }
 
@@ -132,7 +132,7 @@ impl Ground {
             );
         }
         let identity = claim::identity(&client).await?;
-        let nodes = nodes::usable(&client).await?;
+        let nodes = nodes::nodes(&client).await?;
         let server_version = version.git_version;
         Ok(Self { client, target, identity, namespace: namespace(), nodes, server_version })
     }
@@ -140,7 +140,7 @@ impl Ground {
     /// The processors of the nodes that are used.
     #[must_use]
     pub fn cpus(&self) -> usize {
-        self.nodes.iter().map(|one| one.node.cpus).sum()
+        self.nodes.usable.iter().map(|one| one.node.cpus).sum()
     }
 
     /// Refuses where another run is under way, or was killed.
@@ -154,12 +154,12 @@ impl Ground {
 
     /// What a record says of this place.
     fn place(&self, run: &Run, (scenario, mesh): (&Scenario, Mesh), beside: &[String]) -> Cluster {
-        let placement = nodes::Placement::of(&self.nodes, scenario);
+        let placement = nodes::Placement::of(&self.nodes.usable, scenario);
         Cluster {
             context: self.target.name(),
             uid: self.identity.clone(),
             server_version: self.server_version.clone(),
-            nodes: self.nodes.iter().map(|one| one.node.clone()).collect(),
+            nodes: self.nodes.usable.iter().map(|one| one.node.clone()).collect(),
             image: run.image.clone(),
             found: !run.install && mesh != Mesh::None,
             told: match mesh {
@@ -263,7 +263,8 @@ fn whose(out: &Path) -> Result<String> {
 /// The tools of the meshes that can be measured; of the others, records that say what is missing.
 ///
 /// # Errors
-/// Where a mesh is there that would be installed, or is not there that would be taken.
+/// Where a mesh is there that would be installed, or is not there that would be taken, or a node is not Ready that
+/// one would be waited for on.
 async fn able(
     run: &Run,
     ground: &Ground,
@@ -288,6 +289,14 @@ async fn able(
                 "{name} is there already, or something of it ({} objects, such as {first}): measure it as it is \
                  with --no-install, or remove it first",
                 objects.len()
+            );
+        }
+        if mesh.is_on_every_node()
+            && let Some(node) = ground.nodes.unready.first()
+        {
+            bail!(
+                "node {node} is not Ready, and {name} is ready where every node has its part: mend that node, take \
+                 it out of the cluster (kubectl delete node {node}), or leave {name} out of --mesh"
             );
         }
         match mesh.find() {
@@ -401,8 +410,18 @@ pub async fn clean(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
 /// As [`clean`], in a directory that nobody else uses.
 async fn finish(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
     let Some(mut ledger) = Ledger::read(out)? else { return Ok(false) };
-    let client = leno_operate::connect(&ledger.target()).await?;
-    ledger.check(out, &claim::identity(&client).await?)?;
+    let reached = async {
+        let client = leno_operate::connect(&ledger.target()).await?;
+        anyhow::Ok((claim::identity(&client).await?, client))
+    };
+    let file = out.join(ledger::FILE);
+    let (identity, client) = reached.await.with_context(|| {
+        format!(
+            "{} is about a cluster that is not reached; where it is gone, remove the file",
+            file.display()
+        )
+    })?;
+    ledger.check(out, &identity)?;
     say(&format!("taking back what a run left: namespace {}", ledger.namespace));
     take_back(&client, (&mut ledger, out), say).await?;
     let_go(&client, &ledger, out).await?;

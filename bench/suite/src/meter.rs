@@ -57,6 +57,8 @@ pub(crate) struct Used {
     pub(crate) proxy_user_ms: f64,
     pub(crate) switches: ContextSwitches,
     pub(crate) wall: Duration,
+    /// The processors on which `cpu.machine` was counted; none where they are those of the record.
+    pub(crate) processors: Option<f64>,
 }
 
 impl Parts {
@@ -168,6 +170,7 @@ impl Reading {
         let (new, old) = (now.cpu, self.cpu);
         let less = |new: f64, old: f64| (new - old).max(0.0);
         Ok(Used {
+            processors: None,
             cpu: CpuMs {
                 proxies: less(new.proxies, old.proxies),
                 application: less(new.application, old.application),

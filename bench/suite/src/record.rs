@@ -216,6 +216,12 @@ pub enum MarkKind {
     BusyMachine,
     /// A mesh was faster than none, which only noise can be.
     FasterThanNone,
+    /// A proxy, a service or a client ended or began meanwhile: its CPU is not all there.
+    Restarted,
+    /// Memory under load is, of some proxies, that of a look just after it: no kubelet looked meanwhile.
+    MemoryLate,
+    /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
+    SharedProxies,
 }
 
 impl MarkKind {
@@ -228,6 +234,9 @@ impl MarkKind {
             Self::Errors => "errors",
             Self::BusyMachine => "busy machine",
             Self::FasterThanNone => "faster than none",
+            Self::Restarted => "restarted",
+            Self::MemoryLate => "memory late",
+            Self::SharedProxies => "shared proxies",
         }
     }
 
@@ -235,7 +244,7 @@ impl MarkKind {
     /// shown with its mark.
     #[must_use]
     pub const fn invalidates(self) -> bool {
-        matches!(self, Self::GeneratorLimited | Self::DeadTarget | Self::Errors)
+        matches!(self, Self::GeneratorLimited | Self::DeadTarget | Self::Errors | Self::Restarted)
     }
 }
 

@@ -226,6 +226,11 @@ async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
     assert_eq!(missing.status.code(), Some(2));
     let text = said(&missing);
     assert!(text.contains("linkerd is not there, or not ready (there is no Deployment"), "{text}");
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"}});
+    bench.bed.apply(node).await;
+    let refused = bench.run(&["--mesh", "none,leno"]).await;
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("node n3 is not Ready"), "{}", said(&refused));
     bench.bed.apply(role("leno-agent")).await;
     let refused = bench.run(&["--mesh", "none,leno"]).await;
     assert_eq!(refused.status.code(), Some(2));

@@ -15,7 +15,7 @@ use super::wait::{Seen, Wait, pass};
 use super::{Ground, Run};
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT, NEIGHBOUR};
-use crate::record::{RAW, Record};
+use crate::record::{Mark, MarkKind, RAW, Record};
 use crate::run::measure::{FLOOD_LEAD, Search, fill, flood, marks, plans, table};
 use crate::scenario::Pace;
 
@@ -32,7 +32,7 @@ pub(super) async fn measure(
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
 ) -> Result<Record> {
-    let placement = Placement::of(&ground.nodes, case.scenario);
+    let placement = Placement::of(&ground.nodes.usable, case.scenario);
     let measured = on_stage(run, ground, (case, record, &placement), interrupt, say).await;
     // What it found is worth nothing to the next one if this stays.
     let struck =
@@ -58,12 +58,12 @@ async fn on_stage(
 ) -> Result<Record> {
     let options = &run.options;
     let place = (case.mesh, case.scenario, placement);
-    let stage = Stage::set((run, ground), place, interrupt, say).await?;
+    let mut stage = Stage::set((run, ground), place, interrupt, say).await?;
+    let roles = stage.roles().await?;
     let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
-    let roles = stage.roles().await?;
-    let kubelets = Kubelets { client: &ground.client, roles, counted: &stage.counted };
-    let idle = kubelets.looked_again(interrupt, say).await?;
+    let kubelets = Kubelets { client: &ground.client, roles };
+    let idle = kubelets.looked_again(&stage.counted, interrupt, say).await?;
     record.proxies = idle.proxies();
     let rate = case.step.map(|rate| rate * options.scale);
     let plans = match (&case.scenario.pace, plans(&stage.addresses, case.scenario, options, rate)?)
@@ -79,30 +79,55 @@ async fn on_stage(
         let warm: Vec<Plan> = plans.iter().map(warm).collect();
         stage.load(CLIENT, &warm, interrupt).await?;
     }
-    let before = kubelets.looked_again(interrupt, say).await?;
+    let before = kubelets.looked_again(&stage.counted, interrupt, say).await?;
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     let begun = Instant::now();
     let mut readings = Vec::new();
     let (report, neighbour) =
         load(run, &stage, (&plans, &kubelets, &mut readings), interrupt).await?;
-    let after = kubelets.looked_again(interrupt, say).await?;
-    readings.push((begun.elapsed(), after.clone()));
-    let used = after.since(&before)?;
+    // What has ended meanwhile is not waited for.
+    let after = kubelets.looked_again(&[], interrupt, say).await?;
+    let (used, broken) = after.since(&before, &kubelets.roles.cpus);
     record.neighbour_requests_per_s = neighbour;
     let heading = "elapsed_ms,proxies_working_set_kib,control_working_set_kib,proxies_cpu_ms,application_cpu_ms\n";
-    let lines: String = readings.iter().map(|(elapsed, reading)| reading.line(*elapsed)).collect();
-    fs::write(&usage, heading.to_owned() + &lines)
+    let last = after.line(begun.elapsed());
+    let lines = readings.iter().map(|(elapsed, reading)| reading.line(*elapsed)).chain([last]);
+    fs::write(&usage, heading.to_owned() + &lines.collect::<String>())
         .with_context(|| format!("cannot write {}", usage.display()))?;
     let readings: Vec<Reading> = readings.into_iter().map(|(_, reading)| reading).collect();
-    (record.rss_kib, record.control_rss_kib) = memory(idle.memory_kib(), &readings);
+    let unseen;
+    (record.rss_kib, record.control_rss_kib, unseen) = memory(&idle, &readings, &after);
     fill(&mut record, &report, &used);
     record.cpu_undivided_us_per_request = used.cpu.proxies * 1000.0 / report.requests.max(1) as f64;
     (record.cpu_user_us_per_request, record.cpu_system_us_per_request) = (0.0, 0.0);
     record.marks = marks(&record, &report, &used);
+    record.marks.extend(own_marks(&record, &kubelets.roles, (&broken, unseen)));
     let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
     fs::write(&raw, table(&report.buckets))
         .with_context(|| format!("cannot write {}", raw.display()))?;
     Ok(record)
+}
+
+/// What is to be known of figures that come from kubelets.
+fn own_marks(record: &Record, roles: &Roles, (broken, unseen): (&[String], usize)) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    let mut mark = |kind, why| marks.push(Mark { kind, why });
+    if !broken.is_empty() {
+        mark(MarkKind::Restarted, broken.join("; "));
+    }
+    if unseen > 0 {
+        let why = format!(
+            "no kubelet looked at {unseen} of {} proxies under load: --duration 30s lets them look at each",
+            record.proxies
+        );
+        mark(MarkKind::MemoryLate, why);
+    }
+    let shared = roles.carriers.shared();
+    if roles.mesh.carried().is_some() && !shared.is_empty() {
+        let why = format!("the proxies of {} carry the flood as well", shared.join(", "));
+        mark(MarkKind::SharedProxies, why);
+    }
+    marks
 }
 
 /// The measured load, while the kubelets are asked now and then; what the neighbour was answered a second.
@@ -131,6 +156,7 @@ async fn load(
         readings.push((begun.elapsed(), kubelets.read().await?));
         pass(left.min(PERIOD), interrupt).await?;
     }
+    readings.push((begun.elapsed(), kubelets.read().await?));
     let report = stage.report((CLIENT, &id), interrupt).await?;
     let neighbour = match flood {
         Some(id) => Some(stage.report((NEIGHBOUR, &id), interrupt).await?.requests_per_s),
@@ -164,8 +190,6 @@ async fn search(
 struct Kubelets<'a> {
     client: &'a Client,
     roles: Roles,
-    /// What they have to have seen, as `workload/container`.
-    counted: &'a [String],
 }
 
 impl Kubelets<'_> {
@@ -173,9 +197,11 @@ impl Kubelets<'_> {
         self.roles.read(self.client).await
     }
 
-    /// A reading of which every look is later than this call.
+    /// A reading of which every look is later than this call, with those of what is `counted`, as
+    /// `workload/container`.
     async fn looked_again(
         &self,
+        counted: &[String],
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<Reading> {
@@ -186,7 +212,7 @@ impl Kubelets<'_> {
             // Each answer is a list of everything on a node.
             pass(Duration::from_secs(1), interrupt).await?;
             let now = self.read().await?;
-            let lacks = now.lacks(self.counted);
+            let lacks = now.lacks(counted);
             if !lacks.is_empty() {
                 return Ok(Seen::NotYet(format!("there are no figures of {}", lacks.join(", "))));
             }

@@ -154,6 +154,11 @@ impl Mesh {
         }
     }
 
+    /// Whether it has something on every node, for which its installation waits.
+    pub(super) const fn is_on_every_node(self) -> bool {
+        matches!(self, Self::Leno | Self::IstioAmbient)
+    }
+
     /// The namespace that it is installed in by this suite.
     pub(super) const fn namespace(self) -> Option<&'static str> {
         match self {

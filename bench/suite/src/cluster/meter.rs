@@ -6,12 +6,12 @@
 //! ```
 //! A kubelet looks at a container now and then, and gives its last look to whoever asks. So a measurement lies
 //! between two looks at every container: one from after all was quiet (A) and one from after the load (B). What
-//! an idle proxy uses in between is part of it.
+//! an idle proxy uses in between is part of it. Memory under load is that of the looks between the brackets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use leno_operate::Error;
@@ -59,6 +59,46 @@ pub(super) struct Roles {
     pub(super) flooded: Option<String>,
     /// The nodes that are asked.
     pub(super) nodes: BTreeSet<String>,
+    pub(super) carriers: Carriers,
+    /// The processors of each node.
+    pub(super) cpus: BTreeMap<String, usize>,
+}
+
+/// On which nodes a proxy of the node carries something, and whose: those of all others are idle.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Carriers {
+    /// Nodes with workloads that are measured.
+    measured: BTreeSet<String>,
+    /// Nodes with whoever floods, or is flooded.
+    flood: BTreeSet<String>,
+}
+
+impl Carriers {
+    /// By where workloads are.
+    pub(super) fn of(places: BTreeMap<String, String>, flooded: Option<&str>) -> Self {
+        let mut found = Self::default();
+        for (workload, node) in places {
+            let floods = workload == NEIGHBOUR || Some(workload.as_str()) == flooded;
+            if floods { &mut found.flood } else { &mut found.measured }.insert(node);
+        }
+        found
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.measured.union(&self.flood).map(String::as_str)
+    }
+
+    /// The nodes whose proxies carry both.
+    pub(super) fn shared(&self) -> Vec<&str> {
+        self.measured.intersection(&self.flood).map(String::as_str).collect()
+    }
+
+    fn role_on(&self, node: &str) -> Option<Role> {
+        if self.measured.contains(node) {
+            return Some(Role::Proxy);
+        }
+        self.flood.contains(node).then_some(Role::Neighbour)
+    }
 }
 
 /// A container, or a node as a whole, at the kubelet's last look.
@@ -66,9 +106,13 @@ pub(super) struct Roles {
 struct Look {
     /// When, by the node's clock, in seconds.
     at: i64,
-    /// CPU time since its start.
+    /// When what is looked at began; none where that is not said.
+    began: Option<i64>,
+    /// CPU time since then.
     cpu_ms: f64,
     memory_kib: u64,
+    /// When memory was looked at.
+    memory_at: i64,
 }
 
 /// The last looks at everything.
@@ -109,8 +153,10 @@ struct PodRef {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct ContainerStats {
     name: String,
+    start_time: Option<Time>,
     cpu: Option<CpuStats>,
     memory: Option<MemoryStats>,
 }
@@ -125,26 +171,33 @@ struct CpuStats {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct MemoryStats {
+    time: Option<Time>,
     working_set_bytes: Option<u64>,
 }
 
 impl CpuStats {
-    fn look(&self, memory: Option<&MemoryStats>) -> Option<Look> {
-        let memory = memory.and_then(|memory| memory.working_set_bytes).unwrap_or_default();
+    fn look(&self, began: Option<&Time>, memory: Option<&MemoryStats>) -> Option<Look> {
+        let bytes = memory.and_then(|memory| memory.working_set_bytes).unwrap_or_default();
+        let memory_at = memory.and_then(|memory| memory.time.as_ref()).unwrap_or(&self.time);
         Some(Look {
             at: self.time.0.as_second(),
+            began: began.map(|began| began.0.as_second()),
             cpu_ms: self.usage_core_nano_seconds? as f64 / 1e6,
-            memory_kib: memory / 1024,
+            memory_kib: bytes / 1024,
+            memory_at: memory_at.0.as_second(),
         })
     }
 }
 
 impl Roles {
     /// Who a container of a pod is; none where it has nothing to do with the measurement.
-    fn of(&self, namespace: &str, pod: &str, container: &str) -> Option<Role> {
+    fn of(&self, node: &str, (namespace, pod, container): (&str, &str, &str)) -> Option<Role> {
         if namespace != self.namespace {
             let ours = self.system.as_deref() == Some(namespace);
-            return ours.then(|| self.mesh.role_of(pod));
+            return match ours.then(|| self.mesh.role_of(pod))? {
+                Role::Proxy => self.carriers.role_on(node),
+                role => Some(role),
+            };
         }
         let ours = container == CONTAINER;
         Some(match pod {
@@ -171,12 +224,14 @@ impl Roles {
     }
 
     fn add(&self, summary: &Summary, reading: &mut Reading) {
-        let node = summary.node.cpu.as_ref().and_then(|cpu| cpu.look(None));
-        reading.nodes.extend(node.map(|look| (summary.node.node_name.clone(), look)));
+        let node = &summary.node.node_name;
+        let look = summary.node.cpu.as_ref().and_then(|cpu| cpu.look(None, None));
+        reading.nodes.extend(look.map(|look| (node.clone(), look)));
         for PodStats { pod_ref, containers } in &summary.pods {
             for one in containers {
-                let role = self.of(&pod_ref.namespace, &pod_ref.name, &one.name);
-                let look = one.cpu.as_ref().and_then(|cpu| cpu.look(one.memory.as_ref()));
+                let role = self.of(node, (&pod_ref.namespace, &pod_ref.name, &one.name));
+                let (began, memory) = (one.start_time.as_ref(), one.memory.as_ref());
+                let look = one.cpu.as_ref().and_then(|cpu| cpu.look(began, memory));
                 let name = format!("{}/{}/{}", pod_ref.namespace, pod_ref.name, one.name);
                 reading.containers.extend(role.zip(look).map(|(role, look)| ((role, name), look)));
             }
@@ -230,22 +285,21 @@ impl Reading {
         self.containers.iter().filter(move |((of, _), _)| *of == role).map(|(_, look)| look)
     }
 
-    /// What was used between an earlier reading and this one.
-    ///
-    /// # Errors
-    /// When a container has ended or begun in between: its counters are not one sequence.
-    pub(super) fn since(&self, earlier: &Self) -> Result<Used> {
+    /// What was used between an earlier reading and this one, on nodes with so many processors each, and what has
+    /// ended or begun in between, of which only a part is counted. Control planes have tasks that come and go.
+    pub(super) fn since(
+        &self,
+        earlier: &Self,
+        cpus: &BTreeMap<String, usize>,
+    ) -> (Used, Vec<String>) {
         let mut cpu = CpuMs::default();
+        let mut broken = Vec::new();
         for (key, look) in &self.containers {
-            let Some(before) = earlier.containers.get(key) else {
-                // Control planes have tasks that come and go.
-                if key.0.is_beside() {
-                    continue;
-                }
-                bail!("{} has begun meanwhile", key.1);
-            };
-            if look.cpu_ms < before.cpu_ms {
-                bail!("{} was restarted meanwhile", key.1);
+            let before = earlier.containers.get(key);
+            let same = before.filter(|one| one.began == look.began && one.cpu_ms <= look.cpu_ms);
+            if same.is_none() && !key.0.is_beside() {
+                let what = if before.is_some() { "was restarted" } else { "has begun" };
+                broken.push(format!("{} {what} meanwhile", key.1));
             }
             let of = match key.0 {
                 Role::Proxy => &mut cpu.proxies,
@@ -255,21 +309,22 @@ impl Reading {
                 Role::Agent => &mut cpu.agent,
                 Role::Control => &mut cpu.control,
             };
-            *of += look.cpu_ms - before.cpu_ms;
+            *of += look.cpu_ms - same.map_or(0.0, |one| one.cpu_ms);
         }
-        let has_ended =
-            |key: &&(Role, String)| !key.0.is_beside() && !self.containers.contains_key(*key);
-        if let Some((_, name)) = earlier.containers.keys().find(has_ended) {
-            bail!("{name} has ended meanwhile");
-        }
-        let mut wall = 0;
+        let ended = earlier.containers.keys().filter(|key| !self.containers.contains_key(*key));
+        let ended = ended.filter(|key| !key.0.is_beside());
+        broken.extend(ended.map(|key| format!("{} has ended meanwhile", key.1)));
+        let (mut wall, mut capacity) = (0.0, 0.0);
         for (name, look) in &self.nodes {
             let Some(before) = earlier.nodes.get(name) else { continue };
             cpu.machine += (look.cpu_ms - before.cpu_ms).max(0.0);
-            wall = (look.at - before.at).max(wall);
+            let time = (look.at - before.at) as f64;
+            wall = f64::max(time, wall);
+            capacity += time * cpus.get(name).copied().unwrap_or(1) as f64;
         }
-        let wall = Duration::from_secs(wall.unsigned_abs());
-        Ok(Used { cpu, wall, ..Used::default() })
+        let processors = (wall > 0.0).then(|| capacity / wall);
+        let wall = Duration::from_secs_f64(wall);
+        (Used { cpu, wall, processors, ..Used::default() }, broken)
     }
 
     /// A line of the file of samples.
@@ -282,123 +337,40 @@ impl Reading {
     }
 }
 
-/// Memory of the proxies and of the control plane over the readings under load.
-pub(super) fn memory(idle: (u64, u64), readings: &[Reading]) -> (RssKib, RssKib) {
-    let of = |idle: u64, kib: Vec<f64>| {
-        let peak = kib.iter().fold(0.0, |most, one| f64::max(most, *one));
-        RssKib { idle, load: median(&kib) as u64, peak: peak as u64 }
+/// Memory of the proxies and of the control plane under load, and how many proxies no kubelet looked at meanwhile:
+/// of those it is that of the first look after it.
+///
+/// The first reading is of the moment when load began, the others are from before it ended. A look counts once,
+/// by its own time, which readings only order: clocks of nodes are not ours. Containers are looked at at different
+/// times, so that `peak` is the sum of what each had at its own worst.
+pub(super) fn memory(
+    idle: &Reading,
+    during: &[Reading],
+    after: &Reading,
+) -> (RssKib, RssKib, usize) {
+    let of = |role: Role, idle: u64| {
+        let (mut load, mut peak, mut unseen) = (0.0, 0.0, 0);
+        for (key, last) in after.containers.iter().filter(|((of, _), _)| *of == role) {
+            let looks = during.iter().filter_map(|reading| reading.containers.get(key));
+            let looks: BTreeMap<i64, f64> =
+                looks.map(|look| (look.memory_at, look.memory_kib as f64)).collect();
+            let first = during.first().and_then(|reading| reading.containers.get(key));
+            let later =
+                looks.into_iter().filter(|(at, _)| first.is_none_or(|one| *at > one.memory_at));
+            let mut kib: Vec<f64> = later.map(|(_, kib)| kib).collect();
+            if kib.is_empty() {
+                unseen += 1;
+                kib.push(last.memory_kib as f64);
+            }
+            load += median(&kib);
+            peak += kib.iter().fold(0.0, |most, one| f64::max(most, *one));
+        }
+        (RssKib { idle, load: load as u64, peak: peak as u64 }, unseen)
     };
-    let pairs = readings.iter().map(Reading::memory_kib);
-    let (proxies, control) = pairs.map(|(one, two)| (one as f64, two as f64)).unzip();
-    (of(idle.0, proxies), of(idle.1, control))
+    let (proxies, control) = idle.memory_kib();
+    let ((proxies, unseen), (control, _)) = (of(Role::Proxy, proxies), of(Role::Control, control));
+    (proxies, control, unseen)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn roles(mesh: Mesh) -> Roles {
-        Roles {
-            namespace: "leno-bench-1".into(),
-            mesh,
-            system: mesh.namespace().map(str::to_owned),
-            flooded: Some("s1".into()),
-            nodes: BTreeSet::new(),
-        }
-    }
-
-    /// A kubelet's answer: pods as `namespace/pod/container`, each with CPU in ms and memory in KiB.
-    fn reading(roles: &Roles, second: u32, pods: &[(&str, u64, u64)]) -> Reading {
-        let cpu = |ms: u64| {
-            format!(
-                r#"{{"time": "2026-01-01T00:00:{second:02}Z", "usageCoreNanoSeconds": {}}}"#,
-                ms * 1_000_000
-            )
-        };
-        let pods: Vec<String> = pods
-            .iter()
-            .map(|(name, ms, kib)| {
-                let [namespace, pod, container] = name.split('/').collect::<Vec<_>>()[..] else {
-                    panic!("{name}")
-                };
-                format!(
-                    r#"{{"podRef": {{"name": "{pod}", "namespace": "{namespace}", "uid": "u"}}, "containers": [
-                    {{"name": "{container}", "startTime": null, "cpu": {}, "memory": {{"workingSetBytes": {}}}}}]}}"#,
-                    cpu(*ms),
-                    kib * 1024
-                )
-            })
-            .collect();
-        let machine = cpu(u64::from(second) * 1500);
-        let text = format!(
-            r#"{{"node": {{"nodeName": "n1", "cpu": {machine}, "memory": {{}}}}, "pods": [{}]}}"#,
-            pods.join(",")
-        );
-        let mut reading = Reading::default();
-        roles.add(&serde_json::from_str(&text).unwrap(), &mut reading);
-        reading
-    }
-
-    #[test]
-    fn what_is_used_between_two_looks_is_kept_apart_by_who_used_it() {
-        let roles = roles(Mesh::Leno);
-        let at = |second, factor: u64| {
-            reading(
-                &roles,
-                second,
-                &[
-                    ("leno-bench-1/client/bench", 10 * factor, 1),
-                    ("leno-bench-1/client/leno-proxy", 20 * factor, 100 * factor),
-                    ("leno-bench-1/s0/bench", 30 * factor, 1),
-                    ("leno-bench-1/s0/leno-proxy", 40 * factor, 100),
-                    ("leno-bench-1/s1/leno-proxy", 50 * factor, 1000),
-                    ("leno-bench-1/neighbour/bench", 60 * factor, 1000),
-                    ("leno-system/leno-agent-abcde/agent", 70 * factor, 1000),
-                    ("leno-system/leno-controller-1-a/controller", 80 * factor, 50),
-                    ("shop/web/leno-proxy", 90 * factor, 1000),
-                ],
-            )
-        };
-        let (before, after) = (at(10, 1), at(20, 3));
-        let used = after.since(&before).unwrap();
-        let cpu = used.cpu;
-        assert_eq!((cpu.generator, cpu.proxies, cpu.application), (20.0, 120.0, 60.0));
-        assert_eq!((cpu.neighbour, cpu.agent, cpu.control), (220.0, 140.0, 160.0));
-        assert_eq!((cpu.machine, used.wall), (15_000.0, Duration::from_secs(10)));
-        assert_eq!((after.proxies(), after.memory_kib()), (2, (400, 50)));
-        let (proxies, control) = memory(before.memory_kib(), &[before.clone(), after.clone()]);
-        assert_eq!((proxies.idle, proxies.load, proxies.peak), (200, 300, 400));
-        assert_eq!((control.idle, control.peak), (50, 50));
-        assert_eq!(after.line(Duration::from_secs(2)), "2000,400,50,180.0,90.0\n");
-        assert_eq!(before.stale(&before).len(), 9, "eight containers and the node");
-        assert_eq!(after.stale(&before), [""; 0]);
-        let wanted = ["client/leno-proxy".to_owned(), "s2/bench".to_owned()];
-        assert_eq!(after.lacks(&wanted), ["s2/bench"]);
-    }
-
-    #[test]
-    fn a_container_that_ends_or_begins_meanwhile_has_no_figures() {
-        let roles = roles(Mesh::Leno);
-        let one = ("leno-bench-1/client/leno-proxy", 20, 1);
-        let before = reading(&roles, 10, &[one]);
-        let since = |pods: &[(&str, u64, u64)]| {
-            reading(&roles, 20, pods).since(&before).unwrap_err().to_string()
-        };
-        assert_eq!(since(&[]), "leno-bench-1/client/leno-proxy has ended meanwhile");
-        assert!(
-            since(&[("leno-bench-1/client/leno-proxy", 2, 1)]).ends_with("was restarted meanwhile")
-        );
-        assert!(
-            since(&[one, ("leno-bench-1/s0/leno-proxy", 1, 1)]).ends_with("has begun meanwhile")
-        );
-    }
-
-    #[test]
-    fn proxies_of_nodes_are_proxies() {
-        let roles = roles(Mesh::IstioAmbient);
-        assert_eq!(roles.of("istio-system", "ztunnel-x2x", "istio-proxy"), Some(Role::Proxy));
-        assert_eq!(roles.of("istio-system", "istio-cni-node-x", "install-cni"), Some(Role::Agent));
-        assert_eq!(roles.of("istio-system", "istiod-1", "discovery"), Some(Role::Control));
-        assert_eq!(roles.of("kube-system", "kube-proxy", "kube-proxy"), None);
-    }
-}
+mod tests;

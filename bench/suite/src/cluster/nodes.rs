@@ -17,6 +17,8 @@ use crate::scenario::Scenario;
 const MAX_NODES: usize = 11;
 /// The label that pods choose a node by.
 const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The label that names a node's system.
+const SYSTEM: &str = "kubernetes.io/os";
 
 /// A node that takes pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,16 +28,26 @@ pub(super) struct Usable {
     host: String,
 }
 
-/// The nodes that take any pod, by name.
+/// The nodes of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Nodes {
+    /// Those that take any pod, by name.
+    pub(super) usable: Vec<Usable>,
+    /// Those that are not Ready, and should be.
+    pub(super) unready: Vec<String>,
+    /// The processors of each.
+    pub(super) cpus: BTreeMap<String, usize>,
+}
+
+/// Looks at the nodes.
 ///
 /// # Errors
-/// When there is none, or they cannot be listed.
-pub(super) async fn usable(client: &Client) -> Result<Vec<Usable>> {
+/// When none takes pods, or they cannot be listed.
+pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
     let nodes: Api<Object> = Api::all(client.clone());
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
     let count = nodes.items.len();
-    let mut found: Vec<Usable> =
-        nodes.items.into_iter().filter(takes_pods).map(|node| of(&node)).collect();
+    let mut found: Vec<Usable> = nodes.iter().filter(|node| takes_pods(node)).map(of).collect();
     if found.is_empty() {
         bail!(
             "none of the {count} nodes takes pods: they have to be Ready, without a taint, not cordoned"
@@ -43,7 +55,14 @@ pub(super) async fn usable(client: &Client) -> Result<Vec<Usable>> {
     }
     found.sort_by(|one, two| one.node.name.cmp(&two.node.name));
     found.truncate(MAX_NODES);
-    Ok(found)
+    let linux = |node: &&Object| node.labels().get(SYSTEM).is_none_or(|system| system == "linux");
+    let unready = nodes.iter().filter(linux).filter(|node| !is_ready(node));
+    let cpus = nodes.iter().map(of).map(|one| (one.node.name, one.node.cpus));
+    Ok(Nodes {
+        unready: unready.map(|node| node.name_any()).collect(),
+        cpus: cpus.collect(),
+        usable: found,
+    })
 }
 
 fn takes_pods(node: &Object) -> bool {
@@ -51,10 +70,12 @@ fn takes_pods(node: &Object) -> bool {
     let cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
     let taints = spec.and_then(|spec| spec.taints.as_ref());
     let tainted = taints.is_some_and(|all| all.iter().any(|one| one.effect != "PreferNoSchedule"));
+    is_ready(node) && !tainted && !cordoned
+}
+
+fn is_ready(node: &Object) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready = conditions
-        .is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"));
-    ready && !tainted && !cordoned
+    conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
 }
 
 fn of(node: &Object) -> Usable {

@@ -18,7 +18,7 @@ use super::mesh::Mesh;
 use super::wait::{Seen, Wait, pass};
 use super::{Ground, MANAGER, Run, install, whose};
 use crate::application::PORT;
-use crate::cluster::meter::Roles;
+use crate::cluster::meter::{Carriers, Role, Roles};
 use crate::cluster::nodes::Placement;
 use crate::interrupt::Interrupt;
 use crate::scenario::Scenario;
@@ -253,24 +253,28 @@ impl<'a> Stage<'a> {
         (Reach::new(self.ground.client.clone()), PodName { namespace, name })
     }
 
-    /// Who is who, and which nodes are to be asked.
-    pub(super) async fn roles(&self) -> Result<Roles> {
+    /// Who is who, and which nodes are to be asked. Proxies of nodes are known from then on.
+    pub(super) async fn roles(&mut self) -> Result<Roles> {
         let client = &self.ground.client;
         let system = install::system(client, self.mesh).await?;
-        let mut nodes: BTreeSet<String> = self.placement.names().into_values().collect();
+        let flooded = self.scenario.neighbour.map(|one| self.scenario.service(one.service));
+        let carriers = Carriers::of(self.placement.names(), flooded.as_deref());
+        let mut nodes: BTreeSet<String> = carriers.nodes().map(str::to_owned).collect();
         if let Some(system) = &system {
             let pods: Api<Pod> = Api::namespaced(client.clone(), system);
             let pods = pods.list(&ListParams::default()).await;
             let pods = pods.map_err(Error::api(format!("list pods of {system}")))?;
-            let control = pods
-                .items
-                .into_iter()
-                .filter(|pod| self.mesh.role_of(&pod.name_any()) == super::meter::Role::Control);
-            nodes.extend(control.filter_map(|pod| pod.spec?.node_name));
+            for pod in pods {
+                match self.mesh.role_of(&pod.name_any()) {
+                    Role::Control => nodes.extend(pod.spec.and_then(|spec| spec.node_name)),
+                    Role::Proxy => self.proxies.extend(containers(&pod).map(|(_, image)| image)),
+                    _ => {}
+                }
+            }
         }
-        let flooded = self.scenario.neighbour.map(|one| self.scenario.service(one.service));
+        let cpus = self.ground.nodes.cpus.clone();
         let namespace = self.ground.namespace.clone();
-        Ok(Roles { namespace, mesh: self.mesh, system, flooded, nodes })
+        Ok(Roles { namespace, mesh: self.mesh, system, flooded, nodes, carriers, cpus })
     }
 }
 

@@ -413,7 +413,7 @@ pub(crate) fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> 
         let why = format!("requests left {lag:.0} us late at the 99th percentile");
         mark(MarkKind::GeneratorLimited, why);
     }
-    let cpus = record.machine.cpus.max(1) as f64;
+    let cpus = used.processors.unwrap_or(record.machine.cpus.max(1) as f64);
     let all_ms = used.wall.as_secs_f64() * 1000.0 * cpus;
     let cpu = &used.cpu;
     let ours = cpu.proxies
