@@ -342,15 +342,14 @@ async fn take_back(
 ) -> Result<()> {
     let back = async {
         stage::strike(client, &ledger.namespace).await?;
-        if let Some(Installed { mesh, before }) = ledger.mesh.take() {
-            let unclean = remove(client, ledger, (mesh, &before), say).await;
-            if unclean.is_err() {
-                ledger.mesh = Some(Installed { mesh, before });
-            }
-            ledger.unclean.extend(unclean?);
+        if let Some(installed) = ledger.mesh.clone() {
+            remove(client, (ledger, out), &installed, say).await?;
+            ledger.mesh = None;
             ledger.write(out)?;
         }
         if !ledger.unclean.is_empty() {
+            // The nodes are all that is left.
+            claim::release(client, &ledger.namespace).await?;
             bail!(
                 "Leno is not gone from every node ({}): run `leno-agent cleanup` there, and then remove {}, which \
                  is all that knows of it",
@@ -363,31 +362,31 @@ async fn take_back(
     back.await.with_context(|| Kept(out.to_owned()))
 }
 
-/// Removes a mesh, where this run has made it, and what that leaves; the nodes in which something is left.
+/// Removes a mesh, where this run has made it, and what that leaves; the ledger has the nodes in which something is
+/// left.
 async fn remove(
     client: &Client,
-    ledger: &Ledger,
-    (mesh, before): (Mesh, &[String]),
+    (ledger, out): (&mut Ledger, &Path),
+    Installed { mesh, before }: &Installed,
     say: &mut dyn FnMut(&str),
-) -> Result<Vec<String>> {
-    let name = mesh.name();
+) -> Result<()> {
+    let (mesh, name) = (*mesh, mesh.name());
     if let Some(namespace) = install::somebody_elses(client, mesh, &ledger.namespace).await? {
         say(&format!("{name}: in namespace {namespace}, which this run has not made: it stays"));
-        return Ok(Vec::new());
+        return Ok(());
     }
     say(&format!("{name}: being removed"));
     // Tools may say by an error that there is nothing to remove, as linkerd does.
-    let nothing = !Inventory::take(client).await?.has_new(mesh, before);
-    let unclean = if mesh.tool().is_some() && nothing {
-        Vec::new()
-    } else {
+    let something = Inventory::take(client).await?.has_new(mesh, before);
+    if mesh.tool().is_none() || something {
         let tool = mesh.find()?;
         let target = &ledger.target();
+        let installation = Installation { client, target, mesh, tool: tool.as_deref() };
         // Until that has gone well, what it would be done again by stays.
-        Installation { client, target, mesh, tool: tool.as_deref() }.remove(say).await?
-    };
-    inventory::restore(client, (mesh, before), say).await?;
-    Ok(unclean)
+        ledger.unclean.extend(installation.remove(say).await?);
+        ledger.write(out)?;
+    }
+    inventory::restore(client, (mesh, before), say).await
 }
 
 /// Lets go of a cluster in which nothing of a run is left.

@@ -206,6 +206,15 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
     let cleaned = bench.leno(&["clean", bench.out.to_str().unwrap()]).await;
     assert!(said(&cleaned).contains("is under way: let it end"), "{}", said(&cleaned));
     assert!(ledger.exists(), "what is used is not taken back");
+    let file = bench.kubeconfig.to_str().unwrap();
+    let elsewhere = bench.bed.directory.path().join("elsewhere");
+    let other = ["run", "http-1k", "--kubeconfig", file, "--out", elsewhere.to_str().unwrap()];
+    let refused = bench.leno(&other).await;
+    let text = said(&refused);
+    assert!(
+        text.contains("namespace leno-bench is of a run") && text.contains("let it end"),
+        "{text}"
+    );
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
     let ended =
         tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
@@ -226,6 +235,26 @@ async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
     assert_eq!(missing.status.code(), Some(2));
     let text = said(&missing);
     assert!(text.contains("linkerd is not there, or not ready (there is no Deployment"), "{text}");
+    // A control plane is there when all of it is.
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "linkerd"}});
+    bench.bed.apply(namespace).await;
+    for (part, ready) in [("destination", 1), ("identity", 0)] {
+        let labels = json!({"linkerd.io/control-plane-component": part});
+        let pod = json!({"metadata": {"labels": labels},
+            "spec": {"containers": [{"name": part, "image": "nowhere.example/linkerd:1"}]}});
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": format!("linkerd-{part}"), "namespace": "linkerd", "labels": labels},
+            "spec": {"selector": {"matchLabels": labels}, "template": pod},
+            "status": {"replicas": 1, "readyReplicas": ready}});
+        let mut applied = deployment.clone();
+        applied.as_object_mut().unwrap().remove("status");
+        bench.bed.apply(applied).await;
+        bench.bed.set_status(deployment).await;
+    }
+    let half = bench.run(&["--mesh", "none,linkerd", "--no-install"]).await;
+    let text = said(&half);
+    assert!(text.contains("not ready (linkerd/linkerd-identity not ready)"), "{text}");
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"}});
     bench.bed.apply(node).await;
     let refused = bench.run(&["--mesh", "none,leno"]).await;

@@ -40,11 +40,12 @@ pub(super) struct Claimant<'a> {
 /// # Errors
 /// When another process has it, or it cannot be locked.
 pub(super) fn directory(out: &Path) -> error::Result<File> {
-    let what = || format!("lock directory {} (is it on a local disk?)", out.display());
-    let file = File::open(out).attempt(what)?;
+    let file = File::open(out)
+        .attempt(|| format!("open directory {} (is it the --out of a run?)", out.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::Error(source)) => Err(source).attempt(what),
+        Err(TryLockError::Error(source)) => Err(source)
+            .attempt(|| format!("lock directory {} (is it on a local disk?)", out.display())),
         Err(TryLockError::WouldBlock) => Err(error::Error::Refused(format!(
             "a run with its records in {} is under way: let it end, or choose another --out",
             out.display()
@@ -120,5 +121,7 @@ mod tests {
         assert!(refused.contains("is under way") && refused.contains("--out"), "{refused}");
         drop(held);
         drop(directory(out.path()).unwrap());
+        let missing = directory(&out.path().join("x")).unwrap_err().to_string();
+        assert!(missing.contains("is it the --out of a run?"), "{missing}");
     }
 }

@@ -12,7 +12,7 @@ use crate::commands::block_on;
 ///
 /// What a run makes there is written into DIR/cluster.json before it is made, with what was there before. A run
 /// that ends, well or not, takes it back by itself, and so does the next one with the same --out. Harmless where
-/// nothing is left.
+/// nothing is left. Refused while a run works in DIR, and in another cluster than that of the run.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  leno bench clean cluster")]
 pub(super) struct Clean {

@@ -190,6 +190,9 @@ async fn what_a_removal_needs_stays_until_it_has_gone_well_and_nodes_are_not_for
     assert!(bench.bed.get(installed.clone()).await.is_some(), "by which it can be done again");
     assert!(bench.bed.get(namespace("leno-system")).await.is_some());
 
+    let mut claim = namespace("leno-bench");
+    claim["metadata"]["annotations"] = json!({"leno.dev/bench-run": RUN});
+    bench.bed.apply(claim).await;
     // Nobody runs pods, so that no node says that it is clean; the second time that is all that is known.
     bench.kubeconfig = administrator;
     bench.killed("leno", &before).await;
