@@ -122,10 +122,11 @@ fn raw_rules() -> String {
     rules
 }
 
-/// Redirects what comes in and what goes out.
+/// Redirects what comes in and what goes out; of connections that were open before nothing, for their next
+/// packet would be translated like the first of a new one.
 fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
     let mut rules = ":LENO_INBOUND - [0:0]\n:LENO_OUTBOUND - [0:0]\n\
-                     -A PREROUTING -p tcp -j LENO_INBOUND\n-A OUTPUT -p tcp -j LENO_OUTBOUND\n"
+                     -A PREROUTING -p tcp --syn -j LENO_INBOUND\n-A OUTPUT -p tcp --syn -j LENO_OUTBOUND\n"
         .to_owned();
     let mut add = |chain: &str, condition: &str, counter: Counter, target: &str| {
         rules.push_str(&rule(chain, condition, counter, target));

@@ -43,8 +43,9 @@ fn empty() -> String {
     "table inet leno\ndelete table inet leno\n".to_owned()
 }
 
-/// The whole table. Connections over lo never pass the nat part of prerouting as new ones, but the
-/// rules do not rely on it.
+/// The whole table. Only what begins a connection is redirected: the next packet of one that was open before
+/// would be translated like the first of a new one. Connections over lo never pass the nat part of prerouting
+/// as new ones, but the rules do not rely on it.
 fn ruleset(workload: &Workload) -> Result<String, Error> {
     let (outbound, inbound, admin) = (ports::OUTBOUND, ports::INBOUND, ports::ADMIN);
     let uid = workload.proxy_uid;
@@ -76,6 +77,7 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
   chain inbound {{
     type nat hook prerouting priority dstnat; policy accept;
     meta l4proto != tcp return
+    tcp flags & (fin | syn | rst | ack) != syn return
     iifname lo counter name inbound_passed_local return
     ip6 daddr fe80::/10 counter name inbound_passed_local return
     tcp dport {admin} counter name inbound_passed_admin return
@@ -84,6 +86,7 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
   chain outbound {{
     type nat hook output priority -100; policy accept;
     meta l4proto != tcp return
+    tcp flags & (fin | syn | rst | ack) != syn return
     ip daddr 127.0.0.0/8 counter name outbound_passed_local return
     ip6 daddr {{ ::1, fe80::/10 }} counter name outbound_passed_local return
     meta skuid {uid} counter name outbound_passed_proxy return

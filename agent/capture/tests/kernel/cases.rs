@@ -306,6 +306,26 @@ pub fn capturing_again_replaces_what_was_left(backend: Backend) {
     lab.app().dial(&server).assert_direct();
 }
 
+pub fn connections_that_are_open_stay_when_it_is_captured(backend: Backend) {
+    let mut lab = Lab::new(backend, default());
+    lab.captured.release().unwrap();
+    let (mut app, mut outside, mut proxy) = (lab.app(), lab.outside(), lab.proxy());
+    for i in [0, 1] {
+        let inner = app.ask(&format!("echo {}:0", POD[i]));
+        let outer = outside.ask(&format!("echo {}:0", OUTSIDE[i]));
+        assert_eq!(app.ask(&format!("hold {outer}")), "held");
+        assert_eq!(outside.ask(&format!("hold {inner}")), "held");
+    }
+    lab.captured = capture(backend, &lab.workload).unwrap();
+    proxy.listen_as_proxy();
+    lab.captured.set_listening(true).unwrap();
+    for client in [&mut app, &mut outside] {
+        assert_eq!(client.ask("say"), "echoed=2");
+    }
+    let server = outside.serve_at(OUTSIDE[0]);
+    app.dial(&server).assert_captured(&server);
+}
+
 pub fn release_leaves_nothing(backend: Backend) {
     let (mut lab, _proxy) = Lab::with_proxy(backend, closed());
     let (mut app, mut outside) = (lab.app(), lab.outside());

@@ -50,6 +50,7 @@ under_every_backend! {
     fail_closed_refuses_while_no_proxy_listens,
     a_killed_proxy_is_replaced,
     capturing_again_replaces_what_was_left,
+    connections_that_are_open_stay_when_it_is_captured,
     release_leaves_nothing,
     no_original_destination_is_lost_in_a_race,
     an_upgrade_under_traffic_loses_nothing,

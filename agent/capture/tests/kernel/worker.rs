@@ -1,5 +1,6 @@
 //! A process at a chosen place that does socket calls as it is told, one line a command.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -54,6 +55,11 @@ fn take_place(place: &str) {
     println!("{ANSWER}ready");
 }
 
+thread_local! {
+    /// Connections that stay open, of the thread that obeys.
+    static HELD: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
+}
+
 /// By address; several may share one.
 type Listeners = HashMap<SocketAddr, Vec<(Arc<TcpListener>, JoinHandle<()>)>>;
 
@@ -75,6 +81,9 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             }
             Ok("closed".to_owned())
         }
+        ["echo", at] => echo(address(at)?),
+        ["hold", to] => hold(address(to)?),
+        ["say"] => say(),
         ["dial", to] => dial(address(to)?),
         ["dial-device", device, to] => {
             let to = address(to)?;
@@ -173,6 +182,37 @@ fn dial_from(from: SocketAddr, to: SocketAddr) -> io::Result<String> {
         .connect_timeout(&to.into(), CONNECT_TIMEOUT)
         .map_err(|error| io::Error::other(name_of(&error)))?;
     hear(socket.into())
+}
+
+/// Sends back what anybody says, for as long as they do; where.
+fn echo(at: SocketAddr) -> io::Result<String> {
+    let listener = listen(at)?;
+    let at = listener.local_addr()?;
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            thread::spawn(move || io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    Ok(format!("{at}"))
+}
+
+/// Connects, and stays so.
+fn hold(to: SocketAddr) -> io::Result<String> {
+    let stream = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT)?;
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    HELD.with_borrow_mut(|held| held.push(stream));
+    Ok("held".to_owned())
+}
+
+/// Says something over all that is held, and hears it again.
+fn say() -> io::Result<String> {
+    HELD.with_borrow(|held| {
+        for mut stream in held {
+            stream.write_all(b"echo")?;
+            stream.read_exact(&mut [0; 4])?;
+        }
+        Ok(format!("echoed={}", held.len()))
+    })
 }
 
 /// What the other side says, and what this one sees.
