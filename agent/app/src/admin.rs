@@ -24,6 +24,8 @@ impl Admin {
             Some("the CNI plugin is not installed: see the log")
         } else if !metrics.followed.load(Ordering::Relaxed) {
             Some("the node's pods are not known from the API server: see the log")
+        } else if !metrics.reconciled.load(Ordering::Relaxed) {
+            Some("pods that ran before the agent are still being captured")
         } else {
             None
         }

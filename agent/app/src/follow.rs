@@ -54,6 +54,15 @@ impl Pods {
     }
 }
 
+/// What the API server tells of.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A pod that is new or different, or that may be.
+    Pod(Box<Pod>),
+    /// All pods of the node were told of.
+    Listed,
+}
+
 /// The cluster, asked for pods.
 #[derive(Clone)]
 pub(crate) struct Cluster {
@@ -90,7 +99,7 @@ impl Cluster {
     }
 
     /// Follows until nobody listens. Each pod that is new or different is told of; a full channel waits.
-    pub(crate) async fn follow(self, changed: mpsc::Sender<Pod>) {
+    pub(crate) async fn follow(self, changed: mpsc::Sender<Change>) {
         let api = Api::<Object>::all(self.client.clone());
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node));
         while !changed.is_closed() {
@@ -122,7 +131,7 @@ impl Cluster {
         &self,
         event: Event<Object>,
         listed: &mut Vec<(String, String)>,
-        changed: &mpsc::Sender<Pod>,
+        changed: &mpsc::Sender<Change>,
     ) -> bool {
         let pod = match event {
             Event::Init => {
@@ -137,7 +146,7 @@ impl Cluster {
             Event::InitDone => {
                 lock(&self.pods.known).retain(|key, _| listed.contains(key));
                 self.metrics.followed.store(true, Ordering::Relaxed);
-                return true;
+                return changed.send(Change::Listed).await.is_ok();
             }
             Event::Apply(object) => Pod::new(&object),
             Event::Delete(object) => {
@@ -147,7 +156,7 @@ impl Cluster {
         };
         self.pods.put(pod.clone());
         // Told of also where nothing differs that is kept here: its processes may be there now.
-        !pod.meshed || changed.send(pod).await.is_ok()
+        !pod.meshed || changed.send(Change::Pod(Box::new(pod))).await.is_ok()
     }
 }
 
@@ -170,5 +179,28 @@ mod tests {
         assert!(pods.put(pod("p0", "another")), "one that is known is still replaced");
         assert_eq!(pods.find("n", "p0").unwrap().uid, "another");
         assert!(!pods.put(pod("p0", "another")));
+    }
+
+    #[tokio::test]
+    async fn that_all_pods_were_told_of_comes_after_all_of_them() {
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let cluster = Cluster {
+            client: Client::try_from(nowhere).unwrap(),
+            node: "n1".to_owned(),
+            pods: Arc::default(),
+            metrics: Arc::default(),
+        };
+        let object: Object = serde_json::from_str(
+            r#"{"metadata":{"name":"web","namespace":"n","uid":"u"},
+                "spec":{"containers":[{"name":"leno-proxy"}]}}"#,
+        )
+        .unwrap();
+        let (sender, mut changed) = mpsc::channel(2);
+        let mut listed = Vec::new();
+        for event in [Event::Init, Event::InitApply(object.clone()), Event::InitDone] {
+            assert!(cluster.take(event, &mut listed, &sender).await);
+        }
+        assert_eq!(changed.recv().await, Some(Change::Pod(Box::new(Pod::new(&object)))));
+        assert_eq!(changed.recv().await, Some(Change::Listed));
     }
 }

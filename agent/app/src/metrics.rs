@@ -63,6 +63,9 @@ pub(crate) struct Metrics {
     pub(crate) installations: AtomicU64,
     pub(crate) installed: AtomicBool,
     pub(crate) followed: AtomicBool,
+    /// Whether all pods that were there when the agent came have been looked at. It is no series: the agent is
+    /// not ready before.
+    pub(crate) reconciled: AtomicBool,
     pub(crate) watch_failures: AtomicU64,
 }
 

@@ -1,6 +1,7 @@
 //! The parts put together.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::admin::Admin;
 use crate::config::{Flags, Node};
-use crate::follow::{Cluster, Pods};
+use crate::follow::{Change, Cluster, Pods};
 use crate::host::Host;
 use crate::install::{self, Installation};
 use crate::keeper::Keeper;
@@ -78,14 +79,19 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 /// Looks at pods that change, and at all of them every [`ROUND`], until nobody tells of changes.
-async fn reconcile(mut changed: mpsc::Receiver<Pod>, cluster: Cluster, keeper: Arc<Keeper>) {
+async fn reconcile(mut changed: mpsc::Receiver<Change>, cluster: Cluster, keeper: Arc<Keeper>) {
     let mut round = tokio::time::interval(ROUND);
     round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let retry = Arc::new(Mutex::new(Retry::default()));
     loop {
         let pods = tokio::select! {
             pod = changed.recv() => match pod {
-                Some(pod) => vec![pod],
+                Some(Change::Pod(pod)) => vec![*pod],
+                Some(Change::Listed) => {
+                    // Those before it were looked at: what can be captured is.
+                    keeper.metrics.reconciled.store(true, Ordering::Relaxed);
+                    continue;
+                }
                 None => return,
             },
             _ = round.tick() => {
