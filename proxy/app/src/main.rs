@@ -9,6 +9,7 @@
 //! serve"; capture relies on that.
 
 mod admin;
+mod capture;
 mod config;
 mod confine;
 mod control;

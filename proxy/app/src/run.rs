@@ -16,17 +16,12 @@ use crate::confine::confine;
 use crate::setup::Setup;
 use crate::state::State;
 use crate::worker::Worker;
-use crate::{admin, control, fixed, resident};
+use crate::{admin, capture, control, fixed, resident};
 
 /// How long a draining proxy goes on at least: others learn within this time that it is going.
 const DRAIN_MIN: Duration = Duration::from_millis(500);
 /// How often a draining proxy looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-
-/// How often a proxy that waits to be captured looks; the kernel tells nobody of the mark.
-const CAPTURE_LOOK: Duration = Duration::from_millis(50);
-/// When it says that it still waits. An agent takes milliseconds, one that starts itself some seconds.
-const CAPTURE_COMPLAINT: Duration = Duration::from_secs(10);
 
 /// Runs until a signal or `/drain` ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
@@ -56,6 +51,7 @@ async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
         names: setup.names.clone(),
         policy: setup.policy.clone(),
         identity: setup.identity.clone(),
+        awaits_capture: await_capture,
         uncaptured: Cell::new(await_capture),
         probes: setup.probes.clone(),
         draining: Cell::new(false),
@@ -94,7 +90,7 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
     }
     // The kernel programs notice a listener when it begins to.
     if state.uncaptured.get() {
-        until_captured().await?;
+        capture::until_marked().await?;
         state.uncaptured.set(false);
     }
     for number in 0..setup.workers.max(1) {
@@ -104,26 +100,6 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
         state.workers.borrow_mut().push(worker);
     }
     Ok(())
-}
-
-/// Waits until the namespace has the mark of a node's agent.
-async fn until_captured() -> anyhow::Result<()> {
-    let complain = Instant::now() + CAPTURE_COMPLAINT;
-    let mut complained = false;
-    loop {
-        let file = ports::RESERVED_FILE;
-        let reserved = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
-        if ports::are_marked(&reserved) {
-            return Ok(());
-        }
-        if !complained && Instant::now() >= complain {
-            complained = true;
-            tracing::warn!(
-                "not captured yet: does leno-agent run on this node, and what does it log?"
-            );
-        }
-        tokio::time::sleep(CAPTURE_LOOK).await;
-    }
 }
 
 /// Serves on until nothing is in progress, the bound is reached, or a second signal comes.

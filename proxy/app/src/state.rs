@@ -9,11 +9,12 @@ use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::{Kind, Measured, Snapshot, render};
 use leno_types::mesh::ServerPolicy;
-use leno_types::{InstanceName, Removal};
+use leno_types::{InstanceName, Removal, ports};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
 use crate::admin::probe::Probes;
+use crate::capture::is_marked;
 use crate::known;
 use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
@@ -27,7 +28,9 @@ pub(crate) struct State {
     pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) identity: watch::Receiver<IdentityState>,
-    /// Whether the proxy waits for a node's agent to capture its namespace.
+    /// Whether the proxy was told to serve only in a namespace that a node's agent has captured.
+    pub(crate) awaits_capture: bool,
+    /// Whether it waits for that now.
     pub(crate) uncaptured: Cell<bool>,
     pub(crate) probes: Probes,
     pub(crate) draining: Cell<bool>,
@@ -151,6 +154,13 @@ impl State {
         }
     }
 
+    /// Whether its namespace is captured now; none where that is nobody's to say: the proxy was not told to
+    /// wait for it, or may not look.
+    fn captured(&self) -> Option<bool> {
+        let file = std::path::Path::new(ports::RESERVED_FILE);
+        self.awaits_capture.then(|| is_marked(file).ok()).flatten()
+    }
+
     /// All workers share one.
     fn budget(&self) -> Option<usize> {
         self.workers.borrow().first().map(|worker| worker.budget.bytes())
@@ -168,7 +178,7 @@ impl State {
             .first()
             .map(|worker| worker.listening.iter().map(ToString::to_string).collect())
             .unwrap_or_default();
-        let ports = |policy: &ServerPolicy| -> Vec<serde_json::Value> {
+        let listed = |policy: &ServerPolicy| -> Vec<serde_json::Value> {
             let port = |p: &leno_types::mesh::PortProtocol| json!({"port": p.port, "protocol": p.protocol.as_str()});
             policy.ports.iter().map(port).collect()
         };
@@ -181,6 +191,7 @@ impl State {
             "listening": listening,
             "ready": self.not_ready().is_none(),
             "not_ready": self.not_ready(),
+            "captured": self.captured(),
             "started_unix_s": unix(self.started),
             "draining": self.draining.get(),
             "busy": load.busy,
@@ -207,7 +218,7 @@ impl State {
                 "egress": policy.egress.as_str(),
                 "ending": policy.ending,
                 "removal": policy.removal.as_str(),
-                "ports": ports(&policy),
+                "ports": listed(&policy),
             })),
         });
         format!("{config:#}\n")

@@ -1,0 +1,55 @@
+//! Whether connections are captured, as the mark of a node's agent says (`leno_types::ports::MARK`).
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use leno_types::ports;
+
+/// How often a proxy that waits to be captured looks; the kernel tells nobody of the mark.
+const LOOK: Duration = Duration::from_millis(50);
+/// When it says that it still waits. An agent takes milliseconds, one that starts itself some seconds.
+const COMPLAINT: Duration = Duration::from_secs(10);
+
+/// Waits until the namespace has the mark.
+///
+/// # Errors
+/// Where the kernel does not let the proxy look.
+pub(crate) async fn until_marked() -> anyhow::Result<()> {
+    let complain = Instant::now() + COMPLAINT;
+    let mut complained = false;
+    while !is_marked(Path::new(ports::RESERVED_FILE))? {
+        if !complained && Instant::now() >= complain {
+            complained = true;
+            tracing::warn!(
+                "not captured yet: does leno-agent run on this node, and what does it log?"
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Whether there is a mark in this file, which the kernel keeps for each namespace.
+pub(crate) fn is_marked(file: &Path) -> anyhow::Result<bool> {
+    let reserved = std::fs::read_to_string(file);
+    let reserved = reserved.with_context(|| format!("reading {}", file.display()))?;
+    Ok(ports::are_marked(&reserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_that_is_taken_away_is_none() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let is_marked = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            is_marked(file.path()).unwrap()
+        };
+        assert!(is_marked("8080,15001,15006,15020\n"));
+        assert!(!is_marked("8080\n"));
+        assert!(super::is_marked(Path::new("/nonexistent")).is_err());
+    }
+}
