@@ -23,6 +23,10 @@ pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
 /// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. On the control plane's
 /// own namespace, by `leno uninstall`.
 pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
+/// Of the same namespace: which run of `leno uninstall` has said the step, so that whoever looked before it
+/// began writes nothing any more. Not of `leno.dev/`, where every version refuses
+/// what it does not know.
+pub const REMOVAL_RUN_ANNOTATION: &str = "removal.leno.dev/run";
 /// The label of an `EndpointSlice` that names its service (Kubernetes' own).
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 

@@ -2,18 +2,19 @@
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::Serialize;
 
 use leno_resources::REMOVAL_ANNOTATION;
+use leno_types::Removal;
 
-use crate::leaving::notes;
+use crate::leaving::{INJECTOR, is_injected, notes};
 use crate::objects::is_absent;
+use crate::removal::CONTROLLER;
+use crate::rights::{Right, lacking};
+use crate::uncaptured::captures;
 use crate::{Error, installed};
 
 /// Oldest Kubernetes, `1.<this>`: pods are refused and admitted by v1 of what the mesh uses since then.
@@ -23,7 +24,7 @@ const NATIVE_SIDECARS: u32 = 29;
 /// Kinds of the Gateway API by which traffic is routed.
 const ROUTES: [&str; 2] = ["httproutes", "grpcroutes"];
 /// What whoever installs has to be allowed: verb, group, resource.
-const RIGHTS: [(&str, &str, &str); 9] = [
+const RIGHTS: [Right; 9] = [
     ("create", "", "namespaces"),
     ("create", "apps", "daemonsets"),
     ("create", "apps", "deployments"),
@@ -70,11 +71,9 @@ impl Finding {
 /// When the API server does not answer.
 pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
     let mut found = vec![version(client).await?];
-    for (verb, group, resource) in RIGHTS {
-        if !allowed(client, (verb, group, resource)).await? {
-            let text = "not allowed: install as an administrator of the cluster";
-            found.push(Finding::new(format!("{verb} {resource}"), Level::Bad, text));
-        }
+    for right in lacking(client, &RIGHTS).await? {
+        let text = "not allowed: install as an administrator of the cluster";
+        found.push(Finding::new(right, Level::Bad, text));
     }
     if found.len() == 1 {
         found.push(Finding::new("rights", Level::Good, "enough to install"));
@@ -119,20 +118,56 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
     found.push(gateway_api(client).await?);
     found.push(controller(client, namespace).await?);
     found.push(agents(client, namespace).await?);
+    found.extend(pods(client).await);
     Ok(found)
 }
 
 /// Whether a removal was begun and not finished: nothing is encrypted then.
 async fn removal(client: &Client, namespace: &str) -> Result<Option<Finding>, Error> {
     // As it stands there: a step that this version does not know is one all the same.
-    let step = notes(client, namespace).await?.remove(REMOVAL_ANNOTATION);
-    Ok(step.filter(|step| step != "none").map(|step| {
-        let text = format!(
-            "was begun ({step}): finish it with leno uninstall, or keep the mesh with leno upgrade | kubectl \
-             apply --server-side -f -"
-        );
-        Finding::new("removal", Level::Bad, text)
-    }))
+    let Some(step) = notes(client, namespace).await?.remove(REMOVAL_ANNOTATION) else {
+        return Ok(None);
+    };
+    let text = match step.parse() {
+        Ok(Removal::None) => return Ok(None),
+        Ok(step) if is_injected(client).await? => format!(
+            "is being taken back, for the mesh was installed again, and is at step {step} yet: it goes on as \
+             soon as node agents are ready on all nodes; kubectl -n {namespace} logs deployment/{CONTROLLER}"
+        ),
+        Ok(step) => format!(
+            "at step {step}: the mesh is being removed, or the removal was given up. If it was, finish it with \
+             leno uninstall, or keep the mesh with leno upgrade | kubectl apply --server-side -f -"
+        ),
+        Err(_unknown) => format!(
+            "at step {step:?}, which leno {} does not know: use the leno that has begun it. If nobody removes \
+             the mesh, take the step away: kubectl annotate namespace {namespace} {REMOVAL_ANNOTATION}-",
+            env!("CARGO_PKG_VERSION")
+        ),
+    };
+    Ok(Some(Finding::new("removal", Level::Bad, text)))
+}
+
+/// Whether pods with a proxy are captured, as their proxies say; none where there are none.
+async fn pods(client: &Client) -> Option<Finding> {
+    let captures = match captures(client).await {
+        Ok(captures) => captures,
+        Err(error) => {
+            let text = format!("whether they are captured is not known: {}", error.said());
+            return Some(Finding::new("pods", Level::Warning, text));
+        }
+    };
+    let (all, silent) = (captures.pods, captures.silent);
+    Some(match captures.lack() {
+        Some(text) => Finding::new("pods", Level::Bad, text),
+        None if all == 0 => return None,
+        None if silent > 0 => {
+            let text = format!(
+                "{silent} of {all} proxies do not answer, and may not be captured: leno stat names them"
+            );
+            Finding::new("pods", Level::Warning, text)
+        }
+        None => Finding::new("pods", Level::Good, format!("{all} with a proxy, all captured")),
+    })
 }
 
 async fn version(client: &Client) -> Result<Finding, Error> {
@@ -153,24 +188,6 @@ async fn version(client: &Client) -> Result<Finding, Error> {
     })
 }
 
-/// A right: verb, group (empty for Kubernetes' core), and resource, with its subresource after a slash.
-pub type Right = (&'static str, &'static str, &'static str);
-
-/// Those of these rights, in the whole cluster, that whoever asks lacks, in words.
-///
-/// # Errors
-/// When the API server does not answer.
-pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
-    let mut missing = Vec::new();
-    for (verb, group, resource) in rights {
-        if !allowed(client, (verb, group, resource)).await? {
-            let of = if group.is_empty() { String::new() } else { format!(".{group}") };
-            missing.push(format!("{verb} {resource}{of}"));
-        }
-    }
-    Ok(missing)
-}
-
 /// Whether the API server knows whom to trust when it asks the control plane: until then no pod is made that
 /// should have a proxy.
 ///
@@ -178,32 +195,10 @@ pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, E
 /// When the API server does not answer.
 pub async fn is_trusted(client: &Client) -> Result<bool, Error> {
     let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let found = all.get_opt("leno-injector").await.map_err(Error::api("get the injector"))?;
+    let found = all.get_opt(INJECTOR).await.map_err(Error::api("get the injector"))?;
     let webhooks = found.and_then(|found| found.webhooks).unwrap_or_default();
     let known = |one: &MutatingWebhook| one.client_config.ca_bundle.is_some();
     Ok(!webhooks.is_empty() && webhooks.iter().all(known))
-}
-
-async fn allowed(
-    client: &Client,
-    (verb, group, resource): (&str, &str, &str),
-) -> Result<bool, Error> {
-    let review = SelfSubjectAccessReview {
-        spec: SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(ResourceAttributes {
-                verb: Some(verb.to_owned()),
-                group: Some(group.to_owned()),
-                resource: Some(resource.split('/').next().unwrap_or_default().to_owned()),
-                subresource: resource.split_once('/').map(|(_, sub)| sub.to_owned()),
-                ..ResourceAttributes::default()
-            }),
-            ..SelfSubjectAccessReviewSpec::default()
-        },
-        ..SelfSubjectAccessReview::default()
-    };
-    let asked = Api::all(client.clone()).create(&PostParams::default(), &review).await;
-    let asked = asked.map_err(Error::api("ask what is allowed"))?;
-    Ok(asked.status.is_some_and(|status| status.allowed))
 }
 
 async fn gateway_api(client: &Client) -> Result<Finding, Error> {

@@ -43,6 +43,19 @@ pub enum Error {
     /// There is nothing to remove.
     #[error("nothing is installed in {0}: say --namespace with the one that it is in")]
     Nothing(String),
+    /// Rights that are missing, of several that are needed; nothing was done yet.
+    #[error(
+        "not allowed to {}: nothing was changed; docs/guide/install.md has all rights that this needs",
+        .0.join(", ")
+    )]
+    Lacking(Vec<String>),
+    /// An installation beside a removal; in which the latter has noticed it.
+    #[error(
+        "the mesh was installed again while it was being removed ({0}): nothing more is removed. To remove it, end \
+         what installs it (kubectl, Helm, a GitOps controller) and repeat leno uninstall; to keep it, leno upgrade \
+         | kubectl apply --server-side -f -"
+    )]
+    Installed(String),
     /// A namespace that is not there.
     #[error("there is no namespace {0:?}{1}")]
     NoNamespace(String, String),

@@ -25,7 +25,9 @@ mod pods;
 mod reach;
 mod removal;
 mod report;
+mod rights;
 mod stat;
+mod uncaptured;
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +36,7 @@ use kube::config::Kubeconfig;
 use kube::{Api, Client};
 use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
 
-pub use checks::{Finding, Level, Right, after, before, is_trusted, lacking};
+pub use checks::{Finding, Level, after, before, is_trusted};
 pub use diagnose::{Diagnosis, Seen, diagnose};
 pub use error::Error;
 pub use leno_resources::ObjectKey;
@@ -46,6 +48,7 @@ pub use pods::{Running, running, statuses};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};
 pub use report::{Wanted, report};
+pub use rights::{Right, lacking};
 pub use stat::scrape;
 
 /// Which cluster.

@@ -1,5 +1,6 @@
 //! An installation goes: first what stands in the way of pods, then pods leave the mesh, then what is in the
-//! nodes goes, then the rest.
+//! nodes goes, then the rest. Nothing goes before all of it is allowed, and nothing more once somebody
+//! installs the mesh beside it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +14,10 @@ use leno_types::Removal as Step;
 
 use crate::leaving::Leaving;
 use crate::objects::{self, Named, named};
+use crate::rights::{Need, unmet};
 use crate::{Error, PodName, installed};
+
+mod needs;
 
 /// The agents, and the label of their pods.
 const AGENT: &str = "leno-agent";
@@ -68,8 +72,9 @@ impl Removal {
     /// that something is installed goes last, so that it can be done again after it was interrupted.
     ///
     /// # Errors
-    /// Where nothing is installed in the namespace, when the API server does not do it, or when something
-    /// does not go in time. A node that cannot be cleaned is said, and is no error.
+    /// Where nothing is installed in the namespace, when the API server does not do it, when something does
+    /// not go in time, and when somebody installs the mesh meanwhile. Where a right is missing, before anything
+    /// is changed. A node that cannot be cleaned is said, and is no error.
     pub async fn run(&self, mut say: impl FnMut(Removed)) -> Result<(), Error> {
         let there = installed(&self.client, &self.namespace).await?;
         let there = there.ok_or_else(|| Error::Nothing(self.namespace.clone()))?;
@@ -84,8 +89,12 @@ impl Removal {
             let kept = self.keep_definitions && one.kind == "CustomResourceDefinition";
             !kept && one.kind != "Namespace" && one.name != INSTALLED
         });
-        for one in webhooks {
-            self.delete(&one, &mut say).await?;
+        let lacking = unmet(&self.client, self.needs(webhooks.iter().chain(&rest)).await?).await?;
+        if !lacking.is_empty() {
+            return Err(Error::Lacking(lacking));
+        }
+        for one in &webhooks {
+            self.delete(one, &mut say).await?;
         }
         let mut leaving = Leaving::new(&self.client, &self.namespace);
         let can_leave = leaving.can().await?;
@@ -96,17 +105,20 @@ impl Removal {
         for step in before {
             leaving.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
+        leaving.holds().await?;
         self.nodes(&text, &mut say).await?;
         if can_leave {
             let untold = leaving.take(Step::Released).await?;
             untold.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
+        leaving.holds().await?;
         // Its leader puts back what goes next.
         self.delete(&self.ours("apps", "Deployment", CONTROLLER), &mut say).await?;
         self.controllers_end().await?;
         self.roots(&mut say).await?;
-        for one in rest {
-            self.delete(&one, &mut say).await?;
+        // The webhooks once more: those that came in the last moment would be asked of nobody.
+        for one in webhooks.iter().chain(&rest) {
+            self.delete(one, &mut say).await?;
         }
         say(Removed::Proxies(leaving.left().await?));
         leaving.unsay().await?;
@@ -256,22 +268,36 @@ impl Removal {
         Ok(())
     }
 
+    /// What has to be allowed for these to go, and what is done besides.
+    async fn needs<'a>(&self, gone: impl Iterator<Item = &'a Named>) -> Result<Vec<Need>, Error> {
+        let mut needs = needs::all(&self.namespace, gone);
+        if self.there().await?.as_ref().is_some_and(is_ours) {
+            needs.push(Need::new("delete", "", "namespaces").named(&self.namespace));
+        }
+        Ok(needs)
+    }
+
+    async fn there(&self) -> Result<Option<Namespace>, Error> {
+        let all: Api<Namespace> = Api::all(self.client.clone());
+        let found = all.get_opt(&self.namespace).await;
+        found.map_err(Error::api(format!("get Namespace {}", self.namespace)))
+    }
+
     /// Removes the namespace, unless somebody else made it.
     async fn namespace(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
-        let all: Api<Namespace> = Api::all(self.client.clone());
-        let name = &self.namespace;
-        let Some(there) =
-            all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))?
-        else {
-            return Ok(());
-        };
-        if there.labels().get(PART_OF.0).map(String::as_str) != Some(PART_OF.1) {
-            say(Removed::NamespaceKept(name.clone()));
+        let Some(there) = self.there().await? else { return Ok(()) };
+        if !is_ours(&there) {
+            say(Removed::NamespaceKept(self.namespace.clone()));
             return Ok(());
         }
-        let one = Named { namespace: None, ..self.ours("", "Namespace", name) };
+        let one = Named { namespace: None, ..self.ours("", "Namespace", &self.namespace) };
         self.delete(&one, say).await
     }
+}
+
+/// Whether a namespace was made for Leno.
+fn is_ours(namespace: &Namespace) -> bool {
+    namespace.labels().get(PART_OF.0).map(String::as_str) == Some(PART_OF.1)
 }
 
 /// The label of the pods that clean.

@@ -13,7 +13,8 @@ use super::{Cluster, block_on};
 ///
 /// In this order: the webhooks, the node agents and what they have set up, everything else. Pods that have a
 /// proxy serve on meanwhile, in plaintext, and talk past it in the end; restart them to be rid of it. It can be
-/// repeated where it was interrupted.
+/// repeated where it was interrupted, and stops where somebody installs the mesh beside it. Nothing goes before all
+/// of it is allowed.
 /// Exits 1 where a node could not be cleaned.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno uninstall\n  leno uninstall --yes --keep-definitions")]

@@ -6,5 +6,6 @@
 mod ask;
 mod bench;
 mod refusals;
+mod removal;
 mod report;
 mod shop;

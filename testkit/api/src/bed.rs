@@ -160,6 +160,11 @@ impl Bed {
         api.patch(&name, &PatchParams::default(), patch).await.unwrap();
     }
 
+    /// Merges fields into an object; those that are null are taken away.
+    pub async fn merge(&self, object: Value, fields: Value) {
+        self.change(object, &Patch::Merge(fields)).await;
+    }
+
     /// Sets the status of an object that is there.
     pub async fn set_status(&self, object: Value) {
         let (api, name) = self.api(&object);

@@ -1,0 +1,114 @@
+//! Whether whoever asks may do something, as the API server answers beforehand.
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::Error;
+
+/// Questions asked at a time: each is one short request.
+const AT_ONCE: usize = 16;
+
+/// A right: verb, group (empty for Kubernetes' core), and resource, with its subresource after a slash.
+pub type Right = (&'static str, &'static str, &'static str);
+
+/// Something that is to be done: to objects of a namespace or of all, and to one of them or any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    verb: &'static str,
+    group: String,
+    resource: String,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+impl From<&Right> for Need {
+    fn from((verb, group, resource): &Right) -> Self {
+        Self::new(verb, group, resource)
+    }
+}
+
+impl Need {
+    /// In all namespaces, to any of them. The resource may have a subresource after a slash.
+    pub(crate) fn new(verb: &'static str, group: &str, resource: &str) -> Self {
+        let (group, resource) = (group.to_owned(), resource.to_owned());
+        Self { verb, group, resource, namespace: None, name: None }
+    }
+
+    /// In this namespace; in all where it is none.
+    pub(crate) fn inside(self, namespace: Option<&str>) -> Self {
+        Self { namespace: namespace.map(str::to_owned), ..self }
+    }
+
+    /// To the object of this name.
+    pub(crate) fn named(self, name: &str) -> Self {
+        Self { name: Some(name.to_owned()), ..self }
+    }
+
+    fn said(&self) -> String {
+        let Self { verb, group, resource, namespace, name } = self;
+        let of = if group.is_empty() { String::new() } else { format!(".{group}") };
+        let which = name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+        let place = namespace.as_ref().map_or_else(String::new, |name| format!(" in {name}"));
+        format!("{verb} {resource}{of}{which}{place}")
+    }
+
+    async fn is_allowed(&self, client: &Client) -> Result<bool, Error> {
+        let (resource, sub) = match self.resource.split_once('/') {
+            Some((resource, sub)) => (resource, Some(sub.to_owned())),
+            None => (&*self.resource, None),
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(self.verb.to_owned()),
+                    group: Some(self.group.clone()),
+                    resource: Some(resource.to_owned()),
+                    subresource: sub,
+                    namespace: self.namespace.clone(),
+                    name: self.name.clone(),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let asked = Api::all(client.clone()).create(&PostParams::default(), &review).await;
+        let asked = asked.map_err(Error::api("ask what is allowed"))?;
+        Ok(asked.status.is_some_and(|status| status.allowed))
+    }
+}
+
+/// Those of these rights, in the whole cluster, that whoever asks lacks, in words.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
+    unmet(client, rights.iter().map(Need::from).collect()).await
+}
+
+/// What whoever asks may not do of this, in words, in the same order.
+pub(crate) async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> {
+    let asked = stream::iter(needs).map(async |need: Need| {
+        let allowed = need.is_allowed(client).await?;
+        Ok::<_, Error>((!allowed).then(|| need.said()))
+    });
+    let answers: Vec<Option<String>> = asked.buffered(AT_ONCE).try_collect().await?;
+    Ok(answers.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_allowed_is_named_as_precisely_as_it_is_needed() {
+        let any = Need::new("list", "", "pods");
+        assert_eq!(any.said(), "list pods");
+        let one = Need::new("delete", "apps", "deployments").inside(Some("mesh")).named("web");
+        assert_eq!(one.said(), "delete deployments.apps web in mesh");
+    }
+}

@@ -1,0 +1,227 @@
+//! `leno uninstall` where something is in its way, and what `leno check` says of a removal.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use leno_charts::{NAMESPACE, Values};
+use leno_testkit_api::{Bed, binary, until};
+use serde_json::{Value, json};
+
+use crate::shop::{Shop, json_of, leno_at, out, said};
+
+const UNINSTALL: [&str; 2] = ["uninstall", "--yes"];
+
+/// What `leno install` prints of webhooks.
+fn webhooks() -> String {
+    let all = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
+    let webhook = |document: &&str| document.contains("WebhookConfiguration\n");
+    all.split("---\n").filter(webhook).collect::<Vec<_>>().join("---\n")
+}
+
+fn injector() -> Value {
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "leno-injector"}})
+}
+
+fn namespace() -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+}
+
+fn of_apps(kind: &str, name: &str) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE}})
+}
+
+async fn annotation(bed: &Bed, name: &str) -> Option<String> {
+    bed.get(namespace()).await?.metadata.annotations?.remove(name)
+}
+
+async fn set_step(bed: &Bed, step: Value) {
+    bed.merge(namespace(), json!({"metadata": {"annotations": {"leno.dev/removal": step}}})).await;
+}
+
+/// The shop, with a control plane that counts as ready: its pods' proxies are asked, and cannot be reached.
+async fn shop(kube: &Path) -> Shop {
+    let shop = Shop::open(kube, &[]).await;
+    let mut controller = of_apps("Deployment", "leno-controller");
+    controller["status"] = json!({"replicas": 1, "readyReplicas": 1});
+    shop.bed.set_status(controller).await;
+    shop
+}
+
+/// A removal that waits for proxies; ended with the test.
+struct Running(Option<Child>);
+
+impl Running {
+    async fn begin(shop: &Shop) -> Self {
+        let before = annotation(&shop.bed, "removal.leno.dev/run").await;
+        let child = Command::new(env!("CARGO_BIN_EXE_leno"))
+            .args(UNINSTALL)
+            .arg("--kubeconfig")
+            .arg(&shop.admin)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let running = Self(Some(child));
+        until("the removal has said a step", async || {
+            let run = annotation(&shop.bed, "removal.leno.dev/run").await;
+            (run.is_some() && run != before).then_some(())
+        })
+        .await;
+        running
+    }
+
+    /// What it says where it ends with an error.
+    fn refusal(mut self) -> String {
+        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        text
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Ended already, where the test went wrong.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_ends_where_the_mesh_is_installed_beside_it() {
+    let Some(kube) = binary() else { return };
+    let shop = shop(&kube).await;
+    shop.bed.apply_yaml(&webhooks()).await;
+    let removal = Running::begin(&shop).await;
+    assert!(shop.bed.get(injector()).await.is_none(), "they go before the first step is said");
+    assert_eq!(annotation(&shop.bed, "leno.dev/removal").await.as_deref(), Some("permissive"));
+    shop.bed.apply_yaml(&webhooks()).await;
+    let text = removal.refusal();
+    assert!(text.contains("the mesh was installed again while it was being removed"), "{text}");
+    assert!(text.contains("leno-injector is there again"), "{text}");
+    assert!(text.contains("repeat leno uninstall"), "{text}");
+    for kept in [of_apps("DaemonSet", "leno-agent"), of_apps("Deployment", "leno-controller")] {
+        assert!(shop.bed.get(kept.clone()).await.is_some(), "{kept}");
+    }
+
+    // The control plane has found the webhooks and taken the step back, whoever has removed them since.
+    set_step(&shop.bed, json!("plaintext")).await;
+    let removal = Running::begin(&shop).await;
+    assert_eq!(
+        annotation(&shop.bed, "leno.dev/removal").await.as_deref(),
+        Some("plaintext"),
+        "it goes on where it was"
+    );
+    set_step(&shop.bed, Value::Null).await;
+    let text = removal.refusal();
+    assert!(text.contains("step plaintext was taken back to none in Namespace"), "{text}");
+    assert!(shop.bed.get(of_apps("DaemonSet", "leno-agent")).await.is_some());
+}
+
+/// Whatever the guide says that `leno uninstall` needs.
+fn rights() -> Vec<Value> {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let both = ["get", "delete"];
+    vec![
+        rule("", &["namespaces"], &["get", "patch", "delete"]),
+        rule("", &["configmaps"], &["get", "list", "delete"]),
+        rule("", &["serviceaccounts", "services"], &both),
+        rule("", &["nodes"], &["list"]),
+        rule("", &["pods"], &["list", "get", "create", "deletecollection"]),
+        rule("", &["pods/portforward"], &["get", "create"]),
+        rule("apps", &["deployments", "daemonsets"], &both),
+        rule("policy", &["poddisruptionbudgets"], &both),
+        rule("apiextensions.k8s.io", &["customresourcedefinitions"], &both),
+        rule(
+            "rbac.authorization.k8s.io",
+            &["clusterroles", "clusterrolebindings", "roles", "rolebindings"],
+            &both,
+        ),
+        rule(
+            "admissionregistration.k8s.io",
+            &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+            &both,
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_that_lacks_a_right_changes_nothing_and_one_that_has_them_ends() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    shop.bed.apply_yaml(&webhooks()).await;
+    let mut fewer = rights();
+    fewer.retain(|rule| rule["resources"] != json!(["pods/portforward"]));
+    fewer.retain(|rule| rule["apiGroups"] != json!(["apiextensions.k8s.io"]));
+    let weak = shop.allowed("weak", json!(fewer)).await;
+    let refused = leno_at(&weak, &UNINSTALL);
+    let text = said(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    for missing in [
+        "create pods/portforward",
+        "delete customresourcedefinitions.apiextensions.k8s.io trafficpolicies.leno.dev",
+        "nothing was changed",
+        "docs/guide/install.md",
+    ] {
+        assert!(text.contains(missing), "{missing:?} is not in {text}");
+    }
+    assert!(shop.bed.get(injector()).await.is_some());
+    assert_eq!(annotation(&shop.bed, "leno.dev/removal").await, None);
+
+    // Where the definitions stay, it is no right that is needed. Nobody runs here who could be told.
+    let mut enough = rights();
+    enough.retain(|rule| rule["apiGroups"] != json!(["apiextensions.k8s.io"]));
+    let enough = shop.allowed("enough", json!(enough)).await;
+    let mut own = namespace();
+    own["metadata"]["labels"] = json!({"app.kubernetes.io/part-of": "others"});
+    shop.bed.merge(own.clone(), own).await;
+    for pod in ["web-7d9c-aaaaa", "web-7d9c-bbbbb", "cart-0", "plain"] {
+        let metadata = json!({"name": pod, "namespace": "shop"});
+        shop.bed.delete(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
+    }
+    let gone = leno_at(&enough, &["uninstall", "--yes", "--keep-definitions"]);
+    let text = said(&gone);
+    assert!(gone.status.success(), "{text}");
+    assert!(text.contains("kept     Namespace leno-system"), "{text}");
+    assert!(shop.bed.get(injector()).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_be_done_about_a_removal_is_said_for_each_step_of_it() {
+    let Some(kube) = binary() else { return };
+    let shop = shop(&kube).await;
+    let finding = || {
+        let found = json_of(&leno_at(&shop.admin, &["check", "-o", "json"]));
+        let of = |subject: &str| {
+            found.as_array().unwrap().iter().find(|one| one["subject"] == subject).cloned()
+        };
+        (of("removal"), of("pods").unwrap())
+    };
+    let (none, pods) = finding();
+    assert_eq!(none, None);
+    // Their proxies do not run.
+    assert_eq!(pods["level"], "warning");
+    assert!(pods["text"].as_str().unwrap().starts_with("3 of 3 proxies do not answer"), "{pods}");
+
+    for (step, webhooks_are_there, wanted) in [
+        ("permissive", false, "being removed, or the removal was given up"),
+        ("half", false, "kubectl annotate namespace leno-system leno.dev/removal-"),
+        ("plaintext", true, "is being taken back"),
+    ] {
+        set_step(&shop.bed, json!(step)).await;
+        if webhooks_are_there {
+            shop.bed.apply_yaml(&webhooks()).await;
+        }
+        let (removal, _) = finding();
+        let removal = removal.unwrap();
+        assert_eq!(removal["level"], "bad");
+        let text = removal["text"].as_str().unwrap();
+        assert!(text.contains(wanted) && text.contains(step), "{text}");
+    }
+    let weak = shop.token_of("web").await;
+    let refused = leno_at(&weak, &["check", "--cluster"]);
+    assert_eq!(refused.status.code(), Some(2), "{}{}", out(&refused), said(&refused));
+}
