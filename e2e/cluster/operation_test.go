@@ -121,6 +121,7 @@ func TestOperation(t *testing.T) {
 		{"the control plane is replaced, of one replica and of three", mesh.restartsController},
 		{"the control plane is away for minutes", mesh.controllerIsAway},
 		{"a node starts anew", mesh.nodeReboots},
+		{"a removal is given up, and the mesh installed again", mesh.isKept},
 		{"a mesh is removed", mesh.isRemoved},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })

@@ -1,8 +1,112 @@
 package main
 
 import (
+	"bufio"
+	"fmt"
 	"strings"
 )
+
+// stubborn is a pod that can be captured only before its proxy listens.
+const stubborn = `
+apiVersion: v1
+kind: Pod
+metadata: {name: stubborn, namespace: load, labels: {leno.dev/capture: ebpf}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: n1}
+  terminationGracePeriodSeconds: 1
+  containers: [{name: application, image: ` + loadImage + `, imagePullPolicy: Never, args: [serve]}]
+`
+
+// isKept: a removal that ends once the nodes have lost their captures, and a mesh that is installed again. What
+// runs serves on, gets its captures back before anybody speaks mTLS to it, and is told of where it does not.
+func (m mesh) isKept() {
+	m.must(m.apply(stubborn))
+	m.wait("wait", "--for=condition=Ready", "pod/stubborn", "-n", "load")
+	m.checks(true, "all captured")
+	m.underLoad(func() {
+		m.removalIsInterrupted()
+		if step := m.removalStep(); step != "plaintext" && step != "released" {
+			m.t.Fatalf("the removal was interrupted at step %q", step)
+		}
+		m.checks(false, "being removed, or the removal was given up")
+		m.must(m.apply(m.installation(func(string) bool { return true })))
+		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+		m.agentIsThere()
+		m.injectorIsTrusted()
+		m.until("the removal is taken back", func() error {
+			if step := m.removalStep(); step != "" {
+				return fmt.Errorf("step %s", step)
+			}
+			return nil
+		})
+	})
+	m.until("strangers are refused again", func() error {
+		pod := m.output(m.t, "get", "pods", "-n", "strict", "-l", "app=steady", "-o", "jsonpath={.items[0].status.podIP}")
+		if m.fetch("stranger", pod+":8080") == nil {
+			return fmt.Errorf("%s has answered", pod)
+		}
+		return nil
+	})
+	m.checks(false, "1 of ", "load/stubborn", "kubectl rollout restart -n load ")
+	m.must(run1(m.administer("delete", "pod", "stubborn", "-n", "load")))
+	m.checks(true, "all captured")
+
+	// As the guide says: restarted, pods are captured as they were.
+	for _, namespace := range clients {
+		m.must(run1(m.administer("delete", "pod", "client", "-n", namespace)))
+	}
+	for _, name := range []string{"server", "patient"} {
+		m.restart("load", "deployment/"+name)
+	}
+	m.restart("strict", "deployment/steady")
+	m.must(m.apply(operated()))
+	for _, namespace := range clients {
+		m.wait("wait", "--for=condition=Ready", "pod/client", "-n", namespace)
+	}
+	m.settled("load")
+}
+
+// removalIsInterrupted begins a removal and kills it when both nodes are clean.
+func (m mesh) removalIsInterrupted() {
+	removal := m.leno("uninstall", "--yes")
+	output, err := removal.StderrPipe()
+	m.must(err)
+	m.must(removal.Start())
+	lines, cleaned, said := bufio.NewScanner(output), 0, ""
+	for cleaned < 2 && lines.Scan() {
+		said += lines.Text() + "\n"
+		if strings.HasPrefix(lines.Text(), "cleaned  node ") {
+			cleaned++
+		}
+	}
+	_ = removal.Process.Kill() // has ended already, where it did not clean both
+	_ = removal.Wait()         // was killed
+	if cleaned < 2 || strings.Contains(said, "untold") {
+		m.t.Fatalf("leno uninstall:\n%s", said)
+	}
+}
+
+// removalStep is how far a removal has gone, as the control plane's namespace says.
+func (m mesh) removalStep() string {
+	return m.output(m.t, "get", "namespace", "leno-system", "-o", `jsonpath={.metadata.annotations.leno\.dev/removal}`)
+}
+
+// checks expects leno check to find all well or not, and to say this.
+func (m mesh) checks(well bool, wanted ...string) {
+	m.t.Helper()
+	m.until("leno check", func() error {
+		said, err := m.leno("check", "--cluster").CombinedOutput()
+		if (err == nil) != well {
+			return fmt.Errorf("%v:\n%s", err, said)
+		}
+		for _, one := range wanted {
+			if !strings.Contains(string(said), one) {
+				return fmt.Errorf("it does not say %q:\n%s", one, said)
+			}
+		}
+		return nil
+	})
+}
 
 // isRemoved: what runs serves on, its connections too, and nothing is left of the mesh but proxies in pods that
 // run, which pass nothing on any more.

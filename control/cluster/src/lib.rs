@@ -9,7 +9,7 @@
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- declaration what the mesh says of itself, by it
-//!  a removal    <- stays       taken back where the mesh was installed anew, by it
+//!  a removal    <- stays       taken back, step by step, where the mesh was installed anew, by it
 //! ```
 //!
 //! The replicas share nothing but the API server, and what one of them does twice or too late is
@@ -38,5 +38,5 @@ pub use lease::{Elector, LEASE};
 pub use reviews::{AUDIENCE, Reviews};
 pub use roots::{CONFIG_MAP, Roots};
 pub use routes::RouteStatuses;
-pub use stays::Stays;
+pub use stays::{Halfway, Stays};
 pub use webhooks::{INJECTOR, VALIDATOR, Webhooks};

@@ -1,71 +1,283 @@
 //! The end of a removal that was given up, said while this replica leads.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Error};
-use leno_resources::REMOVAL_ANNOTATION;
+use leno_resources::{REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, removal};
 use leno_serve::State;
 use leno_types::Removal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use crate::counts;
 use crate::webhooks::INJECTOR;
 
 /// How often it is looked, while a removal is under way.
 const LOOK: Duration = Duration::from_secs(3);
 /// Longest wait for all answers of the API server at one look.
 const ANSWERS: Duration = Duration::from_secs(10);
+/// How long plaintext is still taken after mTLS was spoken again: proxies are told within a second, and one that
+/// has lost its control plane connects again within a few.
+const HOLD: Duration = Duration::from_secs(15);
+/// The agents, without which no pod is captured.
+const AGENT: &str = "leno-agent";
 
 /// Sees to it that a mesh that was installed anew, after its removal was begun and not finished, is not
 /// half removed: without mTLS, and nobody would say so.
 ///
 /// A removal takes the webhooks away before it says its first step. So where a step holds and they are
-/// there, somebody has installed the mesh since, and wants it to stay.
+/// there, somebody has installed the mesh since, and wants it to stay. It goes back as it went:
+///
+/// ```text
+///  released, plaintext ── agents ready ──► permissive ── agents ready, HOLD ──► none
+///  pods may have no capture                mTLS is spoken, all is taken         as before
+/// ```
 pub struct Stays {
     client: Client,
     /// The control plane's own, which says how far the removal has gone.
     namespace: String,
+    /// Looks, by what came of them.
+    counts: [(Outcome, AtomicU64); 6],
+}
+
+/// What came of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// A step back was written.
+    Back,
+    /// The mesh is being removed, or that was given up: nobody has installed it.
+    Removed,
+    /// It was installed, and the agents are not ready on all nodes.
+    NoAgents,
+    /// It was installed, and [`HOLD`] is not over.
+    Held,
+    /// Somebody else has changed the namespace since.
+    Conflict,
+    /// It is not known, or could not be written.
+    Failed,
+}
+
+impl Outcome {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Back => "back",
+            Self::Removed => "removed",
+            Self::NoAgents => "no_agents",
+            Self::Held => "held",
+            Self::Conflict => "conflict",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A mesh that was installed while a step of its removal holds: as it was seen, which is what may be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halfway {
+    /// The step that holds.
+    pub step: Removal,
+    /// Whether the agents are ready on all nodes.
+    pub captures: bool,
+    /// The version of the namespace that says the step.
+    version: Option<String>,
+}
+
+impl Halfway {
+    /// The step to go back to, or why that has to wait. `held` is how long this one holds.
+    fn back(&self, held: Duration) -> Result<Removal, Outcome> {
+        match self.step {
+            _ if !self.captures => Err(Outcome::NoAgents),
+            Removal::Permissive if held < HOLD => Err(Outcome::Held),
+            Removal::None | Removal::Permissive => Ok(Removal::None),
+            Removal::Plaintext | Removal::Released => Ok(Removal::Permissive),
+        }
+    }
 }
 
 impl Stays {
     /// Of the mesh whose control plane is in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { client, namespace: namespace.to_owned() }
+        use Outcome::{Back, Conflict, Failed, Held, NoAgents, Removed};
+        let counts = [Back, Removed, NoAgents, Held, Conflict, Failed];
+        let counts = counts.map(|outcome| (outcome, AtomicU64::new(0)));
+        Self { client, namespace: namespace.to_owned(), counts }
     }
 
     /// Looks, and writes, while `leads` says so, until its sender ends.
     pub async fn run(&self, state: &State, mut leads: watch::Receiver<bool>) {
-        while leads.wait_for(|leads| *leads).await.is_ok() {
-            // In this order: webhooks of before the removal are gone when its first step is known.
-            let step = state.look(leno_index::Index::removal);
-            if step > Removal::None {
-                let failure = match timeout(ANSWERS, self.unsay_if_installed()).await {
-                    Ok(Ok(())) => None,
-                    Ok(Err(error)) => Some(error.to_string()),
-                    Err(_elapsed) => Some("no answer".to_owned()),
-                };
-                if let Some(failure) = failure {
-                    tracing::warn!(failure, "it is not known whether the mesh stays; trying again");
+        let mut since = None;
+        let mut before = None;
+        loop {
+            if !*leads.borrow() {
+                // Others lead, and a step may hold for the second time when this one does again.
+                (since, before) = (None, None);
+            }
+            if leads.wait_for(|leads| *leads).await.is_err() {
+                return;
+            }
+            if state.look(leno_index::Index::removal) > Removal::None {
+                let outcome = self.one(&mut since).await;
+                let (_, count) = &self.counts[outcome as usize];
+                count.fetch_add(1, Ordering::Relaxed);
+                if outcome == Outcome::NoAgents && before != Some(outcome) {
+                    tracing::warn!(
+                        "the mesh was installed anew while it was being removed: mTLS waits until {AGENT} is \
+                         ready on all nodes"
+                    );
                 }
+                before = Some(outcome);
+            } else {
+                (since, before) = (None, None);
             }
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    async fn unsay_if_installed(&self) -> Result<(), Error> {
-        let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
-        if webhooks.get_opt(INJECTOR).await?.is_none() {
-            return Ok(());
-        }
+    /// Appends what was counted, as Prometheus text.
+    pub fn render(&self, text: &mut String) {
+        let help = "Looks whether a removal is to be taken back, by the result.";
+        let results = self.counts.each_ref().map(|(outcome, count)| (outcome.as_str(), count));
+        counts::render(text, ("removal_looks_total", help), &results);
+    }
+
+    /// One look, and what follows from it. `since` is when which step was first seen to hold.
+    async fn one(&self, since: &mut Option<(Removal, Instant)>) -> Outcome {
+        let done = timeout(ANSWERS, async {
+            let Some(seen) = self.look().await? else {
+                *since = None;
+                return Ok(Outcome::Removed);
+            };
+            let held = match *since {
+                Some((step, at)) if step == seen.step => at,
+                _ => since.insert((seen.step, Instant::now())).1,
+            };
+            let to = match seen.back(held.elapsed()) {
+                Ok(to) => to,
+                Err(waits) => return Ok(waits),
+            };
+            if !self.write(&seen, to).await? {
+                return Ok(Outcome::Conflict);
+            }
+            let from = seen.step;
+            match to {
+                Removal::None => tracing::warn!(
+                    "the mesh was installed anew while it was being removed: it stays"
+                ),
+                to => tracing::warn!(
+                    %from, %to,
+                    "the mesh was installed anew while it was being removed: it goes a step back"
+                ),
+            }
+            Ok::<_, Error>(Outcome::Back)
+        });
+        let failure = match done.await {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(Error::Api(status))) if status.code == 403 => format!(
+                "{}: ClusterRole and Role leno-controller are not those of this version; apply what leno \
+                 upgrade prints",
+                status.message
+            ),
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => "no answer".to_owned(),
+        };
+        tracing::warn!(failure, "it is not known whether the mesh stays; trying again");
+        Outcome::Failed
+    }
+
+    /// What there is to take back; none where no step holds, or nobody has installed the mesh since.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or does not let us look.
+    pub async fn look(&self) -> Result<Option<Halfway>, Error> {
+        // In this order: webhooks of before the removal are gone when its step is known.
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let patch = json!({"metadata": {"annotations": {REMOVAL_ANNOTATION: null}}});
-        namespaces.patch(&self.namespace, &PatchParams::default(), &Patch::Merge(&patch)).await?;
-        tracing::warn!("the mesh was installed anew while it was being removed: it stays");
-        Ok(())
+        let metadata = namespaces.get_metadata(&self.namespace).await?.metadata;
+        let step = removal(&metadata.annotations.unwrap_or_default());
+        let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        if step == Removal::None || webhooks.get_opt(INJECTOR).await?.is_none() {
+            return Ok(None);
+        }
+        let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        let captures = agents.get_opt(AGENT).await?.as_ref().is_some_and(are_ready);
+        Ok(Some(Halfway { step, captures, version: metadata.resource_version }))
+    }
+
+    /// Goes back to a step; not where somebody has changed the namespace since it was seen, as a removal
+    /// does that begins again. Whether it was written.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or does not let us write.
+    pub async fn write(&self, seen: &Halfway, to: Removal) -> Result<bool, Error> {
+        let said = match to {
+            Removal::None => json!({REMOVAL_ANNOTATION: null, REMOVAL_RUN_ANNOTATION: null}),
+            to => json!({REMOVAL_ANNOTATION: to.as_str()}),
+        };
+        let patch: Value =
+            json!({"metadata": {"resourceVersion": seen.version, "annotations": said}});
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let patch = Patch::Merge(&patch);
+        match namespaces.patch_metadata(&self.namespace, &PatchParams::default(), &patch).await {
+            Ok(_) => Ok(true),
+            Err(Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether there is an agent, and ready, on every node that is to have one.
+fn are_ready(agents: &DaemonSet) -> bool {
+    agents.status.as_ref().is_some_and(|status| {
+        status.observed_generation == agents.metadata.generation
+            && status.number_ready == status.desired_number_scheduled
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_goes_back_by_steps_and_only_where_pods_are_captured() {
+        let seen = |step, captures| Halfway { step, captures, version: None };
+        for step in [Removal::Released, Removal::Plaintext] {
+            assert_eq!(seen(step, true).back(Duration::ZERO), Ok(Removal::Permissive));
+        }
+        let permissive = seen(Removal::Permissive, true);
+        assert_eq!(permissive.back(Duration::ZERO), Err(Outcome::Held));
+        assert_eq!(permissive.back(HOLD), Ok(Removal::None));
+        for step in [Removal::Released, Removal::Plaintext, Removal::Permissive] {
+            assert_eq!(seen(step, false).back(HOLD), Err(Outcome::NoAgents), "{step}");
+        }
+    }
+
+    #[test]
+    fn agents_are_ready_on_all_nodes_or_not_at_all() {
+        let agents = |status: Value| {
+            let object = json!({"metadata": {"generation": 2}, "status": status});
+            are_ready(&serde_json::from_value(object).unwrap())
+        };
+        let status = |observed: u64, wanted: u64, ready: u64| {
+            json!({"observedGeneration": observed, "desiredNumberScheduled": wanted,
+                "numberReady": ready, "currentNumberScheduled": 0, "numberMisscheduled": 0})
+        };
+        assert!(agents(status(2, 3, 3)));
+        assert!(!agents(status(2, 3, 2)));
+        assert!(!agents(status(1, 3, 3)), "of an older description");
+        assert!(!agents(Value::Null), "nobody has looked at it");
+    }
+
+    #[test]
+    fn each_result_is_counted_under_its_own_name() {
+        use Outcome::{Back, Conflict, Failed, Held, NoAgents, Removed};
+        for (place, outcome) in [Back, Removed, NoAgents, Held, Conflict, Failed].iter().enumerate()
+        {
+            assert_eq!(*outcome as usize, place);
+        }
     }
 }

@@ -68,10 +68,7 @@ pub(super) async fn open(
         let (declaration, leads) = (Arc::clone(&declaration), leads.clone());
         async move { declaration.run(leads).await }
     });
-    tokio::spawn({
-        let (state, leads) = (Arc::clone(state), leads.clone());
-        async move { stays.run(&state, leads).await }
-    });
+    let render_stays = take_back(stays, state, leads.clone());
     let known = Arc::new(Known::default());
     let webhook = Arc::new(Webhook::new((*cluster.proxies).clone(), Arc::clone(&known)));
     let hook = Hook {
@@ -94,11 +91,20 @@ pub(super) async fn open(
         Box::new(move |text| roots.render(text)),
         Box::new(move |text| hooks.render(text)),
         Box::new(move |text| declaration.render(text)),
+        render_stays,
         Box::new(move |text| webhook.render(text)),
         Box::new(move |text| render_lead(*leads.borrow(), text)),
     ];
     let source = Source { updates, statuses: Some(statuses), known: Some(known), last: Some(last) };
     Ok(Plane { authority, authenticator: reviews, source, metrics, webhook: Some(hook) })
+}
+
+/// Has removals taken back while this replica leads; what is counted of it.
+fn take_back(stays: Stays, state: &Arc<State>, leads: watch::Receiver<bool>) -> Render {
+    let (stays, state) = (Arc::new(stays), Arc::clone(state));
+    let runs = Arc::clone(&stays);
+    tokio::spawn(async move { runs.run(&state, leads).await });
+    Box::new(move |text| stays.render(text))
 }
 
 /// The certificate that the API server sees, by the names of the Service that it calls.

@@ -12,7 +12,7 @@ use crate::{cluster, installed, leads};
 
 /// Installs the webhooks, called on a port of this machine: the API server takes a service that is a
 /// name outside for that name.
-async fn install(bed: &Bed, port: u16) {
+pub(crate) async fn install(bed: &Bed, port: u16) {
     bed.apply(json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "leno-controller", "namespace": "leno-system"},
         "spec": {"type": "ExternalName", "externalName": "localhost"}}))
@@ -67,33 +67,6 @@ async fn injected(bed: &Bed, pod: &Value) -> Value {
         proxy_of(&tried).is_some().then_some(tried)
     })
     .await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mesh_that_is_installed_anew_is_not_being_removed_any_more() {
-    let Some(kube) = binary() else { return };
-    let (bed, kubeconfig) = cluster(&kube).await;
-    let own = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-system"}});
-    let said = json!({"metadata": {"annotations": {"leno.dev/removal": "plaintext", "a": "b"}}});
-    bed.change(own.clone(), &Patch::Merge(said)).await;
-    let replica = Replica::start("controller-0", &kubeconfig);
-    leads(&replica).await;
-    let step = async |wanted: u64| {
-        let what = format!("step {wanted} of a removal");
-        until(&what, async || {
-            let step = replica.metric("leno_control_removal").await as u64;
-            (step == wanted).then_some(())
-        })
-        .await;
-    };
-    step(2).await;
-    replica.line("the mesh is being removed: leno uninstall has begun a step step=plaintext").await;
-    install(&bed, replica.webhook().await).await;
-    step(0).await;
-    replica.line("the mesh was installed anew while it was being removed: it stays").await;
-    let annotations = bed.get(own).await.unwrap().metadata.annotations.unwrap();
-    assert_eq!(annotations.get("leno.dev/removal"), None);
-    assert_eq!(annotations["a"], "b", "what others say there is left alone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@ mod operate;
 mod outside;
 mod proxy;
 mod relay;
+mod removal;
 mod replica;
 mod scale;
 

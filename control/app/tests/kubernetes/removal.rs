@@ -1,0 +1,133 @@
+//! A removal of the mesh that was given up, and is taken back.
+
+use kube::api::Patch;
+use leno_cluster::Stays;
+use leno_testkit_api::{Bed, binary, until};
+use leno_types::Removal;
+use serde_json::{Value, json};
+
+use crate::admission::install;
+use crate::replica::Replica;
+use crate::{cluster, is_documented, leads};
+
+fn own() -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-system"}})
+}
+
+async fn say(bed: &Bed, notes: Value) {
+    bed.merge(own(), json!({"metadata": {"annotations": notes}})).await;
+}
+
+async fn notes(bed: &Bed) -> Value {
+    json!(bed.get(own()).await.unwrap().metadata.annotations)
+}
+
+/// Sets on how many of two nodes the agent is ready, as its controller does.
+async fn agents(bed: &Bed, ready: u64) {
+    let mut agents = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "leno-agent", "namespace": "leno-system"}});
+    let generation = bed.get(agents.clone()).await.unwrap().metadata.generation;
+    agents["status"] = json!({"observedGeneration": generation, "desiredNumberScheduled": 2,
+        "numberReady": ready, "currentNumberScheduled": 2, "numberMisscheduled": 0});
+    bed.set_status(agents).await;
+}
+
+fn looks(result: &str) -> String {
+    format!("leno_control_removal_looks_total{{result=\"{result}\"}}")
+}
+
+async fn counted(replica: &Replica, result: &str) {
+    until(&format!("a look ends {result}"), async || {
+        (replica.metric(&looks(result)).await > 0.0).then_some(())
+    })
+    .await;
+}
+
+async fn step(replica: &Replica, wanted: u64) {
+    until(&format!("step {wanted} of a removal"), async || {
+        let step = replica.metric("leno_control_removal").await as u64;
+        (step == wanted).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mesh_that_is_installed_anew_stays_once_its_pods_are_captured_and_by_steps() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    say(&bed, json!({"leno.dev/removal": "plaintext", "removal.leno.dev/run": "1", "a": "b"}))
+        .await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    leads(&replica).await;
+    step(&replica, 2).await;
+    replica.line("the mesh is being removed: leno uninstall has begun a step step=plaintext").await;
+    counted(&replica, "removed").await;
+
+    install(&bed, replica.webhook().await).await;
+    counted(&replica, "no_agents").await;
+    agents(&bed, 1).await;
+    let before = replica.metric(&looks("no_agents")).await;
+    until("it is looked again", async || {
+        (replica.metric(&looks("no_agents")).await > before + 1.0).then_some(())
+    })
+    .await;
+    step(&replica, 2).await;
+    replica.line("mTLS waits until leno-agent is ready on all nodes").await;
+
+    agents(&bed, 2).await;
+    step(&replica, 1).await;
+    counted(&replica, "held").await;
+    assert_eq!(replica.metric(&looks("back")).await as u64, 1);
+    assert_eq!(notes(&bed).await["leno.dev/removal"], "permissive");
+    step(&replica, 0).await;
+    replica.line("the mesh was installed anew while it was being removed: it stays").await;
+    let left = notes(&bed).await;
+    assert_eq!(
+        (&left["leno.dev/removal"], &left["removal.leno.dev/run"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(left["a"], "b", "what others say there is left alone");
+    is_documented(&replica).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
+    let Some(kube) = binary() else { return };
+    let (bed, _) = cluster(&kube).await;
+    say(&bed, json!({"leno.dev/removal": "plaintext", "removal.leno.dev/run": "1"})).await;
+    let stays = Stays::new(bed.admin.clone(), "leno-system");
+    assert_eq!(stays.look().await.unwrap(), None, "nobody has installed it");
+    // Nobody calls them.
+    install(&bed, 1).await;
+    agents(&bed, 2).await;
+    let seen = stays.look().await.unwrap().unwrap();
+    assert_eq!((seen.step, seen.captures), (Removal::Plaintext, true));
+    // As a removal says the step that it finds: by the number of its run.
+    say(&bed, json!({"removal.leno.dev/run": "2"})).await;
+    assert!(!stays.write(&seen, Removal::Permissive).await.unwrap());
+    assert_eq!(notes(&bed).await["leno.dev/removal"], "plaintext");
+    let seen = stays.look().await.unwrap().unwrap();
+    assert!(stays.write(&seen, Removal::Permissive).await.unwrap());
+    assert_eq!(notes(&bed).await["leno.dev/removal"], "permissive");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_control_plane_that_may_not_take_a_removal_back_says_what_to_do() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "leno-controller"}});
+    let mut rules = bed.get(role.clone()).await.unwrap().data["rules"].as_array().unwrap().clone();
+    let before = rules.len();
+    // As an earlier version had it.
+    rules.retain(|rule| rule["resources"] != json!(["namespaces"]));
+    assert_eq!(rules.len(), before - 1);
+    bed.change(role, &Patch::Merge(json!({"rules": rules}))).await;
+    say(&bed, json!({"leno.dev/removal": "plaintext"})).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    leads(&replica).await;
+    counted(&replica, "failed").await;
+    let said = replica.line("it is not known whether the mesh stays").await;
+    assert!(said.contains("apply what leno upgrade prints"), "{said}");
+    assert!(said.contains("cannot get resource"), "{said}");
+}
