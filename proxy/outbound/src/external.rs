@@ -110,7 +110,7 @@ pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
             "external-tls-failed; remedy=\"does the server speak TLS on this port? without a BackendTLSPolicy it is called in clear\""
         }
         b"connect-unreachable" => {
-            "connect-unreachable; remedy=\"no route leads there; out of the machine, leno up --uplink makes one\""
+            "connect-unreachable; remedy=\"no route leads there: a pod or node that is gone, or, under leno up, what --uplink leads to\""
         }
         _ => cause,
     }

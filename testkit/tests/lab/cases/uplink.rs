@@ -242,8 +242,8 @@ fn a_start_that_fails_leaves_nothing_and_takes_nothing(capture: Capture) -> Resu
 fn what_no_route_leads_to_names_the_remedy(capture: Capture) -> Result<()> {
     let world = World::new()?;
     let lab = world.up(capture, false)?;
-    let expected = "503  connect-unreachable; remedy=\"no route leads there; out of the machine, leno up \
-                    --uplink makes one\"";
+    let expected = "503  connect-unreachable; remedy=\"no route leads there: a pod or node that is gone, or, \
+                    under leno up, what --uplink leads to\"";
     comes(&lab, "client", "http://far/", expected)?;
     let metrics = lab.metrics("client")?;
     ensure!(metrics.contains("cause=\"connect-unreachable\""), "{metrics}");
