@@ -27,10 +27,8 @@ use crate::request::{Hedgeable, Request};
 use crate::routes::{Applied, Decision, MeshAnswer, Routes};
 use crate::server::{self, GetError, Server};
 use crate::streams::BACKEND_GONE;
+use crate::tries::{TRIES, Unreached};
 use sending::Sending;
-
-/// Most endpoints tried for one request, and most tries in all.
-const MAX_TRIES: usize = 3;
 
 /// What the server's proxy says in `leno-error` when the application cannot be connected to: the
 /// request never reached it.
@@ -54,7 +52,7 @@ pub(crate) const OVERLOADED: &str = "overloaded";
 /// gRPC's DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
-type Tried = SmallVec<[SocketAddr; MAX_TRIES]>;
+type Tried = SmallVec<[SocketAddr; TRIES]>;
 
 /// What became of a request. The client is still to be told.
 pub(crate) enum Forwarded {
@@ -82,6 +80,7 @@ struct Attempts<'a, R> {
     tried: Tried,
     /// Tries that were not made by policy.
     tries: usize,
+    unreached: Unreached,
     /// What a route changes.
     applied: Option<&'a Applied>,
 }
@@ -152,6 +151,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         is_grpc,
         tried: Tried::new(),
         tries: 0,
+        unreached: Unreached::default(),
         applied: applied.as_deref(),
     };
     attempts.run().await
@@ -316,7 +316,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         if !same_endpoint {
             self.tried.push(pick.endpoint().address);
         }
-        (self.tries >= MAX_TRIES).then(|| self.failed(&pick, 503, cause))
+        (!self.unreached.has_another(self.tries)).then(|| self.failed(&pick, 503, cause))
     }
 
     /// What a try that begins now is sent with.
@@ -335,7 +335,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     async fn again(&mut self, pick: Pick<Remote>, wait: Duration) {
         pick.endpoint().edge(self.shared).retry();
         self.tried.push(pick.endpoint().address);
-        self.tries = 0;
+        (self.tries, self.unreached) = Default::default();
         // Its session was where it failed.
         self.wanted.session = None;
         drop(pick);
@@ -345,7 +345,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 
     async fn not_connected(&mut self, pick: &Pick<Remote>, error: &GetError) -> Option<Forwarded> {
-        if error.is_full() && self.tries < MAX_TRIES {
+        if error.is_full() && self.tries < TRIES {
             // An idle one makes room.
             if self.backends.close_idle() {
                 return None;
@@ -365,14 +365,14 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             pick.connect_failed(Instant::now());
             self.tried.push(pick.endpoint().address);
             let others = !self.plan.decides() || self.backends.has_others(&self.tried);
-            if self.tried.len() < MAX_TRIES && others {
+            if self.unreached.has_another(self.tried.len()) && others {
                 edge.retry();
                 return None;
             }
             let policy = (self.policy, &*self.shared.registry);
             if let Some(wait) = self.plan.after_connecting(policy) {
                 edge.retry();
-                self.tries = 0;
+                (self.tries, self.unreached) = Default::default();
                 tokio::time::sleep(wait).await;
                 return None;
             }
@@ -416,7 +416,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             server.reused && self.plan.is_idempotent() && !self.plan.decides() && is_stale
         };
         if unseen || implied() {
-            let same_endpoint = self.tries < MAX_TRIES - 1;
+            let same_endpoint = self.tries < TRIES - 1;
             return Verdict::Again { same_endpoint, cause: failure.cause.label() };
         }
         self.plan.after(policy, failure).map_or(Verdict::Done, Verdict::Policy)

@@ -32,6 +32,7 @@ mod routes;
 mod server;
 mod streams;
 mod targets;
+mod tries;
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};

@@ -23,15 +23,13 @@ use crate::connect::{
 };
 use crate::first::tls_of;
 use crate::greeting::{Greeting, greet};
+use crate::tries::{TRIES, Unreached};
 
 /// Counted where policy ends a connection.
 pub(crate) const STREAM_TIMEOUT: &str = "stream-timeout";
 
 /// Counted where a server ends before it has said anything, and bytes of the client's are with it.
 pub(crate) const SERVER_SILENT: &str = "server-silent";
-
-/// Most endpoints tried for one connection.
-const MAX_TRIES: usize = 3;
 
 /// Whether a client has begun TLS of its own, and with whom.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +47,10 @@ pub(crate) struct Attempts<'a> {
     /// What the client dialled.
     original: SocketAddr,
     tls: Tls,
-    tried: SmallVec<[SocketAddr; MAX_TRIES]>,
+    tried: SmallVec<[SocketAddr; TRIES]>,
+    unreached: Unreached,
+    /// There is no other try.
+    is_over: bool,
     /// Why the last of them was left out; counted.
     last: Option<(Rc<Edge>, &'static str)>,
 }
@@ -176,15 +177,23 @@ pub(crate) async fn relay(
 
 impl<'a> Attempts<'a> {
     pub(crate) fn new(shared: &'a Shared, backends: &'a Backends, original: SocketAddr) -> Self {
-        let (tls, tried) = (Tls::default(), SmallVec::new());
-        Self { shared, backends, original, tls, tried, last: None }
+        Self {
+            shared,
+            backends,
+            original,
+            tls: Tls::default(),
+            tried: SmallVec::new(),
+            unreached: Unreached::default(),
+            is_over: false,
+            last: None,
+        }
     }
 
     /// Opens a connection, to another endpoint after a failure; none when there is no other one, which is
     /// logged.
     pub(crate) async fn open(&mut self) -> Option<Opened> {
         loop {
-            if self.tried.len() == MAX_TRIES {
+            if self.is_over {
                 if let Some((edge, cause)) = &self.last {
                     let unserved = unserved(self.original, &self.tls, 0, cause);
                     self.shared.registry.relayed(edge.labels(), &unserved);
@@ -250,7 +259,8 @@ impl<'a> Attempts<'a> {
         pick.connect_failed(Instant::now());
         self.tried.push(pick.endpoint().address);
         self.last = Some((Rc::clone(edge), cause));
-        if self.tried.len() < MAX_TRIES {
+        self.is_over = !self.unreached.has_another(self.tried.len());
+        if !self.is_over {
             edge.retry();
         }
     }

@@ -1,6 +1,7 @@
 //! The bound on connections to a service: who is refused, and what makes room.
 
 use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use leno_testkit::wait;
 
 use crate::front::{Around, Front};
 use crate::http2::{self, Does, Reply, Server, Upload};
-use crate::world::{Script, World};
+use crate::world::{Script, World, get, server};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -138,4 +139,21 @@ fn a_connection_that_answers_others_is_kept() {
     });
     assert_eq!(ask(&front, "next").status, 200);
     assert_eq!(server.connections(), 1);
+}
+
+/// Seven of eight endpoints have ended, which nobody has told the proxy: each says so at once, and the first
+/// request already reaches the one that is left.
+#[test]
+fn endpoints_that_end_together_fail_no_request() {
+    for spec in ["  balancing: {algorithm: Random}\n", "  retries: {attempts: 1, on: [503]}\n"] {
+        for round in 0..3 {
+            let good = server(|_| Act::Good);
+            let gone = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let mut addresses: Vec<SocketAddr> = (0..7).map(|_| gone()).collect();
+            addresses.push(good.address());
+            let front = Front::outbound(spec, &addresses, &Around::default());
+            let answer = get(&front, "first");
+            assert!(answer.is_good(), "{spec}{round}: {answer:?}");
+        }
+    }
 }

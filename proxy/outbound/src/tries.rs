@@ -1,0 +1,36 @@
+//! How often a request or connection that has reached no application is begun anew, elsewhere.
+
+use std::time::{Duration, Instant};
+
+/// Tries that there are in any case.
+pub(crate) const TRIES: usize = 3;
+/// Tries while they take no time: of endpoints that end together each says so at once.
+const QUICK_TRIES: usize = 8;
+/// The time after the first that failed in which that holds.
+const QUICK: Duration = Duration::from_millis(500);
+
+/// When the first try failed.
+#[derive(Debug, Default)]
+pub(crate) struct Unreached(Option<Instant>);
+
+impl Unreached {
+    /// Whether there is another try after `made`, the last of which has just failed.
+    pub(crate) fn has_another(&mut self, made: usize) -> bool {
+        let first = *self.0.get_or_insert_with(Instant::now);
+        made < TRIES || made < QUICK_TRIES && first.elapsed() < QUICK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_that_take_time_are_fewer() {
+        let mut unreached = Unreached::default();
+        assert!((1..QUICK_TRIES).all(|made| unreached.has_another(made)));
+        assert!(!unreached.has_another(QUICK_TRIES));
+        let mut slow = Unreached(Instant::now().checked_sub(QUICK));
+        assert!(slow.has_another(TRIES - 1) && !slow.has_another(TRIES));
+    }
+}
