@@ -6,11 +6,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // answeredAfter is how many requests of each kind have to be answered after something has happened before
 // it counts as over.
 const answeredAfter = 3 * perSecond
+
+// answerLimit is how long ./load waits for an answer.
+const answerLimit = 20 * time.Second
 
 // count is what became of the requests of one kind, as ./load counts them.
 type count struct {

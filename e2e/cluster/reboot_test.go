@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 )
 
 // nodeReboots: a node loses its processes, its network and what its kernel keeps, and starts again with its disk.
@@ -44,6 +45,8 @@ func (m mesh) nodeReboots() {
 			m.t.Errorf("a stranger was answered by %s under strict mTLS", ip)
 		}
 	}
+	// What was asked of pods while they were gone fails until then, and is no part of what is done next.
+	time.Sleep(answerLimit)
 }
 
 // meshedOn gives the pods of a node that have a proxy.
