@@ -58,6 +58,7 @@ type measured struct {
 	Memory         map[string]uint64  `json:"rss_kib"`
 	Control        map[string]uint64  `json:"control_rss_kib"`
 	Latency        map[string]float64 `json:"latency_us"`
+	Marks          []struct{ Kind, Why string }
 	Cluster        struct {
 		Nodes     []struct{ Name, Kubelet string }
 		Placement map[string]string
@@ -106,6 +107,11 @@ func (m mesh) isGood(one measured) {
 	if one.LeftOut != "" || one.Requests != 1000 || one.Errors > 10 {
 		m.t.Errorf("%s: %d requests, %d errors, %q", one.Mesh, one.Requests, one.Errors, one.LeftOut)
 		return
+	}
+	for _, mark := range one.Marks {
+		if mark.Kind == "restarted" {
+			m.t.Errorf("%s: nothing was restarted: %s", one.Mesh, mark.Why)
+		}
 	}
 	// The application works for 10 ms.
 	if one.Latency["p50"] < 10_000 || one.CPU["application"] <= 0 || one.CPU["generator"] <= 0 {

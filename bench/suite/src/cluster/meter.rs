@@ -175,6 +175,15 @@ struct MemoryStats {
     working_set_bytes: Option<u64>,
 }
 
+impl Look {
+    /// Whether it is at what an earlier one was at: what is restarted begins later, and has used less at first. A
+    /// beginning that is said to be earlier than before is one of a file's time, which some kubelets go by.
+    fn goes_on_from(&self, earlier: &Self) -> bool {
+        let later = earlier.began.zip(self.began).is_some_and(|(one, now)| now > one);
+        !later && self.cpu_ms >= earlier.cpu_ms
+    }
+}
+
 impl CpuStats {
     fn look(&self, began: Option<&Time>, memory: Option<&MemoryStats>) -> Option<Look> {
         let bytes = memory.and_then(|memory| memory.working_set_bytes).unwrap_or_default();
@@ -296,7 +305,7 @@ impl Reading {
         let mut broken = Vec::new();
         for (key, look) in &self.containers {
             let before = earlier.containers.get(key);
-            let same = before.filter(|one| one.began == look.began && one.cpu_ms <= look.cpu_ms);
+            let same = before.filter(|one| look.goes_on_from(one));
             if same.is_none() && !key.0.is_beside() {
                 let what = if before.is_some() { "was restarted" } else { "has begun" };
                 broken.push(format!("{} {what} meanwhile", key.1));
