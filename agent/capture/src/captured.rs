@@ -11,8 +11,18 @@ use crate::error::Error;
 use crate::{command, ebpf, iptables, nftables};
 
 /// Connections by what became of them, named as `leno_bpf::abi::Counter` names them. Netfilter
-/// counts fewer kinds than eBPF, and from zero each time its rules are installed.
+/// counts fewer kinds than eBPF, two of its own, and from zero each time its rules are installed.
 pub type Counters = BTreeMap<&'static str, u64>;
+
+/// SYNs from outside that came past netfilter's redirection, as after a forged ACK of the same addresses and
+/// ports. eBPF has none: it does not depend on what came before.
+pub(crate) const INBOUND_DROPPED_UNCAPTURED: &str = "inbound_dropped_uncaptured";
+
+/// The same of SYNs that the workload sent.
+pub(crate) const OUTBOUND_DROPPED_UNCAPTURED: &str = "outbound_dropped_uncaptured";
+
+/// What netfilter alone counts.
+pub(crate) const UNCAPTURED: [&str; 2] = [INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED];
 
 /// What is to be captured.
 #[derive(Clone, Debug, PartialEq, Eq)]

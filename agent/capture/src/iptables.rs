@@ -7,7 +7,9 @@ use std::path::Path;
 use leno_bpf::abi::Counter;
 use leno_types::ports;
 
-use crate::captured::{Counters, Workload};
+use crate::captured::{
+    Counters, INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED, UNCAPTURED, Workload,
+};
 use crate::command::run;
 use crate::error::Error;
 
@@ -21,8 +23,9 @@ const PREFIX: &str = "LENO_";
 /// Starts the comment of every rule that counts.
 const COMMENT: &str = "leno:";
 
-/// The tables with chains of ours.
-const TABLES: [&str; 2] = ["raw", "nat"];
+/// The tables with chains of ours, in the order in which they are filled; they are emptied in the contrary one,
+/// for the last would drop what the one before it no longer redirects.
+const TABLES: [&str; 3] = ["raw", "nat", "filter"];
 
 /// One of the two programs, which share their options and their format.
 #[derive(Clone, Copy)]
@@ -73,6 +76,7 @@ pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
         for table in TABLES {
             let rules = match table {
                 "raw" => raw_rules(),
+                "filter" => filter_rules(*family, workload)?,
                 _ => nat_rules(*family, workload)?,
             };
             let saved = family.save(table)?;
@@ -91,7 +95,7 @@ pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
 /// Removes the rules and chains; fine if there are none.
 pub(crate) fn remove() -> Result<(), Error> {
     for family in Family::all() {
-        for table in TABLES {
+        for table in TABLES.into_iter().rev() {
             let removal = removal(&family.save(table)?);
             if !removal.is_empty() {
                 family.restore(&format!("*{table}\n{removal}COMMIT\n"))?;
@@ -117,7 +121,7 @@ fn raw_rules() -> String {
     let mut rules = ":LENO_GUARD - [0:0]\n-A PREROUTING -p tcp -j LENO_GUARD\n".to_owned();
     for port in [ports::OUTBOUND, ports::INBOUND] {
         let condition = format!("! -i lo -p tcp --dport {port}");
-        rules.push_str(&rule("GUARD", &condition, Counter::InboundDroppedMeshPort, "DROP"));
+        rules.push_str(&rule("GUARD", &condition, Counter::InboundDroppedMeshPort.name(), "DROP"));
     }
     rules
 }
@@ -129,7 +133,7 @@ fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
                      -A PREROUTING -p tcp --syn -j LENO_INBOUND\n-A OUTPUT -p tcp --syn -j LENO_OUTBOUND\n"
         .to_owned();
     let mut add = |chain: &str, condition: &str, counter: Counter, target: &str| {
-        rules.push_str(&rule(chain, condition, counter, target));
+        rules.push_str(&rule(chain, condition, counter.name(), target));
     };
     add("INBOUND", "-i lo", Counter::InboundPassedLocal, "RETURN");
     if matches!(family, Family::Ipv6) {
@@ -140,11 +144,44 @@ fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
     let target = format!("REDIRECT --to-ports {}", ports::INBOUND);
     add("INBOUND", "-p tcp", Counter::InboundCaptured, &target);
 
+    for (condition, counter) in passed_outbound(family, workload)? {
+        add("OUTBOUND", &condition, counter, "RETURN");
+    }
+    let target = format!("REDIRECT --to-ports {}", ports::OUTBOUND);
+    add("OUTBOUND", "-p tcp", Counter::OutboundCaptured, &target);
+    Ok(rules)
+}
+
+/// Nobody begins a connection past the redirections. What the first packet of any was translated to is final, and
+/// anybody can send a first packet that begins nothing. Before what others accept, for that ends the table.
+fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
+    let mut rules = ":LENO_INPUT - [0:0]\n:LENO_OUTPUT - [0:0]\n\
+                     -I INPUT -p tcp --syn -j LENO_INPUT\n-I OUTPUT -p tcp --syn -j LENO_OUTPUT\n\
+                     -A LENO_INPUT -i lo -j RETURN\n"
+        .to_owned();
+    if matches!(family, Family::Ipv6) {
+        rules.push_str("-A LENO_INPUT -d fe80::/10 -j RETURN\n");
+    }
+    for port in [ports::ADMIN, ports::INBOUND] {
+        writeln!(rules, "-A LENO_INPUT -p tcp --dport {port} -j RETURN").expect("takes all");
+    }
+    rules.push_str(&rule("INPUT", "-p tcp", INBOUND_DROPPED_UNCAPTURED, "DROP"));
+    for (condition, _) in passed_outbound(family, workload)? {
+        writeln!(rules, "-A LENO_OUTPUT {condition} -j RETURN").expect("takes all");
+    }
+    rules.push_str(&rule("OUTPUT", "-p tcp", OUTBOUND_DROPPED_UNCAPTURED, "DROP"));
+    Ok(rules)
+}
+
+/// What goes out past the proxy, and is counted as what. What is redirected goes to loopback, so that this holds
+/// for it afterwards.
+fn passed_outbound(family: Family, workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
+    let mut passed = Vec::new();
     for local in family.local() {
-        add("OUTBOUND", &format!("-d {local}"), Counter::OutboundPassedLocal, "RETURN");
+        passed.push((format!("-d {local}"), Counter::OutboundPassedLocal));
     }
     let proxy = format!("-m owner --uid-owner {}", workload.proxy_uid);
-    add("OUTBOUND", &proxy, Counter::OutboundPassedProxy, "RETURN");
+    passed.push((proxy, Counter::OutboundPassedProxy));
     for (ip, length) in &workload.excluded {
         let (same_family, most) = match ip {
             IpAddr::V4(_) => (matches!(family, Family::Ipv4), 32),
@@ -154,19 +191,15 @@ fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
             return Err(Error::Prefix(*ip, *length));
         }
         if same_family {
-            let condition = format!("-d {ip}/{length}");
-            add("OUTBOUND", &condition, Counter::OutboundPassedExcluded, "RETURN");
+            passed.push((format!("-d {ip}/{length}"), Counter::OutboundPassedExcluded));
         }
     }
-    let target = format!("REDIRECT --to-ports {}", ports::OUTBOUND);
-    add("OUTBOUND", "-p tcp", Counter::OutboundCaptured, &target);
-    Ok(rules)
+    Ok(passed)
 }
 
 /// One line of a restore script.
-fn rule(chain: &str, condition: &str, counter: Counter, target: &str) -> String {
-    let name = counter.name();
-    format!("-A {PREFIX}{chain} {condition} -m comment --comment {COMMENT}{name} -j {target}\n")
+fn rule(chain: &str, condition: &str, counter: &str, target: &str) -> String {
+    format!("-A {PREFIX}{chain} {condition} -m comment --comment {COMMENT}{counter} -j {target}\n")
 }
 
 /// The lines that take our chains, and the jumps to them, out of a saved table.
@@ -193,11 +226,12 @@ fn add_counters(counters: &mut Counters, saved: &str) {
     for line in saved.lines() {
         let packets = line.strip_prefix('[').and_then(|rest| rest.split(':').next());
         let Some(Ok(packets)) = packets.map(str::parse::<u64>) else { continue };
-        let named = |counter: &&Counter| {
-            line.split([' ', '"']).any(|word| word.strip_prefix(COMMENT) == Some(counter.name()))
+        let mut known = Counter::ALL.iter().map(|counter| counter.name()).chain(UNCAPTURED);
+        let named = |counter: &&str| {
+            line.split([' ', '"']).any(|word| word.strip_prefix(COMMENT) == Some(*counter))
         };
-        if let Some(counter) = Counter::ALL.iter().find(named) {
-            *counters.entry(counter.name()).or_default() += packets;
+        if let Some(counter) = known.find(named) {
+            *counters.entry(counter).or_default() += packets;
         }
     }
 }

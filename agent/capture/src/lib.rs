@@ -9,6 +9,7 @@
 //!   address where its port is not the listener's, else the answer to `SO_ORIGINAL_DST`.
 //! - The proxy's own sockets, loopback, link-local IPv6, excluded prefixes, UDP and the admin port
 //!   (inbound) are left alone; 15001 and 15006 cannot be reached from outside.
+//! - Connections that were open before are left alone, and nothing that was sent before lets a new one pass.
 //! - While the proxy is not listening, connections are refused (fail closed) or pass unchanged
 //!   (fail open).
 //!

@@ -6,11 +6,13 @@ use std::net::IpAddr;
 use leno_bpf::abi::Counter;
 use leno_types::ports;
 
-use crate::captured::{Counters, Workload};
+use crate::captured::{
+    Counters, INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED, UNCAPTURED, Workload,
+};
 use crate::command::run;
 use crate::error::Error;
 
-/// What the rules count.
+/// What the rules count, besides [`UNCAPTURED`].
 const COUNTED: &[Counter] = &[
     Counter::OutboundCaptured,
     Counter::OutboundPassedProxy,
@@ -21,6 +23,9 @@ const COUNTED: &[Counter] = &[
     Counter::InboundPassedLocal,
     Counter::InboundDroppedMeshPort,
 ];
+
+/// Matches a TCP packet that begins no connection: what a listener takes for a beginning is the contrary.
+const NOT_FIRST: &str = "tcp flags & (fin | syn | rst | ack) != syn";
 
 /// Installs the rules, in place of older ones, in one transaction.
 pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
@@ -44,29 +49,22 @@ fn empty() -> String {
 }
 
 /// The whole table. Only what begins a connection is redirected: the next packet of one that was open before
-/// would be translated like the first of a new one. Connections over lo never pass the nat part of prerouting
-/// as new ones, but the rules do not rely on it.
+/// would be translated like the first of a new one. What any first packet was translated to is final, and anybody
+/// can send a first packet that begins nothing: `entered` and `left` let nobody begin a connection on its leavings.
+/// Connections over lo never pass the nat part of prerouting as new ones, but the rules do not rely on it.
 fn ruleset(workload: &Workload) -> Result<String, Error> {
     let (outbound, inbound, admin) = (ports::OUTBOUND, ports::INBOUND, ports::ADMIN);
-    let uid = workload.proxy_uid;
-    let mut excluded = String::new();
-    for (ip, length) in &workload.excluded {
-        let (family, most) = match ip {
-            IpAddr::V4(_) => ("ip", 32),
-            IpAddr::V6(_) => ("ip6", 128),
-        };
-        if *length > most {
-            return Err(Error::Prefix(*ip, *length));
-        }
-        let counter = Counter::OutboundPassedExcluded.name();
-        let rule = format!("    {family} daddr {ip}/{length} counter name {counter} return");
-        excluded.push_str(&rule);
-        excluded.push('\n');
+    let (mut passed, mut unchecked) = (String::new(), String::new());
+    for (condition, counter) in passed_outbound(workload)? {
+        let counter = counter.name();
+        writeln!(passed, "    {condition} counter name {counter} return")
+            .expect("a String takes all");
+        writeln!(unchecked, "    {condition} return").expect("a String takes all");
     }
     let mut rules = empty();
     rules.push_str("table inet leno {\n");
-    for counter in COUNTED {
-        writeln!(rules, "  counter {} {{ }}", counter.name()).expect("a String takes all");
+    for counter in counted() {
+        writeln!(rules, "  counter {counter} {{ }}").expect("a String takes all");
     }
     write!(
         rules,
@@ -77,26 +75,64 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
   chain inbound {{
     type nat hook prerouting priority dstnat; policy accept;
     meta l4proto != tcp return
-    tcp flags & (fin | syn | rst | ack) != syn return
+    {NOT_FIRST} return
     iifname lo counter name inbound_passed_local return
     ip6 daddr fe80::/10 counter name inbound_passed_local return
     tcp dport {admin} counter name inbound_passed_admin return
     meta l4proto tcp counter name inbound_captured redirect to :{inbound}
   }}
+  chain entered {{
+    type filter hook input priority filter; policy accept;
+    meta l4proto != tcp return
+    {NOT_FIRST} return
+    iifname lo return
+    ip6 daddr fe80::/10 return
+    tcp dport {{ {admin}, {inbound} }} return
+    counter name {INBOUND_DROPPED_UNCAPTURED} drop
+  }}
   chain outbound {{
     type nat hook output priority -100; policy accept;
     meta l4proto != tcp return
-    tcp flags & (fin | syn | rst | ack) != syn return
-    ip daddr 127.0.0.0/8 counter name outbound_passed_local return
-    ip6 daddr {{ ::1, fe80::/10 }} counter name outbound_passed_local return
-    meta skuid {uid} counter name outbound_passed_proxy return
-{excluded}    meta l4proto tcp counter name outbound_captured redirect to :{outbound}
+    {NOT_FIRST} return
+{passed}    meta l4proto tcp counter name outbound_captured redirect to :{outbound}
+  }}
+  chain left {{
+    type filter hook output priority filter; policy accept;
+    meta l4proto != tcp return
+    {NOT_FIRST} return
+{unchecked}    counter name {OUTBOUND_DROPPED_UNCAPTURED} drop
   }}
 }}
 "
     )
     .expect("a String takes all");
     Ok(rules)
+}
+
+/// What goes out past the proxy, and is counted as what. What is redirected goes to loopback, so that this holds
+/// for it afterwards.
+fn passed_outbound(workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
+    let mut passed = vec![
+        ("ip daddr 127.0.0.0/8".to_owned(), Counter::OutboundPassedLocal),
+        ("ip6 daddr { ::1, fe80::/10 }".to_owned(), Counter::OutboundPassedLocal),
+        (format!("meta skuid {}", workload.proxy_uid), Counter::OutboundPassedProxy),
+    ];
+    for (ip, length) in &workload.excluded {
+        let (family, most) = match ip {
+            IpAddr::V4(_) => ("ip", 32),
+            IpAddr::V6(_) => ("ip6", 128),
+        };
+        if *length > most {
+            return Err(Error::Prefix(*ip, *length));
+        }
+        passed.push((format!("{family} daddr {ip}/{length}"), Counter::OutboundPassedExcluded));
+    }
+    Ok(passed)
+}
+
+/// The names of the table's counters.
+fn counted() -> impl Iterator<Item = &'static str> {
+    COUNTED.iter().map(|counter| counter.name()).chain(UNCAPTURED)
 }
 
 /// `counter NAME {` and, on the next line, `packets N bytes N`.
@@ -106,10 +142,10 @@ fn parse_counters(listing: &str) -> Counters {
     for line in listing.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            ["counter", name, ..] => current = COUNTED.iter().find(|c| c.name() == *name),
+            ["counter", name, ..] => current = counted().find(|counter| counter == name),
             ["packets", packets, ..] => {
                 if let (Some(counter), Ok(packets)) = (current.take(), packets.parse()) {
-                    counters.insert(counter.name(), packets);
+                    counters.insert(counter, packets);
                 }
             }
             _ => {}

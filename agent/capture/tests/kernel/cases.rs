@@ -326,6 +326,28 @@ pub fn connections_that_are_open_stay_when_it_is_captured(backend: Backend) {
     app.dial(&server).assert_captured(&server);
 }
 
+pub fn a_forged_packet_opens_no_way_past_the_proxy(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    let dropped =
+        || ["inbound", "outbound"].map(|way| lab.count(&format!("{way}_dropped_uncaptured")));
+    for i in [0, 1] {
+        let (inner, outer) = (app.serve_at(POD[i]), outside.serve_at(OUTSIDE[i]));
+        let before = dropped();
+        let entered = Seen(outside.ask(&format!("dial-forged {}:0 {inner}", OUTSIDE[i])));
+        let left = Seen(app.ask(&format!("dial-forged {}:0 {outer}", POD[i])));
+        if backend == Backend::Ebpf {
+            entered.assert_captured(&inner);
+            left.assert_captured(&outer);
+        } else {
+            assert_eq!([entered.0, left.0], ["error TimedOut"; 2]);
+            assert!(dropped().iter().zip(before).all(|(now, before)| *now > before), "of {inner}");
+        }
+        outside.dial(&inner).assert_captured(&inner);
+        app.dial(&outer).assert_captured(&outer);
+    }
+}
+
 pub fn release_leaves_nothing(backend: Backend) {
     let (mut lab, _proxy) = Lab::with_proxy(backend, closed());
     let (mut app, mut outside) = (lab.app(), lab.outside());

@@ -7,6 +7,7 @@
 
 mod cases;
 mod ebpf;
+mod forged;
 mod lab;
 mod probe;
 mod worker;
@@ -51,6 +52,7 @@ under_every_backend! {
     a_killed_proxy_is_replaced,
     capturing_again_replaces_what_was_left,
     connections_that_are_open_stay_when_it_is_captured,
+    a_forged_packet_opens_no_way_past_the_proxy,
     release_leaves_nothing,
     no_original_destination_is_lost_in_a_race,
     an_upgrade_under_traffic_loses_nothing,

@@ -13,6 +13,8 @@ use leno_capture::Report;
 use nix::unistd::{Gid, Uid, setresgid, setresuid};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::forged;
+
 /// Longer than any connection inside this machine takes; reached only where packets are dropped.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -94,7 +96,11 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
                 .map_err(|error| io::Error::other(name_of(&error)))?;
             hear(socket.into())
         }
-        ["dial-from", from, to] => dial_from(address(from)?, address(to)?),
+        ["dial-from", from, to] => dial_from(address(from)?, address(to)?, |_| Ok(())),
+        ["dial-forged", from, to] => {
+            let to = address(to)?;
+            dial_from(address(from)?, to, |from| forged::acknowledge(from, to))
+        }
         ["probe"] => serde_json::to_string(&Report::probe()).map_err(io::Error::other),
         ["storm", count, ip, first] => {
             let first: u16 = first.parse().map_err(io::Error::other)?;
@@ -172,12 +178,18 @@ fn dial(to: SocketAddr) -> io::Result<String> {
     hear(stream)
 }
 
-/// From an address of the caller's choice; the port is free again at once.
-fn dial_from(from: SocketAddr, to: SocketAddr) -> io::Result<String> {
+/// From an address of the caller's choice, known before it connects; the port is free again at once.
+fn dial_from(
+    from: SocketAddr,
+    to: SocketAddr,
+    before: impl FnOnce(SocketAddr) -> io::Result<()>,
+) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_linger(Some(Duration::ZERO))?;
     socket.bind(&from.into())?;
+    let own = socket.local_addr()?.as_socket();
+    before(own.ok_or_else(|| io::Error::other("not an internet address"))?)?;
     socket
         .connect_timeout(&to.into(), CONNECT_TIMEOUT)
         .map_err(|error| io::Error::other(name_of(&error)))?;
