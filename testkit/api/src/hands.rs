@@ -56,22 +56,25 @@ async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &Seen)
     for namespace in all.list(&ListParams::default()).await.unwrap() {
         let name = namespace.name_any();
         let pods: Api<Pod> = Api::namespaced(client.clone(), &name);
-        if namespace.metadata.deletion_timestamp.is_some() {
-            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            pods.delete_collection(&now, &ListParams::default()).await.unwrap();
-            finalize(client, &namespace).await;
-        } else if name.starts_with(beginning) {
+        let is_going = namespace.metadata.deletion_timestamp.is_some();
+        if name.starts_with(beginning) {
             let there = pods.list(&ListParams::default()).await.unwrap().items;
-            for pod in there.iter().filter(|pod| is_new(pod)) {
+            for pod in there.iter().filter(|pod| !is_going && is_new(pod)) {
                 let patch = Patch::Merge(json!({"status": status}));
                 // Gone meanwhile, where whoever made it was quicker.
                 let _gone =
                     pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await;
             }
+            // The last that are made may be seen first when all are to go.
             let mut seen = seen.lock().unwrap();
             if seen.as_ref().is_none_or(|(_, pods)| pods.len() < there.len()) {
-                *seen = Some((namespace, there));
+                *seen = Some((namespace.clone(), there));
             }
+        }
+        if is_going {
+            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            pods.delete_collection(&now, &ListParams::default()).await.unwrap();
+            finalize(client, &namespace).await;
         }
     }
 }
