@@ -42,6 +42,10 @@ pub(crate) struct Load {
     /// When the first of the requests in flight began.
     busy_from: Cell<Option<Instant>>,
     estimate: Cell<Option<Estimate>>,
+    /// The latency of its last good answer.
+    worked_us: Cell<Option<f64>>,
+    /// What it has answered since was no work done.
+    refuses: Cell<bool>,
     /// It could not be connected to.
     unreachable: Cell<Option<Unreachable>>,
     /// Its requests failed.
@@ -159,11 +163,23 @@ impl Load {
             }
             _ => Duration::ZERO,
         };
-        Some(estimate.decayed_us(now.checked_sub(unanswered).unwrap_or(now)))
+        let faded_us = estimate.decayed_us(now.checked_sub(unanswered).unwrap_or(now));
+        if self.refuses.get() {
+            return self.worked_us.get().map(|worked_us| worked_us.max(faded_us));
+        }
+        Some(faded_us)
     }
 
+    /// A good answer came after `latency`.
     pub(crate) fn observe(&self, latency: Duration, now: Instant) {
-        let new_us = latency.as_secs_f64() * 1e6;
+        self.worked_us.set(Some(micros(latency)));
+        self.refuses.set(false);
+        self.estimate(latency, now);
+    }
+
+    /// A request failed, or was given up: counts as an answer after `latency`.
+    pub(crate) fn estimate(&self, latency: Duration, now: Instant) {
+        let new_us = micros(latency);
         let latency_us = match self.estimate.get() {
             Some(old) if old.latency_us > new_us => {
                 let weight = old.weight(now);
@@ -174,12 +190,13 @@ impl Load {
         self.estimate.set(Some(Estimate { latency_us, at: now }));
     }
 
-    /// An answer came after `latency`, and the work was not done: quickly refused is not quickly done. It
-    /// may make the estimate worse, never better, and what is known does not fade meanwhile.
-    pub(crate) fn hold(&self, latency: Duration, now: Instant) {
-        if let Some(old) = self.estimate.get() {
-            let latency_us = old.latency_us.max(latency.as_secs_f64() * 1e6);
-            self.estimate.set(Some(Estimate { latency_us, at: now }));
+    /// An answer came after `latency`, and the work was not done: quickly refused is not quickly done. Until the
+    /// next good answer it looks no faster than when it last worked; one that never did, as if nothing were
+    /// known.
+    pub(crate) fn refuse(&self, latency: Duration, now: Instant) {
+        self.refuses.set(true);
+        if self.estimate.get().is_some_and(|old| micros(latency) > old.decayed_us(now)) {
+            self.estimate(latency, now);
         }
     }
 
@@ -260,6 +277,10 @@ impl Load {
 
 fn doubled(base: Duration, times: u32) -> Duration {
     base.saturating_mul(1 << times.min(MAX_DOUBLINGS))
+}
+
+fn micros(latency: Duration) -> f64 {
+    latency.as_secs_f64() * 1e6
 }
 
 impl Estimate {

@@ -158,12 +158,12 @@ impl<T> Pick<T> {
     /// so must not make it look fast.
     pub fn observe_refusal(&self, latency: Duration, now: Instant) {
         self.slot.load.connected();
-        self.slot.load.hold(latency, now);
+        self.slot.load.refuse(latency, now);
     }
 
     /// It failed after the connection was made: counts as a slow answer.
     pub fn penalise(&self, now: Instant) {
-        self.slot.load.observe(PENALTY, now);
+        self.slot.load.estimate(PENALTY, now);
     }
 
     /// Its answer was good: failures in a row begin anew, and an ejection for failures ends if this
