@@ -343,7 +343,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
                 Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.order.deadline, silent);
-                    timed_out(late, place, !self.used)
+                    timed_out(late, silent, !self.used)
                 }
                 Reached::Stall => Failure::new(place, Cause::Stalled),
             };

@@ -238,7 +238,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
                 Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.deadline, silent);
-                    timed_out(late, place, self.call.is_replayable())
+                    timed_out(late, silent || blocked, self.call.is_replayable())
                 }
                 Reached::Stall => Failure::new(place, Cause::Stalled),
             };

@@ -75,7 +75,7 @@ async fn settle(
             return Poll::Ready(Err(client_reset(reset)));
         }
         match deadline {
-            Some(at) => alarm.poll_at(at, cx).map(|()| Err(timed_out(false, Place::Server, false))),
+            Some(at) => alarm.poll_at(at, cx).map(|()| Err(timed_out(false, true, false))),
             None => Poll::Pending,
         }
     })
@@ -362,7 +362,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                 }
                 let replayable = self.call.is_replayable();
                 let late = self.order.is_late(until, self.deadline, silent);
-                return Poll::Ready(Err(timed_out(late, place, replayable)));
+                return Poll::Ready(Err(timed_out(late, silent, replayable)));
             }
             let moves = self.moves();
             if std::mem::replace(&mut self.stall_moves, moves) == moves {

@@ -34,16 +34,18 @@ pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     }
 }
 
-/// Who is to go on. `blocked`: who takes none of the bytes that wait for it; `waits`: the server has all of
+/// Who is to go on where nothing moves. `blocked`: who takes none of the bytes that wait for it; `waits`: the server has all of
 /// the request that it will get, and has not begun to answer. A client that is silent in the middle of its own
 /// request holds up the server, not the other way round.
 pub(super) fn to_go_on(blocked: Option<Place>, waits: bool) -> Place {
     blocked.unwrap_or(if waits { Place::Server } else { Place::Us })
 }
 
-/// A deadline has passed, or no response has begun in time. `place`: who was to go on; `replayable`: the
-/// request is still here.
-pub(super) fn timed_out(is_late: bool, place: Place, replayable: bool) -> Failure {
+/// A deadline has passed, or no response has begun in time. `silent`: none has begun, which is the server's
+/// matter also while the request is open: a stream of messages, or a body that waits to be asked for, may be
+/// answered before it ends. `replayable`: the request is still here.
+pub(super) fn timed_out(is_late: bool, silent: bool, replayable: bool) -> Failure {
+    let place = if silent { Place::Server } else { Place::Us };
     let cause = if is_late { Cause::Late } else { Cause::Deadline };
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }

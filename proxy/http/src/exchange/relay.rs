@@ -320,7 +320,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                 }
                 Reached::Deadline => {
                     let late = self.order.is_late(until, self.order.deadline, silent);
-                    return Poll::Ready(Err(timed_out(late, place, !self.up.used)));
+                    return Poll::Ready(Err(timed_out(late, silent, !self.up.used)));
                 }
                 Reached::Stall => return Poll::Ready(Err(Failure::new(place, Cause::Stalled))),
             }

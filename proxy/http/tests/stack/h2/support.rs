@@ -355,12 +355,8 @@ pub(crate) fn small_windows() -> Settings {
     Settings { peers: h2.clone(), h2, pipe: 4096, ..Settings::default() }
 }
 
-/// Those under which a try ends after 5 s: because nothing moves, and because its time is over.
-pub(crate) fn impatient() -> [Settings; 2] {
-    let after = Duration::from_secs(5);
-    let limits = Limits { stall: after, ..Limits::default() };
-    [
-        Settings { limits, tries: 1, ..Settings::default() },
-        Settings { deadline: Some(after), tries: 1, ..Settings::default() },
-    ]
+/// Those under which a try ends after 5 s in which nothing moves.
+pub(crate) fn impatient() -> Settings {
+    let limits = Limits { stall: Duration::from_secs(5), ..Limits::default() };
+    Settings { limits, tries: 1, ..Settings::default() }
 }
