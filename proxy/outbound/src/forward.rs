@@ -316,7 +316,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         if !same_endpoint {
             self.tried.push(pick.endpoint().address);
         }
-        (!self.unreached.has_another(self.tries)).then(|| self.failed(&pick, 503, cause))
+        (!self.unreached.has_another(self.tries, Instant::now()))
+            .then(|| self.failed(&pick, 503, cause))
     }
 
     /// What a try that begins now is sent with.
@@ -365,7 +366,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             pick.connect_failed(Instant::now());
             self.tried.push(pick.endpoint().address);
             let others = !self.plan.decides() || self.backends.has_others(&self.tried);
-            if self.unreached.has_another(self.tried.len()) && others {
+            if self.unreached.has_another(self.tried.len(), Instant::now()) && others {
                 edge.retry();
                 return None;
             }

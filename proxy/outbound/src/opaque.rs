@@ -259,7 +259,7 @@ impl<'a> Attempts<'a> {
         pick.connect_failed(Instant::now());
         self.tried.push(pick.endpoint().address);
         self.last = Some((Rc::clone(edge), cause));
-        self.is_over = !self.unreached.has_another(self.tried.len());
+        self.is_over = !self.unreached.has_another(self.tried.len(), Instant::now());
         if !self.is_over {
             edge.retry();
         }
