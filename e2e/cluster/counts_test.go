@@ -13,8 +13,8 @@ import (
 // it counts as over.
 const answeredAfter = 3 * perSecond
 
-// answerLimit is how long ./load waits for an answer.
-const answerLimit = 20 * time.Second
+// answerLimit is longer than ./load waits for an answer (load/ask.go).
+const answerLimit = 25 * time.Second
 
 // count is what became of the requests of one kind, as ./load counts them.
 type count struct {

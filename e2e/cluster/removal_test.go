@@ -29,7 +29,8 @@ func (m mesh) isKept() {
 			m.t.Fatalf("the removal was interrupted at step %q", step)
 		}
 		m.checks(false, "being removed, or the removal was given up")
-		m.must(m.apply(m.installation(func(string) bool { return true })))
+		// The image of the proxies was set by hand since.
+		m.must(m.apply(m.installation(func(string) bool { return true }), "--force-conflicts"))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
 		m.agentIsThere()
 		m.injectorIsTrusted()

@@ -128,8 +128,8 @@ func (n node) isReady() error {
 }
 
 // apply brings objects into the cluster.
-func (b *bed) apply(objects string) error {
-	command := b.administer("apply", "--server-side", "-f", "-")
+func (b *bed) apply(objects string, flags ...string) error {
+	command := b.administer(append([]string{"apply", "--server-side", "-f", "-"}, flags...)...)
 	command.Stdin = strings.NewReader(objects)
 	return run1(command)
 }
