@@ -227,8 +227,10 @@ pub async fn run(
     if done.as_ref().is_err_and(anyhow::Error::is::<Kept>) {
         return done;
     }
-    let let_go = let_go(&ground.client, &ledger, &out).await;
-    done.and(let_go)?;
+    match (done, let_go(&ground.client, &ledger, &out).await) {
+        (Err(error), Err(left)) => return Err(left.context(format!("{error:#}"))),
+        (done, left) => done.and(left)?,
+    }
     flag_impossible(&out)
 }
 

@@ -66,10 +66,12 @@ impl Bench {
             // Again, without the taint that the API server gives to new nodes, and a controller takes away.
             bed.apply(node).await;
         }
-        // By which the bench tells clusters apart; the API server makes it when it comes to it.
-        let first =
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}});
-        until("kube-system is there", async || bed.get(first.clone()).await).await;
+        // The one by which the bench tells clusters apart, and the last that the API server makes by itself.
+        for name in ["kube-system", "default"] {
+            let namespace =
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            until("the namespace is there", async || bed.get(namespace.clone()).await).await;
+        }
         let kubeconfig = bed.administrator();
         let (out, tools) = (bed.directory.path().join("out"), bed.directory.path().join("tools"));
         fs::create_dir(&tools).unwrap();

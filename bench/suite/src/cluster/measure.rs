@@ -38,7 +38,10 @@ pub(super) async fn measure(
     let struck =
         strike(&ground.client, &ground.namespace).await.context("the namespace of the bench stays");
     match (measured, struck) {
-        (Ok(_), Err(error)) => Err(error.context(Left)),
+        (Ok(record), Err(error)) => {
+            record.write(&run.options.out)?;
+            Err(error.context(Left))
+        }
         (Err(error), Err(left)) => Err(error.context(format!("{left:#}")).context(Left)),
         (measured, Ok(())) => measured,
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use leno_operate::Named;
 use serde::{Deserialize, Serialize};
 
+use super::claim;
 use super::meter::Role;
 use crate::error::{Error, Result};
 use crate::mesh::{Missing, NONE, tools};
@@ -182,6 +183,10 @@ impl Mesh {
     /// Whether an object was made by installing it: such things are looked for before, and removed after.
     pub(super) fn owns(self, object: &Named) -> bool {
         let name = object.name.as_str();
+        if name == claim::RUN {
+            // The suite's own, as the rights that the guide gives it.
+            return false;
+        }
         let begins = |beginnings: &[&str]| beginnings.iter().any(|one| name.starts_with(one));
         let (group, beginnings, roots): (&str, &[&str], &[&str]) = match self {
             Self::None => return false,
@@ -248,6 +253,8 @@ mod tests {
         for (mesh, kind, name) in [
             (Mesh::Leno, "Namespace", "leno-bench-1"),
             (Mesh::Leno, "ClusterRole", "admin"),
+            (Mesh::Leno, "ClusterRole", "leno-bench"),
+            (Mesh::Leno, "ClusterRoleBinding", "leno-bench"),
             (Mesh::Linkerd, "CustomResourceDefinition", "httproutes.gateway.networking.k8s.io"),
             (Mesh::Istio, "Namespace", "istio-ingress"),
             (Mesh::Istio, "ConfigMap", "istio"),

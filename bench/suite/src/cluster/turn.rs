@@ -104,10 +104,13 @@ impl Turn<'_> {
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let installed = match self.turn.mesh == Mesh::None || !self.run.install {
-            true => Ok(()),
-            false => self.install(ledger, interrupt, say).await?,
+            true => Ok(Ok(())),
+            false => self.install(ledger, interrupt, say).await,
         };
-        let done = self.cases(installed, clock, interrupt, say).await;
+        let done = match installed {
+            Ok(installed) => self.cases(installed, clock, interrupt, say).await,
+            Err(error) => Err(error),
+        };
         let out = &self.run.options.out;
         let back = take_back(&self.ground.client, (ledger, out), say).await;
         match (done, back) {
@@ -193,11 +196,12 @@ impl Turn<'_> {
             record.left_out = Some(format!("{} cannot be installed: {error:#}", mesh.name()));
             return Ok(record);
         }
-        let version = self.version().await?;
-        let case = Case { scenario, mesh, version, step };
-        let measured =
-            measure::measure(self.run, self.ground, (&case, record.clone()), interrupt, say).await;
-        match measured {
+        let measured = async {
+            let case = Case { scenario, mesh, version: self.version().await?, step };
+            let all = (&case, record.clone());
+            measure::measure(self.run, self.ground, all, interrupt, say).await
+        };
+        match measured.await {
             Ok(record) => Ok(record),
             Err(error) if error.is::<Interrupted>() || error.is::<Left>() => Err(error),
             Err(error) => {
