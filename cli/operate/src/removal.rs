@@ -106,7 +106,7 @@ impl Removal {
             leaving.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
         leaving.holds().await?;
-        self.nodes(&text, &mut say).await?;
+        self.nodes(&text, &leaving, &mut say).await?;
         if can_leave {
             let untold = leaving.take(Step::Released).await?;
             untold.into_iter().for_each(|pod| say(Removed::Untold(pod)));
@@ -143,8 +143,13 @@ impl Removal {
         Ok(())
     }
 
-    /// Ends the agents, then has each node forget them.
-    async fn nodes(&self, text: &str, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
+    /// Ends the agents, then has each node forget them; stops where somebody installs the mesh beside.
+    async fn nodes(
+        &self,
+        text: &str,
+        leaving: &Leaving<'_>,
+        say: &mut impl FnMut(Removed),
+    ) -> Result<(), Error> {
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
         let there = agents.get_opt(AGENT).await;
         let there = there.map_err(Error::api(format!("get DaemonSet {AGENT}")))?;
@@ -158,29 +163,44 @@ impl Removal {
         let nodes: Vec<Node> =
             nodes.items.into_iter().filter(|node| is_in(node, &wanted)).collect();
         // Those of a removal that was interrupted may have ended before a new installation began.
-        let earlier = format!("{}={}", CLEANUP.0, CLEANUP.1);
-        self.forget(&earlier).await?;
-        let earlier = ListParams::default().labels(&earlier);
+        let cleanup = format!("{}={}", CLEANUP.0, CLEANUP.1);
+        self.forget(&cleanup).await?;
+        let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
+        let cleaned = self.clean(&nodes, &spec, leaving, say).await;
+        self.forget(&cleanup).await?;
+        cleaned?;
+        self.forget(AGENTS).await
+    }
+
+    /// Has each node clean up, while nobody installs the mesh beside.
+    async fn clean(
+        &self,
+        nodes: &[Node],
+        agent: &PodSpec,
+        leaving: &Leaving<'_>,
+        say: &mut impl FnMut(Removed),
+    ) -> Result<(), Error> {
         let mut begun = Vec::new();
         // All of them at once: what takes long is waited for together.
-        for node in &nodes {
+        for node in nodes {
+            leaving.holds().await?;
             let name = node.name_any();
             let started =
-                if is_ready(node) { self.start(&name, &spec).await } else { Err(Error::NotReady) };
+                if is_ready(node) { self.start(&name, agent).await } else { Err(Error::NotReady) };
             match started {
                 Ok(()) => begun.push(name),
                 Err(reason) => say(Removed::NodeLeft(name, reason.said())),
             }
         }
         for name in begun {
+            leaving.holds().await?;
             match self.finish(&name).await {
                 Ok(()) => say(Removed::Node(name)),
                 Err(reason) => say(Removed::NodeLeft(name, reason.said())),
             }
         }
-        self.forget(&format!("{}={}", CLEANUP.0, CLEANUP.1)).await?;
-        self.forget(AGENTS).await
+        Ok(())
     }
 
     /// Waits until a node's agent has ended, and starts what it does in the end.
