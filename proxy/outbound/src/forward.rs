@@ -316,8 +316,14 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         if !same_endpoint {
             self.tried.push(pick.endpoint().address);
         }
-        (!self.unreached.has_another(self.tries, Instant::now()))
-            .then(|| self.failed(&pick, 503, cause))
+        (!self.goes_on(self.tries)).then(|| self.failed(&pick, 503, cause))
+    }
+
+    /// Whether there is another try after `made`, none of which has reached an application. Those beyond the
+    /// first few are for endpoints that were not tried.
+    fn goes_on(&mut self, made: usize) -> bool {
+        self.unreached.has_another(made, Instant::now())
+            && (made < TRIES || self.backends.has_others(&self.tried))
     }
 
     /// What a try that begins now is sent with.
@@ -366,7 +372,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             pick.connect_failed(Instant::now());
             self.tried.push(pick.endpoint().address);
             let others = !self.plan.decides() || self.backends.has_others(&self.tried);
-            if self.unreached.has_another(self.tried.len(), Instant::now()) && others {
+            if self.goes_on(self.tried.len()) && others {
                 edge.retry();
                 return None;
             }

@@ -259,8 +259,11 @@ impl<'a> Attempts<'a> {
         pick.connect_failed(Instant::now());
         self.tried.push(pick.endpoint().address);
         self.last = Some((Rc::clone(edge), cause));
-        self.is_over = !self.unreached.has_another(self.tried.len(), Instant::now());
-        if !self.is_over {
+        let made = self.tried.len();
+        let goes_on = self.unreached.has_another(made, Instant::now())
+            && (made < TRIES || self.backends.has_others(&self.tried));
+        self.is_over = !goes_on;
+        if goes_on {
             edge.retry();
         }
     }
