@@ -49,11 +49,17 @@ func (m mesh) nodeReboots() {
 	time.Sleep(answerLimit)
 }
 
-// meshedOn gives the pods of a node that have a proxy.
+// meshedOn gives the pods of a node that have a proxy and stay: those of Jobs end by themselves.
 func (m mesh) meshedOn(number int) []string {
 	all := m.output(m.t, "get", "pods", "-A", "--field-selector=status.phase=Running,spec.nodeName="+m.node(number).name(), "-o",
-		`jsonpath={range .items[?(@.spec.initContainers[0].name=="leno-proxy")]}{.metadata.namespace}/{.metadata.name} {end}`)
-	return strings.Fields(all)
+		`jsonpath={range .items[?(@.spec.initContainers[0].name=="leno-proxy")]}{.metadata.namespace}/{.metadata.name}={.metadata.ownerReferences[0].kind} {end}`)
+	var stay []string
+	for one := range strings.FieldsSeq(all) {
+		if pod, owner, _ := strings.Cut(one, "="); owner != "Job" {
+			stay = append(stay, pod)
+		}
+	}
+	return stay
 }
 
 // reboot ends everything of a node but its disk, and starts it again.
