@@ -23,8 +23,17 @@ fi
 cargo test --workspace --no-fail-fast 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
 
+# What makes images is written in Go, as are its tests.
+if [[ $go_version =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; then
+  (cd e2e/cluster && PATH="$PATH:/usr/local/go/bin" CGO_ENABLED=0 go test -count=1 -v -run '^TestImage' .) 2>&1 | tee -a "$log"
+  [ "${PIPESTATUS[0]}" = 0 ] || code=1
+else
+  echo "test: the tests of making images are skipped: they need Go 1.21 or newer" >&2
+fi
+
 # A test that skips prints a line that starts so (the runner shows it only when asked to).
 awk -v code="$code" '
   /^test result:/ {passed += $4; failed += $6; ignored += $8}
+  /^--- PASS:/ {passed++} /^--- FAIL:/ {failed++} /^--- SKIP:/ {ignored++}
   END {printf "\n%d passed, %d failed, %d skipped\n", passed, failed, ignored}' "$log"
 exit "$code"

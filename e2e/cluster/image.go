@@ -3,16 +3,12 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +20,8 @@ type image struct {
 	entrypoint []string
 	user       string
 	files      map[string]string // path in the image: file of this machine
+	platform   platform          // this machine's, if not told
+	root       string            // where the libraries of that platform are, if not those of this machine
 }
 
 // epoch is the time of everything in an image, so that the same content gives the same digest.
@@ -34,13 +32,15 @@ func imageCommand(arguments []string) error {
 	flags := flag.NewFlagSet("cluster image", flag.ContinueOnError)
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "Make an image (OCI layout, one layer) from files, without a container engine. What programs\n"+
-			"load is added: the interpreter and the libraries of this machine.\n\n"+
+			"load is added: the interpreter and the libraries of this machine, or of --root.\n\n"+
 			"  cluster image --name REPOSITORY:TAG --out FILE.tar [flags] /PATH/IN/IMAGE=FILE...")
 		flags.PrintDefaults()
 	}
-	made := image{files: map[string]string{}}
+	made := image{files: map[string]string{}, platform: here()}
 	flags.StringVar(&made.name, "name", "", "name of the image, REPOSITORY:TAG")
 	flags.StringVar(&made.user, "user", "", "user and group that run it, 2102:2102 (default root)")
+	flags.Var(&made.platform, "platform", "what it is for: linux/amd64 or linux/arm64; files for another are refused")
+	flags.StringVar(&made.root, "root", "", "the directory with the libraries of that platform (default this machine's)")
 	out := flags.String("out", "", "the tar file to write")
 	entrypoint := flags.String("entrypoint", "", "what it runs, words separated by spaces")
 	if err := flags.Parse(arguments); err != nil {
@@ -76,68 +76,64 @@ func (b *bed) makeImages() ([]string, error) {
 	return files, nil
 }
 
-// descriptor names a blob (OCI image specification, descriptor.md).
-type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int64             `json:"size"`
-	Platform    map[string]string `json:"platform,omitempty"`
-	Annotations map[string]string `json:"annotations,omitempty"`
+// manifest is an image for one platform (manifest.md).
+type manifest struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	MediaType     string       `json:"mediaType"`
+	Config        descriptor   `json:"config"`
+	Layers        []descriptor `json:"layers"`
+}
+
+// description is what runs, and as whom (config.md).
+type description struct {
+	platform
+	Created time.Time `json:"created"`
+	Config  running   `json:"config"`
+	Rootfs  rootfs    `json:"rootfs"`
+}
+
+type running struct {
+	User       string `json:",omitempty"`
+	Env        []string
+	Entrypoint []string
+}
+
+type rootfs struct {
+	Type    string   `json:"type"`
+	DiffIDs []string `json:"diff_ids"`
 }
 
 // write makes a tar of an OCI layout with this one image.
 func (i *image) write(out string) error {
-	repository, tag, found := strings.Cut(path.Base(i.name), ":")
-	if !found || repository == "" {
-		return fmt.Errorf("%q is not REPOSITORY:TAG", i.name)
+	if i.platform == (platform{}) {
+		i.platform = here()
 	}
 	if err := i.addLibraries(); err != nil {
 		return err
 	}
-	layer, err := i.layer()
+	content, err := i.layer()
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`)}
-	blob := func(mediaType string, content []byte) descriptor {
-		digest := digest(content)
-		files["blobs/sha256/"+digest] = content
-		return descriptor{MediaType: mediaType, Digest: "sha256:" + digest, Size: int64(len(content))}
-	}
-	object := func(mediaType string, value any) (descriptor, error) {
-		content, err := json.Marshal(value)
-		return blob(mediaType, content), err
-	}
-	settings := map[string]any{"Entrypoint": i.entrypoint, "Env": []string{"PATH=/usr/local/bin:/usr/bin:/bin"}}
-	if i.user != "" {
-		settings["User"] = i.user
-	}
-	described := blob("application/vnd.oci.image.layer.v1.tar", layer)
-	config, err := object("application/vnd.oci.image.config.v1+json", map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux", "created": epoch, "config": settings,
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{described.Digest}},
+	made := layout{}
+	layer := made.blob(layerType, content)
+	described, err := made.object(configType, description{
+		platform: i.platform, Created: epoch,
+		Config: running{User: i.user, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Entrypoint: i.entrypoint},
+		Rootfs: rootfs{"layers", []string{layer.Digest}},
 	})
 	if err != nil {
 		return err
 	}
-	manifest, err := object("application/vnd.oci.image.manifest.v1+json", map[string]any{
-		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-		"config": config, "layers": []descriptor{described},
-	})
+	listed, err := made.object(manifestType, manifest{2, manifestType, described, []descriptor{layer}})
 	if err != nil {
 		return err
 	}
-	manifest.Platform = map[string]string{"architecture": runtime.GOARCH, "os": "linux"}
-	manifest.Annotations = map[string]string{
-		"io.containerd.image.name": i.name, "org.opencontainers.image.ref.name": tag,
-	}
-	if files["index.json"], err = json.Marshal(map[string]any{
-		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
-		"manifests": []descriptor{manifest},
-	}); err != nil {
+	listed.Platform = &i.platform
+	if err := made.name(i.name, listed); err != nil {
 		return err
 	}
-	return writeTar(out, files)
+	return made.write(out)
 }
 
 // layer is the tar of the files and of the directories above them.
@@ -194,36 +190,4 @@ func parents(inside string) []string {
 	}
 	slices.Reverse(all)
 	return all
-}
-
-func writeTar(out string, files map[string][]byte) error {
-	file, err := os.Create(out)
-	if err != nil {
-		return err
-	}
-	archive := tar.NewWriter(file)
-	for _, name := range sortedKeys(files) {
-		header := tar.Header{Name: name, Size: int64(len(files[name])), Mode: 0o644, ModTime: epoch}
-		if err := archive.WriteHeader(&header); err != nil {
-			return errors.Join(err, file.Close())
-		}
-		if _, err := archive.Write(files[name]); err != nil {
-			return errors.Join(err, file.Close())
-		}
-	}
-	return errors.Join(archive.Close(), file.Close())
-}
-
-func digest(content []byte) string {
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:])
-}
-
-func sortedKeys[V any](values map[string]V) []string {
-	keys := make([]string, 0, len(values))
-	for key := range values {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -20,22 +20,23 @@ func (i *image) addLibraries() error {
 	for len(open) > 0 {
 		source := open[0]
 		open = open[1:]
-		needed, err := loadedBy(source)
+		needed, err := i.loadedBy(source)
 		if err != nil {
 			return fmt.Errorf("%s: %w", source, err)
 		}
 		for _, library := range needed {
 			if _, known := i.files[library]; !known {
-				i.files[library] = library
-				open = append(open, library)
+				i.files[library] = i.source(library)
+				open = append(open, i.files[library])
 			}
 		}
 	}
 	return nil
 }
 
-// loadedBy gives the interpreter and the libraries that a file asks for; none where it is no program.
-func loadedBy(source string) ([]string, error) {
+// loadedBy gives the interpreter and the libraries that a file asks for; none where it is no program. One
+// for another platform than the image's is an error.
+func (i *image) loadedBy(source string) ([]string, error) {
 	file, err := elf.Open(source)
 	var malformed *elf.FormatError
 	if errors.As(err, &malformed) || errors.Is(err, io.EOF) {
@@ -45,6 +46,9 @@ func loadedBy(source string) ([]string, error) {
 		return nil, err
 	}
 	defer file.Close()
+	if file.Machine != machines[i.platform.Architecture].elf {
+		return nil, fmt.Errorf("it is for %v, and the image for %v", file.Machine, i.platform)
+	}
 	var needed []string
 	for _, part := range file.Progs {
 		if part.Type == elf.PT_INTERP {
@@ -60,7 +64,7 @@ func loadedBy(source string) ([]string, error) {
 		return nil, err
 	}
 	for _, name := range names {
-		library, err := find(name)
+		library, err := i.find(name)
 		if err != nil {
 			return nil, err
 		}
@@ -69,18 +73,17 @@ func loadedBy(source string) ([]string, error) {
 	return needed, nil
 }
 
-// find looks for a library where Debian's interpreter does.
-func find(library string) (string, error) {
-	for _, pattern := range []string{"/lib/*-linux-gnu", "/usr/lib/*-linux-gnu", "/lib64", "/lib", "/usr/lib"} {
-		found, err := filepath.Glob(filepath.Join(pattern, library))
-		if err != nil {
-			return "", err
-		}
-		if len(found) > 0 {
-			if _, err := os.Stat(found[0]); err == nil {
-				return found[0], nil
-			}
+// find looks for a library where Debian's interpreter does, and gives its place in the image.
+func (i *image) find(library string) (string, error) {
+	triple := machines[i.platform.Architecture].triple
+	for _, folder := range []string{"/lib/" + triple, "/usr/lib/" + triple, "/lib64", "/lib", "/usr/lib"} {
+		inside := filepath.Join(folder, library)
+		if _, err := os.Stat(i.source(inside)); err == nil {
+			return inside, nil
 		}
 	}
-	return "", fmt.Errorf("there is no library %s on this machine", library)
+	return "", fmt.Errorf("there is no library %s for %v in %s", library, i.platform, i.source("/"))
 }
+
+// source is the file of this machine that has a library of the image.
+func (i *image) source(inside string) string { return i.root + inside }

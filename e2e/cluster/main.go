@@ -22,6 +22,7 @@ const usage = `Run a real Kubernetes cluster on this machine, for tests (as root
   cluster exec NODE -- COMMAND   run a command in the namespaces of a node (1, 2, ...)
   cluster load FILE.tar...       bring images into every node
   cluster image --help           make an image from files
+  cluster index --help           join images for several platforms
 
 Flags of up and of the others, before ARGUMENT or COMMAND:
   --state DIR   where the cluster keeps its files (default "target/cluster/state")
@@ -56,6 +57,8 @@ func run(arguments []string) error {
 		return nil
 	case "image":
 		return imageCommand(rest)
+	case "index":
+		return indexCommand(rest)
 	// The cluster's own processes, started by up.
 	case "pause":
 		return pause(ctx)

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// emulators run programs of one architecture on a machine of another (Debian's qemu-user-static).
+var emulators = map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static"}
+
+// answers are what programs of the images are asked, and a word of what they answer.
+var answers = map[string][]struct{ command, answer string }{
+	"leno-proxy":      {{"/leno-proxy --version", "leno-proxy"}},
+	"leno-controller": {{"/leno-controller --version", "leno-controller"}},
+	"leno":            {{"/leno --version", "leno"}},
+	"leno-agent": {
+		{"/leno-agent --version", "leno-agent"}, {"/leno-cni", `"supportedVersions"`},
+		{"/usr/sbin/nft --version", "nftables"}, {"/usr/sbin/iptables --version", "nf_tables"},
+		{"/usr/sbin/ip6tables-restore --version", "nf_tables"}, {"/usr/sbin/iptables-save --version", "nf_tables"},
+	},
+}
+
+// TestMadeImages holds the images in the folder CLUSTER_IMAGES against what they have to have, brings them
+// into a containerd, and runs their programs from there, those of another architecture in qemu. It needs root.
+func TestMadeImages(t *testing.T) {
+	folder := os.Getenv("CLUSTER_IMAGES")
+	if folder == "" || os.Geteuid() != 0 {
+		leaveOutImages(t, "needs root and CLUSTER_IMAGES: scripts/images-test.sh")
+	}
+	if _, err := exec.LookPath("containerd"); err != nil {
+		leaveOutImages(t, "needs containerd: scripts/images-test.sh installs it")
+	}
+	runtime := startContainerd(t)
+	for _, image := range sortedKeys(answers) {
+		file := filepath.Join(folder, image+".tar")
+		name, manifests, err := layoutOf(t, file).image()
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		for _, manifest := range manifests {
+			t.Run(image+"/"+manifest.Platform.Architecture, func(t *testing.T) {
+				made := imageFor(t, file, *manifest.Platform)
+				made.check(t, *manifest.Platform)
+				runtime.run(t, "images", "import", "--platform", manifest.Platform.String(), file)
+				c := container{runtime.mounted(t, name, *manifest.Platform), emulated(t, *manifest.Platform), made.User}
+				for _, ask := range answers[image] {
+					if said := c.output(t, strings.Fields(ask.command)...); !strings.Contains(said, ask.answer) {
+						t.Errorf("%s said %q", ask.command, said)
+					}
+				}
+				if image == "leno-proxy" {
+					c.servesRequest(t)
+				}
+			})
+		}
+	}
+}
+
+// leaveOutImages skips a test that lacks something, and fails it where LENO_REQUIRE has images.
+func leaveOutImages(t *testing.T, lacks string) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("LENO_REQUIRE"), ","), "images") {
+		t.Fatalf("LENO_REQUIRE has images, and the test %s", lacks)
+	}
+	t.Skip("SKIPPED: " + lacks)
+}
+
+// emulated gives what runs programs of a platform; nothing where this machine does.
+func emulated(t *testing.T, platform platform) string {
+	t.Helper()
+	if platform == here() {
+		return ""
+	}
+	emulator := emulators[platform.Architecture]
+	path, err := exec.LookPath(emulator)
+	if err != nil {
+		leaveOutImages(t, "needs "+emulator+" for "+platform.String()+": apt-get install qemu-user-static")
+	}
+	return path
+}
+
+// containerdLimit is how long containerd may take to answer, on a busy machine.
+const containerdLimit = time.Minute
+
+// containerd is one of its own, that ends with the test.
+type containerd struct{ socket string }
+
+func startContainerd(t *testing.T) containerd {
+	t.Helper()
+	// Short, for the paths of sockets are.
+	folder, err := os.MkdirTemp("", "leno-images")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(folder, "socket")
+	settings := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n",
+		folder+"/root", folder+"/state", socket)
+	put(t, folder+"/config.toml", []byte(settings))
+	command := exec.Command("containerd", "--config", folder+"/config.toml")
+	var log bytes.Buffer
+	command.Stderr = &log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGTERM)
+		_ = command.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+		if err := os.RemoveAll(folder); err != nil {
+			t.Error(err)
+		}
+	})
+	started := containerd{socket}
+	err = until(t.Context(), "containerd", containerdLimit, func() error { return run1(started.command("version")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return started
+}
+
+func (c containerd) command(arguments ...string) *exec.Cmd {
+	return exec.Command("ctr", append([]string{"--address", c.socket}, arguments...)...)
+}
+
+func (c containerd) run(t *testing.T, arguments ...string) {
+	t.Helper()
+	if err := run1(c.command(arguments...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mounted gives the folder where an image's files are, of one platform, as containerd has unpacked them.
+func (c containerd) mounted(t *testing.T, name string, platform platform) string {
+	t.Helper()
+	folder := t.TempDir()
+	c.run(t, "images", "mount", "--rw", "--platform", platform.String(), name, folder)
+	t.Cleanup(func() {
+		if err := run1(c.command("images", "unmount", "--rm", folder)); err != nil {
+			t.Error(err)
+		}
+	})
+	return folder
+}
+
+// container is an image's files, and who runs them.
+type container struct{ root, emulator, user string }
+
+// command is a program of the image, in its root and as its user.
+func (c container) command(t *testing.T, arguments ...string) *exec.Cmd {
+	t.Helper()
+	if c.emulator != "" {
+		inside := "/" + filepath.Base(c.emulator)
+		put(t, c.root+inside, bytesOf(t, c.emulator))
+		arguments = append([]string{inside}, arguments...)
+	}
+	command := exec.Command(arguments[0], arguments[1:]...)
+	command.Dir = "/"
+	command.Env = []string{"CNI_COMMAND=VERSION"}
+	user, group, found := strings.Cut(c.user, ":")
+	uid, failed := strconv.ParseUint(user, 10, 32)
+	gid, err := strconv.ParseUint(group, 10, 32)
+	if !found || failed != nil || err != nil {
+		t.Fatalf("its user is %q", c.user)
+	}
+	command.SysProcAttr = &syscall.SysProcAttr{
+		Chroot: c.root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Pdeathsig: syscall.SIGKILL,
+	}
+	return command
+}
+
+func (c container) output(t *testing.T, arguments ...string) string {
+	t.Helper()
+	command := c.command(t, arguments...)
+	command.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
+	said, err := command.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %v: %s", arguments, err, said)
+	}
+	return string(said)
+}
+
+// servesRequest sends a request through the proxy of the image.
+func (c container) servesRequest(t *testing.T) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s for %s", r.URL.Path, r.Host)
+	}))
+	defer server.Close()
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+	listen, admin := freeAddress(t), freeAddress(t)
+	put(t, c.root+"/proxy.yaml", fmt.Appendf(nil, proxyDocuments, admin, listen, port, port))
+	command := c.command(t, "/leno-proxy", "--static", "/proxy.yaml")
+	var log bytes.Buffer
+	command.Stderr, command.Stdout = &log, &log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	defer func() {
+		_ = command.Process.Signal(syscall.SIGTERM)
+		if err := <-ended; err != nil || t.Failed() {
+			t.Errorf("the proxy ended: %v\n%s", err, log.String())
+		}
+	}()
+	err := until(t.Context(), "the proxy", podLimit, func() error {
+		connection, err := net.Dial("tcp", listen)
+		if err != nil {
+			return err
+		}
+		return connection.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listen+"/page", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Host = "web.shop"
+	response, err := (&http.Client{Timeout: time.Minute}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK || string(body) != "/page for web.shop" {
+		t.Errorf("%s: %q, %v", response.Status, body, err)
+	}
+}
+
+// proxyDocuments have places for the admin address, the address that it listens at, and twice the server's port.
+const proxyDocuments = `
+apiVersion: leno.dev/v1alpha1
+kind: Proxy
+metadata: {name: test, namespace: shop}
+spec:
+  admin: %q
+  mtls: disabled
+  outbound: {listen: %q, service: "shop/web:80"}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.0.10
+  ports: [{name: http, port: 80, targetPort: %s, appProtocol: http}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: %s, appProtocol: http}]
+endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
+`
+
+// freeAddress is one that nobody listens at.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
