@@ -1,14 +1,18 @@
-# The images of Leno for those who have Docker: docker build --target leno-proxy -t leno-proxy .
+# The images of Leno for those who have Docker (with BuildKit, as it has been since 23) or Podman:
+#   docker build --target leno-proxy -t leno-proxy .
+#   docker buildx build --platform linux/amd64,linux/arm64 --target leno-proxy -t R/leno-proxy:T --push .
 # `make images` makes the same without it.
-FROM rust:1-bookworm AS build
-RUN apt-get update && apt-get install -y --no-install-recommends clang llvm cmake mold libbpf-dev libelf-dev zlib1g-dev
+
+# Programs for another architecture are compiled by this one; only the packages of the last stages are unpacked by
+# their own architecture, in an emulator.
+FROM --platform=$BUILDPLATFORM rust:1-bookworm AS build
+ARG TARGETARCH
+RUN apt-get update && apt-get install -y --no-install-recommends \
+      clang llvm cmake mold pkg-config libbpf-dev libelf-dev zlib1g-dev
 WORKDIR /leno
 COPY . .
-RUN RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target "$(rustc -vV | sed -n 's/^host: //p')" \
-      --bins -p leno-proxy -p leno-controller -p leno-cni \
- && cargo build --release --bins -p leno-agent -p leno \
- && mkdir /out && cp target/*/release/leno-proxy target/*/release/leno-controller target/*/release/leno-cni \
-      target/release/leno-agent target/release/leno /out/
+RUN programs=$(scripts/programs.sh "linux/$TARGETARCH") \
+ && mkdir /out && cd "$programs" && cp leno-proxy leno-controller leno-cni leno-agent leno /out/
 
 FROM scratch AS leno-proxy
 COPY --from=build /out/leno-proxy /leno-proxy

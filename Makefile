@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http bench-balance bench-mesh fuzz images e2e conformance cluster-up cluster-down clean deps
+.PHONY: help demo test lint build release bench-http bench-balance bench-mesh fuzz images images-test e2e conformance cluster-up cluster-down clean deps
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,11 @@ bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (nee
 fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
 	@scripts/fuzz.sh
 
-images: ## the images of an installation, without a container engine (needs Go)
+images: deps ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64)
 	@scripts/images.sh
+
+images-test: ## what is in those images, and that their programs run, those of another architecture in qemu (needs root)
+	@scripts/images-test.sh
 
 e2e: ## the mesh on a real cluster of two nodes (needs root and Go; the first run builds Kubernetes)
 	@scripts/cluster.sh test

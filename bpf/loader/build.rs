@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=../progs");
     println!("cargo:rerun-if-changed=../tests");
     println!("cargo:rerun-if-env-changed=CLANG");
+    println!("cargo:rerun-if-env-changed=LENO_SYSROOT");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for (source, object) in [
         ("../progs/capture.bpf.c", "capture.bpf.o"),
@@ -34,9 +35,13 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
         Ok("big") => "bpfeb",
         _ => "bpfel",
     };
+    // Where the headers of another architecture are (scripts/programs.sh).
+    let root = env::var("LENO_SYSROOT").ok();
+    let include = format!("/usr/include/{architecture}-linux-gnu");
     let output = Command::new(&clang)
         .args(["-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror"])
-        .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
+        .args(root.iter().map(|root| format!("--sysroot={root}")))
+        .arg(format!("-I{}{include}", root.as_deref().unwrap_or_default()))
         .arg("-c")
         .arg(source)
         .arg("-o")

@@ -21,15 +21,24 @@ import (
 // emulators run programs of one architecture on a machine of another (Debian's qemu-user-static).
 var emulators = map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static"}
 
-// answers are what programs of the images are asked, and a word of what they answer.
-var answers = map[string][]struct{ command, answer string }{
-	"leno-proxy":      {{"/leno-proxy --version", "leno-proxy"}},
-	"leno-controller": {{"/leno-controller --version", "leno-controller"}},
-	"leno":            {{"/leno --version", "leno"}},
+// question is what a program of an image is asked, and a word of what it answers.
+type question struct {
+	command, answer string
+	// What it fails with in qemu, if it does.
+	emulated string
+}
+
+var questions = map[string][]question{
+	"leno-proxy":      {{command: "/leno-proxy --version", answer: "leno-proxy"}},
+	"leno-controller": {{command: "/leno-controller --version", answer: "leno-controller"}},
+	"leno":            {{command: "/leno --version", answer: "leno"}},
 	"leno-agent": {
-		{"/leno-agent --version", "leno-agent"}, {"/leno-cni", `"supportedVersions"`},
-		{"/usr/sbin/nft --version", "nftables"}, {"/usr/sbin/iptables --version", "nf_tables"},
-		{"/usr/sbin/ip6tables-restore --version", "nf_tables"}, {"/usr/sbin/iptables-save --version", "nf_tables"},
+		{command: "/leno-agent --version", answer: "leno-agent"},
+		{command: "/leno-cni", answer: `"supportedVersions"`},
+		{command: "/usr/sbin/ip6tables-restore --version", answer: "nf_tables"},
+		{command: "/usr/sbin/iptables-save --version", answer: "nf_tables"},
+		// It has all its libraries by then: qemu has no sockets of netfilter.
+		{command: "/usr/sbin/nft --version", answer: "nftables", emulated: "Unable to initialize Netlink socket"},
 	},
 }
 
@@ -44,29 +53,23 @@ func TestMadeImages(t *testing.T) {
 		leaveOutImages(t, "needs containerd: scripts/images-test.sh installs it")
 	}
 	runtime := startContainerd(t)
-	for _, image := range sortedKeys(answers) {
-		file := filepath.Join(folder, image+".tar")
-		name, manifests, err := layoutOf(t, file).image()
-		if err != nil {
-			t.Errorf("%s: %v", file, err)
-			continue
-		}
-		for _, manifest := range manifests {
-			t.Run(image+"/"+manifest.Platform.Architecture, func(t *testing.T) {
-				made := imageFor(t, file, *manifest.Platform)
-				made.check(t, *manifest.Platform)
-				runtime.run(t, "images", "import", "--platform", manifest.Platform.String(), file)
-				c := container{runtime.mounted(t, name, *manifest.Platform), emulated(t, *manifest.Platform), made.User}
-				for _, ask := range answers[image] {
-					if said := c.output(t, strings.Fields(ask.command)...); !strings.Contains(said, ask.answer) {
-						t.Errorf("%s said %q", ask.command, said)
-					}
-				}
-				if image == "leno-proxy" {
-					c.servesRequest(t)
-				}
-			})
-		}
+	for _, image := range sortedKeys(questions) {
+		t.Run(image, func(t *testing.T) {
+			file := filepath.Join(folder, image+".tar")
+			name, manifests, err := layoutOf(t, file).image()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, manifest := range manifests {
+				t.Run(manifest.Platform.Architecture, func(t *testing.T) {
+					made := imageFor(t, file, *manifest.Platform)
+					made.check(t, *manifest.Platform)
+					runtime.run(t, "images", "import", "--platform", manifest.Platform.String(), file)
+					c := container{runtime.mounted(t, name, *manifest.Platform), emulated(t, *manifest.Platform), made.User}
+					c.works(t, image)
+				})
+			}
+		})
 	}
 }
 
@@ -110,7 +113,7 @@ func startContainerd(t *testing.T) containerd {
 	settings := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n",
 		folder+"/root", folder+"/state", socket)
 	put(t, folder+"/config.toml", []byte(settings))
-	command := exec.Command("containerd", "--config", folder+"/config.toml")
+	command := exec.Command("containerd", "--log-level", "warn", "--config", folder+"/config.toml")
 	var log bytes.Buffer
 	command.Stderr = &log
 	if err := command.Start(); err != nil {
@@ -161,6 +164,26 @@ func (c containerd) mounted(t *testing.T, name string, platform platform) string
 // container is an image's files, and who runs them.
 type container struct{ root, emulator, user string }
 
+// works expects the programs of an image to do what they are for, as far as they can here.
+func (c container) works(t *testing.T, image string) {
+	t.Helper()
+	for _, ask := range questions[image] {
+		command := c.command(t, strings.Fields(ask.command)...)
+		command.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
+		said, err := command.CombinedOutput()
+		answer := ask.answer
+		if c.emulator != "" && ask.emulated != "" {
+			answer, err = ask.emulated, nil
+		}
+		if err != nil || !strings.Contains(string(said), answer) {
+			t.Errorf("%s: %v: %s", ask.command, err, said)
+		}
+	}
+	if image == "leno-proxy" {
+		c.servesRequest(t)
+	}
+}
+
 // command is a program of the image, in its root and as its user.
 func (c container) command(t *testing.T, arguments ...string) *exec.Cmd {
 	t.Helper()
@@ -182,17 +205,6 @@ func (c container) command(t *testing.T, arguments ...string) *exec.Cmd {
 		Chroot: c.root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Pdeathsig: syscall.SIGKILL,
 	}
 	return command
-}
-
-func (c container) output(t *testing.T, arguments ...string) string {
-	t.Helper()
-	command := c.command(t, arguments...)
-	command.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
-	said, err := command.CombinedOutput()
-	if err != nil {
-		t.Errorf("%v: %v: %s", arguments, err, said)
-	}
-	return string(said)
 }
 
 // servesRequest sends a request through the proxy of the image.

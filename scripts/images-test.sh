@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Tests the images that scripts/images.sh has made (as root): what is in them, that containerd takes them, and that
+# their programs run, those of another architecture in qemu. Installs what that needs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+images=$(cd "${CARGO_TARGET_DIR:-target}/images" 2>/dev/null && pwd) || { echo "there are no images: make images" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "what is in an image runs in a root of its own: type sudo make images-test" >&2; exit 1; }
+PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
+missing=()
+command -v containerd >/dev/null || missing+=(containerd)
+command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)
+[ ${#missing[@]} = 0 ] || scripts/apt-install.sh "${missing[@]}"
+# Everything is there now, so that nothing may be left out.
+export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}images"
+cd e2e/cluster && CGO_ENABLED=0 CLUSTER_IMAGES="$images" go test -count=1 -v -run '^Test(Made)?Image' .

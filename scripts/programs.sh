@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Builds what images are made of for one platform, and prints the folder that has it:
+#
+#   scripts/programs.sh linux/arm64             optimised; leno-proxy, leno-controller and leno-cni load no library
+#   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
+#
+# For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of
+# that architecture (scripts/sysroot.sh).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+platform=$1 profile=release flags=(--release)
+[ "${2-}" != --debug ] || profile=debug flags=()
+case $platform in
+  linux/amd64) machine=x86_64 ;;
+  linux/arm64) machine=aarch64 ;;
+  *) echo "$platform is not known: linux/amd64 or linux/arm64" >&2; exit 1 ;;
+esac
+
+host=$(rustc -vV | awk '/^host: / {print $2}') triple=$host
+if [ "${host%%-*}" != $machine ]; then
+  triple=$machine-unknown-linux-gnu gnu=$machine-linux-gnu
+  if [ ! -d "$(rustc --print target-libdir --target "$triple")" ]; then
+    command -v rustup >/dev/null || { echo "Rust's standard library for $triple is missing: install it as Rust was" >&2; exit 1; }
+    rustup target add "$triple" >&2
+  fi
+  # rustup's Rust brings lld. Not mold: that of Debian 12 (1.10) lays out the thread-local variables of static arm64
+  # programs so that they end at once.
+  lld=$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld
+  if ! [ -x "$lld/ld.lld" ] && ! command -v ld.lld >/dev/null; then
+    echo "lld is missing, which links for other architectures: apt-get install lld" >&2
+    exit 1
+  fi
+  root=$(scripts/sysroot.sh "${platform#linux/}")
+  underscored=${triple//-/_}
+  export "CC_$underscored=clang" "AR_$underscored=llvm-ar" "CFLAGS_$underscored=--target=$gnu --sysroot=$root"
+  export "CARGO_TARGET_${underscored^^}_LINKER=clang" LENO_SYSROOT=$root
+  export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=--target=$gnu -Clink-arg=--sysroot=$root -Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld"
+fi
+[ "$profile" = debug ] || export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/static-rustc.sh
+# A target is named in any case, so that what a build runs itself is built without all that.
+cargo build "${flags[@]}" --target "$triple" --bins \
+  -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno >&2
+echo "${CARGO_TARGET_DIR:-target}/$triple/$profile"
