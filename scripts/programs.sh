@@ -41,4 +41,11 @@ fi
 # A target is named in any case, so that what a build runs itself is built without all that.
 cargo build "${flags[@]}" --target "$triple" --bins \
   -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno >&2
-echo "${CARGO_TARGET_DIR:-target}/$triple/$profile"
+folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
+for program in leno-proxy leno-controller leno-cni; do
+  if [ "$profile" = release ] && readelf --program-headers "$folder/$program" | grep -q INTERP; then
+    echo "$folder/$program loads libraries: scripts/static-rustc.sh has not seen it" >&2
+    exit 1
+  fi
+done
+echo "$folder"
