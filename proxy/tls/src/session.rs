@@ -201,6 +201,8 @@ impl Plaintext<'_, '_> {
 trait Process {
     type Data;
     fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    /// Whether it has something to say that was not taken yet.
+    fn wants_write(&self) -> bool;
 }
 
 impl Process for UnbufferedClientConnection {
@@ -208,12 +210,18 @@ impl Process for UnbufferedClientConnection {
     fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(tls)
     }
+    fn wants_write(&self) -> bool {
+        CommonState::wants_write(self)
+    }
 }
 
 impl Process for UnbufferedServerConnection {
     type Data = ServerConnectionData;
     fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(tls)
+    }
+    fn wants_write(&self) -> bool {
+        CommonState::wants_write(self)
     }
 }
 
@@ -364,10 +372,12 @@ fn step<P: Process>(
     }
 }
 
-/// Takes the alert that rustls has ready after an error.
+/// Takes the alert that rustls has ready after an error, and no more: it would look at the input again, which is
+/// still there, and make another alert of it.
 fn alert<P: Process>(connection: &mut P, incoming: &mut Incoming, outgoing: &mut Outgoing) {
-    while let Ok(ConnectionState::EncodeTlsData(mut data)) =
-        connection.process(incoming.bytes()).state
+    while connection.wants_write()
+        && let Ok(ConnectionState::EncodeTlsData(mut data)) =
+            connection.process(incoming.bytes()).state
     {
         if outgoing.encode(|to| data.encode(to)).is_err() {
             return;

@@ -110,6 +110,32 @@ async fn tls_without_a_protocol_of_the_mesh_is_refused() {
     }
 }
 
+/// As of an application that meets TLS on its port, while its proxy is away.
+#[tokio::test]
+async fn what_is_no_tls_is_refused_with_one_alert() {
+    let mesh = Mesh::new();
+    for answer in [&b"HTTP/1.0 400 Bad Request\r\n\r\n"[..], b"-ERR unknown command\r\n", &[0; 64]]
+    {
+        let (near, mut far) = pair().await;
+        let cart = identity(CART);
+        let client = mesh.connector.connect(near, &cart, &[Alpn::Http1]);
+        let server = async {
+            let mut head = [0; 5];
+            far.read_exact(&mut head).await.unwrap();
+            let mut hello = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+            far.read_exact(&mut hello).await.unwrap();
+            far.write_all(answer).await.unwrap();
+            let mut after = Vec::new();
+            far.read_to_end(&mut after).await.unwrap();
+            after
+        };
+        let (client, after) = tokio::join!(client, server);
+        assert_eq!(client.unwrap_err().reason(), "tls", "{answer:?}");
+        // RFC 8446 section 5.1: alert, TLS 1.2 for old eyes, two bytes; section 6: fatal.
+        assert_eq!((&after[..6], after.len()), (&[21, 3, 3, 0, 2, 2][..], 7), "{answer:?}");
+    }
+}
+
 #[test]
 fn credentials_that_do_not_fit_are_refused_and_the_old_ones_stay() {
     let (ca, clock) = (Ca::new("mesh"), Clock::new());
