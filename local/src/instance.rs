@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured};
 use leno_types::InstanceName;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::admin::Admin;
 use crate::backoff::Backoff;
@@ -99,7 +99,6 @@ struct Life {
     mesh: Rc<Mesh>,
     instance: Instance,
     stop: watch::Receiver<Stop>,
-    closed: watch::Receiver<bool>,
 }
 
 /// What was made for an instance.
@@ -109,25 +108,20 @@ struct Place {
     app: Cgroup,
     proxy: Cgroup,
     files: Vec<(PathBuf, PathBuf)>,
-    /// Taken out while a thread works on it.
-    captured: Mutex<Option<Captured>>,
+    captured: Option<Captured>,
 }
 
-/// Runs an instance until `stop` says otherwise, then removes everything of it. `closed` is whether
-/// its traffic is refused while its proxy does not listen.
-pub async fn live(
-    mesh: Rc<Mesh>,
-    instance: Instance,
-    stop: watch::Receiver<Stop>,
-    closed: watch::Receiver<bool>,
-) {
-    let life = Life { mesh, instance, stop, closed };
-    if let Some(place) = life.placed().await {
+/// Runs an instance until `stop` says otherwise, then removes everything of it.
+pub async fn live(mesh: Rc<Mesh>, instance: Instance, stop: watch::Receiver<Stop>) {
+    let life = Life { mesh, instance, stop };
+    if let Some(mut place) = life.placed().await {
         let surroundings = Box::new(life.surroundings(&place));
-        let backend = place.captured.lock().await.as_ref().map(Captured::backend);
+        let backend = place.captured.as_ref().map(Captured::backend);
         life.report(Change::Placed(surroundings, backend)).await;
         life.run(&place).await;
-        life.change_capture(&place, Captured::release).await;
+        if let Some(captured) = place.captured.take() {
+            life.release(captured).await;
+        }
     }
     if let Err(error) = life.remove().await {
         life.complain(&error);
@@ -185,10 +179,10 @@ impl Life {
             proxy: Cgroup::create(group.join("proxy"))?,
             group: Cgroup::at(group),
             files: write_files(&mesh.layout.instance(&instance.name), &names)?,
-            captured: Mutex::default(),
+            captured: None,
         };
         if instance.launch.meshed {
-            place.captured = Mutex::new(Some(self.capture(&place).await?));
+            place.captured = Some(self.capture(&place).await?);
         }
         Ok(place)
     }
@@ -201,7 +195,7 @@ impl Life {
             netns: place.netns.path(),
             cgroup: place.group.path().to_owned(),
             proxy_cgroup: place.proxy.path().to_owned(),
-            fail_closed: *self.closed.borrow(),
+            fail_closed: true,
             excluded: proxy::never_captured(),
             proxy_uid: leno_types::ports::PROXY_UID,
         };
@@ -211,26 +205,11 @@ impl Life {
         joined(captured.await.map(|result| result.map_err(Error::from)))
     }
 
-    /// Works on the capture on a thread of its own: some backends run commands.
-    async fn change_capture(
-        &self,
-        place: &Place,
-        work: impl FnOnce(&mut Captured) -> Result<(), leno_capture::Error> + Send + 'static,
-    ) {
-        let mut slot = place.captured.lock().await;
-        let Some(mut captured) = slot.take() else { return };
-        let worked = tokio::task::spawn_blocking(move || {
-            let result = work(&mut captured);
-            Ok((captured, result))
-        });
-        match joined(worked.await) {
-            Ok((captured, result)) => {
-                *slot = Some(captured);
-                if let Err(error) = result {
-                    self.complain(&error.into());
-                }
-            }
-            Err(error) => self.complain(&error),
+    /// Undoes the capture on a thread of its own: some backends run commands.
+    async fn release(&self, mut captured: Captured) {
+        let released = tokio::task::spawn_blocking(move || Ok(captured.release()?));
+        if let Err(error) = joined(released.await) {
+            self.complain(&error);
         }
     }
 
@@ -252,25 +231,7 @@ impl Life {
             }
             self.report(Change::ApplicationEnded).await;
         };
-        tokio::select! {
-            _ = async { tokio::join!(self.proxy(place, ready), application) } => {}
-            () = self.follow_mode(place) => {}
-        }
-    }
-
-    /// Brings the capture up to date whenever an edit opens or closes it. Never comes back.
-    async fn follow_mode(&self, place: &Place) {
-        let mut closed = self.closed.clone();
-        while closed.changed().await.is_ok() {
-            let fail_closed = *closed.borrow_and_update();
-            let upgrade = move |captured: &mut Captured| {
-                let workload =
-                    leno_capture::Workload { fail_closed, ..captured.workload().clone() };
-                captured.upgrade(&workload)
-            };
-            self.change_capture(place, upgrade).await;
-        }
-        std::future::pending().await
+        tokio::join!(self.proxy(place, ready), application);
     }
 
     async fn application(&self, place: &Place) {
@@ -397,7 +358,7 @@ impl Life {
             let event = tokio::select! {
                 event = happened.recv() => event,
                 () = self.until_ready(place), if alive && !*ready.borrow() => {
-                    self.proxy_serves(place, true, starts).await;
+                    self.proxy_serves(true, starts).await;
                     ready.send_replace(true);
                     continue;
                 }
@@ -414,13 +375,12 @@ impl Life {
                 Event::Stopping | Event::Stopped => {}
             }
             if !alive && ready.send_replace(false) {
-                self.proxy_serves(place, false, starts).await;
+                self.proxy_serves(false, starts).await;
             }
         }
     }
 
-    async fn proxy_serves(&self, place: &Place, serves: bool, starts: u32) {
-        self.change_capture(place, move |captured| captured.set_listening(serves)).await;
+    async fn proxy_serves(&self, serves: bool, starts: u32) {
         let restarts = starts.saturating_sub(1);
         self.report(Change::Proxy { ready: serves, restarts }).await;
     }

@@ -136,9 +136,7 @@ impl<'a> Up<'a> {
             .collect();
         self.end_instances(unwanted);
         for instance in self.plan.instances.values() {
-            if let Some(life) = self.lives.get(&instance.name) {
-                life.follow(instance.mtls);
-            } else {
+            if !self.lives.contains_key(&instance.name) {
                 let life = Life::start(&self.mesh, instance);
                 self.lives.insert(instance.name.clone(), life);
             }

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use leno_types::MtlsMode;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -25,8 +24,6 @@ pub(super) struct Life {
     /// It ends because of an edit, to be started again as the plan says by then, or not.
     pub(super) ending: bool,
     stop: watch::Sender<Stop>,
-    /// Whether its traffic is refused while its proxy does not listen.
-    closed: watch::Sender<bool>,
     /// Its application has run before.
     started: bool,
     proxy_ready: bool,
@@ -36,8 +33,7 @@ impl Life {
     /// Starts an instance.
     pub(super) fn start(mesh: &Rc<Mesh>, instance: &Instance) -> Self {
         let (stop, stopped) = watch::channel(Stop::No);
-        let (closed, is_closed) = watch::channel(instance.mtls == MtlsMode::Strict);
-        let life = instance::live(mesh.clone(), instance.clone(), stopped, is_closed);
+        let life = instance::live(mesh.clone(), instance.clone(), stopped);
         Self {
             instance: instance.clone(),
             task: tokio::task::spawn_local(life),
@@ -49,7 +45,6 @@ impl Life {
             surroundings: Surroundings::default(),
             ending: false,
             stop,
-            closed,
             started: false,
             proxy_ready: !instance.launch.meshed,
         }
@@ -63,12 +58,6 @@ impl Life {
     /// Where its end is told from.
     pub(super) fn stop(&self) -> watch::Sender<Stop> {
         self.stop.clone()
-    }
-
-    /// Takes over how the inbound side treats plaintext, with no restart.
-    pub(super) fn follow(&self, mtls: MtlsMode) {
-        let closed = mtls == MtlsMode::Strict;
-        self.closed.send_if_modified(|now| std::mem::replace(now, closed) != closed);
     }
 
     /// Takes in what it reports.

@@ -1,11 +1,12 @@
 //! Pieces that stop or die under load.
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::Step;
-use leno_testkit::wait;
+use leno_testkit::{netns, wait};
 use nix::sys::signal::Signal;
 
 use super::{Case, alone};
@@ -39,7 +40,11 @@ const HEAR_LIMIT: Duration = Duration::from_secs(20);
 const CONNECTIONS: u64 = 8;
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(pieces_stop_and_die_under_load), alone!(certificates_rotate_under_load)]
+    vec![
+        alone!(pieces_stop_and_die_under_load),
+        alone!(nobody_gets_past_a_proxy_that_is_away),
+        alone!(certificates_rotate_under_load),
+    ]
 }
 
 fn load_for(seconds: &str) -> [&str; 8] {
@@ -119,6 +124,48 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     let report = lab.load("client", &load_for("1s"))?.finish()?;
     ensure!(report.errors == 0 && report.requests == 200, "{report:?}");
     Ok(())
+}
+
+/// In the default mode, which serves plaintext: also then there is nothing to be had past a proxy.
+fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
+    /// What curl exits with that cannot connect; 28 would be a connection that nobody answers.
+    const COULD_NOT_CONNECT: Option<i32> = Some(7);
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let refused = || -> Result<()> {
+        lab.reach("client", "web:8080")?;
+        let address = lab.status()?.address("web-0", false)?;
+        // Without the control plane there is no certificate for a new proxy, which listens with one only.
+        lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+        for proxy in ["client-0", "web-0"] {
+            lab.kill(Piece::Proxy(proxy), Signal::SIGKILL)?;
+        }
+        let curl = |url: &str| ["curl", "-sS", "--max-time", "20", url].map(str::to_owned);
+        let from_client = |url: &str| -> Result<Option<i32>> {
+            let command = curl(url);
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            Ok(lab.exec("client", &command)?.status.code())
+        };
+        let from_bridge = |url: &str| -> Result<Option<i32>> {
+            let [program, arguments @ ..] = &curl(url);
+            let run = || Command::new(program).args(arguments).output();
+            Ok(netns::inside(&lab.switch()?, || Ok(run()?))?.status.code())
+        };
+        let direct = format!("http://{address}:8080/");
+        for (who, exited) in [
+            ("its service", from_client("http://web:8080/")?),
+            ("an instance", from_client(&direct)?),
+            ("an instance, from outside", from_bridge(&direct)?),
+        ] {
+            ensure!(exited == COULD_NOT_CONNECT, "{who}: {exited:?}");
+        }
+        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        lab.wait_for("both proxies again", |s| {
+            let again = |name| s.instance(name).is_ok_and(|i| i.proxy_restarts > 0);
+            s.ready() && again("client-0") && again("web-0")
+        })?;
+        lab.reach("client", "web:8080").map(|_| ())
+    };
+    lab.explain(refused())
 }
 
 fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
