@@ -79,6 +79,10 @@ pub struct Plan {
     pub connections: usize,
     /// A new connection for each request.
     pub new_connection: bool,
+    /// Each kept connection carries one request before the first that falls due: behind a proxy that accepts at
+    /// once, only then is it open to the server. As fortio does.
+    #[serde(default)]
+    pub primed: bool,
     /// How long to measure.
     pub duration: Duration,
     /// Load before that, not measured.
@@ -108,6 +112,7 @@ impl Plan {
             pace: Pace::Rate(rate),
             connections: 16,
             new_connection: false,
+            primed: false,
             duration,
             warm_up: Duration::ZERO,
             paths: Vec::new(),

@@ -29,6 +29,11 @@ fn paths_are_asked_for_in_turn() {
     // 40 requests: 14 of the first, 13 of each of the others.
     assert_eq!((report.requests, report.errors), (40, 0), "{report:?}");
     assert_eq!(report.body_bytes, 14 + 130 + 1300);
+    // The first of them is asked for beforehand, and not counted.
+    plan.primed = true;
+    let report = run(&plan).unwrap();
+    assert_eq!((report.requests, report.errors), (40, 0), "{report:?}");
+    assert_eq!((report.body_bytes, report.connections_opened), (13 + 140 + 1300, 1));
     plan.protocol = leno_measure::load::Protocol::Http2;
     assert!(run(&plan).is_err(), "only HTTP/1.1 has paths");
 }

@@ -45,6 +45,9 @@ struct Args {
     /// A new connection for each request
     #[arg(long)]
     new_connection: bool,
+    /// Have each connection carry a request before the first that is due
+    #[arg(long)]
+    primed: bool,
     /// Another header field, "name: value"
     #[arg(long = "header")]
     headers: Vec<String>,
@@ -127,6 +130,7 @@ fn plan(args: &Args) -> Result<Plan> {
         pace,
         connections: args.connections,
         new_connection: args.new_connection,
+        primed: args.primed,
         duration: args.duration,
         warm_up: args.warm_up,
         paths: Vec::new(),

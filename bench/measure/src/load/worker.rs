@@ -20,8 +20,10 @@ use super::{Pace, Plan, Target};
 const MAX_BACKLOG: usize = 2_000_000;
 /// How long after the end a backlog is still served; what is left then is an error.
 const BACKLOG_GRACE: Duration = Duration::from_secs(2);
-/// How long to wait for connections to be opened before the first request.
+/// How long to wait for a connection to be opened before the first request.
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
+/// How long all connections of a thread may take for the request that each carries beforehand.
+const PRIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// One thread's part of a plan.
 #[derive(Clone, Copy)]
@@ -32,6 +34,7 @@ pub(super) struct Share {
     connections: usize,
     first_connection: usize,
     streams: usize,
+    primed: bool,
     warm_up: Duration,
     duration: Duration,
     not_before: Instant,
@@ -53,6 +56,7 @@ impl Share {
             connections,
             first_connection: plan.connections / threads * nth,
             streams: plan.streams,
+            primed: plan.primed && !plan.new_connection,
             warm_up: plan.warm_up,
             duration: plan.duration,
             not_before,
@@ -70,8 +74,8 @@ impl Share {
 /// What the schedule and the connections of one thread share.
 struct Desk {
     backlog: RefCell<VecDeque<Instant>>,
-    /// Connections with nothing to do.
-    free: RefCell<Vec<usize>>,
+    /// Connections with nothing to do, of which the one that has waited longest is next: all are in use.
+    free: RefCell<VecDeque<usize>>,
     /// The next request of a connection, by the moment it was due.
     jobs: RefCell<Vec<Option<Instant>>>,
     bells: Vec<Notify>,
@@ -88,7 +92,7 @@ impl Desk {
     /// A request is due: to a free connection at once, else into the backlog.
     fn due(&self, when: Instant) {
         let mut tally = self.tally.borrow_mut();
-        if let Some(connection) = self.free.borrow_mut().pop() {
+        if let Some(connection) = self.free.borrow_mut().pop_front() {
             tally.lag.saturating_record(micros(when.elapsed()));
             self.jobs.borrow_mut()[connection] = Some(when);
             self.bells[connection].notify_one();
@@ -124,7 +128,7 @@ impl Desk {
             if self.ended.get() {
                 return None;
             }
-            self.free.borrow_mut().push(connection);
+            self.free.borrow_mut().push_back(connection);
             self.bells[connection].notified().await;
         }
     }
@@ -181,6 +185,9 @@ async fn drive(target: Rc<Target>, share: Share) -> Result<Tally> {
     for slot in &mut slots {
         slot.open(OPEN_LIMIT).await;
     }
+    if share.primed {
+        prime(&mut slots).await;
+    }
     let desk = Rc::new(Desk {
         backlog: RefCell::default(),
         free: RefCell::default(),
@@ -218,6 +225,17 @@ async fn drive(target: Rc<Target>, share: Share) -> Result<Tally> {
         desk.measure_from.get().elapsed().min(share.duration)
     };
     Ok(tally)
+}
+
+/// Sends one request on each connection. A failure is for the first request that counts to show.
+async fn prime(slots: &mut [Connection]) {
+    let each = async {
+        for slot in slots {
+            slot.request().await;
+        }
+    };
+    // What did not get its turn is as it was opened.
+    let _ = tokio::time::timeout(PRIME_LIMIT, each).await;
 }
 
 /// Hands out requests as they fall due.

@@ -254,6 +254,7 @@ pub(crate) fn plans<A: Copy + Into<SocketAddr>>(
         pace,
         connections: scenario.connections_at(published),
         new_connection: scenario.new_connection,
+        primed: true,
         body_size: scenario.request_bytes,
         paths: scenario.paths.clone(),
         ..Plan::new(format!("http://{}/", (*address).into()), 1.0, options.duration)
