@@ -150,9 +150,12 @@ impl Control {
 
     /// What passes on a port, for every client with an identity of the mesh.
     fn server(&self) -> Server {
-        use proxy_protocol::{Http1, Http2, Kind, Opaque};
+        use proxy_protocol::{Http1, Http2, Kind, Tls};
         let kind = match self.protocol {
-            Protocol::Tcp => Kind::Opaque(Opaque {}),
+            // mTLS is not looked for on an opaque port: in a cluster, what comes from the mesh goes to the
+            // proxy's own port instead, for which our capture answers no SO_ORIGINAL_DST. On a port of
+            // TLS that of the mesh is taken off, and nothing is detected in what is inside.
+            Protocol::Tcp => Kind::Tls(Tls {}),
             Protocol::Http1 => Kind::Http1(Http1 { routes: vec![route()], ..Http1::default() }),
             _ => Kind::Http2(Http2 { routes: vec![route()], ..Http2::default() }),
         };

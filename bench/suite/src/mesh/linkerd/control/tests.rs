@@ -10,6 +10,14 @@ use tonic::transport::{Channel, Endpoint};
 use super::super::super::tests::hop;
 use super::*;
 
+/// What the stand-in says of a port.
+async fn server_of(protocol: Protocol) -> (Server, Channel, Running) {
+    let (running, channel) = served(protocol).await;
+    let port = PortSpec { workload: "s0".into(), port: 8080 };
+    let answer = InboundServerPoliciesClient::new(channel.clone()).watch_port(port).await.unwrap();
+    (answer.into_inner().message().await.unwrap().unwrap(), channel, running)
+}
+
 /// A running stand-in for a lab of two, and a channel to it.
 async fn served(protocol: Protocol) -> (Running, Channel) {
     let workloads =
@@ -69,10 +77,7 @@ async fn an_address_has_the_identity_of_its_workload_and_takes_http2() {
 
 #[tokio::test]
 async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
-    let (_running, channel) = served(Protocol::Grpc).await;
-    let port = PortSpec { workload: "s0".into(), port: 8080 };
-    let answer = InboundServerPoliciesClient::new(channel.clone()).watch_port(port).await.unwrap();
-    let server = answer.into_inner().message().await.unwrap().unwrap();
+    let (server, channel, _running) = server_of(Protocol::Grpc).await;
     let Some(proxy_protocol::Kind::Http2(http)) = server.protocol.unwrap().kind else {
         panic!("gRPC is HTTP/2")
     };
@@ -82,4 +87,15 @@ async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
     let spec = TrafficSpec { source_workload: "client".into(), target: None };
     let none = OutboundPoliciesClient::new(channel).watch(spec).await.unwrap_err();
     assert_eq!(none.code(), tonic::Code::NotFound, "a proxy goes by the profile then: {none}");
+}
+
+/// All connections of `tcp-64k` were refused: no mTLS is looked for on an opaque port, so that none came from
+/// the mesh.
+#[tokio::test]
+async fn raw_tcp_comes_with_the_mtls_of_the_mesh() {
+    let (server, _, _running) = server_of(Protocol::Tcp).await;
+    let kind = server.protocol.unwrap().kind.unwrap();
+    assert!(matches!(kind, proxy_protocol::Kind::Tls(_)), "{kind:?}");
+    let permit = server.authorizations[0].authentication.as_ref().unwrap().permit.as_ref();
+    assert!(matches!(permit, Some(authn::Permit::MeshTls(_))), "nobody without an identity");
 }
