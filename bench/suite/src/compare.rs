@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::place;
-use crate::record::Record;
+use crate::record::{Record, of_one_generator};
 use crate::statistics::{Interval, ratio};
 
 /// The name of a figure and how it is read from a record.
@@ -49,10 +49,11 @@ pub struct Row {
 /// Compares `after` with `before`, over valid records of what both have.
 #[must_use]
 pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
-    let mut caveats = between(before, after);
+    let mut caveats = between(&of_one_generator(before), &of_one_generator(after));
     caveats.extend(within(before).into_iter().map(|text| format!("in the first: {text}")));
     caveats.extend(within(after).into_iter().map(|text| format!("in the second: {text}")));
-    let (before, after) = (by_case(before), by_case(after));
+    let (before, after) = (of_one_generator(before), of_one_generator(after));
+    let (before, after) = (by_case(&before), by_case(&after));
     let mut rows = Vec::new();
     for (case, old) in &before {
         let Some(new) = after.get(case) else { continue };
@@ -108,13 +109,14 @@ pub fn within(records: &[Record]) -> Vec<String> {
         look("versions", &known.mesh_version, &record.mesh_version);
         look("settings", &told(known), &told(record));
     }
-    let mut rates: BTreeMap<String, (f64, &str)> = BTreeMap::new();
+    let mut rates: BTreeMap<String, f64> = BTreeMap::new();
     for record in records.iter().filter(|record| record.left_out.is_none()) {
-        let case = format!("{}{:?}", record.scenario, record.step);
-        let how = (record.scale, record.generator.as_str());
+        let by = record.other_generator();
+        let case = format!("{}{:?}{by:?}", record.scenario, record.step);
+        let how = record.scale;
         let known = rates.entry(case).or_insert(how);
         if *known != how {
-            found.push(format!("{} with different scales or generators", record.scenario));
+            found.push(format!("{} with different scales", record.scenario));
         }
     }
     found.sort();

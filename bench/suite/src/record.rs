@@ -6,6 +6,7 @@
 //! DIR/raw/http-1k.leno.r2.latency.csv   its histogram: value_us,count
 //! DIR/raw/http-1k.leno.r2.usage.csv     its samples of CPU and memory
 //! ```
+//! The load of other generators has their name after the mesh's: `http-1k.leno.fortio.r2`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +16,7 @@ pub use leno_measure::load::Latency;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
+use crate::generator::Generator;
 use crate::machine::Machine;
 use crate::place::Cluster;
 
@@ -253,7 +255,15 @@ impl Record {
     #[must_use]
     pub fn name(&self) -> String {
         let step = self.step.map_or_else(String::new, |step| format!(".{step}"));
-        format!("{}{step}.{}.r{}", self.scenario, self.mesh, self.round)
+        let by = self.other_generator().map_or_else(String::new, |name| format!(".{name}"));
+        format!("{}{step}.{}{by}.r{}", self.scenario, self.mesh, self.round)
+    }
+
+    /// Who made the load, where it was not our own generator.
+    #[must_use]
+    pub fn other_generator(&self) -> Option<&str> {
+        let name = self.generator.as_str();
+        (!name.is_empty() && name != Generator::Leno.name()).then_some(name)
     }
 
     /// Whether it holds figures that may be believed.
@@ -325,6 +335,17 @@ pub fn read(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
+/// The records of one generator: ours where it was used, else the first that was. What the others
+/// saw is put beside it ([`crate::report::Agreement`]) and never mixed with it.
+#[must_use]
+pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
+    let of = |name: Generator| -> Vec<Record> {
+        let own = |record: &&Record| record.other_generator().unwrap_or("leno") == name.name();
+        records.iter().filter(own).cloned().collect()
+    };
+    Generator::ALL.into_iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
+}
+
 fn read_one(path: &Path) -> Result<Record> {
     let text = fs::read_to_string(path).attempt(|| format!("read {}", path.display()))?;
     serde_json::from_str(&text).map_err(|error| Error::malformed(path, error))
@@ -352,6 +373,18 @@ mod tests {
         let found = read(directory.path()).unwrap();
         assert_eq!((found[0].round, &found[1]), (0, &record));
         assert!(found[0].valid() && !found[1].valid());
+    }
+
+    #[test]
+    fn generators_are_never_mixed() {
+        let by = |generator: &str| Record { generator: generator.into(), ..Record::default() };
+        let all = [by("wrk"), by("fortio"), by("leno"), by("")];
+        let names = |records: &[Record]| -> Vec<String> {
+            records.iter().map(|record| record.generator.clone()).collect()
+        };
+        assert_eq!(names(&of_one_generator(&all)), ["leno", ""], "old records were all ours");
+        assert_eq!(names(&of_one_generator(&all[..2])), ["fortio"]);
+        assert!(of_one_generator(&[]).is_empty());
     }
 
     #[test]

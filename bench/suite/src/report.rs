@@ -2,6 +2,7 @@
 
 mod beside;
 mod charts;
+mod generators;
 mod html;
 mod text;
 
@@ -9,11 +10,12 @@ use std::collections::BTreeMap;
 
 use crate::compare;
 use crate::mesh::NONE;
-use crate::record::{Quantile, Record};
+use crate::record::{Quantile, Record, of_one_generator};
 use crate::statistics::{Interval, difference, median, ratio};
 
 pub use beside::{Beside, rows as rows_beside};
 pub use charts::{Figure, figures};
+pub use generators::{Agreement, rows as rows_of_generators};
 pub use html::page;
 pub use text::{csv, markdown, rows};
 
@@ -65,6 +67,8 @@ pub struct Summary {
     pub caveats: Vec<String>,
     /// What was measured, the baseline first in each scenario.
     pub cells: Vec<Cell>,
+    /// What every generator saw, where there were several; all else is of one, ours where it was used.
+    pub generators: Vec<Agreement>,
     /// What was not, and why.
     pub left_out: Vec<(String, String, String)>,
     /// Where, in one line.
@@ -77,6 +81,8 @@ impl Summary {
     /// Adds up records.
     #[must_use]
     pub fn of(records: &[Record]) -> Self {
+        let generators = generators::agreements(records);
+        let records = &of_one_generator(records)[..];
         let mut groups: Vec<(Key<'_>, Vec<&Record>)> = Vec::new();
         for record in records.iter().filter(|record| record.left_out.is_none()) {
             let key = Key::of(record);
@@ -120,7 +126,7 @@ impl Summary {
             .filter(|record| !record.mesh_version.is_empty())
             .map(|record| (record.mesh.clone(), record.mesh_version.clone()))
             .collect();
-        Summary { caveats: caveats(records), cells, left_out, machine, versions }
+        Summary { caveats: caveats(records), cells, generators, left_out, machine, versions }
     }
 }
 

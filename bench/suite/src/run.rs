@@ -36,8 +36,8 @@ pub struct Options {
     pub warm_up: Duration,
     /// By what the scenarios' rates are multiplied.
     pub scale: f64,
-    /// Who makes the load.
-    pub generator: Generator,
+    /// Who makes the load: each of them, one after the other under each mesh in each round.
+    pub generators: Vec<Generator>,
     /// The folder of the real application, in place of the suite's own.
     pub application: Option<PathBuf>,
     /// Where records go.
@@ -51,6 +51,7 @@ struct Case<'a> {
     scenario: &'a Scenario,
     mesh: &'a dyn Mesh,
     found: &'a Found,
+    generator: Generator,
     round: u32,
     /// The rate, of those that a scenario is measured at one after the other.
     step: Option<f64>,
@@ -66,8 +67,10 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
     if !nix::unistd::geteuid().is_root() {
         bail!("leno bench run makes network namespaces: run it as root");
     }
-    if let Err(missing) = options.generator.find() {
-        bail!("{missing}");
+    for generator in &options.generators {
+        if let Err(missing) = generator.find() {
+            bail!("{missing}");
+        }
     }
     prepare(options)?;
     let old: Vec<Record> =
@@ -92,11 +95,10 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
     let mut cases = cases(options, &able);
     let total = cases.len();
     cases.retain(|case| {
-        let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
-        record.step = case.step;
+        let record = begun(options, case);
         !is_measured(&old, &record)
     });
-    let begun = Instant::now();
+    let since = Instant::now();
     let skipped = total - cases.len();
     if skipped > 0 {
         say(&format!("{skipped} of {total} have a record already"));
@@ -104,7 +106,7 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
     for (done, case) in cases.iter().enumerate() {
         let record = one(options, case, interrupt)?;
         record.write(&options.out)?;
-        let left = begun.elapsed().mul_f64((cases.len() - done - 1) as f64 / (done + 1) as f64);
+        let left = since.elapsed().mul_f64((cases.len() - done - 1) as f64 / (done + 1) as f64);
         say(&line(&record, (skipped + done + 1, total), left));
     }
     flag_impossible(&options.out)
@@ -148,7 +150,9 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, Found)]) -> Vec<Cas
             let turned: Vec<_> = base.iter().copied().chain(turned.copied()).collect();
             for step in scenario.steps() {
                 for (mesh, found) in &turned {
-                    cases.push(Case { scenario, mesh: *mesh, found, round, step });
+                    for generator in options.generators.iter().copied() {
+                        cases.push(Case { scenario, mesh: *mesh, found, generator, round, step });
+                    }
                 }
             }
         }
@@ -157,11 +161,9 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, Found)]) -> Vec<Cas
 }
 
 fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Record> {
-    let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
-    record.step = case.step;
+    let mut record = begun(options, case);
     record.mesh_version.clone_from(&case.found.version);
-    let unable = case.mesh.unable(case.scenario);
-    if let Some(why) = unable {
+    if let Some(why) = case.mesh.unable(case.scenario).or(measure::unable(options, case)?) {
         record.left_out = Some(why.to_owned());
         return Ok(record);
     }
@@ -174,6 +176,14 @@ fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Reco
             Ok(record)
         }
     }
+}
+
+/// A record of which only the case is known.
+fn begun(options: &Options, case: &Case<'_>) -> Record {
+    let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
+    record.step = case.step;
+    record.generator = case.generator.to_string();
+    record
 }
 
 /// Writes down why a mesh is not measured in a scenario, for each step that has no figures yet.
@@ -204,7 +214,7 @@ pub(crate) fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u
         scenario: scenario.name.clone(),
         mesh: mesh.to_owned(),
         suite_version: env!("CARGO_PKG_VERSION").to_owned(),
-        generator: options.generator.to_string(),
+        generator: options.generators.first().copied().unwrap_or_default().to_string(),
         round,
         started_unix_s: SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -224,7 +234,8 @@ pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duratio
     };
     let step = record.step.map_or_else(String::new, |step| format!(" at {step}/s"));
     let (scenario, mesh, round) = (&record.scenario, &record.mesh, record.round + 1);
-    let what = format!("[{done}/{total}] {scenario}{step} {mesh} round {round}");
+    let by = record.other_generator().map_or_else(String::new, |name| format!(" by {name}"));
+    let what = format!("[{done}/{total}] {scenario}{step} {mesh}{by} round {round}");
     if let Some(why) = &record.left_out {
         return format!("{what}: not measured: {why} ({left})");
     }
@@ -252,6 +263,7 @@ pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
                 && other.round == record.round
                 && other.scenario == record.scenario
                 && other.step == record.step
+                && other.generator == record.generator
                 && other.valid()
         };
         let Some(base) = records.iter().find(same) else { continue };
@@ -296,7 +308,7 @@ pub(crate) mod tests {
             duration: Duration::from_secs(1),
             warm_up: Duration::ZERO,
             scale: 0.1,
-            generator: Generator::Leno,
+            generators: vec![Generator::Leno],
             application: None,
             out: out.to_owned(),
             resume: false,
@@ -312,6 +324,26 @@ pub(crate) mod tests {
             options.meshes.iter().map(|mesh| (mesh.as_ref(), Found::default())).collect();
         let order: Vec<&str> = cases(&options, &able).iter().map(|case| case.mesh.name()).collect();
         assert_eq!(order, ["none", "leno", "envoy", "none", "envoy", "leno"]);
+    }
+
+    #[test]
+    fn generators_take_turns_within_a_round_and_each_has_its_own_records() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = options(&["leno"], directory.path());
+        options.generators = vec![Generator::Leno, Generator::Fortio];
+        options.rounds = 1;
+        prepare(&mut options).unwrap();
+        let able: Vec<_> =
+            options.meshes.iter().map(|mesh| (mesh.as_ref(), Found::default())).collect();
+        let all = cases(&options, &able);
+        let names: Vec<String> = all.iter().map(|case| begun(&options, case).name()).collect();
+        let wanted = ["none.r0", "none.fortio.r0", "leno.r0", "leno.fortio.r0"];
+        assert_eq!(names, wanted.map(|name| format!("http-1k.{name}")));
+        options.scenarios = vec![crate::scenario::find("grpc-1k-open").unwrap()];
+        let all = cases(&options, &able);
+        assert_eq!(measure::unable(&options, &all[0]).unwrap(), None);
+        let why = measure::unable(&options, &all[1]).unwrap().unwrap_or_default();
+        assert!(why.contains("HTTP/1.1"), "known before anything is started: {why}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Cell, Summary};
 use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, colour};
 use crate::cost::{self, Price};
 use crate::mesh::NONE;
-use crate::record::Record;
+use crate::record::{Record, of_one_generator};
 use crate::statistics::quadratic;
 
 /// Points of a drawn parabola.
@@ -199,7 +199,7 @@ fn curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 /// What 100 sidecars cost a year on the first machine of the table.
 fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figure> {
     let price = prices.first()?;
-    let costs = cost::costs(records, std::slice::from_ref(price));
+    let costs = cost::costs(&of_one_generator(records), std::slice::from_ref(price));
     let bar = |cost: &cost::Cost| Bar {
         group: cost.scenario.clone(),
         name: cost.mesh.clone(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Cell, Figure, Summary, rows, rows_beside};
+use super::{Cell, Figure, Summary, rows, rows_beside, rows_of_generators};
 use crate::chart::escape;
 use crate::mesh::NONE;
 
@@ -33,6 +33,10 @@ pub fn page(summary: &Summary, figures: &[Figure]) -> String {
         let wanted = format!("{}: latency by percentile", escape(&title));
         let own = figures.iter().filter(name).find(|figure| figure.svg.contains(&wanted));
         text += &own.map(figure).unwrap_or_default();
+    }
+    if !summary.generators.is_empty() {
+        text += "<h2>Generators side by side</h2>\n";
+        text += &table(&[], &rows_of_generators(&summary.generators));
     }
     text += "<h2>Overhead, side by side</h2>\n";
     for one in figures.iter().filter(|one| !one.caption.starts_with("From the moment")) {
@@ -90,7 +94,7 @@ fn caveats(summary: &Summary) -> String {
 fn table(cells: &[&Cell], rows: &[Vec<String>]) -> String {
     let mut text = "<div class=\"table\"><table>\n".to_owned();
     for (nth, row) in rows.iter().enumerate() {
-        let class = match nth.checked_sub(1).map(|nth| cells[nth]) {
+        let class = match nth.checked_sub(1).and_then(|nth| cells.get(nth)) {
             Some(cell) if !cell.valid => " class=\"invalid\"",
             Some(cell) if cell.mesh == NONE => " class=\"baseline\"",
             _ => "",

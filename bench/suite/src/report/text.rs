@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Cell, Summary, rows_beside};
+use super::{Cell, Summary, rows_beside, rows_of_generators};
 use crate::error::{Error, Result};
 use crate::record::Record;
 
@@ -85,15 +85,12 @@ pub fn markdown(summary: &Summary) -> String {
     }
     for (title, cells) in summary.scenarios() {
         let _ = writeln!(text, "\n## {title}");
-        for table in [rows(&cells), rows_beside(&cells)] {
-            text.push('\n');
-            for (nth, row) in table.iter().enumerate() {
-                let _ = writeln!(text, "| {} |", row.join(" | "));
-                if nth == 0 {
-                    let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
-                }
-            }
-        }
+        text += &table(&rows(&cells));
+        text += &table(&rows_beside(&cells));
+    }
+    if !summary.generators.is_empty() {
+        text += "\n## Generators side by side\n";
+        text += &table(&rows_of_generators(&summary.generators));
     }
     if !summary.left_out.is_empty() {
         text += "\n## Not measured\n";
@@ -104,6 +101,18 @@ pub fn markdown(summary: &Summary) -> String {
     text += "\n## Versions\n";
     for (mesh, version) in &summary.versions {
         let _ = writeln!(text, "- {mesh}: {version}");
+    }
+    text
+}
+
+/// A table of Markdown.
+fn table(rows: &[Vec<String>]) -> String {
+    let mut text = "\n".to_owned();
+    for (nth, row) in rows.iter().enumerate() {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+        if nth == 0 {
+            let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
+        }
     }
     text
 }

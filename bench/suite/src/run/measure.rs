@@ -46,6 +46,14 @@ struct Stage {
     parts: Parts,
 }
 
+/// Why the generator cannot make this load, which is known before there is anywhere to send it.
+pub(super) fn unable(options: &Options, case: &Case<'_>) -> Result<Option<&'static str>> {
+    let nowhere = [SocketAddrV4::new([127, 0, 0, 1].into(), 0)];
+    let rate = case.step.map(|rate| rate * options.scale);
+    let plans = plans(&nowhere, case.scenario, options, rate)?;
+    Ok(case.generator.unable(&plans[0]))
+}
+
 pub(super) fn measure(
     options: &Options,
     case: &Case<'_>,
@@ -67,16 +75,13 @@ pub(super) fn measure(
         options,
         case.step.map(|rate| rate * options.scale),
     )?;
-    if let Some(why) = options.generator.unable(&plans[0]) {
-        bail!("{why}");
-    }
     if record.proxies > 0 {
         record.start_up_ms =
             prober::start_up(&stage.lab, stage.sidecars.as_mut(), &plans[0], interrupt)?;
         stage.parts = Parts::of(&stage.lab, case.scenario)?;
     }
     let plans = match &case.scenario.pace {
-        scenario::Pace::SearchP99Ms(bound) if options.generator.keeps_rates(&plans[0]) => {
+        scenario::Pace::SearchP99Ms(bound) if case.generator.keeps_rates(&plans[0]) => {
             let rate = stage.search(case, options, Duration::from_millis(*bound), interrupt)?;
             self::plans(&stage.addresses, case.scenario, options, Some(rate))?
         }
@@ -85,7 +90,7 @@ pub(super) fn measure(
     if !options.warm_up.is_zero() {
         let warm: Vec<Plan> =
             plans.iter().map(|plan| Plan { duration: options.warm_up, ..plan.clone() }).collect();
-        options.generator.run(&stage.lab, &warm, interrupt)?;
+        case.generator.run(&stage.lab, &warm, interrupt)?;
     }
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     // Where the kernel cannot time its programs, they ran for no time.
@@ -158,7 +163,7 @@ impl Stage {
         interrupt: &Interrupt,
     ) -> Result<(Report, Beside)> {
         let flood = self.flood(case.scenario, options)?;
-        let (stage, generator) = (&*self, options.generator);
+        let (stage, generator) = (&*self, case.generator);
         let load = |lab: &Lab| -> Result<(Report, Option<f64>)> {
             let Some(flood) = &flood else {
                 return Ok((generator.run(lab, plans, interrupt)?, None));
@@ -216,7 +221,7 @@ impl Stage {
             let plans = plans(&self.addresses, case.scenario, options, rate)?;
             let plans: Vec<Plan> =
                 plans.into_iter().map(|plan| Plan { duration: short, ..plan }).collect();
-            options.generator.run(&self.lab, &plans, interrupt)
+            case.generator.run(&self.lab, &plans, interrupt)
         };
         let mut search = Search::below(try_with(None)?.requests_per_s, bound);
         while let Some(rate) = search.next() {

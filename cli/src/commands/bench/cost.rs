@@ -45,7 +45,7 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
         prices.retain(|price| price.name == *machine);
         anyhow::ensure!(!prices.is_empty(), "{machine} is not in the table of prices");
     }
-    let costs = cost::costs(&record::read(directory)?, &prices);
+    let costs = cost::costs(&record::of_one_generator(&record::read(directory)?), &prices);
     if args.output == Output::Json {
         return print_json(&costs).map(|()| true);
     }

@@ -75,6 +75,10 @@ fn tables(summary: &Summary) -> String {
         text += &format!("\n{title}\n{}", columns(&report::rows(&cells)));
         text += &format!("\n{}", columns(&report::rows_beside(&cells)));
     }
+    if !summary.generators.is_empty() {
+        text += "\ngenerators side by side\n";
+        text += &columns(&report::rows_of_generators(&summary.generators));
+    }
     for (scenario, mesh, why) in &summary.left_out {
         text += &format!("\nnot measured: {scenario}, {mesh}: {why}");
     }

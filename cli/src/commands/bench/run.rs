@@ -29,6 +29,7 @@ use crate::commands::up::{duration, within};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench\n  \
+                  sudo leno bench run http-1k --mesh none,leno --generator leno,fortio --out checked\n  \
                   leno bench run http-1k --context staging --image registry.example/leno:1 --mesh none,leno,linkerd --out cluster\n  \
                   leno bench run http-1k --context staging --no-install --mesh none,istio --out cluster"
 )]
@@ -57,9 +58,15 @@ pub(super) struct Run {
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     scale: Option<f64>,
 
-    /// Who makes the load: leno, fortio, h2load or wrk
-    #[arg(long, default_value = "leno")]
-    generator: Generator,
+    /// Who makes the load: leno, fortio, h2load or wrk; several take turns in each round, and the report puts
+    /// them side by side
+    #[arg(
+        long = "generator",
+        value_delimiter = ',',
+        default_value = "leno",
+        value_name = "GENERATOR"
+    )]
+    generators: Vec<Generator>,
 
     /// Envoy in place of the installed one
     #[arg(long, value_name = "PATH")]
@@ -129,7 +136,7 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         duration: args.duration,
         warm_up: args.warm_up,
         scale: args.scale.unwrap_or_else(|| scenario::usual_scale(Machine::this().cpus)),
-        generator: args.generator,
+        generators: each_once(&args.generators),
         application: args.application.as_deref().map(std::path::absolute).transpose()?,
         out: args.out.clone(),
         resume: args.resume,
@@ -149,13 +156,18 @@ pub(super) fn run(args: &Run) -> Result<bool> {
 /// The option that only the lab knows, where one was given.
 fn of_the_lab(args: &Run) -> Option<&'static str> {
     let given = [
-        (args.generator != Generator::Leno, "--generator"),
+        (args.generators != [Generator::Leno], "--generator"),
         (args.application.is_some(), "--application"),
         (args.envoy.is_some(), "--envoy"),
         (args.ztunnel.is_some(), "--ztunnel"),
         (args.linkerd2_proxy.is_some(), "--linkerd2-proxy"),
     ];
     given.into_iter().find_map(|(given, name)| given.then_some(name))
+}
+
+fn each_once(named: &[Generator]) -> Vec<Generator> {
+    let first = |(nth, one): &(usize, &Generator)| !named[..*nth].contains(*one);
+    named.iter().enumerate().filter(first).map(|(_, one)| *one).collect()
 }
 
 pub(super) fn say_scale(scale: f64) {

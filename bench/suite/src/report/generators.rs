@@ -1,0 +1,202 @@
+//! Generators side by side: what ours saw beside what others saw, of the same load in the same rounds.
+
+use super::pairs;
+use crate::generator::Generator;
+use crate::record::{Record, of_one_generator};
+use crate::statistics::{Interval, median, ratio};
+
+/// Two generators agree when their medians are this close: the same load on the same machine differs by
+/// a few percent from one minute to the next.
+const CLOSE: f64 = 0.10;
+
+/// What one generator saw of a mesh in a scenario, beside the one that a report is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agreement {
+    /// The scenario with its step.
+    pub title: String,
+    /// The mesh.
+    pub mesh: String,
+    /// Who made the load.
+    pub generator: String,
+    /// Rounds that the figures are of.
+    pub rounds: usize,
+    /// Requests a second, median.
+    pub requests_per_s: f64,
+    /// Latency in milliseconds, medians of the rounds: p50 and p99.
+    pub latency_ms: [f64; 2],
+    /// The median latency that the report's generator saw over that which this one did, in the same
+    /// rounds; none for the report's own.
+    pub p50_ratio: Option<Interval>,
+    /// Marks of all rounds, each once.
+    pub marks: Vec<&'static str>,
+    /// Why it has no figures.
+    pub left_out: Option<String>,
+}
+
+impl Agreement {
+    /// Whether the medians are within a tenth of each other; none where there is nothing to compare.
+    #[must_use]
+    pub fn is_close(&self) -> Option<bool> {
+        self.p50_ratio.map(|ratio| (1.0 - CLOSE..=1.0 / (1.0 - CLOSE)).contains(&ratio.value))
+    }
+}
+
+/// What every generator saw; nothing where there was one alone.
+pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
+    let main = of_one_generator(records);
+    if main.len() == records.len() {
+        return Vec::new();
+    }
+    let name =
+        |record: &Record| record.other_generator().unwrap_or(Generator::Leno.name()).to_owned();
+    let key = |record: &Record| {
+        (record.scenario.clone(), record.step.map(f64::to_bits), record.mesh.clone(), name(record))
+    };
+    let mut found: Vec<Agreement> = Vec::new();
+    let mut seen = Vec::new();
+    for one in records {
+        if seen.contains(&key(one)) {
+            continue;
+        }
+        seen.push(key(one));
+        let all: Vec<&Record> = records.iter().filter(|other| key(other) == key(one)).collect();
+        let same = |other: &&Record| {
+            (&other.scenario, other.step, &other.mesh) == (&one.scenario, one.step, &one.mesh)
+        };
+        let ours: Vec<&Record> = main.iter().filter(same).collect();
+        let is_ours = main.first().is_some_and(|first| name(first) == name(one));
+        found.push(agreement(&all, if is_ours { &[] } else { &ours }, name(one)));
+    }
+    let order = |name: &str| Generator::ALL.iter().position(|one| one.name() == name);
+    found.sort_by(|one, two| {
+        let key = |one: &Agreement| (one.title.clone(), one.mesh != "none", one.mesh.clone());
+        key(one).cmp(&key(two)).then_with(|| order(&one.generator).cmp(&order(&two.generator)))
+    });
+    found
+}
+
+fn agreement(all: &[&Record], ours: &[&Record], generator: String) -> Agreement {
+    let measured = |record: &&&Record| record.left_out.is_none();
+    let measured: Vec<&Record> = all.iter().filter(measured).copied().collect();
+    let good: Vec<&Record> = measured.iter().copied().filter(|record| record.valid()).collect();
+    let rounds = if good.is_empty() { &measured } else { &good };
+    let of = |figure: &dyn Fn(&Record) -> f64| {
+        median(&rounds.iter().map(|record| figure(record)).collect::<Vec<_>>())
+    };
+    // Failures are no latency to agree about.
+    let (own, theirs): (Vec<f64>, Vec<f64>) = pairs(&good, ours)
+        .iter()
+        .map(|(theirs, own)| (own.latency_us.p50 as f64, theirs.latency_us.p50 as f64))
+        .unzip();
+    let mut marks: Vec<_> =
+        all.iter().flat_map(|record| &record.marks).map(|mark| mark.kind.as_str()).collect();
+    marks.sort_unstable();
+    marks.dedup();
+    let one = all[0];
+    let step = one.step.map_or_else(String::new, |step| format!(" at {step}/s"));
+    Agreement {
+        title: format!("{}{step}", one.scenario),
+        mesh: one.mesh.clone(),
+        generator,
+        rounds: rounds.len(),
+        requests_per_s: of(&|record| record.requests_per_s),
+        latency_ms: [
+            of(&|record| record.latency_us.p50 as f64 / 1000.0),
+            of(&|record| record.latency_us.p99 as f64 / 1000.0),
+        ],
+        p50_ratio: ratio(&own, &theirs),
+        marks,
+        left_out: measured.is_empty().then(|| one.left_out.clone()).flatten(),
+    }
+}
+
+/// The table, heading first; the ratio is the report's generator by the other.
+#[must_use]
+pub fn rows(all: &[Agreement]) -> Vec<Vec<String>> {
+    let headings = [
+        "SCENARIO",
+        "MESH",
+        "GENERATOR",
+        "REQ/S",
+        "P50 MS",
+        "P99 MS",
+        "P50 RATIO",
+        "WITHIN 10 %",
+        "MARKS",
+    ];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    for one in all {
+        let figure = |text: String| if one.rounds > 0 { text } else { "-".to_owned() };
+        let ratio = one.p50_ratio.map_or_else(
+            || "-".to_owned(),
+            |ratio| format!("{:.3} ({:.3} to {:.3})", ratio.value, ratio.low, ratio.high),
+        );
+        let close = one.is_close().map_or("-", |close| if close { "yes" } else { "NO" });
+        let marks = if one.marks.is_empty() { "-".to_owned() } else { one.marks.join(", ") };
+        rows.push(vec![
+            one.title.clone(),
+            one.mesh.clone(),
+            one.generator.clone(),
+            figure(format!("{:.0}", one.requests_per_s)),
+            figure(format!("{:.2}", one.latency_ms[0])),
+            figure(format!("{:.2}", one.latency_ms[1])),
+            ratio,
+            close.to_owned(),
+            one.left_out.clone().unwrap_or(marks),
+        ]);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Summary;
+    use super::super::tests::record;
+    use super::*;
+    use crate::record::{Mark, MarkKind};
+
+    fn by(generator: &str, round: u32, p50: u64) -> Record {
+        let mut record = record("none", round, 5000);
+        record.generator = generator.into();
+        record.latency_us.p50 = p50;
+        record
+    }
+
+    #[test]
+    fn medians_are_compared_in_the_same_rounds() {
+        let all = [
+            by("leno", 0, 1000),
+            by("leno", 1, 2000),
+            by("fortio", 0, 1050),
+            by("fortio", 1, 2150),
+        ];
+        let summary = Summary::of(&all);
+        assert_eq!((summary.cells.len(), summary.cells[0].rounds), (1, 2), "ours alone");
+        let [ours, theirs] = &summary.generators[..] else { panic!("{:?}", summary.generators) };
+        assert_eq!((ours.p50_ratio, ours.is_close()), (None, None));
+        let ratio = theirs.p50_ratio.unwrap().value;
+        assert!((ratio - 3000.0 / 3200.0).abs() < 1e-9, "{ratio}");
+        assert_eq!(theirs.is_close(), Some(true));
+        let rows = rows(&summary.generators);
+        assert_eq!(rows[2][2..5], ["fortio", "100", "1.60"].map(str::to_owned));
+        assert!(rows[2][6].starts_with("0.938 (") && rows[2][7] == "yes", "{:?}", rows[2]);
+        let far = Summary::of(&[by("leno", 0, 1000), by("fortio", 0, 1200)]);
+        assert_eq!(far.generators[1].is_close(), Some(false));
+        assert_eq!(Summary::of(&all[..2]).generators, [], "one has nobody to agree with");
+        assert_eq!(Summary::of(&all[2..]).cells.len(), 1, "another is reported like ours");
+    }
+
+    #[test]
+    fn what_a_generator_could_not_do_is_in_the_table() {
+        let mut unable = by("wrk", 0, 0);
+        unable.left_out = Some("wrk is driven for HTTP/1.1 in a closed loop only".into());
+        let mut limited = by("fortio", 0, 9000);
+        limited.marks.push(Mark { kind: MarkKind::GeneratorLimited, why: String::new() });
+        let summary = Summary::of(&[by("leno", 0, 1000), unable, limited]);
+        assert_eq!(summary.left_out, [], "the mesh was measured");
+        let rows = rows(&summary.generators);
+        assert_eq!(rows[2][2..], ["fortio", "100", "9.00", "5.00", "-", "-", "generator limited"]);
+        assert_eq!(rows[3][3..8], ["-"; 5]);
+        assert!(rows[3][8].contains("closed loop"));
+    }
+}
