@@ -1,0 +1,326 @@
+//! How a claim is looked at: which records are evidence, and what they say.
+
+use super::{Check, Moment, Percentile};
+use crate::cost::{Price, Use};
+use crate::record::Record;
+use crate::statistics::median;
+
+/// A figure holds when what was measured is within this factor of it, either way: the published
+/// machines are not this one, and a claim that only holds on one machine is no help to anyone.
+const WITHIN: f64 = 1.5;
+/// The scenario whose idle memory, start-up and file sizes are looked at first.
+const USUAL: &str = "http-1k";
+/// The share of a rate that has to be answered for it to count as kept; the rest is the last requests
+/// of a run.
+const KEPT: f64 = 0.95;
+/// The share of requests that may fail in a rate that is kept, as in a run without a mark.
+const MAX_ERRORS: f64 = 0.01;
+/// What a cluster has of a mesh that the lab has the proxies of.
+const IN_A_CLUSTER: [(&str, &str); 3] =
+    [("envoy", "istio"), ("linkerd2-proxy", "linkerd"), ("ztunnel", "istio-ambient")];
+
+/// Whether it holds and what was seen, or why nothing can be said.
+type Seen = Result<(bool, String), String>;
+
+/// What there is to look at.
+pub(super) struct Measured<'a> {
+    pub(super) records: &'a [Record],
+    pub(super) prices: &'a [Price],
+}
+
+/// Which records are evidence.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    /// Any, the usual one first, where none is named.
+    scenario: Option<&'a str>,
+    step: Option<f64>,
+    mesh: &'a str,
+}
+
+/// A figure and whose it was.
+struct Figure {
+    value: f64,
+    mesh: String,
+}
+
+impl Measured<'_> {
+    pub(super) fn look(&self, check: &Check) -> Seen {
+        match check {
+            Check::Latency { scenario, step, mesh, quantile, ms } => {
+                near(&self.latency(wanted(scenario, *step, mesh), *quantile)?, *ms, "ms")
+            }
+            Check::AddedLatency { scenario, mesh, over, quantile, ms } => {
+                let over = over.as_deref().unwrap_or("none");
+                let base = self.latency(wanted(scenario, None, over), *quantile)?;
+                let mut own = self.latency(wanted(scenario, None, mesh), *quantile)?;
+                own.value -= base.value;
+                near(&own, *ms, &format!("ms over {}", base.mesh))
+            }
+            Check::LessLatency { scenario, mesh, than, quantile, percent } => {
+                let of = |mesh| self.latency(wanted(scenario, None, mesh), *quantile);
+                less((of(mesh)?, of(than)?), *percent, "ms")
+            }
+            Check::LessSwitches { scenario, mesh, than, percent } => {
+                let of = |mesh| {
+                    self.median(wanted(scenario, None, mesh), "context switches", |record| {
+                        let switches = record.context_switches;
+                        let all = (switches.voluntary + switches.involuntary) as f64;
+                        (all > 0.0).then(|| all / record.requests.max(1) as f64)
+                    })
+                };
+                less((of(mesh)?, of(than)?), *percent, "a request")
+            }
+            Check::Leads { scenario, mesh, than, rate_per_s } => {
+                self.leads(scenario, (mesh, than), *rate_per_s)
+            }
+            Check::Keeps { scenario, step, mesh, kept } => {
+                self.keeps(wanted(scenario, Some(*step), mesh), *kept)
+            }
+            Check::Cpu { scenario, mesh, rate_per_s, cpus } => {
+                let mut each = self.median(wanted(scenario, None, mesh), "CPU", |record| {
+                    let rate = record.requests_per_s / f64::from(record.services.max(1));
+                    (record.proxies > 0).then(|| record.cpus_per_proxy() / rate)
+                })?;
+                each.value *= rate_per_s;
+                near(&each, *cpus, "processors")
+            }
+            Check::MemoryOrder { scenario, rising } => self.memory_order(scenario, rising),
+            Check::Memory { scenario, mesh, moment, mb } => {
+                let wanted = Wanted { scenario: scenario.as_deref(), step: None, mesh };
+                near(&self.memory(wanted, *moment)?, *mb, "MB")
+            }
+            Check::StartUp { mesh, ms } => {
+                let seen = self.median(anywhere(mesh), "start-up", |record| record.start_up_ms)?;
+                let (value, mesh) = (seen.value, seen.mesh);
+                Ok((value <= ms * WITHIN, format!("{value:.0} ms to the first request ({mesh})")))
+            }
+            Check::Binary { mesh, mb } => {
+                let size = |record: &Record| record.binary_bytes.map(|bytes| bytes as f64 / 1e6);
+                near(&self.median(anywhere(mesh), "size of a file", size)?, *mb, "MB")
+            }
+            Check::HighestRate { mesh, rate_per_s } => {
+                let rate = |record: &Record| Some(record.requests_per_s);
+                let seen = self.median(wanted("saturation", None, mesh), "rate", rate)?;
+                near(&seen, *rate_per_s, "requests/s")
+            }
+            Check::Dollars { machine, cpus, mb, dollars } => {
+                self.dollars(machine, (*cpus, *mb), *dollars)
+            }
+            Check::Unmeasurable { why } => Err(why.clone()),
+        }
+    }
+
+    fn dollars(&self, machine: &str, (cpus, mb): (f64, f64), claimed: f64) -> Seen {
+        let price = self.prices.iter().find(|price| price.name == machine);
+        let price = price.ok_or_else(|| format!("{machine} is not in the table of prices"))?;
+        let value = price.a_year(Use { cpus, rss_kib: mb * 1e6 / 1024.0 });
+        near(&Figure { value, mesh: "by the use it states itself".into() }, claimed, "dollars")
+    }
+
+    /// Which of two is faster; of their runs, those at a rate to each service count.
+    fn leads(&self, scenario: &str, (one, other): (&str, &str), rate_per_s: f64) -> Seen {
+        let reached = |record: &Record| record.requests_per_s / f64::from(record.services.max(1));
+        let p99 = |mesh| {
+            let wanted = wanted(scenario, None, mesh);
+            let most = self.evidence(wanted)?.into_iter().map(reached).fold(0.0, f64::max);
+            if most < rate_per_s * KEPT {
+                return Err(format!(
+                    "no record of so many: {most:.0}/s to each service is the most of {mesh} \
+                     (leno bench run {scenario} --scale)"
+                ));
+            }
+            self.median(wanted, "latency", |record| {
+                (reached(record) >= rate_per_s * KEPT).then(|| ms(record, Percentile::P99))
+            })
+        };
+        let (one, other) = (p99(one)?, p99(other)?);
+        let text = format!("p99 {} and {}", one.text("ms"), other.text("ms"));
+        Ok((one.value < other.value, text))
+    }
+
+    /// Whether a step is kept. A run with too many errors is evidence, one whose generator was the
+    /// bottleneck is not.
+    fn keeps(&self, wanted: Wanted<'_>, claimed: bool) -> Seen {
+        let mut runs = self.evidence(wanted).unwrap_or_default();
+        if runs.is_empty() {
+            let failed = |record: &&Record| {
+                record.left_out.is_none()
+                    && record.marks.iter().all(|mark| {
+                        use crate::record::MarkKind::{DeadTarget, Errors};
+                        matches!(mark.kind, Errors | DeadTarget) || !mark.kind.invalidates()
+                    })
+            };
+            runs = self.named(wanted).filter(failed).collect();
+        }
+        let Some(first) = runs.first() else {
+            return Err(self.missing(wanted));
+        };
+        let kept = |record: &&&Record| {
+            let asked = record.rate_per_s.unwrap_or(record.requests_per_s);
+            let answered = record.requests_per_s * (1.0 - share_of_errors(record));
+            answered >= asked * KEPT && share_of_errors(record) <= MAX_ERRORS
+        };
+        let (good, all) = (runs.iter().filter(kept).count(), runs.len());
+        let (mesh, scale) = (&first.mesh, first.scale);
+        let asked = first.rate_per_s.unwrap_or_default();
+        let text = format!("kept in {good} of {all} rounds at {asked:.0}/s ({mesh})");
+        let is_kept = good * 2 > all;
+        if is_kept && scale < 1.0 {
+            // That less is kept says nothing about the whole.
+            return Err(format!("{text}, {scale} of the published rate: run it with --scale 1"));
+        }
+        Ok((is_kept == claimed, text))
+    }
+
+    /// Whether what all proxies take together rises from one mesh to the next.
+    fn memory_order(&self, scenario: &str, rising: &[String]) -> Seen {
+        let of = |mesh: &String| {
+            let mut all = self.median(wanted(scenario, None, mesh), "memory", |record| {
+                (record.rss_kib.load > 0).then_some(record.rss_kib.load as f64)
+            })?;
+            all.value *= 1024.0 / 1e6;
+            Ok(all)
+        };
+        let all = rising.iter().map(of).collect::<Result<Vec<_>, String>>()?;
+        let text: Vec<String> = all.iter().map(|one| one.text("MB")).collect();
+        let rises = all.windows(2).all(|pair| pair[0].value < pair[1].value);
+        Ok((rises, format!("all proxies together: {}", text.join(", "))))
+    }
+
+    /// Of one proxy, in MB.
+    fn memory(&self, wanted: Wanted<'_>, moment: Moment) -> Result<Figure, String> {
+        self.median(wanted, "memory", |record| {
+            let rss = match moment {
+                Moment::Idle => record.rss_kib.idle,
+                Moment::Peak => record.rss_kib.peak,
+            };
+            let each = rss as f64 * 1024.0 / 1e6 / f64::from(record.proxies.max(1));
+            (record.proxies > 0 && rss > 0).then_some(each)
+        })
+    }
+
+    fn latency(&self, wanted: Wanted<'_>, quantile: Percentile) -> Result<Figure, String> {
+        self.median(wanted, "latency", |record| Some(ms(record, quantile)))
+    }
+
+    /// The median over all valid rounds.
+    fn median(
+        &self,
+        wanted: Wanted<'_>,
+        what: &str,
+        figure: impl Fn(&Record) -> Option<f64>,
+    ) -> Result<Figure, String> {
+        let runs = self.evidence(wanted)?;
+        let values: Vec<f64> = runs.iter().filter_map(|record| figure(record)).collect();
+        let mesh = runs[0].mesh.clone();
+        if values.is_empty() {
+            let place = if runs[0].cluster.is_some() { ": only the lab measures it" } else { "" };
+            return Err(format!("the records of {mesh} have no {what}{place}"));
+        }
+        Ok(Figure { value: median(&values), mesh })
+    }
+
+    /// The valid rounds of a mesh, of which there is one at least: under its own name, or under that which it has in a
+    /// cluster. `leno` alone stands for whatever capture it was measured with.
+    fn evidence(&self, wanted: Wanted<'_>) -> Result<Vec<&Record>, String> {
+        let valid: Vec<&Record> = self.named(wanted).filter(|record| record.valid()).collect();
+        let usual = valid.iter().find(|record| record.scenario == USUAL).or(valid.first());
+        let Some(first) = usual else { return Err(self.missing(wanted)) };
+        let same =
+            |record: &&Record| (&record.scenario, &record.mesh) == (&first.scenario, &first.mesh);
+        Ok(valid.iter().copied().filter(same).collect())
+    }
+
+    /// What was recorded of it, valid or not.
+    fn named(&self, wanted: Wanted<'_>) -> impl Iterator<Item = &Record> {
+        let Wanted { scenario, step, mesh } = wanted;
+        let is_own = move |name: &str| {
+            name == mesh
+                || (mesh == "leno" && name.starts_with("leno-"))
+                || IN_A_CLUSTER.contains(&(mesh, name))
+        };
+        self.records.iter().filter(move |record| {
+            is_own(&record.mesh)
+                && scenario.is_none_or(|scenario| record.scenario == scenario)
+                && (step.is_none() || record.step == step)
+        })
+    }
+
+    /// Why there is no evidence, and the command that brings some.
+    fn missing(&self, wanted: Wanted<'_>) -> String {
+        let Wanted { scenario, step, mesh } = wanted;
+        let marked: Vec<&Record> =
+            self.named(wanted).filter(|record| record.left_out.is_none()).collect();
+        if let Some(why) =
+            marked.iter().flat_map(|record| &record.marks).find(|one| one.kind.invalidates())
+        {
+            let (kind, count) = (why.kind.as_str(), marked.len());
+            return format!(
+                "no valid record: of {count} of {mesh} each is marked ({kind}: {})",
+                why.why
+            );
+        }
+        if let Some(why) = self.named(wanted).find_map(|record| record.left_out.as_deref()) {
+            return format!("not measured: {why}");
+        }
+        let name = scenario.unwrap_or(USUAL);
+        let others = if mesh == "none" { String::new() } else { format!(",{mesh}") };
+        let cluster = IN_A_CLUSTER.iter().any(|(_, name)| *name == mesh);
+        let place = if cluster { " --context NAME" } else { "" };
+        let at = step.map_or_else(String::new, |step| format!(" at {step}/s"));
+        format!("no valid record{at}: leno bench run {name}{place} --mesh none{others}")
+    }
+}
+
+impl Figure {
+    fn text(&self, unit: &str) -> String {
+        format!("{} {unit} ({})", digits(self.value), self.mesh)
+    }
+}
+
+fn wanted<'a>(scenario: &'a str, step: Option<f64>, mesh: &'a str) -> Wanted<'a> {
+    Wanted { scenario: Some(scenario), step, mesh }
+}
+
+/// In whatever scenario it was measured.
+fn anywhere(mesh: &str) -> Wanted<'_> {
+    Wanted { scenario: None, step: None, mesh }
+}
+
+fn ms(record: &Record, quantile: Percentile) -> f64 {
+    let latency = &record.latency_us;
+    let us = match quantile {
+        Percentile::P50 => latency.p50,
+        Percentile::P75 => latency.p75,
+        Percentile::P95 => latency.p95,
+        Percentile::P99 => latency.p99,
+    };
+    us as f64 / 1000.0
+}
+
+fn share_of_errors(record: &Record) -> f64 {
+    record.errors as f64 / record.requests.max(1) as f64
+}
+
+fn less((one, other): (Figure, Figure), percent: f64, unit: &str) -> Seen {
+    let seen = (1.0 - one.value / other.value) * 100.0;
+    let text = format!("{} % less: {} and {}", digits(seen), one.text(unit), other.text(unit));
+    Ok((is_near(seen, percent), text))
+}
+
+fn near(seen: &Figure, claimed: f64, unit: &str) -> Seen {
+    Ok((is_near(seen.value, claimed), seen.text(unit)))
+}
+
+fn is_near(seen: f64, claimed: f64) -> bool {
+    seen > 0.0 && seen <= claimed * WITHIN && seen >= claimed / WITHIN
+}
+
+/// Three digits that say something.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 1.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}

@@ -1,0 +1,228 @@
+//! What becomes of claims, by records made up for it; and that none is forgotten.
+
+use super::*;
+use crate::place::Cluster;
+use crate::record::{ContextSwitches, Latency, Mark, MarkKind, RssKib};
+
+/// Every row of the table of published claims, by its source and the figures (or words) in it. Each is to
+/// be in what one claim of that source says.
+const ROWS: [(&str, &[&str]); 21] = [
+    ("A", &["1.2 ms", "1.8 ms", "4.2 ms"]),
+    ("A", &["2.1 ms", "2.9 ms"]),
+    ("A", &["80 ms", "120 ms", "480 ms", "over 100 ms", "adds 5 ms"]),
+    ("A", &["12 MB", "45 MB", "0.1 processors", "0.3 processors"]),
+    ("A", &["22 % less", "adds 10 ms", "40 %"]),
+    ("A", &["25 % less p99", "90 % fewer resets"]),
+    ("A", &["1,048,576 entries", "60 % of the context switches", "18 % less latency"]),
+    ("A", &["2 to 3 ms more a hop"]),
+    (
+        "B",
+        &[
+            "42.1 ms", "60.1 ms", "18.0 ms", "43.3 ms", "1.2 ms", "38.5 ms", "47.5 ms", "39.3 ms",
+            "4.2 ms",
+        ],
+    ),
+    (
+        "B",
+        &["32 MB", "0.05 processors", "takes 12 MB", "0.02 processors", "110 MB", "file of 12 MB"],
+    ),
+    ("B", &["25,000 ", "12,000 ", "18,000 ", "at 10,000 "]),
+    ("B", &["0.1 ms", "0.8 ms", "1.5 ms", "12 % of the CPU"]),
+    ("B", &["3,840 dollars", "1,440 dollars"]),
+    ("B", &["20 % less CPU"]),
+    ("C", &["450 m", "81 m", "122 MB", "73 MB", "4.2 to 0.8 ms", "38 %", "1.7 %"]),
+    ("C", &["16,384 entries of 48 bytes", "twice the expected", "loses no request"]),
+    (
+        "D",
+        &[
+            "p75 of 18 ms",
+            "p75 of 42 ms",
+            "p75 of 49 ms",
+            "2,226 m",
+            "5,132 m",
+            "4,386 m",
+            "9,749 MB",
+            "14,152 MB",
+            "10,947 MB",
+            "did not hold 40 users",
+        ],
+    ),
+    ("E", &["ztunnel takes the least memory", "Istio's sidecars take the most memory"]),
+    ("E", &["with waypoints takes more memory", "nearly twice the CPU"]),
+    ("E", &["random set of pods"]),
+    ("E", &["iperf3 through a waypoint"]),
+];
+
+fn record(mesh: &str, p99: u64) -> Record {
+    Record {
+        scenario: "http-1k".into(),
+        mesh: mesh.into(),
+        proxies: u32::from(mesh != "none"),
+        latency_us: Latency { p99, ..Latency::default() },
+        rss_kib: RssKib { idle: 44_000, ..RssKib::default() },
+        ..Record::default()
+    }
+}
+
+fn verdict(check: &str, records: &[Record]) -> Outcome {
+    let claim = format!("- {{source: T, says: it, check: {check}}}");
+    let claims: Vec<Claim> = serde_saphyr::from_str(&claim).unwrap();
+    let prices = crate::cost::prices(None).unwrap();
+    super::check(&claims, records, &prices).remove(0)
+}
+
+#[test]
+fn no_row_of_the_published_table_is_forgotten() {
+    let claims = claims().unwrap();
+    for (source, figures) in ROWS {
+        for figure in figures {
+            let says = |claim: &&Claim| claim.source == source && claim.says.contains(figure);
+            assert!(claims.iter().any(|claim| says(&claim)), "{source}: {figure}");
+        }
+    }
+    // And nothing is claimed that is in no row.
+    for claim in &claims {
+        let of = |(source, figures): &(&str, &[&str])| {
+            *source == claim.source && figures.iter().any(|figure| claim.says.contains(figure))
+        };
+        assert!(ROWS.iter().any(of), "{}: {}", claim.source, claim.says);
+    }
+}
+
+#[test]
+fn the_table_is_read_whole_and_each_claim_ends_with_a_reason() {
+    let claims = claims().unwrap();
+    let seen = super::check(&claims, &[], &crate::cost::prices(None).unwrap());
+    assert_eq!(seen.len(), claims.len());
+    // Without a record only arithmetic can be judged.
+    let judged = seen.iter().filter(|one| one.verdict != Verdict::NotMeasurableHere);
+    assert_eq!(judged.count(), 2);
+    assert!(seen.iter().all(|one| !one.because.is_empty()));
+    let scenarios = crate::scenario::all().unwrap();
+    for claim in &claims {
+        let (Check::Latency { scenario, step, .. }, text) = (&claim.check, &claim.says) else {
+            continue;
+        };
+        let scenario = scenarios.iter().find(|one| one.name == *scenario).expect(text);
+        assert!(scenario.steps().contains(step), "{text}: one of its steps has to be named");
+    }
+}
+
+#[test]
+fn what_a_mesh_adds_is_over_no_mesh_in_the_same_scenario() {
+    let check = "{kind: added-latency, scenario: http-1k, mesh: envoy, quantile: p99, ms: 2.0}";
+    let records = [record("none", 10_000), record("envoy", 12_500)];
+    let seen = verdict(check, &records);
+    assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "2.5 ms over none (envoy)"));
+    let slow = [record("none", 10_000), record("envoy", 30_000)];
+    assert_eq!(verdict(check, &slow).verdict, Verdict::DoesNotHoldHere);
+    let alone = verdict(check, &records[1..]);
+    assert_eq!(alone.verdict, Verdict::NotMeasurableHere);
+    assert!(alone.because.contains("leno bench run http-1k"), "{}", alone.because);
+}
+
+#[test]
+fn a_step_is_judged_by_its_own_records() {
+    let at = |step, p75| {
+        let mut record = record("envoy", 0);
+        (record.scenario, record.step) = ("teastore".into(), Some(step));
+        record.latency_us.p75 = p75;
+        record
+    };
+    let records = [at(25.0, 5_000), at(100.0, 40_000), at(200.0, 900_000)];
+    let check =
+        "{kind: latency, scenario: teastore, step: 100, mesh: envoy, quantile: p75, ms: 42}";
+    let seen = verdict(check, &records);
+    assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "40.0 ms (envoy)"));
+    let without = verdict(check, &records[..1]);
+    assert_eq!(without.verdict, Verdict::NotMeasurableHere);
+    assert!(without.because.contains("at 100/s"), "{}", without.because);
+}
+
+#[test]
+fn a_mesh_of_a_cluster_serves_the_same_claim_and_is_named() {
+    let check = "{kind: latency, scenario: http-1k, mesh: linkerd2-proxy, quantile: p99, ms: 40}";
+    let mut other = record("linkerd", 41_000);
+    other.cluster = Some(Cluster { context: "staging".into(), ..Cluster::default() });
+    let seen = verdict(check, &[other.clone()]);
+    assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "41.0 ms (linkerd)"));
+    let start = verdict("{kind: start-up, mesh: linkerd2-proxy, ms: 80}", &[other]);
+    let why = "the records of linkerd have no start-up: only the lab measures it";
+    assert_eq!((start.verdict, start.because.as_str()), (Verdict::NotMeasurableHere, why));
+    // The other way round a sidecar of the lab is no node proxy.
+    let node = "{kind: latency, scenario: http-1k, mesh: istio-ambient, quantile: p99, ms: 40}";
+    let seen = verdict(node, &[record("ztunnel", 40_000)]);
+    assert_eq!(seen.verdict, Verdict::NotMeasurableHere);
+    assert!(seen.because.contains("--context NAME --mesh none,istio-ambient"), "{}", seen.because);
+}
+
+#[test]
+fn a_marked_run_is_no_evidence_and_its_mark_is_the_reason() {
+    let mut marked = record("envoy", 1);
+    let why = "left late".to_owned();
+    marked.marks.push(Mark { kind: MarkKind::GeneratorLimited, why });
+    let check = "{kind: memory, mesh: envoy, moment: idle, mb: 45}";
+    let seen = verdict(check, &[marked]);
+    assert_eq!(seen.verdict, Verdict::NotMeasurableHere);
+    assert!(seen.because.contains("generator limited: left late"), "{}", seen.because);
+    assert_eq!(verdict(check, &[record("envoy", 1)]).verdict, Verdict::Holds);
+    let mut missing = record("envoy", 0);
+    missing.left_out = Some("envoy is missing: scripts/tools.sh envoy".into());
+    assert!(verdict(check, &[missing]).because.contains("scripts/tools.sh envoy"));
+}
+
+#[test]
+fn a_rate_that_is_not_kept_is_evidence_and_a_part_of_it_that_is_kept_is_none() {
+    let check = "{kind: keeps, scenario: teastore, step: 200, mesh: linkerd2-proxy, kept: false}";
+    let run = |scale: f64, answered: f64| Record {
+        scenario: "teastore".into(),
+        step: Some(200.0),
+        mesh: "linkerd2-proxy".into(),
+        scale,
+        rate_per_s: Some(200.0 * scale),
+        requests: 1000,
+        requests_per_s: answered,
+        ..Record::default()
+    };
+    assert_eq!(verdict(check, &[run(1.0, 199.0)]).verdict, Verdict::DoesNotHoldHere);
+    assert_eq!(verdict(check, &[run(1.0, 120.0)]).verdict, Verdict::Holds);
+    let part = verdict(check, &[run(0.1, 20.0)]);
+    assert_eq!(part.verdict, Verdict::NotMeasurableHere);
+    assert!(part.because.contains("--scale 1"), "{}", part.because);
+    let mut failing = run(1.0, 200.0);
+    failing.errors = 100;
+    failing.marks.push(Mark { kind: MarkKind::Errors, why: String::new() });
+    assert_eq!(verdict(check, &[failing]).verdict, Verdict::Holds);
+    let mut limited = run(1.0, 100.0);
+    limited.marks.push(Mark { kind: MarkKind::GeneratorLimited, why: String::new() });
+    assert_eq!(verdict(check, &[limited]).verdict, Verdict::NotMeasurableHere);
+}
+
+#[test]
+fn two_meshes_are_put_in_order() {
+    let with = |mesh: &str, load, switches| Record {
+        rss_kib: RssKib { load, ..RssKib::default() },
+        requests: 10,
+        context_switches: ContextSwitches { voluntary: switches, involuntary: 0 },
+        ..record(mesh, 1000)
+    };
+    let records = [with("linkerd", 50_000, 40), with("istio", 90_000, 100)];
+    let order = "{kind: memory-order, scenario: http-1k, rising: [linkerd2-proxy, envoy]}";
+    let seen = verdict(order, &records);
+    assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
+    assert!(seen.because.contains("51.2 MB (linkerd), 92.2 MB (istio)"), "{}", seen.because);
+    let fewer = "{kind: less-switches, scenario: http-1k, mesh: linkerd, than: istio, percent: 60}";
+    let seen = verdict(fewer, &records);
+    assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
+    let leads = "{kind: leads, scenario: http-1k, mesh: istio, than: linkerd, rate_per_s: 10000}";
+    let seen = verdict(leads, &records);
+    assert_eq!(seen.verdict, Verdict::NotMeasurableHere);
+    assert!(seen.because.contains("0/s to each service is the most"), "{}", seen.because);
+}
+
+#[test]
+fn stated_costs_are_computed_again() {
+    let check = "{kind: dollars, machine: m6g.large, cpus: 0.05, mb: 32, dollars: 1700}";
+    let seen = verdict(check, &[]);
+    assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
+}
