@@ -25,7 +25,9 @@ impl Admin {
         } else if !metrics.followed.load(Ordering::Relaxed) {
             Some("the node's pods are not known from the API server: see the log")
         } else if !metrics.reconciled.load(Ordering::Relaxed) {
-            Some("pods that ran before the agent are still being captured")
+            Some(
+                "pods that ran before the agent are still being captured, or tried again: see the log",
+            )
         } else {
             None
         }

@@ -39,7 +39,7 @@ impl Pods {
     }
 
     /// Whether it is another than was known.
-    fn put(&self, pod: Pod) -> bool {
+    pub(crate) fn put(&self, pod: Pod) -> bool {
         let mut known = lock(&self.known);
         let key = (pod.namespace.clone(), pod.name.clone());
         if known.len() >= MAX_PODS && !known.contains_key(&key) {

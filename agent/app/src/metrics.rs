@@ -63,8 +63,8 @@ pub(crate) struct Metrics {
     pub(crate) installations: AtomicU64,
     pub(crate) installed: AtomicBool,
     pub(crate) followed: AtomicBool,
-    /// Whether all pods that were there when the agent came have been looked at. It is no series: the agent is
-    /// not ready before.
+    /// Whether all pods that were there when the agent came are captured, or were tried often enough. It is no
+    /// series: the agent is not ready before.
     pub(crate) reconciled: AtomicBool,
     pub(crate) watch_failures: AtomicU64,
 }

@@ -1,22 +1,30 @@
-//! When a pod that cannot be captured is tried again.
+//! When a pod that cannot be captured is tried again, and for how long the agent is not ready for it.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Wait after the first failure, below the time between two looks; each further one doubles it.
 const FIRST: Duration = Duration::from_secs(4);
 /// Longest wait: so late a node that was mended is noticed.
 const LONGEST: Duration = Duration::from_secs(60);
+/// Failures after which the agent is ready all the same: what passes by itself, as another's lock on the rules,
+/// has passed within the 20 s that they take, and a pod that can never be captured must not hold a rollout.
+const GIVEN_UP: u32 = 3;
 
 /// The pods that failed, by uid.
 #[derive(Debug, Default)]
 pub(crate) struct Retry {
     failed: HashMap<String, Failure>,
+    /// Those of the pods that were there when the agent came; none before all of them were looked at.
+    awaited: Option<HashSet<String>>,
 }
 
 #[derive(Debug)]
 struct Failure {
     why: String,
+    times: u32,
     wait: Duration,
     due: Instant,
 }
@@ -36,9 +44,21 @@ impl Retry {
     pub(crate) fn failed(&mut self, uid: &str, why: String, now: Instant) -> bool {
         let last = self.failed.remove(uid);
         let is_new = last.as_ref().is_none_or(|last| last.why != why);
-        let wait = last.map_or(FIRST, |last| (last.wait * 2).min(LONGEST));
-        self.failed.insert(uid.to_owned(), Failure { why, wait, due: now + wait });
+        let (times, wait) =
+            last.map_or((1, FIRST), |last| (last.times + 1, (last.wait * 2).min(LONGEST)));
+        self.failed.insert(uid.to_owned(), Failure { why, times, wait, due: now + wait });
         is_new
+    }
+
+    /// All pods of the node were looked at; those that have failed the first time this is said are awaited.
+    pub(crate) fn listed(&mut self) {
+        self.awaited.get_or_insert_with(|| self.failed.keys().cloned().collect());
+    }
+
+    /// Whether each pod that was there when the agent came is captured, is gone, or has failed [`GIVEN_UP`] times.
+    pub(crate) fn is_settled(&self) -> bool {
+        let holds = |uid: &String| self.failed.get(uid).is_some_and(|one| one.times < GIVEN_UP);
+        self.awaited.as_ref().is_some_and(|awaited| !awaited.iter().any(holds))
     }
 
     /// Forgets the pods that are not there any more.
@@ -66,5 +86,31 @@ mod tests {
         retry.failed("u", "why".into(), now);
         retry.retain(|uid| uid != "u");
         assert!(retry.failed.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_failed_is_awaited_until_it_is_captured_or_gone_or_has_failed_often() {
+        let now = Instant::now();
+        let fail = |retry: &mut Retry, uid: &str, times: u32| {
+            for _ in 0..times {
+                retry.failed(uid, "why".into(), now);
+            }
+        };
+        let mut retry = Retry::default();
+        assert!(!retry.is_settled(), "nobody knows who is there");
+        for uid in ["mended", "ended", "never"] {
+            fail(&mut retry, uid, 1);
+        }
+        retry.listed();
+        // It came later, and so does what is told of when the watch begins again.
+        fail(&mut retry, "later", 1);
+        retry.listed();
+        retry.done("mended");
+        assert!(!retry.is_settled());
+        retry.retain(|uid| uid != "ended");
+        fail(&mut retry, "never", GIVEN_UP - 2);
+        assert!(!retry.is_settled());
+        fail(&mut retry, "never", 1);
+        assert!(retry.is_settled());
     }
 }

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leno_capture::Report;
 use leno_sources::connect;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::admin::Admin;
 use crate::config::{Flags, Node};
@@ -88,9 +89,9 @@ async fn reconcile(mut changed: mpsc::Receiver<Change>, cluster: Cluster, keeper
             pod = changed.recv() => match pod {
                 Some(Change::Pod(pod)) => vec![*pod],
                 Some(Change::Listed) => {
-                    // Those before it were looked at: what can be captured is.
-                    keeper.metrics.reconciled.store(true, Ordering::Relaxed);
-                    continue;
+                    // Those before it were looked at.
+                    lock(&retry).listed();
+                    Vec::new()
                 }
                 None => return,
             },
@@ -102,13 +103,16 @@ async fn reconcile(mut changed: mpsc::Receiver<Change>, cluster: Cluster, keeper
                 pods
             }
         };
-        let (keeper, retry) = (Arc::clone(&keeper), Arc::clone(&retry));
+        let (of_all, of_each) = (Arc::clone(&keeper), Arc::clone(&retry));
         let work = move || {
             for pod in pods {
-                reconcile_one(&keeper, &retry, &pod);
+                reconcile_one(&of_all, &of_each, &pod);
             }
         };
         let _ended = tokio::task::spawn_blocking(work).await;
+        if lock(&retry).is_settled() {
+            keeper.metrics.reconciled.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -206,3 +210,6 @@ fn installation(node: &Node) -> Option<Installation> {
     let configuration = node.cni_configuration.clone()?;
     Some(Installation { configuration, plugins: node.cni_plugins.clone() })
 }
+
+#[cfg(test)]
+mod tests;

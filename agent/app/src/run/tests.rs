@@ -1,0 +1,90 @@
+//! The agent's rounds, on a paused clock, with files in place of a node.
+
+use std::fs;
+
+use leno_capture::Choice;
+
+use super::*;
+
+/// A keeper of a node on which a process of the pod `u` is seen, in a namespace of its own.
+fn keeper_of_one(folder: &Path) -> Keeper {
+    let cgroup = folder.join("cgroup/pids/kubepods/podu");
+    fs::create_dir_all(&cgroup).unwrap();
+    fs::write(cgroup.join("cgroup.procs"), "1\n").unwrap();
+    let namespace = folder.join("proc/1/ns");
+    fs::create_dir_all(&namespace).unwrap();
+    fs::write(namespace.join("net"), "").unwrap();
+    let host = Host {
+        cgroups: folder.join("cgroup"),
+        proc: folder.join("proc"),
+        netns: folder.join("netns"),
+    };
+    let report = Report {
+        kernel: String::new(),
+        btf: false,
+        cgroup2: String::new(),
+        bpffs: String::new(),
+        capabilities: Vec::new(),
+        backends: Vec::new(),
+        chosen: None,
+        why: String::new(),
+    };
+    let records = Records::open(&folder.join("pods")).unwrap();
+    Keeper::new(host, report, records, Arc::default())
+}
+
+fn cluster() -> Cluster {
+    let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    Cluster {
+        client: kube::Client::try_from(nowhere).unwrap(),
+        node: "n1".to_owned(),
+        pods: Arc::default(),
+        metrics: Arc::default(),
+    }
+}
+
+fn pod() -> Pod {
+    Pod {
+        namespace: "shop".into(),
+        name: "web-0".into(),
+        uid: "u".into(),
+        meshed: true,
+        ended: false,
+        // What nobody can do, on any machine that this test runs on.
+        capture: "tproxy".parse::<Choice>(),
+        own_users: false,
+        sysctls: false,
+    }
+}
+
+/// How often it could not be captured.
+fn failures(keeper: &Keeper) -> u64 {
+    let text = keeper.metrics.render(&keeper.captured());
+    let series = "leno_agent_capture_failures_total{reason=\"annotation\"} ";
+    let found = text.lines().find_map(|line| line.strip_prefix(series));
+    found.map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fails_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = Arc::new(keeper_of_one(folder.path()));
+    let cluster = cluster();
+    cluster.pods.put(pod());
+    let (sender, changed) = mpsc::channel(MAX_CHANGES);
+    sender.send(Change::Pod(Box::new(pod()))).await.unwrap();
+    sender.send(Change::Listed).await.unwrap();
+    let rounds = tokio::spawn(reconcile(changed, cluster, Arc::clone(&keeper)));
+    let is_ready = || keeper.metrics.reconciled.load(Ordering::Relaxed);
+    while failures(&keeper) < 2 {
+        assert!(!is_ready(), "after {} failures", failures(&keeper));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(!is_ready());
+    while !is_ready() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(failures(&keeper), 3);
+    drop(sender);
+    rounds.await.unwrap();
+}
