@@ -38,5 +38,5 @@ pub use lease::{Elector, LEASE};
 pub use reviews::{AUDIENCE, Reviews};
 pub use roots::{CONFIG_MAP, Roots};
 pub use routes::RouteStatuses;
-pub use stays::{Halfway, Stays};
+pub use stays::{Halfway, Look, Stays};
 pub use webhooks::{INJECTOR, VALIDATOR, Webhooks};

@@ -43,7 +43,7 @@ pub struct Stays {
     /// The control plane's own, which says how far the removal has gone.
     namespace: String,
     /// Looks, by what came of them.
-    counts: [(Outcome, AtomicU64); 6],
+    counts: [(Outcome, AtomicU64); 7],
 }
 
 /// What came of a look.
@@ -53,6 +53,8 @@ enum Outcome {
     Back,
     /// The mesh is being removed, or that was given up: nobody has installed it.
     Removed,
+    /// No step holds any more, and the watch has not said so yet.
+    Over,
     /// It was installed, and the agents are not ready on all nodes.
     NoAgents,
     /// It was installed, and [`HOLD`] is not over.
@@ -64,10 +66,22 @@ enum Outcome {
 }
 
 impl Outcome {
+    /// All of them, in their order.
+    const ALL: [Self; 7] = [
+        Self::Back,
+        Self::Removed,
+        Self::Over,
+        Self::NoAgents,
+        Self::Held,
+        Self::Conflict,
+        Self::Failed,
+    ];
+
     const fn as_str(self) -> &'static str {
         match self {
             Self::Back => "back",
             Self::Removed => "removed",
+            Self::Over => "over",
             Self::NoAgents => "no_agents",
             Self::Held => "held",
             Self::Conflict => "conflict",
@@ -76,11 +90,24 @@ impl Outcome {
     }
 }
 
+/// What there is to take back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing: no step holds.
+    Over,
+    /// Nothing: a step holds, and nobody has installed the mesh since.
+    Removed,
+    /// A step.
+    Halfway(Halfway),
+}
+
 /// A mesh that was installed while a step of its removal holds: as it was seen, which is what may be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Halfway {
     /// The step that holds.
     pub step: Removal,
+    /// The one to go back to.
+    pub to: Removal,
     /// Whether the agents are ready on all nodes.
     pub captures: bool,
     /// The version of the namespace that says the step.
@@ -88,14 +115,22 @@ pub struct Halfway {
 }
 
 impl Halfway {
-    /// The step to go back to, or why that has to wait. `held` is how long this one holds.
-    fn back(&self, held: Duration) -> Result<Removal, Outcome> {
-        match self.step {
-            _ if !self.captures => Err(Outcome::NoAgents),
-            Removal::Permissive if held < HOLD => Err(Outcome::Held),
-            Removal::None | Removal::Permissive => Ok(Removal::None),
-            Removal::Plaintext | Removal::Released => Ok(Removal::Permissive),
+    /// Why going back has to wait, if it has. `held` is how long the step holds.
+    fn waits(&self, held: Duration) -> Option<Outcome> {
+        if !self.captures {
+            return Some(Outcome::NoAgents);
         }
+        // From here on nobody takes plaintext who did not before.
+        (self.to == Removal::None && held < HOLD).then_some(Outcome::Held)
+    }
+}
+
+/// The step to go back to from one that holds; none where none does.
+const fn back(step: Removal) -> Option<Removal> {
+    match step {
+        Removal::None => None,
+        Removal::Permissive => Some(Removal::None),
+        Removal::Plaintext | Removal::Released => Some(Removal::Permissive),
     }
 }
 
@@ -103,9 +138,7 @@ impl Stays {
     /// Of the mesh whose control plane is in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
-        use Outcome::{Back, Conflict, Failed, Held, NoAgents, Removed};
-        let counts = [Back, Removed, NoAgents, Held, Conflict, Failed];
-        let counts = counts.map(|outcome| (outcome, AtomicU64::new(0)));
+        let counts = Outcome::ALL.map(|outcome| (outcome, AtomicU64::new(0)));
         Self { client, namespace: namespace.to_owned(), counts }
     }
 
@@ -149,23 +182,26 @@ impl Stays {
     /// One look, and what follows from it. `since` is when which step was first seen to hold.
     async fn one(&self, since: &mut Option<(Removal, Instant)>) -> Outcome {
         let done = timeout(ANSWERS, async {
-            let Some(seen) = self.look().await? else {
-                *since = None;
-                return Ok(Outcome::Removed);
+            let seen = match self.look().await? {
+                Look::Halfway(seen) => seen,
+                nothing => {
+                    *since = None;
+                    let over = nothing == Look::Over;
+                    return Ok(if over { Outcome::Over } else { Outcome::Removed });
+                }
             };
             let held = match *since {
                 Some((step, at)) if step == seen.step => at,
                 _ => since.insert((seen.step, Instant::now())).1,
             };
-            let to = match seen.back(held.elapsed()) {
-                Ok(to) => to,
-                Err(waits) => return Ok(waits),
-            };
-            if !self.write(&seen, to).await? {
+            if let Some(waits) = seen.waits(held.elapsed()) {
+                return Ok(waits);
+            }
+            if !self.write(&seen).await? {
                 return Ok(Outcome::Conflict);
             }
             let from = seen.step;
-            match to {
+            match seen.to {
                 Removal::None => tracing::warn!(
                     "the mesh was installed anew while it was being removed: it stays"
                 ),
@@ -190,31 +226,33 @@ impl Stays {
         Outcome::Failed
     }
 
-    /// What there is to take back; none where no step holds, or nobody has installed the mesh since.
+    /// What there is to take back.
     ///
     /// # Errors
     /// When the API server does not answer, or does not let us look.
-    pub async fn look(&self) -> Result<Option<Halfway>, Error> {
+    pub async fn look(&self) -> Result<Look, Error> {
         // In this order: webhooks of before the removal are gone when its step is known.
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let metadata = namespaces.get_metadata(&self.namespace).await?.metadata;
         let step = removal(&metadata.annotations.unwrap_or_default());
+        let Some(to) = back(step) else { return Ok(Look::Over) };
         let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
-        if step == Removal::None || webhooks.get_opt(INJECTOR).await?.is_none() {
-            return Ok(None);
+        if webhooks.get_opt(INJECTOR).await?.is_none() {
+            return Ok(Look::Removed);
         }
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
         let captures = agents.get_opt(AGENT).await?.as_ref().is_some_and(are_ready);
-        Ok(Some(Halfway { step, captures, version: metadata.resource_version }))
+        let version = metadata.resource_version;
+        Ok(Look::Halfway(Halfway { step, to, captures, version }))
     }
 
-    /// Goes back to a step; not where somebody has changed the namespace since it was seen, as a removal
+    /// Goes back a step; not where somebody has changed the namespace since it was seen, as a removal
     /// does that begins again. Whether it was written.
     ///
     /// # Errors
     /// When the API server does not answer, or does not let us write.
-    pub async fn write(&self, seen: &Halfway, to: Removal) -> Result<bool, Error> {
-        let said = match to {
+    pub async fn write(&self, seen: &Halfway) -> Result<bool, Error> {
+        let said = match seen.to {
             Removal::None => json!({REMOVAL_ANNOTATION: null, REMOVAL_RUN_ANNOTATION: null}),
             to => json!({REMOVAL_ANNOTATION: to.as_str()}),
         };
@@ -244,16 +282,20 @@ mod tests {
 
     #[test]
     fn it_goes_back_by_steps_and_only_where_pods_are_captured() {
-        let seen = |step, captures| Halfway { step, captures, version: None };
+        let seen =
+            |step, captures| Halfway { step, to: back(step).unwrap(), captures, version: None };
         for step in [Removal::Released, Removal::Plaintext] {
-            assert_eq!(seen(step, true).back(Duration::ZERO), Ok(Removal::Permissive));
+            let seen = seen(step, true);
+            assert_eq!((seen.to, seen.waits(Duration::ZERO)), (Removal::Permissive, None));
         }
         let permissive = seen(Removal::Permissive, true);
-        assert_eq!(permissive.back(Duration::ZERO), Err(Outcome::Held));
-        assert_eq!(permissive.back(HOLD), Ok(Removal::None));
+        assert_eq!(permissive.to, Removal::None);
+        assert_eq!(permissive.waits(Duration::ZERO), Some(Outcome::Held));
+        assert_eq!(permissive.waits(HOLD), None);
         for step in [Removal::Released, Removal::Plaintext, Removal::Permissive] {
-            assert_eq!(seen(step, false).back(HOLD), Err(Outcome::NoAgents), "{step}");
+            assert_eq!(seen(step, false).waits(HOLD), Some(Outcome::NoAgents), "{step}");
         }
+        assert_eq!(back(Removal::None), None);
     }
 
     #[test]
@@ -274,9 +316,7 @@ mod tests {
 
     #[test]
     fn each_result_is_counted_under_its_own_name() {
-        use Outcome::{Back, Conflict, Failed, Held, NoAgents, Removed};
-        for (place, outcome) in [Back, Removed, NoAgents, Held, Conflict, Failed].iter().enumerate()
-        {
+        for (place, outcome) in Outcome::ALL.iter().enumerate() {
             assert_eq!(*outcome as usize, place);
         }
     }
