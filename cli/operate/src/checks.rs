@@ -114,41 +114,67 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
         );
         Finding::new("installation", Level::Warning, text)
     });
-    found.extend(removal(client, namespace).await?);
-    found.push(gateway_api(client).await?);
-    found.push(controller(client, namespace).await?);
-    found.push(agents(client, namespace).await?);
-    found.extend(pods(client).await);
+    let (step, said) = removal(client, namespace).await?;
+    found.extend(said);
+    found.push(known("Gateway API", gateway_api(client).await)?);
+    found.push(known("control plane", controller(client, namespace).await)?);
+    found.push(known("node agents", agents(client, namespace).await)?);
+    found.extend(pods(client, step).await);
     Ok(found)
 }
 
-/// Whether a removal was begun and not finished: nothing is encrypted then.
-async fn removal(client: &Client, namespace: &str) -> Result<Option<Finding>, Error> {
-    // As it stands there: a step that this version does not know is one all the same.
-    let Some(step) = notes(client, namespace).await?.remove(REMOVAL_ANNOTATION) else {
-        return Ok(None);
+/// A finding that says which right is missing, where one is.
+fn known(subject: &str, found: Result<Finding, Error>) -> Result<Finding, Error> {
+    match found {
+        Err(error) if error.is_forbidden() => {
+            let text = format!("it is not known how that is: {}", error.said());
+            Ok(Finding::new(subject, Level::Warning, text))
+        }
+        found => found,
+    }
+}
+
+/// Whether a removal was begun and not finished: nothing is encrypted then. With the step, as far as it is known.
+async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Finding>), Error> {
+    const SUBJECT: &str = "removal";
+    let notes = match notes(client, namespace).await {
+        Ok(notes) => notes,
+        Err(error) => return Ok((Removal::None, Some(known(SUBJECT, Err(error))?))),
     };
-    let text = match step.parse() {
-        Ok(Removal::None) => return Ok(None),
-        Ok(step) if is_injected(client).await? => format!(
+    // As it stands there: a step that this version does not know is one all the same.
+    let Some(said) = notes.get(REMOVAL_ANNOTATION) else { return Ok((Removal::None, None)) };
+    let step = match said.parse() {
+        Ok(Removal::None) => return Ok((Removal::None, None)),
+        Ok(step) => step,
+        Err(_unknown) => {
+            let text = format!(
+                "at step {said:?}, which leno {} does not know: use the leno that has begun it. If nobody removes \
+                 the mesh, take the step away: kubectl annotate namespace {namespace} {REMOVAL_ANNOTATION}-",
+                env!("CARGO_PKG_VERSION")
+            );
+            return Ok((Removal::None, Some(Finding::new(SUBJECT, Level::Bad, text))));
+        }
+    };
+    let text = match is_injected(client).await {
+        Ok(true) => format!(
             "is being taken back, for the mesh was installed again, and is at step {step} yet: it goes on as \
              soon as node agents are ready on all nodes; kubectl -n {namespace} logs deployment/{CONTROLLER}"
         ),
-        Ok(step) => format!(
+        Ok(false) => format!(
             "at step {step}: the mesh is being removed, or the removal was given up. If it was, finish it with \
              leno uninstall, or keep the mesh with leno upgrade | kubectl apply --server-side -f -"
         ),
-        Err(_unknown) => format!(
-            "at step {step:?}, which leno {} does not know: use the leno that has begun it. If nobody removes \
-             the mesh, take the step away: kubectl annotate namespace {namespace} {REMOVAL_ANNOTATION}-",
-            env!("CARGO_PKG_VERSION")
+        Err(error) if error.is_forbidden() => format!(
+            "at step {step}: whether the mesh is being removed or was installed again is not known: {}",
+            error.said()
         ),
+        Err(error) => return Err(error),
     };
-    Ok(Some(Finding::new("removal", Level::Bad, text)))
+    Ok((step, Some(Finding::new(SUBJECT, Level::Bad, text))))
 }
 
 /// Whether pods with a proxy are captured, as their proxies say; none where there are none.
-async fn pods(client: &Client) -> Option<Finding> {
+async fn pods(client: &Client, step: Removal) -> Option<Finding> {
     let captures = match captures(client).await {
         Ok(captures) => captures,
         Err(error) => {
@@ -156,17 +182,20 @@ async fn pods(client: &Client) -> Option<Finding> {
             return Some(Finding::new("pods", Level::Warning, text));
         }
     };
-    let (all, silent) = (captures.pods, captures.silent);
-    Some(match captures.lack() {
-        Some(text) => Finding::new("pods", Level::Bad, text),
-        None if all == 0 => return None,
-        None if silent > 0 => {
-            let text = format!(
-                "{silent} of {all} proxies do not answer, and may not be captured: leno stat names them"
-            );
-            Finding::new("pods", Level::Warning, text)
+    let gap = captures.gap();
+    Some(match (captures.lack(step), gap) {
+        (Some(lack), gap) => {
+            // Of a mesh that goes it is no defect.
+            let level = if step >= Removal::Plaintext { Level::Warning } else { Level::Bad };
+            let parts: Vec<String> = [lack].into_iter().chain(gap).collect();
+            Finding::new("pods", level, parts.join("; "))
         }
-        None => Finding::new("pods", Level::Good, format!("{all} with a proxy, all captured")),
+        (None, Some(gap)) => Finding::new("pods", Level::Warning, gap),
+        (None, None) if captures.pods == 0 => return None,
+        (None, None) => {
+            let text = format!("{} with a proxy, all captured", captures.pods);
+            Finding::new("pods", Level::Good, text)
+        }
     })
 }
 

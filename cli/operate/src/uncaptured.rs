@@ -1,16 +1,25 @@
 //! Pods with a proxy past which everything goes: their proxies say so of themselves.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use kube::Client;
+use leno_types::Removal;
 use serde_json::Value;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Error;
 use crate::leaving::with_proxy;
 use crate::reach::{PodName, Reach};
 
-/// Most proxies that are asked: at sixteen at once a minute or so.
-const MAX_PROXIES: usize = 5_000;
+/// How long all of them are asked: some thousands that answer, or two hundred that do not.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Longest wait for the answer of one proxy.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Proxies asked at a time, so that the API server has other things to do as well.
+const AT_ONCE: usize = 32;
 /// Most pods that are named.
 const NAMED: usize = 10;
 
@@ -23,25 +32,38 @@ pub(crate) struct Captures {
     pub(crate) missing: Vec<PodName>,
     /// How many proxies have not answered.
     pub(crate) silent: usize,
+    /// How many were left out when [`LIMIT`] was over.
+    pub(crate) unasked: usize,
 }
 
-/// Asks the proxies of a cluster, by port-forwards.
+/// Asks the proxies of a cluster, by port-forwards, for half a minute at the most.
 ///
 /// # Errors
-/// Where pods cannot be listed, there are too many, or none of them may be asked.
+/// Where pods cannot be listed, or proxies may not be asked.
 pub(crate) async fn captures(client: &Client) -> Result<Captures, Error> {
     let pods = with_proxy(client).await?;
-    if pods.len() > MAX_PROXIES {
-        return Err(Error::TooMany(pods.len(), MAX_PROXIES));
-    }
-    let mut captures = Captures { pods: pods.len(), ..Captures::default() };
     let reach = Reach::new(client.clone());
-    for (pod, answer) in reach.each(&pods, "/config", |reply| is_missing(&reply.body)).await {
+    of_all(&pods, async |pod: &PodName| Ok(is_missing(&reach.get(pod, "/config").await?.body)))
+        .await
+}
+
+/// Asks whether a pod with a proxy is not captured, until all were asked or [`LIMIT`] is over.
+async fn of_all(
+    pods: &[PodName],
+    ask: impl AsyncFn(&PodName) -> Result<bool, Error>,
+) -> Result<Captures, Error> {
+    let end = Instant::now() + LIMIT;
+    let mut captures = Captures { pods: pods.len(), unasked: pods.len(), ..Captures::default() };
+    let ask = &ask;
+    let answers = pods.iter().map(|pod| async move { (pod, timeout(ANSWER, ask(pod)).await) });
+    let mut answers = pin!(stream::iter(answers).buffer_unordered(AT_ONCE));
+    while let Ok(Some((pod, answer))) = timeout_at(end, answers.next()).await {
+        captures.unasked -= 1;
         match answer {
-            Ok(true) => captures.missing.push(pod.clone()),
-            Ok(false) => {}
-            Err(error) if error.is_forbidden() => return Err(error),
-            Err(_silent) => captures.silent += 1,
+            Ok(Ok(true)) => captures.missing.push(pod.clone()),
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) if error.is_forbidden() => return Err(error),
+            Ok(Err(_)) | Err(_) => captures.silent += 1,
         }
     }
     captures.missing.sort();
@@ -49,13 +71,22 @@ pub(crate) async fn captures(client: &Client) -> Result<Captures, Error> {
 }
 
 impl Captures {
-    /// Which pods have none, and what to do; none where all have one.
-    pub(crate) fn lack(&self) -> Option<String> {
+    /// Which pods have none, and what to do, while a step of a removal holds or none; none where all have one.
+    pub(crate) fn lack(&self, step: Removal) -> Option<String> {
         if self.missing.is_empty() {
             return None;
         }
+        let missing = self.missing.len();
+        if step >= Removal::Plaintext {
+            return Some(format!(
+                "{missing} of {} pods with a proxy are not captured: a removal takes that from them, and while it \
+                 is at step {step} nobody speaks mTLS to them. None has to be restarted for it before the mesh is \
+                 installed again",
+                self.pods
+            ));
+        }
         let named: Vec<String> = self.missing.iter().take(NAMED).map(ToString::to_string).collect();
-        let more = match self.missing.len().saturating_sub(NAMED) {
+        let more = match missing.saturating_sub(NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
@@ -68,13 +99,28 @@ impl Captures {
             })
             .collect();
         Some(format!(
-            "{} of {} pods with a proxy are not captured, and clients with mTLS do not reach them: {}{more}; \
-             restart them: {}",
-            self.missing.len(),
+            "{missing} of {} pods with a proxy are not captured, and clients with mTLS do not reach them: \
+             {}{more}; restart them: {}",
             self.pods,
             named.join(", "),
             restart.join("; ")
         ))
+    }
+
+    /// Of which proxies it is not known; none where of all it is.
+    pub(crate) fn gap(&self) -> Option<String> {
+        let Self { pods, silent, unasked, .. } = self;
+        let silent = (*silent > 0).then(|| {
+            format!("{silent} of {pods} proxies do not answer, and may not be captured: leno stat names them")
+        });
+        let unasked = (*unasked > 0).then(|| {
+            let limit = LIMIT.as_secs();
+            format!(
+                "{unasked} of {pods} proxies were not asked, for the others took all of {limit} s"
+            )
+        });
+        let gaps: Vec<String> = [silent, unasked].into_iter().flatten().collect();
+        (!gaps.is_empty()).then(|| gaps.join("; "))
     }
 }
 
@@ -107,10 +153,10 @@ mod tests {
     fn pods_without_a_capture_are_named_with_what_to_do() {
         let pod = |namespace: &str, name: String| PodName { namespace: namespace.into(), name };
         let mut captures = Captures { pods: 20, ..Captures::default() };
-        assert_eq!(captures.lack(), None);
+        assert_eq!(captures.lack(Removal::None), None);
         captures.missing = (0..12).map(|number| pod("shop", format!("web-{number}"))).collect();
         captures.missing.insert(0, pod("office", "desk".into()));
-        let text = captures.lack().unwrap();
+        let text = captures.lack(Removal::Permissive).unwrap();
         assert!(text.starts_with("13 of 20 pods with a proxy are not captured"), "{text}");
         assert!(
             text.contains("office/desk, shop/web-0, ") && text.contains("and 3 more"),
@@ -119,5 +165,43 @@ mod tests {
         for namespace in ["office", "shop"] {
             assert!(text.contains(&format!("restart -n {namespace} ")), "{text}");
         }
+    }
+    #[test]
+    fn nobody_is_told_to_restart_pods_for_mtls_that_nobody_speaks() {
+        let pod = PodName { namespace: "shop".into(), name: "web-0".into() };
+        let captures = Captures { pods: 2, missing: vec![pod], ..Captures::default() };
+        for step in [Removal::Plaintext, Removal::Released] {
+            let text = captures.lack(step).unwrap();
+            assert!(text.starts_with("1 of 2 pods with a proxy are not captured"), "{text}");
+            assert!(text.contains("nobody speaks mTLS") && !text.contains("rollout"), "{text}");
+        }
+    }
+
+    fn pods(count: usize) -> Vec<PodName> {
+        let pod = |number| PodName { namespace: "shop".into(), name: format!("web-{number}") };
+        (0..count).map(pod).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_silent_proxies_are_left_out_once_the_time_is_over_and_counted() {
+        let begin = Instant::now();
+        // The last of them would answer.
+        let ask = async |pod: &PodName| {
+            if pod.name != "web-1999" {
+                std::future::pending::<()>().await;
+            }
+            Ok(true)
+        };
+        let some = of_all(&pods(2_000), ask).await.unwrap();
+        assert_eq!(begin.elapsed(), LIMIT);
+        assert_eq!((some.pods, some.missing.len()), (2_000, 0));
+        assert!(some.silent >= AT_ONCE, "{some:?}");
+        assert_eq!(some.silent + some.unasked, 2_000);
+        let gap = some.gap().unwrap();
+        assert!(gap.contains(" do not answer") && gap.contains(" were not asked"), "{gap}");
+
+        let all =
+            of_all(&pods(2_000), async |pod: &PodName| Ok(pod.name == "web-7")).await.unwrap();
+        assert_eq!((all.missing.len(), all.gap()), (1, None));
     }
 }

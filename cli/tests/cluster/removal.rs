@@ -225,3 +225,33 @@ async fn what_can_be_done_about_a_removal_is_said_for_each_step_of_it() {
     let refused = leno_at(&weak, &["check", "--cluster"]);
     assert_eq!(refused.status.code(), Some(2), "{}{}", out(&refused), said(&refused));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_that_lacks_a_right_names_it_and_says_the_rest() {
+    let Some(kube) = binary() else { return };
+    let shop = shop(&kube).await;
+    set_step(&shop.bed, json!("plaintext")).await;
+    let rule = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["get"]});
+    let rules = [rule("", &["configmaps", "namespaces"]), rule("apps", &["deployments"])];
+    let weak = shop.allowed("weak", json!(rules)).await;
+    let answer = leno_at(&weak, &["check", "-o", "json"]);
+    assert_eq!(answer.status.code(), Some(1), "{}", said(&answer));
+    let found = json_of(&answer);
+    let level_and_text = |subject: &str| {
+        let all = found.as_array().unwrap();
+        let one = all.iter().find(|one| one["subject"] == subject);
+        let one = one.unwrap_or_else(|| panic!("no {subject} in {found}"));
+        (one["level"].as_str().unwrap().to_owned(), one["text"].as_str().unwrap().to_owned())
+    };
+    for (subject, level, missing) in [
+        ("removal", "bad", "at step plaintext: whether the mesh is being removed or"),
+        ("removal", "bad", "cannot get resource \"mutatingwebhookconfigurations\""),
+        ("node agents", "warning", "cannot get resource \"daemonsets\""),
+        ("pods", "warning", "cannot list resource \"pods\""),
+        ("control plane", "good", "1 of 1 ready"),
+    ] {
+        let (is, text) = level_and_text(subject);
+        assert_eq!(is, level, "{subject}: {text}");
+        assert!(text.contains(missing), "{subject}: {text}");
+    }
+}
