@@ -49,7 +49,7 @@ pub enum Error {
         .0.join(", ")
     )]
     Lacking(Vec<String>),
-    /// An installation beside a removal; in which the latter has noticed it.
+    /// The mesh was installed while it was being removed: what shows it.
     #[error(
         "the mesh was installed again while it was being removed ({0}): nothing more is removed. To remove it, end \
          what installs it (kubectl, Helm, a GitOps controller) and repeat leno uninstall; to keep it, leno upgrade \

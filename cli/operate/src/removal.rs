@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec};
-use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{INSTALLED, Values, render};
 use leno_types::Removal as Step;
@@ -18,6 +18,7 @@ use crate::rights::{Need, unmet};
 use crate::{Error, PodName, installed};
 
 mod needs;
+mod nodes;
 
 /// The agents, and the label of their pods.
 const AGENT: &str = "leno-agent";
@@ -28,7 +29,10 @@ const ROOTS: &str = "leno-roots";
 pub(crate) const CONTROLLER: &str = "leno-controller";
 /// The label by which a namespace says that it was made for Leno.
 const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "leno");
-/// Longest wait for one step on a node: its kubelet ends and starts a pod within seconds.
+/// The label of the pods that clean, and how their names begin: a node's follows.
+const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
+const CLEANS: &str = "leno-cleanup-";
+/// Longest wait for one step on all nodes: its kubelet ends and starts a pod within seconds.
 const NODE_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(300);
@@ -167,79 +171,12 @@ impl Removal {
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
-        let cleaned = self.clean(&nodes, &spec, leaving, say).await;
+        let on_nodes = nodes::OnNodes { removal: self, agent: &spec, leaving };
+        let cleaned = nodes::clean(&nodes, &on_nodes, say);
+        let cleaned = cleaned.await;
         self.forget(&cleanup).await?;
         cleaned?;
         self.forget(AGENTS).await
-    }
-
-    /// Has each node clean up, while nobody installs the mesh beside.
-    async fn clean(
-        &self,
-        nodes: &[Node],
-        agent: &PodSpec,
-        leaving: &Leaving<'_>,
-        say: &mut impl FnMut(Removed),
-    ) -> Result<(), Error> {
-        let mut begun = Vec::new();
-        // All of them at once: what takes long is waited for together.
-        for node in nodes {
-            leaving.holds().await?;
-            let name = node.name_any();
-            let started =
-                if is_ready(node) { self.start(&name, agent).await } else { Err(Error::NotReady) };
-            match started {
-                Ok(()) => begun.push(name),
-                Err(reason) => say(Removed::NodeLeft(name, reason.said())),
-            }
-        }
-        for name in begun {
-            leaving.holds().await?;
-            match self.finish(&name).await {
-                Ok(()) => say(Removed::Node(name)),
-                Err(reason) => say(Removed::NodeLeft(name, reason.said())),
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until a node's agent has ended, and starts what it does in the end.
-    async fn start(&self, node: &str, agent: &PodSpec) -> Result<(), Error> {
-        let pods = self.pods();
-        let on_it = ListParams::default().labels(AGENTS).fields(&format!("spec.nodeName={node}"));
-        self.none_left(&on_it, "its agent").await?;
-        let mut spec = agent.clone();
-        spec.node_name = Some(node.to_owned());
-        spec.restart_policy = Some("OnFailure".to_owned());
-        for one in &mut spec.containers {
-            one.args.get_or_insert_default().push("cleanup".to_owned());
-            (one.liveness_probe, one.readiness_probe, one.startup_probe) = (None, None, None);
-        }
-        let name = cleanup_of(node);
-        let labels = BTreeMap::from([(CLEANUP.0.to_owned(), CLEANUP.1.to_owned())]);
-        let metadata =
-            ObjectMeta { name: Some(name.clone()), labels: Some(labels), ..ObjectMeta::default() };
-        match pods
-            .create(&PostParams::default(), &Pod { metadata, spec: Some(spec), status: None })
-            .await
-        {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
-        }
-    }
-
-    async fn finish(&self, node: &str) -> Result<(), Error> {
-        let pods = self.pods();
-        let name = cleanup_of(node);
-        let begin = Instant::now();
-        loop {
-            let pod = pods.get_opt(&name).await.map_err(Error::api(format!("get Pod {name}")))?;
-            let phase = pod.and_then(|pod| pod.status?.phase).unwrap_or_default();
-            if phase == "Succeeded" {
-                return Ok(());
-            }
-            pause(begin, NODE_LIMIT, || format!("Pod {name} is {phase}")).await?;
-        }
     }
 
     /// Removes pods at once, also those on nodes that do not answer.
@@ -320,20 +257,8 @@ fn is_ours(namespace: &Namespace) -> bool {
     namespace.labels().get(PART_OF.0).map(String::as_str) == Some(PART_OF.1)
 }
 
-/// The label of the pods that clean.
-const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
-
-fn cleanup_of(node: &str) -> String {
-    format!("leno-cleanup-{node}")
-}
-
 fn is_in(node: &Node, selector: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| node.labels().get(key) == Some(value))
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
 }
 
 /// Waits for the next look, until the limit.

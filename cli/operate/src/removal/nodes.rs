@@ -1,0 +1,252 @@
+//! Nodes are cleaned, all at once: on each its agent ends, and then a last pod takes away what that has set up.
+//!
+//! ```text
+//!  not ready ─────────────────────────────────────────────► left
+//!  agent ends ──► pod cleans ──► clean      each within NODE_LIMIT, of all nodes together
+//!      └──────────────┴── too late, or the pod cannot be made ──► left
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use kube::ResourceExt as _;
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use tokio::time::{Instant, sleep};
+
+use super::{AGENTS, CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
+use crate::Error;
+use crate::leaving::Leaving;
+use crate::pods::phase;
+
+/// What is seen and done on nodes.
+pub(super) trait Cleaner {
+    /// That cleaning may go on.
+    async fn holds(&self) -> Result<(), Error>;
+    /// The nodes on which an agent is.
+    async fn agents(&self) -> Result<BTreeSet<String>, Error>;
+    /// Makes the pod that cleans a node.
+    async fn start(&self, node: &str) -> Result<(), Error>;
+    /// The phases of these pods, by their nodes.
+    async fn phases(&self) -> Result<BTreeMap<String, String>, Error>;
+}
+
+/// Cleans nodes, and says of each what became of it.
+///
+/// # Errors
+/// Where the API server does not answer, or cleaning may not go on.
+pub(super) async fn clean(
+    nodes: &[Node],
+    on_nodes: &impl Cleaner,
+    say: &mut impl FnMut(Removed),
+) -> Result<(), Error> {
+    let (ready, others): (Vec<&Node>, Vec<&Node>) = nodes.iter().partition(|node| is_ready(node));
+    for node in others {
+        say(Removed::NodeLeft(node.name_any(), Error::NotReady.said()));
+    }
+    let mut waiting: BTreeSet<String> = ready.iter().map(|node| node.name_any()).collect();
+    let mut begun = BTreeSet::new();
+    let mut until = Instant::now() + NODE_LIMIT;
+    while !waiting.is_empty() {
+        // Whoever is late is looked at once more when it is.
+        let late = Instant::now() >= until;
+        on_nodes.holds().await?;
+        let agents = on_nodes.agents().await?;
+        for node in waiting.extract_if(.., |node| !agents.contains(node)) {
+            on_nodes.holds().await?;
+            match on_nodes.start(&node).await {
+                Ok(()) => begun.extend([node]),
+                Err(reason) => say(Removed::NodeLeft(node, reason.said())),
+            }
+        }
+        finish(&mut begun, on_nodes, say).await?;
+        if late {
+            break;
+        }
+        sleep(LOOK).await;
+    }
+    let late = |what: String| Error::Late(what, NODE_LIMIT.as_secs()).said();
+    for node in waiting {
+        say(Removed::NodeLeft(node, late("its agent does not end".to_owned())));
+    }
+    until = Instant::now() + NODE_LIMIT;
+    while !begun.is_empty() {
+        let is_late = Instant::now() >= until;
+        on_nodes.holds().await?;
+        let phases = finish(&mut begun, on_nodes, say).await?;
+        if is_late {
+            for node in begun {
+                let phase = phases.get(&node).map_or("gone", String::as_str);
+                let what = late(format!("Pod {CLEANS}{node} is {phase}"));
+                say(Removed::NodeLeft(node, what));
+            }
+            break;
+        }
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Says which nodes are clean, and leaves the others; with the phases of their pods.
+async fn finish(
+    begun: &mut BTreeSet<String>,
+    on_nodes: &impl Cleaner,
+    say: &mut impl FnMut(Removed),
+) -> Result<BTreeMap<String, String>, Error> {
+    if begun.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let phases = on_nodes.phases().await?;
+    let is_clean = |node: &String| phases.get(node).is_some_and(|phase| phase == "Succeeded");
+    begun.extract_if(.., |node| is_clean(node)).for_each(|node| say(Removed::Node(node)));
+    Ok(phases)
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
+}
+
+/// The nodes of a cluster.
+pub(super) struct OnNodes<'a> {
+    pub(super) removal: &'a Removal,
+    /// As the agents' pods were described.
+    pub(super) agent: &'a PodSpec,
+    pub(super) leaving: &'a Leaving<'a>,
+}
+
+impl Cleaner for OnNodes<'_> {
+    async fn holds(&self) -> Result<(), Error> {
+        self.leaving.holds().await
+    }
+
+    async fn agents(&self) -> Result<BTreeSet<String>, Error> {
+        let which = ListParams::default().labels(AGENTS);
+        let pods =
+            self.removal.pods().list(&which).await.map_err(Error::api("list node agents"))?;
+        Ok(pods.items.into_iter().filter_map(|pod| pod.spec?.node_name).collect())
+    }
+
+    async fn start(&self, node: &str) -> Result<(), Error> {
+        let mut spec = self.agent.clone();
+        spec.node_name = Some(node.to_owned());
+        spec.restart_policy = Some("OnFailure".to_owned());
+        for one in &mut spec.containers {
+            one.args.get_or_insert_default().push("cleanup".to_owned());
+            (one.liveness_probe, one.readiness_probe, one.startup_probe) = (None, None, None);
+        }
+        let name = format!("{CLEANS}{node}");
+        let labels = BTreeMap::from([(CLEANUP.0.to_owned(), CLEANUP.1.to_owned())]);
+        let metadata =
+            ObjectMeta { name: Some(name.clone()), labels: Some(labels), ..ObjectMeta::default() };
+        let pod = Pod { metadata, spec: Some(spec), status: None };
+        match self.removal.pods().create(&PostParams::default(), &pod).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
+        }
+    }
+
+    async fn phases(&self) -> Result<BTreeMap<String, String>, Error> {
+        let which = ListParams::default().labels(&format!("{}={}", CLEANUP.0, CLEANUP.1));
+        let pods = self.removal.pods().list(&which).await;
+        let pods = pods.map_err(Error::api("list the pods that clean"))?.items;
+        let of = |pod: &Pod| {
+            let node = pod.name_any().strip_prefix(CLEANS)?.to_owned();
+            Some((node, phase(pod).to_owned()))
+        };
+        Ok(pods.iter().filter_map(of).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Nodes on which agents or pods never end, where their names say so.
+    #[derive(Default)]
+    struct Nodes {
+        made: RefCell<BTreeSet<String>>,
+        interrupted: bool,
+    }
+
+    fn node(name: String, ready: &str) -> Node {
+        let text = format!(
+            r#"{{"metadata":{{"name":"{name}"}},
+                "status":{{"conditions":[{{"type":"Ready","status":"{ready}"}}]}}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn all(count: usize) -> Vec<Node> {
+        let kinds = ["agent", "pod", "refused", "good"];
+        let name = |number: usize| format!("{}-{number}", kinds[number % kinds.len()]);
+        (0..count).map(|number| node(name(number), "True")).collect()
+    }
+
+    impl Cleaner for Nodes {
+        async fn holds(&self) -> Result<(), Error> {
+            match self.interrupted && !self.made.borrow().is_empty() {
+                true => Err(Error::Installed("the injector".to_owned())),
+                false => Ok(()),
+            }
+        }
+
+        async fn agents(&self) -> Result<BTreeSet<String>, Error> {
+            Ok(all(100)
+                .iter()
+                .map(Node::name_any)
+                .filter(|name| name.starts_with("agent"))
+                .collect())
+        }
+
+        async fn start(&self, node: &str) -> Result<(), Error> {
+            if node.starts_with("refused") {
+                return Err(Error::Unknown("create".to_owned()));
+            }
+            self.made.borrow_mut().insert(node.to_owned());
+            Ok(())
+        }
+
+        async fn phases(&self) -> Result<BTreeMap<String, String>, Error> {
+            let phase =
+                |name: &String| if name.starts_with("pod") { "Pending" } else { "Succeeded" };
+            let made = self.made.borrow();
+            Ok(made.iter().map(|name| (name.clone(), phase(name).to_owned())).collect())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_that_do_not_come_clean_are_waited_for_together() {
+        let mut nodes = all(100);
+        nodes.push(node("away".to_owned(), "Unknown"));
+        let (begin, mut clean_at) = (Instant::now(), None);
+        let (mut left, mut cleaned) = (BTreeMap::new(), 0);
+        clean(&nodes, &Nodes::default(), &mut |said| match said {
+            Removed::Node(name) => {
+                assert!(name.starts_with("good"), "{name}");
+                cleaned += 1;
+                clean_at = Some(Instant::now());
+            }
+            Removed::NodeLeft(name, why) => drop(left.insert(name, why)),
+            other => panic!("{other:?}"),
+        })
+        .await
+        .unwrap();
+        assert_eq!((cleaned, left.len()), (25, 76));
+        assert_eq!(clean_at, Some(begin), "nobody waits for what others wait for");
+        assert!(begin.elapsed() <= (NODE_LIMIT + LOOK) * 2, "{:?}", begin.elapsed());
+        assert_eq!(left["agent-0"], "its agent does not end: waited for 60 s");
+        assert_eq!(left["pod-1"], "Pod leno-cleanup-pod-1 is Pending: waited for 60 s");
+        assert!(left["refused-2"].starts_with("create: "), "{}", left["refused-2"]);
+        assert_eq!(left["away"], "it is not ready");
+    }
+
+    #[tokio::test]
+    async fn no_node_is_cleaned_any_more_where_cleaning_may_not_go_on() {
+        let nodes = Nodes { interrupted: true, ..Nodes::default() };
+        let done = clean(&all(100), &nodes, &mut |_| {}).await;
+        assert!(matches!(done, Err(Error::Installed(_))), "{done:?}");
+        assert_eq!(nodes.made.borrow().len(), 1);
+    }
+}
