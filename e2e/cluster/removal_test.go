@@ -109,23 +109,46 @@ func (m mesh) checks(well bool, wanted ...string) {
 	})
 }
 
+// isTakenOver: a removal beside which another one begins ends, and the other goes on where it was.
+func (m mesh) isTakenOver() {
+	first := m.leno("uninstall", "--yes")
+	output, err := first.StderrPipe()
+	m.must(err)
+	m.must(first.Start())
+	lines, said := bufio.NewScanner(output), ""
+	for !strings.Contains(said, "MutatingWebhookConfiguration leno-injector") && lines.Scan() {
+		said += lines.Text() + "\n"
+	}
+	second, err := m.leno("uninstall", "--yes").CombinedOutput()
+	for lines.Scan() {
+		said += lines.Text() + "\n"
+	}
+	if first.Wait() == nil || !strings.Contains(said, "another leno uninstall ") {
+		m.t.Errorf("the first leno uninstall:\n%s", said)
+	}
+	m.removed(second, err)
+}
+
+// removed is what a removal says that leaves nothing.
+func (m mesh) removed(said []byte, err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Fatalf("leno uninstall: %v\n%s", err, said)
+	}
+	for _, wanted := range []string{"cleaned  node n1", "cleaned  node n2", "pods of strict with a proxy"} {
+		if !strings.Contains(string(said), wanted) {
+			m.t.Errorf("leno uninstall does not say %q:\n%s", wanted, said)
+		}
+	}
+	if strings.Contains(string(said), "untold") {
+		m.t.Errorf("leno uninstall:\n%s", said)
+	}
+}
+
 // isRemoved: what runs serves on, its connections too, and nothing is left of the mesh but proxies in pods that
 // run, which pass nothing on any more.
 func (m mesh) isRemoved() {
-	m.underLoad(func() {
-		said, err := m.leno("uninstall", "--yes").CombinedOutput()
-		if err != nil {
-			m.t.Fatalf("leno uninstall: %v\n%s", err, said)
-		}
-		for _, wanted := range []string{"cleaned  node n1", "cleaned  node n2", "pods of strict with a proxy"} {
-			if !strings.Contains(string(said), wanted) {
-				m.t.Errorf("leno uninstall does not say %q:\n%s", wanted, said)
-			}
-		}
-		if strings.Contains(string(said), "untold") {
-			m.t.Errorf("leno uninstall:\n%s", said)
-		}
-	})
+	m.underLoad(m.isTakenOver)
 	m.nothingIsLeft()
 	// Proxies that are told of nothing any more must not stand between a client and servers that change.
 	m.underLoad(func() {

@@ -56,6 +56,12 @@ pub enum Error {
          | kubectl apply --server-side -f -"
     )]
     Installed(String),
+    /// Another removal at the same time: what it does.
+    #[error(
+        "another leno uninstall {0}, and this one ends: the one that began last goes on. If that one has failed, \
+         repeat leno uninstall"
+    )]
+    Another(&'static str),
     /// A namespace that is not there.
     #[error("there is no namespace {0:?}{1}")]
     NoNamespace(String, String),

@@ -5,6 +5,9 @@
 //!
 //! Whoever installs the mesh meanwhile has the control plane take the step back, which it does where it finds
 //! the webhooks: both are looked at in each round, and before what cannot be taken back.
+//!
+//! Of several removals at a time the one that began last goes on, for one that was killed must not keep anybody
+//! from it; those before it end at their next look. Each writes the number of its run, and by that they know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -50,6 +53,8 @@ pub(crate) struct Leaving<'a> {
     reach: Reach,
     /// What tells this run from others.
     run: String,
+    /// Whether that is written.
+    begun: bool,
     /// What was said last by it.
     step: Removal,
     /// Those that have not taken a step in time: they are not waited for again.
@@ -64,6 +69,7 @@ impl<'a> Leaving<'a> {
             namespace,
             reach: Reach::new(client.clone()),
             run: format!("{}-{}", std::process::id(), now.as_nanos()),
+            begun: false,
             step: Removal::None,
             untold: BTreeSet::new(),
         }
@@ -72,12 +78,9 @@ impl<'a> Leaving<'a> {
     /// Whether there is a control plane that can tell them. One that is there and not ready, as while it is
     /// replaced, is waited for.
     pub(crate) async fn can(&self) -> Result<bool, Error> {
-        let all: Api<Deployment> = Api::namespaced(self.client.clone(), self.namespace);
         let begin = Instant::now();
         loop {
-            let found = all.get_opt(CONTROLLER).await;
-            let found = found.map_err(Error::api("get the control plane"))?;
-            let Some(found) = found else { return Ok(false) };
+            let Some(found) = self.controller().await? else { return Ok(false) };
             if found.status.is_some_and(|status| status.ready_replicas.unwrap_or_default() > 0) {
                 return Ok(true);
             }
@@ -87,6 +90,11 @@ impl<'a> Leaving<'a> {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    async fn controller(&self) -> Result<Option<Deployment>, Error> {
+        let all: Api<Deployment> = Api::namespaced(self.client.clone(), self.namespace);
+        all.get_opt(CONTROLLER).await.map_err(Error::api("get the control plane"))
     }
 
     /// Has all pods take a step; those that do not in time, each said once. A removal that was interrupted
@@ -104,22 +112,45 @@ impl<'a> Leaving<'a> {
         Ok(left)
     }
 
-    /// That nobody has installed the mesh again, and the control plane has not taken the removal back.
+    /// Begins this run where there is no control plane that could tell anybody of a step.
+    pub(crate) async fn begin(&mut self) -> Result<(), Error> {
+        self.say(Removal::None).await
+    }
+
+    /// That nobody has installed the mesh again, the control plane has not taken the removal back, and no other
+    /// removal has begun since.
     ///
     /// # Errors
-    /// Where somebody has, or it did.
+    /// Where somebody has, or it did, or one has.
     pub(crate) async fn holds(&self) -> Result<(), Error> {
         if is_injected(self.client).await? {
             let what = format!("MutatingWebhookConfiguration {INJECTOR} is there again");
             return Err(Error::Installed(what));
         }
-        let said = self.said().await?;
+        let notes = self.is_latest().await?;
+        let said = leno_resources::removal(&notes);
         if said < self.step {
             let Self { namespace, step, .. } = self;
             let what = format!("step {step} was taken back to {said} in Namespace {namespace}");
             return Err(Error::Installed(what));
         }
         Ok(())
+    }
+
+    /// That no other removal has begun since this one, or has ended it; with what the namespace says.
+    ///
+    /// # Errors
+    /// Where one has.
+    pub(crate) async fn is_latest(&self) -> Result<BTreeMap<String, String>, Error> {
+        let notes = notes(self.client, self.namespace).await?;
+        match notes.get(REMOVAL_RUN_ANNOTATION) {
+            Some(run) if *run != self.run => Err(Error::Another("goes on with this removal")),
+            // A control plane that is there has taken the last step back, and its number with it.
+            None if self.controller().await?.is_none() => {
+                Err(Error::Another("has ended this removal"))
+            }
+            _ => Ok(notes),
+        }
     }
 
     /// Takes the word back, in a namespace that stays.
@@ -146,7 +177,8 @@ impl<'a> Leaving<'a> {
     }
 
     /// Says a step, or a later one again that was said already. Written it is in any case, and only over what
-    /// was read: the control plane may just now be about to take back what it has read before.
+    /// was read: the control plane may just now be about to take back what it has read before, and another removal
+    /// may have begun.
     async fn say(&mut self, step: Removal) -> Result<(), Error> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let what = || format!("annotate Namespace {}", self.namespace);
@@ -154,8 +186,16 @@ impl<'a> Leaving<'a> {
         loop {
             let found = all.get(self.namespace).await.map_err(Error::api(what()))?;
             let notes = found.metadata.annotations.unwrap_or_default();
+            if self.begun && notes.get(REMOVAL_RUN_ANNOTATION) != Some(&self.run) {
+                self.holds().await?;
+            }
             let step = step.max(leno_resources::removal(&notes));
-            let said = json!({REMOVAL_ANNOTATION: step.as_str(), REMOVAL_RUN_ANNOTATION: self.run});
+            let said = match step {
+                Removal::None => json!({REMOVAL_RUN_ANNOTATION: self.run}),
+                step => {
+                    json!({REMOVAL_ANNOTATION: step.as_str(), REMOVAL_RUN_ANNOTATION: self.run})
+                }
+            };
             let version = found.metadata.resource_version;
             let patch = json!({"metadata": {"resourceVersion": version, "annotations": said}});
             let params = PatchParams::default();
@@ -163,7 +203,7 @@ impl<'a> Leaving<'a> {
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => tries += 1,
                 Err(error) => return Err(Error::api(what())(error)),
                 Ok(_) => {
-                    self.step = step;
+                    (self.begun, self.step) = (true, step);
                     return Ok(());
                 }
             }

@@ -106,6 +106,9 @@ impl Removal {
         if !can_leave && leaving.said().await? < Step::Released {
             say(Removed::Unannounced);
         }
+        if before.is_empty() {
+            leaving.begin().await?;
+        }
         for step in before {
             leaving.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
@@ -125,6 +128,8 @@ impl Removal {
             self.delete(one, &mut say).await?;
         }
         say(Removed::Proxies(leaving.left().await?));
+        // Another that has begun meanwhile finds what says so, and that something is installed.
+        leaving.is_latest().await?;
         leaving.unsay().await?;
         self.delete(&self.ours("", "ConfigMap", INSTALLED), &mut say).await?;
         self.namespace(&mut say).await
@@ -173,9 +178,14 @@ impl Removal {
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
         let on_nodes = nodes::OnNodes { removal: self, agent: &spec, leaving };
         let cleaned = nodes::clean(&nodes, &on_nodes, say);
-        let cleaned = cleaned.await;
-        self.forget(&cleanup).await?;
-        cleaned?;
+        match cleaned.await {
+            // They are that one's by now.
+            Err(error @ Error::Another(_)) => return Err(error),
+            cleaned => {
+                self.forget(&cleanup).await?;
+                cleaned?;
+            }
+        }
         self.forget(AGENTS).await
     }
 

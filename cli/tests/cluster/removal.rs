@@ -121,6 +121,25 @@ async fn a_removal_ends_where_the_mesh_is_installed_beside_it() {
     assert!(shop.bed.get(of_apps("DaemonSet", "leno-agent")).await.is_some());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_removals_the_one_that_began_last_goes_on_and_the_other_says_so() {
+    let Some(kube) = binary() else { return };
+    let shop = shop(&kube).await;
+    let first = Running::begin(&shop).await;
+    let second = Running::begin(&shop).await;
+    let text = first.refusal();
+    assert!(text.contains("another leno uninstall goes on with this removal"), "{text}");
+    assert!(text.contains("repeat leno uninstall") && !text.contains("installed again"), "{text}");
+
+    // As a removal does in the end.
+    shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
+    let nothing = json!({"leno.dev/removal": null, "removal.leno.dev/run": null});
+    shop.bed.merge(namespace(), json!({"metadata": {"annotations": nothing}})).await;
+    let text = second.refusal();
+    assert!(text.contains("another leno uninstall has ended this removal"), "{text}");
+    assert!(shop.bed.get(of_apps("DaemonSet", "leno-agent")).await.is_some());
+}
+
 /// Whatever the guide says that `leno uninstall` needs.
 fn rights() -> Vec<Value> {
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});

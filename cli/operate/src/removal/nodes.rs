@@ -24,7 +24,7 @@ pub(super) trait Cleaner {
     async fn holds(&self) -> Result<(), Error>;
     /// The nodes on which an agent is.
     async fn agents(&self) -> Result<BTreeSet<String>, Error>;
-    /// Makes the pod that cleans a node.
+    /// Makes the pod that cleans a node, unless it is there.
     async fn start(&self, node: &str) -> Result<(), Error>;
     /// The phases of these pods, by their nodes.
     async fn phases(&self) -> Result<BTreeMap<String, String>, Error>;
@@ -141,6 +141,8 @@ impl Cleaner for OnNodes<'_> {
         let pod = Pod { metadata, spec: Some(spec), status: None };
         match self.removal.pods().create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(()),
+            // Another removal's, which this one goes on with: it does the same.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
         }
     }
