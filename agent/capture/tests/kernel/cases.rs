@@ -37,6 +37,20 @@ pub fn outbound_ipv4_mapped_keeps_the_original_destination(backend: Backend) {
     outbound(backend, "[::ffff:10.96.0.10]:8080", "10.96.0.10:8080");
 }
 
+pub fn a_workload_of_one_family_alone_is_captured(backend: Backend) {
+    for (number, family) in [(1, "-4"), (0, "-6")] {
+        let (lab, _proxy) = Lab::with_proxy(backend, default());
+        let of_family = |what: &str| {
+            lab::inside(&lab.workload.netns, &format!("ip -o {family} address {what} dev eth0"))
+        };
+        of_family("flush");
+        assert_eq!(of_family("show"), "");
+        let (out, inbound) = (format!("{}:8080", VIP[number]), format!("{}:8080", POD[number]));
+        lab.app().dial(&out).assert_captured(&out);
+        lab.outside().dial(&inbound).assert_captured(&inbound);
+    }
+}
+
 pub fn a_source_address_that_the_application_chose_is_kept(backend: Backend) {
     let (lab, _proxy) = Lab::with_proxy(backend, default());
     let mut app = lab.app();

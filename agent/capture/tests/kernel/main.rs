@@ -33,6 +33,7 @@ under_every_backend! {
     outbound_ipv4_keeps_the_original_destination,
     outbound_ipv6_keeps_the_original_destination,
     outbound_ipv4_mapped_keeps_the_original_destination,
+    a_workload_of_one_family_alone_is_captured,
     a_source_address_that_the_application_chose_is_kept,
     a_connection_straight_to_a_listener_has_no_original_destination,
     listeners_that_share_a_port_share_the_connections,
