@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,6 +75,7 @@ func (m mesh) commands() {
 	m.until("the edge is seen", m.stats)
 	m.explains()
 	m.diagnoses()
+	m.diagnosesCapture()
 	m.reports()
 }
 
@@ -174,6 +176,38 @@ func (m mesh) diagnoses() {
 	said, err := m.leno("diagnostics", "proxy", "-n", "default", "stranger").CombinedOutput()
 	if err == nil || !strings.Contains(string(said), "default/stranger has no proxy") {
 		m.t.Errorf("leno diagnostics proxy stranger: %v\n%s", err, said)
+	}
+}
+
+// diagnosesCapture: the agent of a pod's node says by what the pod is captured, and to nobody who asks from elsewhere.
+func (m mesh) diagnosesCapture() {
+	output, err := m.leno("diagnostics", "capture", "-n", "shop", "deploy/shopper", "-o", "json").Output()
+	if err != nil {
+		m.t.Fatalf("leno diagnostics capture: %v%s\n%s", err, problem(err), output)
+	}
+	var report struct {
+		Pod     struct{ Node string }
+		Capture struct {
+			State, Backend, Origin string
+			Since                  float64 `json:"since_unix_s"`
+			Connections            map[string]int
+		}
+		ProxyCaptured bool `json:"proxy_captured"`
+	}
+	m.must(json.Unmarshal(output, &report))
+	capture := report.Capture
+	if capture.State != "captured" || capture.Backend != "ebpf" || capture.Origin == "" || capture.Since == 0 ||
+		capture.Connections["outbound_captured"] == 0 || !report.ProxyCaptured {
+		m.t.Errorf("it says %s", output)
+	}
+	said, err := m.leno("diagnostics", "capture", "--node", report.Pod.Node).CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "shop/shopper-") {
+		m.t.Errorf("leno diagnostics capture --node: %v\n%s", err, said)
+	}
+	address := m.output(m.t, "get", "node", report.Pod.Node, "-o", "jsonpath={.status.addresses[0].address}")
+	outside := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+net.JoinHostPort(address, "15025")+"/captures")
+	if !strings.Contains(outside, "ask from the node itself") || strings.Contains(outside, "shopper") {
+		m.t.Errorf("a stranger is told %s", outside)
 	}
 }
 

@@ -1,19 +1,34 @@
-//! The admin server: `/metrics`, `/ready`, `/live`.
+//! The admin server: `/metrics`, `/ready`, `/live`, and for who asks from the node itself `/captures`.
 
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
-use hyper::Request;
 use hyper::body::Incoming;
-use leno_program::{Answer, answer_pages};
+use hyper::{Method, Request, StatusCode};
+use leno_program::content::{JSON, TEXT};
+use leno_program::{Answer, answer_pages, refuse_method, respond};
+use tokio::time::Instant;
 
+use crate::captures::{Known, Page};
+use crate::follow::Pods;
 use crate::keeper::Keeper;
+use crate::metrics::lock;
+use crate::retry::Retry;
+
+/// The page of what is captured; with `?pod=NAMESPACE/NAME` of one pod alone, and its connections.
+const CAPTURES: &str = "/captures";
 
 /// What is shown.
 pub(crate) struct Admin {
+    pub(crate) node: String,
     pub(crate) keeper: Arc<Keeper>,
+    pub(crate) pods: Arc<Pods>,
+    pub(crate) retry: Arc<Mutex<Retry>>,
     /// Whether the plugin is to be installed.
     pub(crate) installs: bool,
+    /// Held for a page of captures: they are made one at a time, so that captures have the threads that block.
+    pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 impl Admin {
@@ -33,8 +48,59 @@ impl Admin {
         }
     }
 
-    pub(crate) fn answer(&self, request: &Request<Incoming>) -> Answer {
-        let metrics = || self.keeper.metrics.render(&self.keeper.captured());
-        answer_pages(request, || self.not_ready(), metrics)
+    /// The answer to a request from an address.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        client: IpAddr,
+    ) -> Answer {
+        if request.uri().path() != CAPTURES {
+            return answer_pages(&request, || self.not_ready(), || self.keeper.metrics());
+        }
+        if let Some(refused) = refuse_method(request.method(), &Method::GET) {
+            return refused;
+        }
+        let query = request.uri().query().map(ToOwned::to_owned);
+        let _turn = self.turn.lock().await;
+        let admin = Arc::clone(&self);
+        // The counters of one pod may be a command's to read.
+        let page = move || admin.captures(client, query.as_deref());
+        tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| {
+            respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "it failed: see the log\n")
+        })
+    }
+
+    pub(crate) fn captures(&self, client: IpAddr, query: Option<&str>) -> Answer {
+        if !client.to_canonical().is_loopback() {
+            let remedy = "ask from the node itself, as kubectl port-forward does: leno diagnostics capture\n";
+            return respond(StatusCode::FORBIDDEN, TEXT, remedy);
+        }
+        let wanted = match query {
+            None => None,
+            Some(query) => match query.strip_prefix("pod=").and_then(|pod| pod.split_once('/')) {
+                Some(pod) => Some(pod),
+                None => return respond(StatusCode::BAD_REQUEST, TEXT, "use ?pod=NAMESPACE/NAME\n"),
+            },
+        };
+        let known = Known {
+            pods: self.pods.all(),
+            held: self.keeper.held(),
+            failures: self.keeper.failures(),
+            next: lock(&self.retry).next(Instant::now()),
+        };
+        let (mut pods, pods_left_out) = known.captures(wanted);
+        if wanted.is_some() {
+            pods.iter_mut().for_each(|pod| pod.connections = self.keeper.connections(&pod.uid));
+        }
+        let page = Page {
+            node: &self.node,
+            version: env!("CARGO_PKG_VERSION"),
+            not_ready: self.not_ready(),
+            backends: self.keeper.backends(),
+            pods,
+            pods_left_out,
+        };
+        let text = serde_json::to_string(&page).expect("names and numbers are JSON");
+        respond(StatusCode::OK, JSON, text + "\n")
     }
 }

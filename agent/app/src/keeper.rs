@@ -9,13 +9,14 @@
 //! A pod is never released because the API server does not name it any more: its processes may go on
 //! for a while, and must not talk in clear. Everything here blocks; callers are on threads for that.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use leno_capture::{Backend, Captured, Choice, Report};
+use leno_capture::{Backend, BackendReport, Captured, Choice, Report};
 
+use crate::captures::unix_s;
 use crate::host::{Host, NetnsId};
 use crate::metrics::{Metrics, Origin, Reason, lock};
 use crate::pod::Pod;
@@ -43,6 +44,7 @@ struct Place(Option<Kept>);
 struct Kept {
     captured: Captured,
     record: Record,
+    origin: Origin,
 }
 
 /// See the module.
@@ -52,12 +54,21 @@ pub(crate) struct Keeper {
     report: Report,
     records: Records,
     places: Mutex<HashMap<String, Arc<Mutex<Place>>>>,
+    /// The pods that could not be captured when that was tried last, by uid.
+    failures: Mutex<HashMap<String, Failure>>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Keeper {
     pub(crate) fn new(host: Host, report: Report, records: Records, metrics: Arc<Metrics>) -> Self {
-        Self { host, report, records, places: Mutex::default(), metrics }
+        Self {
+            host,
+            report,
+            records,
+            places: Mutex::default(),
+            failures: Mutex::default(),
+            metrics,
+        }
     }
 
     /// Captures a pod whose sandbox was just made; again where an earlier attempt was made.
@@ -68,9 +79,13 @@ impl Keeper {
             let message = format!("its network namespace {} is not there", netns.display());
             Failed::new(Reason::Refused, message)
         };
-        let id = NetnsId::of(netns).ok_or_else(missing).inspect_err(|f| self.count(f))?;
-        let started = (netns.to_owned(), id, Some(container.to_owned()));
-        self.capture(&mut place, pod, started, Origin::Cni)
+        let done = NetnsId::of(netns).ok_or_else(missing).inspect_err(|f| self.count(f));
+        let done = done.and_then(|id| {
+            let started = (netns.to_owned(), id, Some(container.to_owned()));
+            self.capture(&mut place, pod, started, Origin::Cni)
+        });
+        self.note(&pod.uid, &done);
+        done
     }
 
     /// Captures a pod that runs and is not captured: it started before the agent, or past the plugin.
@@ -78,6 +93,16 @@ impl Keeper {
         if !pod.meshed || pod.ended {
             return Ok(());
         }
+        let done = self.reconcile_meshed(pod);
+        // Where there is nothing to capture yet, the plugin's failure holds.
+        if !matches!(done, Ok(false)) {
+            self.note(&pod.uid, &done);
+        }
+        done.map(drop)
+    }
+
+    /// Whether it is captured; not where nothing of it runs.
+    fn reconcile_meshed(&self, pod: &Pod) -> Result<bool, Failed> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
         if self.lives(&mut place)
@@ -85,11 +110,11 @@ impl Keeper {
         {
             // A pod's own sysctls are written after the plugin was called, and may replace the mark.
             let again = pod.sysctls.then(|| leno_capture::mark(&kept.record.netns)).transpose();
-            return again.map(drop).map_err(|error| refused(&error));
+            return again.map(|_| true).map_err(|error| refused(&error));
         }
         // Without processes it is the plugin's to tell of.
-        let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(()) };
-        self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled).map(drop)
+        let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(false) };
+        self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled).map(|_| true)
     }
 
     /// Whether a pod is captured.
@@ -180,7 +205,7 @@ impl Keeper {
                 }
                 self.metrics.captured(captured.backend(), Origin::TakenOver, started.elapsed());
                 tracing::info!(pod, backend = %captured.backend(), "taken over");
-                place.0 = Some(Kept { captured, record });
+                place.0 = Some(Kept { captured, record, origin: Origin::TakenOver });
             }
             // Whoever runs in it is captured anew.
             Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
@@ -204,23 +229,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// How many pods are captured by what.
-    pub(crate) fn captured(&self) -> BTreeMap<Backend, usize> {
-        let places: Vec<_> = lock(&self.places).values().cloned().collect();
-        let mut sum = BTreeMap::new();
-        for place in places {
-            // One that is being worked on counts when that is done.
-            let Ok(place) = place.try_lock() else { continue };
-            if let Some(kept) = &place.0 {
-                *sum.entry(kept.captured.backend()).or_default() += 1;
-            }
-        }
-        sum
-    }
-
     /// The place of a pod, made where there is none.
     fn place(&self, uid: &str) -> Arc<Mutex<Place>> {
         Arc::clone(lock(&self.places).entry(uid.to_owned()).or_default())
+    }
+
+    pub(crate) fn backends(&self) -> &[BackendReport] {
+        &self.report.backends
     }
 
     fn uses_ebpf(&self) -> bool {
@@ -295,11 +310,12 @@ impl Keeper {
                 netns_id,
                 cgroup,
                 backend: backend.name().to_owned(),
+                since_unix_s: Some(unix_s(SystemTime::now())),
             };
             self.records.write(&record).map_err(|error| {
                 Failed::new(Reason::Record, format!("its record cannot be written: {error}"))
             })?;
-            match self.one(place, record, backend) {
+            match self.one(place, record, (backend, origin)) {
                 Ok(()) => return Ok(backend),
                 Err(error) => refusals.push(format!("{backend}: {}", chain(&error))),
             }
@@ -312,7 +328,7 @@ impl Keeper {
         &self,
         place: &mut Place,
         record: Record,
-        backend: Backend,
+        (backend, origin): (Backend, Origin),
     ) -> Result<(), leno_capture::Error> {
         let mut captured = leno_capture::capture(backend, &record.workload())?;
         // Last: a proxy that waits for it must find itself captured.
@@ -320,7 +336,7 @@ impl Keeper {
             captured.release()?;
             return Err(error);
         }
-        place.0 = Some(Kept { captured, record });
+        place.0 = Some(Kept { captured, record, origin });
         Ok(())
     }
 
@@ -395,7 +411,10 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+mod seen;
 mod tidy;
+
+pub(crate) use seen::{Failure, Held};
 
 #[cfg(test)]
 mod tests;

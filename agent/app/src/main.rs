@@ -13,6 +13,7 @@
 //! first. It ends with 0 when asked to by SIGTERM or SIGINT, 2 on an error, 64 on wrong usage.
 
 mod admin;
+mod captures;
 mod config;
 mod follow;
 mod host;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use leno_capture::Backend;
 
+const FAILING: &str = "Pods that could not be captured when that was tried last.";
+
 /// Why a pod could not be captured, one label each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
@@ -22,7 +24,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Annotation => "annotation",
             Self::Unusable => "unusable",
@@ -88,8 +90,8 @@ impl Metrics {
         *lock(&self.requests).entry((command, result)).or_default() += 1;
     }
 
-    /// The text of `/metrics`; with how many pods are captured by what now.
-    pub(crate) fn render(&self, now: &BTreeMap<Backend, usize>) -> String {
+    /// The text of `/metrics`; with how many pods are captured by what now, and how many are not.
+    pub(crate) fn render(&self, now: &BTreeMap<Backend, usize>, failing: usize) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, f64)>| {
             let name = format!("leno_agent_{name}");
@@ -104,6 +106,7 @@ impl Metrics {
             (format!("{{backend=\"{backend}\"}}"), count as f64)
         });
         family("pods_captured", "gauge", "Pods that are captured.", pods.collect());
+        family("pods_failing", "gauge", FAILING, vec![(String::new(), failing as f64)]);
         let captures = lock(&self.captures)
             .iter()
             .map(|((backend, origin), count)| {
@@ -176,11 +179,12 @@ mod tests {
         metrics.failed(Reason::Unusable);
         metrics.asked("add", "captured");
         metrics.installed.store(true, Ordering::Relaxed);
-        let text = metrics.render(&BTreeMap::from([(Backend::Nftables, 3)]));
+        let text = metrics.render(&BTreeMap::from([(Backend::Nftables, 3)]), 2);
         for line in [
             "# TYPE leno_agent_pods_captured gauge",
             "leno_agent_pods_captured{backend=\"nftables\"} 3",
             "leno_agent_pods_captured{backend=\"ebpf\"} 0",
+            "leno_agent_pods_failing 2",
             "leno_agent_captures_total{backend=\"ebpf\",origin=\"cni\"} 1",
             "leno_agent_capture_failures_total{reason=\"unusable\"} 1",
             "leno_agent_capture_seconds_sum 0.5",

@@ -31,6 +31,9 @@ pub(crate) struct Record {
     /// None where the backend needs none.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) backend: String,
+    /// When, in seconds since 1970; none in a record of an earlier version.
+    #[serde(default)]
+    pub(crate) since_unix_s: Option<u64>,
 }
 
 impl Record {
@@ -146,6 +149,7 @@ mod tests {
             netns: netns.clone(),
             cgroup: None,
             backend: "nftables".into(),
+            since_unix_s: Some(12),
         };
         let directory = folder.path().join("pods");
         Records::open(&directory).unwrap().write(&record).unwrap();
@@ -155,6 +159,10 @@ mod tests {
         assert!(record.is_alive());
         fs::remove_file(netns).unwrap();
         assert!(!record.is_alive());
+        let mut earlier = serde_json::to_value(&record).unwrap();
+        earlier.as_object_mut().unwrap().remove("since_unix_s");
+        let earlier: Record = serde_json::from_value(earlier).unwrap();
+        assert_eq!(earlier, Record { since_unix_s: None, ..record });
         records.remove("u").unwrap();
         records.remove("u").unwrap();
         assert_eq!(records.all().unwrap(), []);

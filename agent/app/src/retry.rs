@@ -61,6 +61,12 @@ impl Retry {
         self.awaited.as_ref().is_some_and(|awaited| !awaited.iter().any(holds))
     }
 
+    /// How long it is to the next try of each, by uid.
+    pub(crate) fn next(&self, now: Instant) -> HashMap<String, Duration> {
+        let until = |one: &Failure| one.due.saturating_duration_since(now);
+        self.failed.iter().map(|(uid, one)| (uid.clone(), until(one))).collect()
+    }
+
     /// Forgets the pods that are not there any more.
     pub(crate) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.failed.retain(|uid, _| is_there(uid));
@@ -78,7 +84,9 @@ mod tests {
             assert!(retry.is_due("u", now) && retry.is_due("another", now));
             assert_eq!(retry.failed("u", "why".into(), now), wait == 4);
             now += Duration::from_secs(wait);
-            assert!(!retry.is_due("u", now - Duration::from_millis(1)));
+            let before = now - Duration::from_millis(1);
+            assert!(!retry.is_due("u", before));
+            assert_eq!(retry.next(before)["u"], Duration::from_millis(1));
         }
         assert!(retry.failed("u", "another reason".into(), now));
         retry.done("u");

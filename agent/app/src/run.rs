@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leno_capture::Report;
+use leno_program::Ends;
 use leno_sources::connect;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -57,8 +58,16 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let earlier = Arc::clone(&keeper);
     tokio::task::spawn_blocking(move || earlier.take_over()).await?;
     let installation = installation(&flags.node);
-    let admin = Admin { keeper: Arc::clone(&keeper), installs: installation.is_some() };
-    let answer = move |request, _ends| std::future::ready(admin.answer(&request));
+    let retry = Arc::new(Mutex::new(Retry::default()));
+    let admin = Arc::new(Admin {
+        node: flags.name.clone(),
+        keeper: Arc::clone(&keeper),
+        pods: Arc::clone(&cluster.pods),
+        retry: Arc::clone(&retry),
+        installs: installation.is_some(),
+        turn: tokio::sync::Mutex::default(),
+    });
+    let answer = move |request, ends: Ends| Arc::clone(&admin).answer(request, ends.client.ip());
     tokio::spawn(leno_program::serve(admin_listener, answer));
     tokio::spawn(server::serve(listener, cluster.clone(), Arc::clone(&keeper)));
     if let Some(installation) = installation {
@@ -70,7 +79,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
     tokio::spawn(cluster.clone().follow(sender));
-    tokio::spawn(reconcile(changed, cluster, keeper));
+    tokio::spawn(reconcile(changed, cluster, keeper, retry));
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -80,10 +89,14 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 /// Looks at pods that change, and at all of them every [`ROUND`], until nobody tells of changes.
-async fn reconcile(mut changed: mpsc::Receiver<Change>, cluster: Cluster, keeper: Arc<Keeper>) {
+async fn reconcile(
+    mut changed: mpsc::Receiver<Change>,
+    cluster: Cluster,
+    keeper: Arc<Keeper>,
+    retry: Arc<Mutex<Retry>>,
+) {
     let mut round = tokio::time::interval(ROUND);
     round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let retry = Arc::new(Mutex::new(Retry::default()));
     loop {
         let pods = tokio::select! {
             pod = changed.recv() => match pod {
@@ -96,10 +109,12 @@ async fn reconcile(mut changed: mpsc::Receiver<Change>, cluster: Cluster, keeper
                 None => return,
             },
             _ = round.tick() => {
-                let keeper = Arc::clone(&keeper);
-                let _ended = tokio::task::spawn_blocking(move || keeper.prune()).await;
+                let of_all = Arc::clone(&keeper);
+                let _ended = tokio::task::spawn_blocking(move || of_all.prune()).await;
                 let pods = cluster.pods.all();
-                lock(&retry).retain(|uid| pods.iter().any(|pod| pod.uid == uid));
+                let runs = |uid: &str| pods.iter().any(|pod| pod.uid == uid && !pod.ended);
+                lock(&retry).retain(runs);
+                keeper.retain_failures(runs);
                 pods
             }
         };

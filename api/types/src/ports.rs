@@ -8,7 +8,7 @@ pub const INBOUND: u16 = 15006;
 pub const CONTROL: u16 = 15010;
 /// The proxy's admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`.
 pub const ADMIN: u16 = 15020;
-/// The admin server of a node's agent, on the node's own network: `/metrics`, `/ready`, `/live`.
+/// The admin server of a node's agent, on the node's own network: `/metrics`, `/ready`, `/live`, `/captures`.
 pub const AGENT_ADMIN: u16 = 15025;
 /// The user that proxies run as; capture by netfilter exempts it.
 pub const PROXY_UID: u32 = 2102;

@@ -69,7 +69,7 @@ pub async fn diagnose(
 }
 
 /// The pod that is meant.
-async fn find(client: &Client, namespace: &str, wanted: &str) -> Result<Pod, Error> {
+pub(crate) async fn find(client: &Client, namespace: &str, wanted: &str) -> Result<Pod, Error> {
     let (kind, called) = wanted.split_once('/').unwrap_or(("pod", wanted));
     if matches!(kind, "pod" | "pods" | "po") {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
@@ -102,7 +102,7 @@ fn long(word: &str, kind: &str) -> bool {
     word == kind || word.strip_suffix('s') == Some(&kind)
 }
 
-fn seen(pod: &Pod, at: PodName) -> Seen {
+pub(crate) fn seen(pod: &Pod, at: PodName) -> Seen {
     let is_proxy = |one: &&Container| one.name == PROXY_CONTAINER;
     let containers = pod
         .spec

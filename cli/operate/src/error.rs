@@ -37,6 +37,29 @@ pub enum Error {
         "pod {0} has no proxy: label its namespace leno.dev/inject=enabled and restart it, or use leno inject"
     )]
     NoProxy(String),
+    /// A pod of its node's network.
+    #[error("pod {0} has its node's network, which is never captured")]
+    HostNetwork(String),
+    /// A pod that is on no node.
+    #[error("pod {0} is on no node yet: kubectl describe pod says why")]
+    Nowhere(String),
+    /// A node without an agent.
+    #[error(
+        "no node agent runs on {node}, so that no pod with a proxy starts there: kubectl -n {system} describe \
+         daemonset leno-agent; kubectl get nodes has the nodes that there are"
+    )]
+    NoAgent {
+        /// The node.
+        node: String,
+        /// The namespace of the agents.
+        system: String,
+    },
+    /// An agent of a version that does not say what it captures.
+    #[error(
+        "the agent of node {0} is of an earlier version and does not say what it captures: leno upgrade | kubectl \
+         apply --server-side -f -"
+    )]
+    OldAgent(String),
     /// More proxies than can be asked at a time.
     #[error("there are {0} proxies, and {1} can be asked at a time: say which namespace with -n")]
     TooMany(usize, usize),

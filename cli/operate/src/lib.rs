@@ -9,11 +9,12 @@
 //! leno check      check()     ── findings
 //! leno explain    Known       ── objects ──► the analysis of files
 //! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
-//! leno diagnostics  diagnose() ── one proxy's pod, and the proxy itself
+//! leno diagnostics  diagnose(), pod_capture() ── one proxy's pod, and the proxy itself or its node's agent
 //! leno bug-report report()    ── all of that in one archive, scrubbed
 //! leno uninstall  Removal     ── webhooks, pods leave, agents, nodes, everything else
 //! ```
 
+mod capture;
 mod checks;
 mod diagnose;
 mod error;
@@ -36,6 +37,7 @@ use kube::config::Kubeconfig;
 use kube::{Api, Client};
 use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
 
+pub use capture::{PodCapture, node_captures, pod_capture};
 pub use checks::{Finding, Level, after, before, is_trusted};
 pub use diagnose::{Diagnosis, Seen, diagnose};
 pub use error::Error;
@@ -50,6 +52,9 @@ pub use removal::{Removal, Removed};
 pub use report::{Wanted, report};
 pub use rights::{Right, lacking};
 pub use stat::scrape;
+
+/// The label of the agents' pods.
+const AGENTS: &str = "app.kubernetes.io/name=leno-agent";
 
 /// Which cluster.
 #[derive(Clone, Debug, Default)]

@@ -15,14 +15,13 @@ use leno_types::Removal as Step;
 use crate::leaving::Leaving;
 use crate::objects::{self, Named, named};
 use crate::rights::{Need, unmet};
-use crate::{Error, PodName, installed};
+use crate::{AGENTS, Error, PodName, installed};
 
 mod needs;
 mod nodes;
 
-/// The agents, and the label of their pods.
+/// The agents.
 const AGENT: &str = "leno-agent";
-const AGENTS: &str = "app.kubernetes.io/name=leno-agent";
 /// The ConfigMap of roots that the control plane keeps in every namespace while it runs.
 const ROOTS: &str = "leno-roots";
 /// What the control plane runs as.

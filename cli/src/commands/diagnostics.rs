@@ -1,5 +1,6 @@
 //! `leno diagnostics`.
 
+mod capture;
 mod text;
 
 use anyhow::{Result, bail};
@@ -25,6 +26,7 @@ pub(crate) struct Diagnostics {
 #[derive(Debug, Subcommand)]
 enum Of {
     Proxy(Proxy),
+    Capture(capture::Capture),
 }
 
 /// Says what one proxy believes: identity, policy, services and endpoints, and how old that is
@@ -66,7 +68,10 @@ struct Report {
 }
 
 pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
-    let Of::Proxy(proxy) = &diagnostics.of;
+    let proxy = match &diagnostics.of {
+        Of::Proxy(proxy) => proxy,
+        Of::Capture(capture) => return capture::run(capture),
+    };
     let report = match proxy.mesh.choose()? {
         Chosen::Machine(name) => of_machine(proxy, &name)?,
         Chosen::Cluster(target) => of_cluster(proxy, &target)?,

@@ -163,6 +163,55 @@ async fn proxies_that_cannot_be_reached_are_named_and_pods_without_one_are_told_
 }
 
 #[tokio::test]
+async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    for (name, more) in
+        [("placed", json!({"nodeName": "n1"})), ("of-the-host", json!({"hostNetwork": true}))]
+    {
+        let mut pod = pod(name, "10.244.0.12");
+        pod["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        shop.run(pod).await;
+    }
+    let ask = |words: &[&str]| {
+        let file = shop.admin.to_str().unwrap();
+        let answer = leno(&[&["diagnostics", "capture", "--kubeconfig", file][..], words].concat());
+        (answer.status.code(), out(&answer), said(&answer))
+    };
+    for (pod, wanted) in [
+        ("plain", "pod shop/plain has no proxy: label"),
+        ("deploy/web", "pod shop/web-7d9c-aaaaa is on no node yet"),
+        ("of-the-host", "pod shop/of-the-host has its node's network, which is never captured"),
+        ("place", "did you mean placed?"),
+    ] {
+        let (code, _, text) = ask(&["-n", "shop", pod]);
+        assert!(code == Some(2) && text.contains(wanted), "{pod}: {text}");
+    }
+    let none = "no node agent runs on n1, so that no pod with a proxy starts there: kubectl -n leno-system describe";
+    let (code, text, _) = ask(&["-n", "shop", "placed"]);
+    assert!(code == Some(1) && text.contains(&format!("not known    {none}")), "{text}");
+    let (code, _, text) = ask(&["--node", "n1"]);
+    assert!(code == Some(2) && text.contains(none), "{text}");
+    assert_eq!(ask(&["--node", "n1", "placed"]).0, Some(64));
+
+    let mut agent = pod("leno-agent-x", "10.0.0.1");
+    agent["metadata"] = json!({"name": "leno-agent-x", "namespace": "leno-system",
+        "labels": {"app.kubernetes.io/name": "leno-agent"}});
+    agent["spec"]["nodeName"] = json!("n1");
+    agent["spec"]["serviceAccountName"] = json!("agent");
+    shop.run(agent).await;
+    let (code, text, _) = ask(&["-n", "shop", "placed", "-o", "json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (code, &report["capture"], &report["pod"]["node"]),
+        (Some(1), &Value::Null, &json!("n1"))
+    );
+    // Nobody runs it, so that the way to it ends at its node.
+    let asked = "ask pod leno-system/leno-agent-x for /captures?pod=shop/placed: ";
+    assert!(report["unknown"][0].as_str().unwrap().starts_with(asked), "{report}");
+}
+
+#[tokio::test]
 async fn a_proxy_is_injected_as_the_clusters_own_controller_would() {
     let Some(kube) = binary() else { return };
     let told = ["image.registry=registry.test", "image.tag=7", "trustDomain=shop.example"];

@@ -129,7 +129,7 @@ fn ip(arguments: &[&str]) {
 }
 
 fn says(keeper: &Keeper, line: &str) -> bool {
-    keeper.metrics.render(&keeper.captured()).lines().any(|found| found == line)
+    keeper.metrics().lines().any(|found| found == line)
 }
 
 #[test]
@@ -149,6 +149,10 @@ fn a_captured_pod_is_taken_over_and_released_with_its_sandbox() {
             format!("leno_agent_captures_total{{backend=\"{backend}\",origin=\"taken_over\"}} 1");
         assert!(says(&next, &series), "{series}");
         assert!(says(&next, &format!("leno_agent_pods_captured{{backend=\"{backend}\"}} 1")));
+        let held = next.held().remove(&node.pod.uid).unwrap().unwrap();
+        assert_eq!((held.backend, held.origin), (backend, Origin::TakenOver));
+        assert!(held.since_unix_s.is_some() && held.passes.inbound_ports == [15020], "{held:?}");
+        assert_eq!(next.connections(&node.pod.uid).unwrap()["inbound_captured"], 0);
         next.prune();
         next.delete(&node.pod.uid, "an earlier sandbox of the same pod");
         assert!(next.is_captured(&node.pod.uid));
@@ -229,6 +233,17 @@ fn a_pod_gets_what_it_can_have_or_the_reason() {
     let why = agent.add(&node.pod, &node.netns, "c").unwrap_err().to_string();
     assert!(why.contains("tproxy"), "{why}");
     assert!(says(&agent, "leno_agent_capture_failures_total{reason=\"annotation\"} 1"));
+    assert!(says(&agent, "leno_agent_pods_failing 1"));
+    let failure = agent.failures().remove(&node.pod.uid).unwrap();
+    assert_eq!((failure.times, failure.reason), (2, Reason::Annotation));
+    assert!(failure.why.contains("tproxy"), "{failure:?}");
+    assert!(agent.held().is_empty() && agent.connections(&node.pod.uid).is_none());
+    agent.reconcile(&node.pod).unwrap();
+    assert_eq!(agent.failures().len(), 1, "nothing of it runs, and the plugin's word holds");
+    node.pod.capture = Ok(Choice::Only(Backend::Nftables));
+    agent.add(&node.pod, &node.netns, "d").unwrap();
+    assert!(agent.failures().is_empty());
+    agent.delete(&node.pod.uid, "d");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use http_body_util::BodyExt as _;
 use leno_capture::Choice;
 
 use super::*;
@@ -59,7 +60,7 @@ fn pod() -> Pod {
 
 /// How often it could not be captured.
 fn failures(keeper: &Keeper) -> u64 {
-    let text = keeper.metrics.render(&keeper.captured());
+    let text = keeper.metrics();
     let series = "leno_agent_capture_failures_total{reason=\"annotation\"} ";
     let found = text.lines().find_map(|line| line.strip_prefix(series));
     found.map_or(0, |count| count.parse().unwrap())
@@ -74,7 +75,16 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
     sender.send(Change::Pod(Box::new(pod()))).await.unwrap();
     sender.send(Change::Listed).await.unwrap();
-    let rounds = tokio::spawn(reconcile(changed, cluster, Arc::clone(&keeper)));
+    let retry = Arc::<Mutex<Retry>>::default();
+    let admin = Admin {
+        node: "n1".to_owned(),
+        keeper: Arc::clone(&keeper),
+        pods: Arc::clone(&cluster.pods),
+        retry: Arc::clone(&retry),
+        installs: false,
+        turn: tokio::sync::Mutex::default(),
+    };
+    let rounds = tokio::spawn(reconcile(changed, cluster, Arc::clone(&keeper), retry));
     let is_ready = || keeper.metrics.reconciled.load(Ordering::Relaxed);
     while failures(&keeper) < 2 {
         assert!(!is_ready(), "after {} failures", failures(&keeper));
@@ -85,6 +95,22 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(failures(&keeper), 3);
+
+    let page = admin.captures([127, 0, 0, 1].into(), Some("pod=shop/web-0"));
+    assert_eq!(page.status(), 200);
+    let body = page.into_body().collect().await.unwrap().to_bytes();
+    let page: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let [pod] = &page["pods"].as_array().unwrap()[..] else { panic!("{page}") };
+    assert_eq!((&pod["state"], &pod["failure"]["times"]), (&"failed".into(), &3.into()));
+    assert!(pod["failure"]["why"].as_str().unwrap().contains("tproxy"), "{pod}");
+    assert!(pod["failure"]["next_s"].is_u64(), "{pod}");
+    for (client, query, status) in [
+        ([10, 0, 0, 1], None, 403),
+        ([127, 0, 0, 1], Some("web-0"), 400),
+        ([127, 0, 0, 1], None, 200),
+    ] {
+        assert_eq!(admin.captures(client.into(), query).status(), status, "{client:?} {query:?}");
+    }
     drop(sender);
     rounds.await.unwrap();
 }

@@ -13,10 +13,10 @@ use kube::ResourceExt as _;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep};
 
-use super::{AGENTS, CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
-use crate::Error;
+use super::{CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
 use crate::leaving::Leaving;
 use crate::pods::phase;
+use crate::{AGENTS, Error};
 
 /// What is seen and done on nodes.
 pub(super) trait Cleaner {

@@ -224,14 +224,9 @@ impl Gathered {
         let reach = Reach::new(client.clone());
         let runs = |pod: &&Pod| phase(pod) == "Running";
         let asked = place.proxies.iter().chain(&place.parts).filter(runs).flat_map(|pod| {
-            let pages: &[&str] = if is_meshed(pod) {
-                &["ready", "config", "metrics"]
-            } else {
-                &["ready", "metrics"]
-            };
             let port = port_of(pod);
             let of = move |page: &&'static str| Some((name(pod), port?, *page));
-            pages.iter().filter_map(of).collect::<Vec<(PodName, u16, &'static str)>>()
+            pages_of(pod).iter().filter_map(of).collect::<Vec<(PodName, u16, &'static str)>>()
         });
         let asked: Vec<_> = asked.collect();
         let ask = |(pod, port, page): (PodName, u16, &'static str)| {
@@ -249,6 +244,15 @@ impl Gathered {
             }
         }
         Ok(())
+    }
+}
+
+/// The pages of a pod's admin server.
+fn pages_of(pod: &Pod) -> &'static [&'static str] {
+    match part_of(pod) {
+        _ if is_meshed(pod) => &["ready", "config", "metrics"],
+        Some(ports::AGENT_ADMIN) => &["ready", "captures", "metrics"],
+        _ => &["ready", "metrics"],
     }
 }
 
@@ -335,5 +339,24 @@ async fn list(
             let place = namespace.map(|name| format!(" of {name}")).unwrap_or_default();
             Err(Error::api(format!("list objects of kind {kind}{place}"))(error))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_admin_server_is_asked_for_what_it_knows_of_capture() {
+        let pod = |part: &str, container: &str| -> Pod {
+            let text = format!(
+                r#"{{"metadata":{{"labels":{{"app.kubernetes.io/name":"{part}"}}}},
+                    "spec":{{"containers":[{{"name":"{container}"}}]}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        assert_eq!(pages_of(&pod("web", "leno-proxy")), ["ready", "config", "metrics"]);
+        assert_eq!(pages_of(&pod("leno-agent", "agent")), ["ready", "captures", "metrics"]);
+        assert_eq!(pages_of(&pod("leno-controller", "controller")), ["ready", "metrics"]);
     }
 }

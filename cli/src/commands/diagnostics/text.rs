@@ -111,7 +111,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn since(unix_s: f64) -> Duration {
+pub(super) fn since(unix_s: f64) -> Duration {
     let then = UNIX_EPOCH + Duration::from_secs_f64(unix_s.max(0.0));
     SystemTime::now().duration_since(then).unwrap_or_default()
 }
@@ -126,7 +126,7 @@ fn ends(unix_s: f64) -> String {
 }
 
 /// A time in the unit that people would take.
-fn said(time: Duration) -> String {
+pub(super) fn said(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match time.as_secs() {
         0..60 => format!("{seconds:.1} s"),

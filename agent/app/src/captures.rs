@@ -1,0 +1,297 @@
+//! What is captured on this node and what is not, and why: the page `/captures`.
+//!
+//! It names pods, which not everybody who reaches the node's port may know: it is for whoever asks from the
+//! node itself, as `kubectl port-forward` does.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leno_capture::{BackendReport, Choice, Counters, LeftOut};
+use serde::Serialize;
+
+use crate::keeper::{Failure, Held};
+use crate::pod::Pod;
+
+/// Most pods on one page; a kubelet runs 110 unless told otherwise.
+const MAX_SHOWN: usize = 1_024;
+/// Most characters of a reason: several ways to capture, each with what a command of the system said.
+const MAX_REASON: usize = 2_000;
+
+/// The page.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) version: &'static str,
+    /// Why the agent is not ready; none where it is.
+    pub(crate) not_ready: Option<&'static str>,
+    /// The ways to capture, best first, and which of them this node has.
+    pub(crate) backends: &'a [BackendReport],
+    /// The pods that have a proxy and a network of their own; those that are not captured first.
+    pub(crate) pods: Vec<Capture>,
+    /// How many more there are than a page has.
+    pub(crate) pods_left_out: usize,
+}
+
+/// A pod.
+#[derive(Debug, Serialize)]
+pub(crate) struct Capture {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// What it asks for; none where the API server has not told of it.
+    asks: Option<String>,
+    state: State,
+    backend: Option<&'static str>,
+    /// On whose word it was captured: as the metrics have it.
+    origin: Option<&'static str>,
+    /// None where an earlier agent has captured it and not said when.
+    since_unix_s: Option<u64>,
+    passes: Option<LeftOut>,
+    /// What became of its connections, by the kernel's counters; asked for one pod alone.
+    pub(crate) connections: Option<Counters>,
+    /// The last failure, while it is not captured.
+    failure: Option<Failed>,
+}
+
+/// How far a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// It could not be captured when that was tried last.
+    Failed,
+    /// Nobody has told of its network, and nothing of it runs that could be found by.
+    Waiting,
+    /// It is being captured or released.
+    UnderWay,
+    Captured,
+    /// Its containers have ended, and with them its capture.
+    Ended,
+}
+
+#[derive(Debug, Serialize)]
+struct Failed {
+    why: String,
+    /// As a label of the metrics.
+    reason: &'static str,
+    times: u64,
+    last_unix_s: u64,
+    /// Until the next try; none where that is the kubelet's to begin, as of a pod that has not started.
+    next_s: Option<u64>,
+}
+
+/// What is known of pods.
+pub(crate) struct Known {
+    pub(crate) pods: Vec<Pod>,
+    /// Those that are captured, by uid; none of it while one is being worked on.
+    pub(crate) held: HashMap<String, Option<Held>>,
+    pub(crate) failures: HashMap<String, Failure>,
+    /// How long it is to the next try, by uid.
+    pub(crate) next: HashMap<String, Duration>,
+}
+
+impl Known {
+    /// The pods that have a proxy, or the one of a namespace and name; and how many more there are.
+    pub(crate) fn captures(mut self, wanted: Option<(&str, &str)>) -> (Vec<Capture>, usize) {
+        let pods = std::mem::take(&mut self.pods);
+        let meshed = pods.iter().filter(|pod| pod.meshed);
+        let mut all: Vec<Capture> = meshed.map(|pod| self.of(pod)).collect();
+        // The API server does not name them any more, and what runs of them is captured.
+        let rest = std::mem::take(&mut self.held);
+        all.extend(rest.into_iter().filter_map(|(uid, held)| Some(captured(uid, held?))));
+        all.retain(|one| wanted.is_none_or(|wanted| wanted == (&*one.namespace, &*one.name)));
+        all.sort_by_cached_key(|one| (one.state, one.namespace.clone(), one.name.clone()));
+        let left_out = all.len().saturating_sub(MAX_SHOWN);
+        all.truncate(MAX_SHOWN);
+        (all, left_out)
+    }
+
+    fn of(&mut self, pod: &Pod) -> Capture {
+        // Of a pod from a file of the node's the API server has another uid.
+        let named = |held: &Held| (&held.namespace, &held.name) == (&pod.namespace, &pod.name);
+        let by_name = || {
+            let found = self.held.iter().find(|(_, held)| held.as_ref().is_some_and(named));
+            found.map(|(uid, _)| uid.clone())
+        };
+        let uid = if self.held.contains_key(&pod.uid) { Some(pod.uid.clone()) } else { by_name() };
+        let held = uid.as_ref().and_then(|uid| self.held.remove(uid));
+        let failure = self.failures.remove(uid.as_ref().unwrap_or(&pod.uid));
+        let state = match (&held, &failure) {
+            (Some(Some(_)), _) => State::Captured,
+            (Some(None), _) => State::UnderWay,
+            (None, _) if pod.ended => State::Ended,
+            (None, Some(_)) => State::Failed,
+            (None, None) => State::Waiting,
+        };
+        let mut capture = match held.flatten() {
+            Some(held) => captured(uid.unwrap_or_default(), held),
+            None => Capture {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+                asks: None,
+                state,
+                backend: None,
+                origin: None,
+                since_unix_s: None,
+                passes: None,
+                connections: None,
+                failure: None,
+            },
+        };
+        if state == State::Failed {
+            let next = self.next.get(&pod.uid).copied();
+            capture.failure = failure.map(|failure| failed(failure, next));
+        }
+        capture.asks = Some(match &pod.capture {
+            Ok(Choice::Auto) => "auto".to_owned(),
+            Ok(Choice::Only(backend)) => backend.to_string(),
+            Err(unknown) => unknown.to_string(),
+        });
+        capture
+    }
+}
+
+fn captured(uid: String, held: Held) -> Capture {
+    Capture {
+        namespace: held.namespace,
+        name: held.name,
+        uid,
+        asks: None,
+        state: State::Captured,
+        backend: Some(held.backend.name()),
+        origin: Some(held.origin.name()),
+        since_unix_s: held.since_unix_s,
+        passes: Some(held.passes),
+        connections: None,
+        failure: None,
+    }
+}
+
+fn failed(failure: Failure, next: Option<Duration>) -> Failed {
+    let Failure { why, reason, times, last } = failure;
+    Failed {
+        why: why.chars().take(MAX_REASON).collect(),
+        reason: reason.name(),
+        times,
+        last_unix_s: unix_s(last),
+        next_s: next.map(|next| next.as_secs()),
+    }
+}
+
+/// Seconds since 1970; 0 for a clock that is before that.
+pub(crate) fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_capture::Backend;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::metrics::{Origin, Reason};
+
+    fn pod(name: &str) -> Pod {
+        Pod {
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            meshed: true,
+            ended: false,
+            capture: Ok(Choice::Auto),
+            own_users: false,
+            sysctls: false,
+        }
+    }
+
+    fn held(name: &str) -> Held {
+        Held {
+            namespace: "shop".into(),
+            name: name.into(),
+            backend: Backend::Nftables,
+            origin: Origin::TakenOver,
+            since_unix_s: Some(12),
+            passes: LeftOut {
+                inbound_ports: vec![15020],
+                outbound_to: vec!["127.0.0.0/8".into()],
+                user: 2102,
+            },
+        }
+    }
+
+    fn shown(known: Known, wanted: Option<(&str, &str)>) -> Vec<Value> {
+        let (all, left_out) = known.captures(wanted);
+        assert_eq!(left_out, 0);
+        all.iter().map(|one| serde_json::to_value(one).unwrap()).collect()
+    }
+
+    fn known() -> Known {
+        let names = ["captured", "failed", "late", "waiting", "ended", "busy", "file"];
+        let mut pods: Vec<Pod> = names.into_iter().map(pod).collect();
+        pods[4].ended = true;
+        pods.push(Pod { meshed: false, ..pod("plain") });
+        let failure = |times| Failure {
+            why: "y".repeat(MAX_REASON + 1),
+            reason: Reason::Unusable,
+            times,
+            last: UNIX_EPOCH + Duration::from_secs(7),
+        };
+        Known {
+            pods,
+            held: HashMap::from([
+                ("uid-captured".into(), Some(held("captured"))),
+                ("uid-busy".into(), None),
+                ("of the kubelet's".into(), Some(held("file"))),
+                ("uid-deleted".into(), Some(held("deleted"))),
+            ]),
+            failures: HashMap::from([
+                ("uid-failed".into(), failure(3)),
+                ("uid-late".into(), failure(1)),
+            ]),
+            next: HashMap::from([("uid-failed".into(), Duration::from_secs(16))]),
+        }
+    }
+
+    #[test]
+    fn a_pod_is_captured_by_something_or_not_for_a_reason() {
+        let all = shown(known(), None);
+        let states: Vec<String> =
+            all.iter().map(|one| format!("{} {}", one["name"], one["state"])).collect();
+        let expected = [
+            r#""failed" "failed""#,
+            r#""late" "failed""#,
+            r#""waiting" "waiting""#,
+            r#""busy" "under_way""#,
+            r#""captured" "captured""#,
+            r#""deleted" "captured""#,
+            r#""file" "captured""#,
+            r#""ended" "ended""#,
+        ];
+        assert_eq!(states, expected);
+        assert_eq!(all[0]["failure"]["times"], 3);
+        assert_eq!(all[0]["failure"]["next_s"], 16);
+        assert_eq!(all[0]["failure"]["reason"], "unusable");
+        assert_eq!(all[0]["failure"]["why"].as_str().unwrap().len(), MAX_REASON);
+        assert_eq!(all[1]["failure"]["next_s"], Value::Null, "the kubelet calls again");
+        let one = shown(known(), Some(("shop", "captured")));
+        assert_eq!(
+            one,
+            [
+                json!({"namespace": "shop", "name": "captured", "uid": "uid-captured", "asks": "auto",
+                "state": "captured", "backend": "nftables", "origin": "taken_over", "since_unix_s": 12,
+                "passes": {"inbound_ports": [15020], "outbound_to": ["127.0.0.0/8"], "user": 2102},
+                "connections": null, "failure": null})
+            ]
+        );
+        assert!(shown(known(), Some(("shop", "plain"))).is_empty(), "it has no proxy");
+    }
+
+    #[test]
+    fn a_page_has_an_end_and_says_what_is_beyond() {
+        let pods = (0..=MAX_SHOWN).map(|number| pod(&format!("p{number}"))).collect();
+        let none = || (HashMap::new(), HashMap::new(), HashMap::new());
+        let (held, failures, next) = none();
+        let (shown, left_out) = Known { pods, held, failures, next }.captures(None);
+        assert_eq!((shown.len(), left_out), (MAX_SHOWN, 1));
+    }
+}

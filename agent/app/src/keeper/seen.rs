@@ -1,0 +1,129 @@
+//! What the keeper has captured and what it could not, for others to see.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+use leno_capture::{Backend, Counters, LeftOut};
+
+use super::{Failed, Keeper, Place, chain};
+use crate::metrics::{Origin, Reason, lock};
+
+/// Longest wait for a pod that somebody works on: a look at it takes less, a capture more.
+const BRIEFLY: Duration = Duration::from_millis(50);
+
+/// A pod that is captured.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) backend: Backend,
+    pub(crate) origin: Origin,
+    /// In seconds since 1970.
+    pub(crate) since_unix_s: Option<u64>,
+    /// What it leaves alone.
+    pub(crate) passes: LeftOut,
+}
+
+/// That a pod could not be captured.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) why: String,
+    pub(crate) reason: Reason,
+    /// How often in a row.
+    pub(crate) times: u64,
+    pub(crate) last: SystemTime,
+}
+
+impl Keeper {
+    /// Keeps how the last try ended.
+    pub(super) fn note<T>(&self, uid: &str, done: &Result<T, Failed>) {
+        let mut failures = lock(&self.failures);
+        let Err(failed) = done else {
+            failures.remove(uid);
+            return;
+        };
+        let times = failures.get(uid).map_or(0, |before| before.times) + 1;
+        let (why, reason) = (failed.message.clone(), failed.reason);
+        failures.insert(uid.to_owned(), Failure { why, reason, times, last: SystemTime::now() });
+    }
+
+    /// Forgets the failures of pods that are not there any more.
+    pub(crate) fn retain_failures(&self, is_there: impl Fn(&str) -> bool) {
+        lock(&self.failures).retain(|uid, _| is_there(uid));
+    }
+
+    /// The pods that could not be captured when that was tried last, by uid.
+    pub(crate) fn failures(&self) -> HashMap<String, Failure> {
+        lock(&self.failures).clone()
+    }
+
+    /// The pods that are captured, by uid; none of it for one that is being worked on.
+    pub(crate) fn held(&self) -> HashMap<String, Option<Held>> {
+        let held = |uid: String, place: &Place| {
+            let kept = place.0.as_ref()?;
+            let held = Held {
+                namespace: kept.record.namespace.clone(),
+                name: kept.record.name.clone(),
+                backend: kept.captured.backend(),
+                origin: kept.origin,
+                since_unix_s: kept.record.since_unix_s,
+                passes: kept.captured.workload().left_out(),
+            };
+            Some((uid, Some(held)))
+        };
+        let each = self.places().into_iter().filter_map(|(uid, place)| match briefly(&place) {
+            Some(place) => held(uid, &place),
+            None => Some((uid, None)),
+        });
+        each.collect()
+    }
+
+    /// What became of a pod's connections, as far as the kernel says and nobody works on it. Of netfilter a
+    /// command of the system says it.
+    pub(crate) fn connections(&self, uid: &str) -> Option<Counters> {
+        let place = lock(&self.places).get(uid).cloned()?;
+        let place = briefly(&place)?;
+        let counters = place.0.as_ref()?.captured.counters();
+        let noted = counters.inspect_err(|error| {
+            tracing::debug!(uid, error = chain(error), "its counters are not known");
+        });
+        noted.ok()
+    }
+
+    /// The text of `/metrics`.
+    pub(crate) fn metrics(&self) -> String {
+        let failing = lock(&self.failures).len();
+        self.metrics.render(&self.captured(), failing)
+    }
+
+    /// How many pods are captured by what.
+    fn captured(&self) -> BTreeMap<Backend, usize> {
+        let mut sum = BTreeMap::new();
+        for (_, place) in self.places() {
+            // One that is being worked on counts when that is done.
+            let Ok(place) = place.try_lock() else { continue };
+            if let Some(kept) = &place.0 {
+                *sum.entry(kept.captured.backend()).or_default() += 1;
+            }
+        }
+        sum
+    }
+
+    fn places(&self) -> Vec<(String, Arc<Mutex<Place>>)> {
+        let places = lock(&self.places);
+        places.iter().map(|(uid, place)| (uid.clone(), Arc::clone(place))).collect()
+    }
+}
+
+/// Waits [`BRIEFLY`] for a place.
+fn briefly(place: &Mutex<Place>) -> Option<MutexGuard<'_, Place>> {
+    let begin = Instant::now();
+    loop {
+        match place.try_lock() {
+            Ok(place) => return Some(place),
+            Err(_busy) if begin.elapsed() > BRIEFLY => return None,
+            Err(_busy) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! `leno diagnostics capture`.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use leno_local::layout::Layout;
+use leno_local::status::Status;
+use leno_operate::{PodCapture, Seen, Target};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::text::{said, since};
+use crate::commands::lines::Lines;
+use crate::commands::table::width;
+use crate::commands::{AnyMesh, Chosen, Output, block_on, print, print_json};
+
+/// Says whether a pod is captured, by what, since when, what passes its proxy, and if it is not, why
+///
+/// Asks the agent of its node, in a cluster as kubectl port-forward would, and the proxy itself. With --node, of all
+/// pods of that node which have a proxy. Exits 1 where one of them is not captured, or that is not known.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leno diagnostics capture -n shop web-7d9c-x2x4k\n  \
+                  leno diagnostics capture -n shop deploy/web -o json\n  \
+                  leno diagnostics capture --node worker-1")]
+pub(crate) struct Capture {
+    /// The pod, or what made it (deploy/web stands for a pod of it); of `leno up` an instance or a workload
+    #[arg(value_name = "POD", required_unless_present = "node", conflicts_with = "node")]
+    pod: Option<String>,
+
+    /// All pods of this node
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+
+    /// The pod's namespace [default: the kubeconfig's; of `leno up` any that has the name]
+    #[arg(short, long, value_name = "NAME", conflicts_with = "node")]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    mesh: AnyMesh,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// What is known of a pod's capture.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// What Kubernetes says; none of `leno up`.
+    pod: Option<Seen>,
+    /// What the node's agent says of it.
+    capture: Option<Value>,
+    /// The ways to capture that its node has, as its agent found.
+    backends: Value,
+    /// Whether its proxy says that it is captured; none where it does not.
+    proxy_captured: Option<bool>,
+    /// What is not known, and why.
+    unknown: Vec<String>,
+}
+
+pub(super) fn run(capture: &Capture) -> Result<bool> {
+    let system = &capture.mesh.system_namespace;
+    let report = match (capture.mesh.choose()?, &capture.pod, &capture.node) {
+        (Chosen::Cluster(target), _, Some(node)) => return of_node(capture, &target, node),
+        (Chosen::Cluster(target), Some(pod), None) => {
+            let namespace = capture.namespace.as_deref();
+            let found = block_on(async {
+                let client = leno_operate::connect(&target).await?;
+                Ok(leno_operate::pod_capture(&client, system, namespace, pod).await?)
+            })?;
+            of_pod(found)
+        }
+        (Chosen::Machine(name), Some(pod), None) => of_machine(&name, capture, pod)?,
+        (Chosen::Machine(_), _, _) => bail!("a mesh of leno up has no nodes: name a POD"),
+        (Chosen::Cluster(_), None, None) => bail!("name a POD or a --node"),
+    };
+    if capture.output == Output::Json {
+        print_json(&report)?;
+    } else {
+        print(&text(&report))?;
+    }
+    Ok(report.is_captured())
+}
+
+impl Report {
+    fn is_captured(&self) -> bool {
+        self.capture.as_ref().is_some_and(is_captured)
+    }
+}
+
+fn is_captured(capture: &Value) -> bool {
+    capture["state"] == "captured"
+}
+
+fn of_pod(found: PodCapture) -> Report {
+    let PodCapture { seen, agent, proxy } = found;
+    let mut unknown = Vec::new();
+    let page = agent.unwrap_or_else(|error| {
+        unknown.push(error.said());
+        Value::Null
+    });
+    let proxy_captured = proxy.unwrap_or_else(|error| {
+        unknown.push(error.said());
+        None
+    });
+    let capture = page["pods"].get(0).cloned();
+    if !page.is_null() && capture.is_none() {
+        let known = "the agent has not heard of the pod from the API server yet; ask again";
+        unknown.push(page["not_ready"].as_str().unwrap_or(known).to_owned());
+    }
+    Report { pod: Some(seen), capture, backends: page["backends"].clone(), proxy_captured, unknown }
+}
+
+fn of_machine(mesh: &str, capture: &Capture, pod: &str) -> Result<Report> {
+    let wanted = pod.strip_prefix("pod/").unwrap_or(pod);
+    let status = Status::read(&Layout::new(mesh)?)?;
+    let instance = status.find(capture.namespace.as_deref(), wanted)?;
+    if !instance.meshed {
+        bail!("{}/{} has no proxy", instance.namespace, instance.name);
+    }
+    let state = if instance.capture.is_some() { "captured" } else { "waiting" };
+    let capture = json!({"namespace": instance.namespace, "name": instance.name, "state": state,
+        "backend": instance.capture});
+    Ok(Report {
+        pod: None,
+        capture: Some(capture),
+        backends: Value::Null,
+        proxy_captured: None,
+        unknown: Vec::new(),
+    })
+}
+
+fn of_node(capture: &Capture, target: &Target, node: &str) -> Result<bool> {
+    let page = block_on(async {
+        let client = leno_operate::connect(target).await?;
+        let system = &capture.mesh.system_namespace;
+        Ok(leno_operate::node_captures(&client, system, node).await?)
+    })?;
+    if capture.output == Output::Json {
+        print_json(&page)?;
+    } else {
+        print(&node_text(&page))?;
+    }
+    let settled = |one: &Value| is_captured(one) || one["state"] == "ended";
+    Ok(page["not_ready"].is_null() && list(&page["pods"]).all(settled))
+}
+
+fn text(report: &Report) -> String {
+    let mut lines = Lines::default();
+    if let Some(pod) = &report.pod {
+        lines.add(
+            "pod",
+            &format!(
+                "{}/{} of {} on {}, {}",
+                pod.namespace, pod.name, pod.owner, pod.node, pod.phase
+            ),
+        );
+        lines.add("asks for", &pod.capture);
+    }
+    if let Some(capture) = &report.capture {
+        if report.pod.is_none() {
+            lines.add(
+                "pod",
+                &format!("{}/{}", text_of(&capture["namespace"]), text_of(&capture["name"])),
+            );
+        }
+        lines.add("captured", &how(capture));
+        passes(&mut lines, &capture["passes"]);
+        if let Some(connections) = capture["connections"].as_object() {
+            let seen = connections.iter().filter(|(_, count)| count.as_u64() != Some(0));
+            let all: Vec<String> = seen.map(|(name, count)| format!("{name} {count}")).collect();
+            if all.is_empty() {
+                lines.add("connections", "none yet");
+            }
+            all.iter().for_each(|one| lines.add("connections", one));
+        }
+    }
+    match (report.proxy_captured, report.is_captured()) {
+        (None, _) => {}
+        (Some(true), _) => lines.add("proxy", "says that it is captured"),
+        (Some(false), true) => lines.add("proxy", "says that it is NOT captured: restart the pod"),
+        (Some(false), false) => lines.add("proxy", "says that it is not captured"),
+    }
+    backends(&mut lines, &report.backends);
+    report.unknown.iter().for_each(|why| lines.add("not known", why));
+    lines.text
+}
+
+/// Whether a pod is captured, and how or why not, in one line.
+fn how(capture: &Value) -> String {
+    let failure = &capture["failure"];
+    match capture["state"].as_str().unwrap_or_default() {
+        "captured" => {
+            let begun = capture["since_unix_s"].as_f64().map(|begun| said(since(begun)));
+            let begun = begun.map_or_else(String::new, |begun| format!(", {begun} ago"));
+            let origin = match capture["origin"].as_str() {
+                Some("cni") => ", before its containers started",
+                Some("reconciled") => ", while it ran",
+                Some("taken_over") => ", by an earlier agent",
+                _ => "",
+            };
+            format!("by {}{begun}{origin}", text_of(&capture["backend"]))
+        }
+        "failed" => {
+            let last = said(since(failure["last_unix_s"].as_f64().unwrap_or_default()));
+            let next = match failure["next_s"].as_u64() {
+                Some(next) => format!("tried again in {next} s"),
+                None => "tried again when the kubelet makes its network".to_owned(),
+            };
+            let (times, why) = (&failure["times"], text_of(&failure["why"]));
+            format!("NO, failed {times} times, last {last} ago, {next}: {why}")
+        }
+        "waiting" => "NO: its network is not made yet; kubectl describe pod says what it waits for"
+            .to_owned(),
+        "under_way" => "not yet: it is being captured or released just now; ask again".to_owned(),
+        "ended" => "no: its containers have ended".to_owned(),
+        other => format!("not known: {other:?} is of another version of leno"),
+    }
+}
+
+fn passes(lines: &mut Lines, passes: &Value) {
+    if passes.is_null() {
+        return;
+    }
+    let ports: Vec<String> = list(&passes["inbound_ports"]).map(ToString::to_string).collect();
+    let prefixes: Vec<String> = list(&passes["outbound_to"]).map(text_of).collect();
+    lines.add("passes", &format!("inbound ports {}", ports.join(", ")));
+    lines.add("passes", &format!("outbound to {}, on any port", prefixes.join(", ")));
+    lines.add("passes", &format!("what user {} sends, and all that is not TCP", passes["user"]));
+}
+
+fn backends(lines: &mut Lines, backends: &Value) {
+    for one in list(backends) {
+        let usable = if one["usable"] == true { "usable" } else { "NOT usable" };
+        let (name, reason) = (text_of(&one["backend"]), text_of(&one["reason"]));
+        lines.add("node", &format!("{name} is {usable}: {reason}"));
+    }
+}
+
+fn node_text(page: &Value) -> String {
+    let mut lines = Lines::default();
+    lines.add("node", &format!("{}, agent {}", text_of(&page["node"]), text_of(&page["version"])));
+    if let Some(why) = page["not_ready"].as_str() {
+        lines.add("NOT READY", why);
+    }
+    backends(&mut lines, &page["backends"]);
+    let full = |pod: &Value| format!("{}/{}", text_of(&pod["namespace"]), text_of(&pod["name"]));
+    let names: Vec<String> = list(&page["pods"]).map(full).collect();
+    let wide = width("POD", names.iter().map(String::as_str));
+    let mut text = format!("{}\n{:<wide$}{:<10}CAPTURED\n", lines.text, "POD", "ASKS FOR");
+    for (pod, name) in list(&page["pods"]).zip(&names) {
+        let asks = pod["asks"].as_str().unwrap_or("-");
+        text += &format!("{name:<wide$}{asks:<10}{}\n", how(pod));
+    }
+    if let Some(more @ 1..) = page["pods_left_out"].as_u64() {
+        text += &format!("and {more} more, all like the last\n");
+    }
+    text
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(agent: Result<Value, leno_operate::Error>, proxy: Option<bool>) -> Report {
+        let seen = Seen {
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            owner: "sts/web".into(),
+            node: "n1".into(),
+            phase: "Running".into(),
+            image: "proxy:1".into(),
+            restarts: 0,
+            waiting: None,
+            capture: "auto".into(),
+        };
+        of_pod(PodCapture { seen, agent, proxy: Ok(proxy) })
+    }
+
+    fn page(pod: Value) -> Value {
+        json!({"node": "n1", "version": "1", "not_ready": null, "pods_left_out": 0, "pods": [pod],
+            "backends": [{"backend": "ebpf", "usable": true, "reason": "it loads"},
+                {"backend": "iptables", "usable": false, "reason": "there is no iptables"}]})
+    }
+
+    fn captured() -> Value {
+        json!({"namespace": "shop", "name": "web-0", "asks": "auto", "state": "captured", "backend": "ebpf",
+            "origin": "cni", "since_unix_s": 0, "failure": null,
+            "passes": {"inbound_ports": [15020], "outbound_to": ["127.0.0.0/8", "::1/128"], "user": 2102},
+            "connections": {"outbound_captured": 3, "inbound_captured": 0}})
+    }
+
+    fn failed() -> Value {
+        json!({"namespace": "shop", "name": "web-0", "asks": "ebpf", "state": "failed",
+            "failure": {"why": "ebpf: no", "reason": "unusable", "times": 3, "last_unix_s": 0, "next_s": 16}})
+    }
+
+    #[test]
+    fn a_pod_that_is_captured_says_by_what_and_what_passes() {
+        let report = found(Ok(page(captured())), Some(true));
+        assert!(report.is_captured());
+        let text = text(&report);
+        for line in [
+            "pod          shop/web-0 of sts/web on n1, Running\n",
+            "asks for     auto\ncaptured     by ebpf, ",
+            " days ago, before its containers started\n",
+            "passes       inbound ports 15020\n",
+            "             outbound to 127.0.0.0/8, ::1/128, on any port\n",
+            "connections  outbound_captured 3\n",
+            "proxy        says that it is captured\n",
+            "node         ebpf is usable: it loads\n             iptables is NOT usable: there is no iptables\n",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
+        }
+        assert!(!text.contains("inbound_captured"), "{text}");
+    }
+
+    #[test]
+    fn a_pod_that_is_not_captured_says_why_and_what_comes_next() {
+        let report = found(Ok(page(failed())), Some(false));
+        assert!(!report.is_captured());
+        let text = text(&report);
+        assert!(text.contains("captured     NO, failed 3 times, last "), "{text}");
+        assert!(text.contains(" ago, tried again in 16 s: ebpf: no\n"), "{text}");
+        let gone = found(Err(leno_operate::Error::OldAgent("n1".into())), None);
+        assert!(!gone.is_captured());
+        let said = super::text(&gone);
+        assert!(
+            said.contains("not known    the agent of node n1 is of an earlier version"),
+            "{said}"
+        );
+        let mut unheard = page(failed());
+        unheard["pods"] = json!([]);
+        let said = super::text(&found(Ok(unheard), None));
+        assert!(said.contains("not known    the agent has not heard of the pod"), "{said}");
+    }
+
+    #[test]
+    fn the_pods_of_a_node_are_lines() {
+        let mut page = page(failed());
+        page["pods"].as_array_mut().unwrap().push(captured());
+        page["pods_left_out"] = json!(2);
+        page["not_ready"] = json!("pods are still being captured");
+        let text = node_text(&page);
+        for line in [
+            "node         n1, agent 1\nNOT READY    pods are still being captured\n",
+            "POD         ASKS FOR  CAPTURED\nshop/web-0  ebpf      NO, failed 3 times",
+            "shop/web-0  auto      by ebpf, ",
+            "and 2 more, all like the last\n",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
+        }
+    }
+}
