@@ -13,6 +13,7 @@
 mod claim;
 mod install;
 mod inventory;
+mod kubelets;
 mod ledger;
 mod manifests;
 mod measure;

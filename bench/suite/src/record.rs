@@ -222,6 +222,8 @@ pub enum MarkKind {
     Restarted,
     /// Memory under load is, of some proxies, that of a look just after it: no kubelet looked meanwhile.
     MemoryLate,
+    /// A kubelet said nothing under load: of its node there are fewer samples, or none.
+    KubeletSilent,
     /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
     SharedProxies,
 }
@@ -238,6 +240,7 @@ impl MarkKind {
             Self::FasterThanNone => "faster than none",
             Self::Restarted => "restarted",
             Self::MemoryLate => "memory late",
+            Self::KubeletSilent => "kubelet silent",
             Self::SharedProxies => "shared proxies",
         }
     }

@@ -1,17 +1,18 @@
 //! One measurement in a cluster: pods, load, what everything used, and a record of it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kube::Client;
 use leno_measure::load::{Plan, Report};
 
+use super::kubelets::{Answers, Kubelets};
 use super::meter::{Reading, Roles, memory};
 use super::nodes::Placement;
 use super::stage::{Stage, strike};
 use super::turn::Case;
-use super::wait::{Seen, Wait, pass};
+use super::wait::pass;
 use super::{Ground, Run};
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT, NEIGHBOUR};
@@ -19,8 +20,6 @@ use crate::record::{Mark, MarkKind, RAW, Record};
 use crate::run::measure::{FLOOD_LEAD, Search, fill, flood, marks, plans, table};
 use crate::scenario::Pace;
 
-/// How long the kubelets may take to look at every container again: they do so every 10 to 20 s.
-const LOOKED: Duration = Duration::from_secs(90);
 /// Between two questions to the kubelets while load is made: each costs them some milliseconds.
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -85,30 +84,59 @@ async fn on_stage(
     let before = kubelets.looked_again(&stage.counted, interrupt, say).await?;
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     let begun = Instant::now();
-    let mut readings = Vec::new();
-    let (report, neighbour) =
-        load(run, &stage, (&plans, &kubelets, &mut readings), interrupt).await?;
+    let mut during = During::default();
+    let (report, neighbour) = load(run, &stage, (&plans, &kubelets, &mut during), interrupt).await?;
     // What has ended meanwhile is not waited for.
     let after = kubelets.looked_again(&[], interrupt, say).await?;
     let (used, broken) = after.since(&before, &kubelets.roles.cpus);
     record.neighbour_requests_per_s = neighbour;
     let heading = "elapsed_ms,proxies_working_set_kib,control_working_set_kib,proxies_cpu_ms,application_cpu_ms\n";
     let last = after.line(begun.elapsed());
-    let lines = readings.iter().map(|(elapsed, reading)| reading.line(*elapsed)).chain([last]);
-    fs::write(&usage, heading.to_owned() + &lines.collect::<String>())
+    fs::write(&usage, heading.to_owned() + &during.lines + &last)
         .with_context(|| format!("cannot write {}", usage.display()))?;
-    let readings: Vec<Reading> = readings.into_iter().map(|(_, reading)| reading).collect();
     let unseen;
-    (record.rss_kib, record.control_rss_kib, unseen) = memory(&idle, &readings, &after);
+    (record.rss_kib, record.control_rss_kib, unseen) = memory(&idle, &during.readings, &after);
     fill(&mut record, &report, &used);
     record.cpu_undivided_us_per_request = used.cpu.proxies * 1000.0 / report.requests.max(1) as f64;
     (record.cpu_user_us_per_request, record.cpu_system_us_per_request) = (0.0, 0.0);
     record.marks = marks(&record, &report, &used);
     record.marks.extend(own_marks(&record, &kubelets.roles, (&broken, unseen)));
+    record.marks.extend(during.mark());
     let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
     fs::write(&raw, table(&report.buckets))
         .with_context(|| format!("cannot write {}", raw.display()))?;
     Ok(record)
+}
+
+/// What the kubelets said while load was made.
+#[derive(Debug, Default)]
+struct During {
+    readings: Vec<Reading>,
+    /// Those of which nothing is missing, as lines of the file of samples.
+    lines: String,
+    /// The nodes whose kubelets said nothing: how often, and why the last time.
+    silent: BTreeMap<String, (usize, String)>,
+}
+
+impl During {
+    fn add(&mut self, elapsed: Duration, Answers { reading, silent }: Answers) {
+        if silent.is_empty() {
+            self.lines += &reading.line(elapsed);
+        }
+        for (node, why) in silent {
+            let (times, last) = self.silent.entry(node).or_default();
+            *times += 1;
+            *last = why;
+        }
+        self.readings.push(reading);
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        let of = self.readings.len();
+        let said = self.silent.values().map(|(times, why)| format!("{times} of {of} times, {why}"));
+        let said: Vec<String> = said.collect();
+        (!said.is_empty()).then(|| Mark { kind: MarkKind::KubeletSilent, why: said.join("; ") })
+    }
 }
 
 /// What is to be known of figures that come from kubelets.
@@ -137,7 +165,7 @@ fn own_marks(record: &Record, roles: &Roles, (broken, unseen): (&[String], usize
 async fn load(
     run: &Run,
     stage: &Stage<'_>,
-    (plans, kubelets, readings): (&[Plan], &Kubelets<'_>, &mut Vec<(Duration, Reading)>),
+    (plans, kubelets, during): (&[Plan], &Kubelets<'_>, &mut During),
     interrupt: &Interrupt,
 ) -> Result<(Report, Option<f64>)> {
     let duration = run.options.duration;
@@ -156,10 +184,10 @@ async fn load(
     let id = stage.begin(CLIENT, plans, interrupt).await?;
     let begun = Instant::now();
     while let Some(left) = duration.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-        readings.push((begun.elapsed(), kubelets.read().await?));
+        during.add(begun.elapsed(), kubelets.under_load().await?);
         pass(left.min(PERIOD), interrupt).await?;
     }
-    readings.push((begun.elapsed(), kubelets.read().await?));
+    during.add(begun.elapsed(), kubelets.under_load().await?);
     let report = stage.report((CLIENT, &id), interrupt).await?;
     let neighbour = match flood {
         Some(id) => Some(stage.report((NEIGHBOUR, &id), interrupt).await?.requests_per_s),
@@ -189,43 +217,20 @@ async fn search(
     search.found()
 }
 
-/// The kubelets of a measurement.
-struct Kubelets<'a> {
-    client: &'a Client,
-    roles: Roles,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Kubelets<'_> {
-    async fn read(&self) -> Result<Reading> {
-        self.roles.read(self.client).await
-    }
-
-    /// A reading of which every look is later than this call, with those of what is `counted`, as
-    /// `workload/container`.
-    async fn looked_again(
-        &self,
-        counted: &[String],
-        interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Reading> {
-        let earlier = self.read().await?;
-        let what = "the kubelets look at every container";
-        let wait = Wait { what, limit: LOOKED, interrupt, say };
-        wait.until(async || {
-            // Each answer is a list of everything on a node.
-            pass(Duration::from_secs(1), interrupt).await?;
-            let now = self.read().await?;
-            let lacks = now.lacks(counted);
-            if !lacks.is_empty() {
-                return Ok(Seen::NotYet(format!("there are no figures of {}", lacks.join(", "))));
-            }
-            let stale = now.stale(&earlier);
-            if let Some(one) = stale.first() {
-                let count = stale.len();
-                return Ok(Seen::NotYet(format!("{count} not looked at yet, such as {one}")));
-            }
-            Ok(Seen::There(now))
-        })
-        .await
+    #[test]
+    fn a_kubelet_that_says_nothing_under_load_is_a_mark_and_no_line() {
+        let mut during = During::default();
+        during.add(Duration::from_secs(1), Answers::default());
+        assert_eq!((during.mark(), &*during.lines), (None, "1000,0,0,0.0,0.0\n"));
+        let silent = BTreeMap::from([("n2".to_owned(), "n2 is late".to_owned())]);
+        during.add(Duration::from_secs(6), Answers { silent, ..Answers::default() });
+        let mark = during.mark().unwrap();
+        assert_eq!((mark.kind, &*mark.why), (MarkKind::KubeletSilent, "1 of 2 times, n2 is late"));
+        assert!(!mark.kind.invalidates());
+        assert_eq!(during.lines, "1000,0,0,0.0,0.0\n", "a sum of a part would be a dip");
     }
 }

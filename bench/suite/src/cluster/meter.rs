@@ -11,10 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Client;
-use leno_operate::Error;
 use serde::Deserialize;
 
 use super::manifests::CONTAINER;
@@ -23,9 +20,6 @@ use crate::lab::{CLIENT, NEIGHBOUR};
 use crate::meter::Used;
 use crate::record::{CpuMs, RssKib};
 use crate::statistics::median;
-
-/// How long a kubelet may take for its figures.
-const ANSWER: Duration = Duration::from_secs(20);
 
 /// Who uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,9 +117,10 @@ pub(super) struct Reading {
     nodes: BTreeMap<String, Look>,
 }
 
+/// A kubelet's answer.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Summary {
+pub(super) struct Summary {
     node: NodeStats,
     #[serde(default)]
     pods: Vec<PodStats>,
@@ -218,21 +213,8 @@ impl Roles {
         })
     }
 
-    /// Asks the kubelets of all nodes.
-    ///
-    /// # Errors
-    /// When one does not answer, or may not be asked, which names the right that is missing.
-    pub(super) async fn read(&self, client: &Client) -> Result<Reading> {
-        let mut reading = Reading::default();
-        for node in &self.nodes {
-            let text = summary(client, node).await?;
-            let what = || format!("the kubelet of node {node} says nothing that is understood");
-            self.add(&serde_json::from_str(&text).with_context(what)?, &mut reading);
-        }
-        Ok(reading)
-    }
-
-    fn add(&self, summary: &Summary, reading: &mut Reading) {
+    /// Adds what a kubelet says.
+    pub(super) fn add(&self, summary: &Summary, reading: &mut Reading) {
         let node = &summary.node.node_name;
         let look = summary.node.cpu.as_ref().and_then(|cpu| cpu.look(None, None));
         reading.nodes.extend(look.map(|look| (node.clone(), look)));
@@ -245,16 +227,6 @@ impl Roles {
                 reading.containers.extend(role.zip(look).map(|(role, look)| ((role, name), look)));
             }
         }
-    }
-}
-
-async fn summary(client: &Client, node: &str) -> Result<String> {
-    let request = http::Request::get(format!("/api/v1/nodes/{node}/proxy/stats/summary"));
-    let request = request.body(Vec::new()).context("a node's name is part of a path")?;
-    let what = format!("ask the kubelet of node {node} for its figures");
-    match tokio::time::timeout(ANSWER, client.request_text(request)).await {
-        Ok(answer) => Ok(answer.map_err(Error::api(what))?),
-        Err(_) => Err(Error::Late(what, ANSWER.as_secs()).into()),
     }
 }
 
@@ -339,7 +311,8 @@ impl Reading {
     /// A line of the file of samples.
     pub(super) fn line(&self, elapsed: Duration) -> String {
         let (proxies, control) = self.memory_kib();
-        let cpu = |role| self.of(role).map(|look| look.cpu_ms).sum::<f64>();
+        // A sum of nothing would be -0.
+        let cpu = |role| self.of(role).fold(0.0, |sum, look| sum + look.cpu_ms);
         let (of_proxies, of_applications) = (cpu(Role::Proxy), cpu(Role::Application));
         let elapsed = elapsed.as_millis();
         format!("{elapsed},{proxies},{control},{of_proxies:.1},{of_applications:.1}\n")
@@ -363,9 +336,10 @@ pub(super) fn memory(
             let looks = during.iter().filter_map(|reading| reading.containers.get(key));
             let looks: BTreeMap<i64, f64> =
                 looks.map(|look| (look.memory_at, look.memory_kib as f64)).collect();
-            let first = during.first().and_then(|reading| reading.containers.get(key));
+            // Where the first reading lacks it, the one after that: it may be of before the load as well.
+            let first = during.iter().find_map(|reading| reading.containers.get(key));
             let later =
-                looks.into_iter().filter(|(at, _)| first.is_none_or(|one| *at > one.memory_at));
+                looks.into_iter().filter(|(at, _)| first.is_some_and(|one| *at > one.memory_at));
             let mut kib: Vec<f64> = later.map(|(_, kib)| kib).collect();
             if kib.is_empty() {
                 unseen += 1;
