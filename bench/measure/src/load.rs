@@ -19,6 +19,8 @@ mod tcp;
 mod worker;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -151,9 +153,29 @@ pub fn run(plan: &Plan) -> Result<Report> {
     run_all(std::slice::from_ref(plan))
 }
 
+/// Ends load before its time; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Ends it: requests that are on their way are waited for, no other is sent.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Runs plans side by side, their schedules interleaved, and reports them as one. Blocks; each has
 /// threads of its own.
 pub fn run_all(plans: &[Plan]) -> Result<Report> {
+    run_until(plans, &Stop::default())
+}
+
+/// As [`run_all`], and no longer than until it is stopped; the report is of the time until then.
+pub fn run_until(plans: &[Plan], stop: &Stop) -> Result<Report> {
     let targets: Vec<Target> = plans
         .iter()
         .map(|plan| {
@@ -170,7 +192,7 @@ pub fn run_all(plans: &[Plan]) -> Result<Report> {
             for thread in 0..threads {
                 let share = worker::Share::of(plan, (thread, threads), start);
                 let share = share.later(nth, plans.len());
-                running.push(scope.spawn(move || worker::run(target, share)));
+                running.push(scope.spawn(move || worker::run(target, share, stop)));
             }
         }
         running

@@ -224,6 +224,8 @@ pub enum MarkKind {
     MemoryLate,
     /// A kubelet said nothing under load: of its node there are fewer samples, or none.
     KubeletSilent,
+    /// The neighbour's flood ended before the measurement did.
+    FloodEnded,
     /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
     SharedProxies,
 }
@@ -241,6 +243,7 @@ impl MarkKind {
             Self::Restarted => "restarted",
             Self::MemoryLate => "memory late",
             Self::KubeletSilent => "kubelet silent",
+            Self::FloodEnded => "flood ended",
             Self::SharedProxies => "shared proxies",
         }
     }
@@ -249,7 +252,14 @@ impl MarkKind {
     /// shown with its mark.
     #[must_use]
     pub const fn invalidates(self) -> bool {
-        matches!(self, Self::GeneratorLimited | Self::DeadTarget | Self::Errors | Self::Restarted)
+        matches!(
+            self,
+            Self::GeneratorLimited
+                | Self::DeadTarget
+                | Self::Errors
+                | Self::Restarted
+                | Self::FloodEnded
+        )
     }
 }
 

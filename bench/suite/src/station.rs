@@ -4,6 +4,7 @@
 //! ```text
 //! POST /load/ID  plans   202 begun, 409 another is under way, 400 no plans
 //! GET  /load/ID          what became of it, as JSON
+//! DELETE /load/ID        202 it ends, and is reported as far as it came; 404 it is not under way
 //! ```
 //! Whoever is cut off asks again: load of the same ID is made once.
 
@@ -19,7 +20,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use leno_measure::load::{self, Plan, Report};
+use leno_measure::load::{self, Plan, Report, Stop};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
@@ -69,8 +70,15 @@ async fn accept(listener: TcpListener) -> Result<Infallible> {
     }
 }
 
-/// The ID of the plans that were given last, and what became of them.
-type Shared = Arc<Mutex<(String, State)>>;
+/// The plans that were given last.
+#[derive(Debug, Default)]
+struct Last {
+    id: String,
+    state: State,
+    stop: Stop,
+}
+
+type Shared = Arc<Mutex<Last>>;
 
 async fn answer(
     request: Request<Incoming>,
@@ -79,8 +87,8 @@ async fn answer(
     let id = request.uri().path().strip_prefix("/load/").map(str::to_owned);
     let (status, body) = match (request.method(), id) {
         (&Method::GET, Some(id)) => {
-            let last = lock(&state).clone();
-            let state = if last.0 == id { last.1 } else { State::Idle };
+            let last = lock(&state);
+            let state = if last.id == id { last.state.clone() } else { State::Idle };
             (StatusCode::OK, serde_json::to_string(&state).expect("a state has only text keys"))
         }
         (&Method::POST, Some(id)) => {
@@ -89,7 +97,16 @@ async fn answer(
                 Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
             }
         }
-        _ => (StatusCode::NOT_FOUND, "POST or GET /load/ID".to_owned()),
+        (&Method::DELETE, Some(id)) => {
+            let last = lock(&state);
+            if last.id == id && last.state == State::Running {
+                last.stop.stop();
+                (StatusCode::ACCEPTED, String::new())
+            } else {
+                (StatusCode::NOT_FOUND, "no such load is under way".to_owned())
+            }
+        }
+        _ => (StatusCode::NOT_FOUND, "POST, GET or DELETE /load/ID".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -103,26 +120,27 @@ fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
         Err(error) => return (StatusCode::BAD_REQUEST, format!("no plans of load: {error}")),
     };
     let mut locked = lock(state);
-    if locked.0 == id {
+    if locked.id == id {
         return (StatusCode::ACCEPTED, String::new());
     }
-    if locked.1 == State::Running {
+    if locked.state == State::Running {
         return (StatusCode::CONFLICT, "other load is made already".to_owned());
     }
-    *locked = (id, State::Running);
+    let stop = Stop::default();
+    *locked = Last { id, state: State::Running, stop: stop.clone() };
     drop(locked);
     let state = state.clone();
     std::thread::spawn(move || {
-        let made = match load::run_all(&plans) {
+        let made = match load::run_until(&plans, &stop) {
             Ok(report) => State::Done(Box::new(report)),
             Err(error) => State::Failed(format!("{error:#}")),
         };
-        lock(&state).1 = made;
+        lock(&state).state = made;
     });
     (StatusCode::ACCEPTED, String::new())
 }
 
-fn lock(state: &Shared) -> std::sync::MutexGuard<'_, (String, State)> {
+fn lock(state: &Shared) -> std::sync::MutexGuard<'_, Last> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -130,6 +148,7 @@ fn lock(state: &Shared) -> std::sync::MutexGuard<'_, (String, State)> {
 mod tests {
     use std::time::Duration;
 
+    use leno_measure::load::Pace;
     use leno_observe::admin::{Reply, send};
     use tokio::net::TcpStream;
 
@@ -146,6 +165,28 @@ mod tests {
             if state != State::Running {
                 return state;
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn load_ends_when_it_is_told_to_and_is_reported_as_far_as_it_came() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let station = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener));
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        // An hour of it: that it is done at all says that it was ended.
+        for (id, pace) in [("a", Pace::Saturate), ("b", Pace::Rate(1000.0))] {
+            let plan = Plan {
+                pace,
+                ..Plan::new(format!("http://{nobody}/"), 1.0, Duration::from_hours(1))
+            };
+            let text = serde_json::to_string(&[plan]).unwrap();
+            assert_eq!(ask(station, ("POST", id), &text).await.status, 202);
+            assert_eq!(ask(station, ("DELETE", "other"), "").await.status, 404);
+            assert_eq!(ask(station, ("DELETE", id), "").await.status, 202);
+            let State::Done(report) = state(station, id).await else { panic!("not done") };
+            assert!(report.duration_s < 3600.0, "{report:?}");
+            assert_eq!(ask(station, ("DELETE", id), "").await.status, 404, "it has ended");
         }
     }
 

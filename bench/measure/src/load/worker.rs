@@ -13,7 +13,7 @@ use tokio::task::LocalSet;
 use super::clock::Clock;
 use super::connection::Connection;
 use super::record::{BACKLOG_FULL, Tally, UNSENT};
-use super::{Pace, Plan, Target};
+use super::{Pace, Plan, Stop, Target};
 
 /// Requests due and not sent, a thread: a minute at twice what one proxy can do. What is over is
 /// counted as an error.
@@ -82,6 +82,8 @@ struct Desk {
     ended: Cell<bool>,
     measure_from: Cell<Instant>,
     measure_to: Cell<Instant>,
+    /// Ends it before.
+    stop: Stop,
     pace: Pace,
     /// Where the next pause of a closed loop is drawn from.
     random: Cell<u64>,
@@ -136,7 +138,12 @@ impl Desk {
     /// The next request of a closed loop.
     fn at_once(&self) -> Option<Instant> {
         let now = Instant::now();
-        (now < self.measure_to.get()).then_some(now)
+        (!self.is_over(now)).then_some(now)
+    }
+
+    /// Whether nothing more is due at this moment.
+    fn is_over(&self, when: Instant) -> bool {
+        when >= self.measure_to.get() || self.stop.is_stopped()
     }
 
     /// Up to `longest`, evenly spread (a linear congruential generator, Knuth's MMIX constants).
@@ -171,14 +178,14 @@ impl Desk {
 }
 
 /// Runs one share to its end.
-pub(super) fn run(target: &Target, share: Share) -> Result<Tally> {
+pub(super) fn run(target: &Target, share: Share, stop: &Stop) -> Result<Tally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Tasks of a LocalSet outlive no borrow, so they own what they use.
     let target: Rc<Target> = Rc::new(target.clone());
-    LocalSet::new().block_on(&runtime, drive(target, share))
+    LocalSet::new().block_on(&runtime, drive(target, share, stop.clone()))
 }
 
-async fn drive(target: Rc<Target>, share: Share) -> Result<Tally> {
+async fn drive(target: Rc<Target>, share: Share, stop: Stop) -> Result<Tally> {
     let now = Instant::now();
     let mut slots =
         Connection::all(&target, (share.first_connection, share.connections), share.streams);
@@ -196,6 +203,7 @@ async fn drive(target: Rc<Target>, share: Share) -> Result<Tally> {
         ended: Cell::new(false),
         measure_from: Cell::new(now),
         measure_to: Cell::new(now),
+        stop,
         pace: share.pace,
         random: Cell::new(share.first_connection as u64),
         tally: RefCell::new(Tally::new()),
@@ -219,7 +227,7 @@ async fn drive(target: Rc<Target>, share: Share) -> Result<Tally> {
         task.await?;
     }
     let mut tally = desk.tally.replace(Tally::new());
-    tally.measured = if share.interval.is_some() {
+    tally.measured = if share.interval.is_some() && !desk.stop.is_stopped() {
         share.duration
     } else {
         desk.measure_from.get().elapsed().min(share.duration)
@@ -243,7 +251,7 @@ async fn schedule(desk: &Desk, start: Instant, interval: Duration) -> Result<()>
     let clock = Clock::new()?;
     for nth in 0_u32.. {
         let due = start + interval.saturating_mul(nth);
-        if due >= desk.measure_to.get() {
+        if desk.is_over(due) {
             break;
         }
         if due > Instant::now() {

@@ -17,9 +17,12 @@ use super::{Ground, Run};
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT, NEIGHBOUR};
 use crate::record::{Mark, MarkKind, RAW, Record};
-use crate::run::measure::{FLOOD_LEAD, Search, fill, flood, marks, plans, table};
+use crate::run::measure::{FLOOD_LEAD, Flooded, Search, fill, flood, marks, plans, table};
 use crate::scenario::Pace;
 
+/// How long a flood lasts beyond the measured time where nobody ends it, which is what ends it: before its end
+/// pods are reached through the API server several times, a minute each at most.
+const FLOOD_MOST: Duration = Duration::from_secs(600);
 /// Between two questions to the kubelets while load is made: each costs them some milliseconds.
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -85,11 +88,11 @@ async fn on_stage(
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     let begun = Instant::now();
     let mut during = During::default();
-    let (report, neighbour) = load(run, &stage, (&plans, &kubelets, &mut during), interrupt).await?;
+    let (report, flooded) = load(run, &stage, (&plans, &kubelets, &mut during), interrupt).await?;
     // What has ended meanwhile is not waited for.
     let after = kubelets.looked_again(&[], interrupt, say).await?;
     let (used, broken) = after.since(&before, &kubelets.roles.cpus);
-    record.neighbour_requests_per_s = neighbour;
+    record.neighbour_requests_per_s = flooded.map(|one| one.requests_per_s);
     let heading = "elapsed_ms,proxies_working_set_kib,control_working_set_kib,proxies_cpu_ms,application_cpu_ms\n";
     let last = after.line(begun.elapsed());
     fs::write(&usage, heading.to_owned() + &during.lines + &last)
@@ -102,6 +105,7 @@ async fn on_stage(
     record.marks = marks(&record, &report, &used);
     record.marks.extend(own_marks(&record, &kubelets.roles, (&broken, unseen)));
     record.marks.extend(during.mark());
+    record.marks.extend(flooded.and_then(Flooded::mark));
     let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
     fs::write(&raw, table(&report.buckets))
         .with_context(|| format!("cannot write {}", raw.display()))?;
@@ -161,16 +165,16 @@ fn own_marks(record: &Record, roles: &Roles, (broken, unseen): (&[String], usize
     marks
 }
 
-/// The measured load, while the kubelets are asked now and then; what the neighbour was answered a second.
+/// The measured load, while the kubelets are asked now and then; what became of the neighbour's flood.
 async fn load(
     run: &Run,
     stage: &Stage<'_>,
     (plans, kubelets, during): (&[Plan], &Kubelets<'_>, &mut During),
     interrupt: &Interrupt,
-) -> Result<(Report, Option<f64>)> {
+) -> Result<(Report, Option<Flooded>)> {
     let duration = run.options.duration;
     let flooded = match stage.scenario.neighbour {
-        Some(one) => Some(flood(one, stage.scenario, &stage.addresses, duration)?),
+        Some(one) => Some(flood(one, stage.scenario, &stage.addresses, duration + FLOOD_MOST)?),
         None => None,
     };
     let flood = match &flooded {
@@ -189,11 +193,14 @@ async fn load(
     }
     during.add(begun.elapsed(), kubelets.under_load().await?);
     let report = stage.report((CLIENT, &id), interrupt).await?;
-    let neighbour = match flood {
-        Some(id) => Some(stage.report((NEIGHBOUR, &id), interrupt).await?.requests_per_s),
+    let flooded = match flood {
+        Some(id) => {
+            let (report, lasted) = stage.end((NEIGHBOUR, &id), interrupt).await?;
+            Some(Flooded { requests_per_s: report.requests_per_s, lasted })
+        }
         None => None,
     };
-    Ok((report, neighbour))
+    Ok((report, flooded))
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.

@@ -218,20 +218,52 @@ impl<'a> Stage<'a> {
     }
 
     /// The report of load that should have ended.
-    pub(super) async fn report(
+    pub(super) async fn report(&self, of: (&str, &str), interrupt: &Interrupt) -> Result<Report> {
+        self.state(of, interrupt, false).await?.context("it is waited for")
+    }
+
+    /// Ends load that is to last until then, and gives its report; whether it has lasted.
+    pub(super) async fn end(
         &self,
         (workload, id): (&str, &str),
         interrupt: &Interrupt,
-    ) -> Result<Report> {
+    ) -> Result<(Report, bool)> {
+        let early = self.state((workload, id), interrupt, true).await?;
+        if let Some(report) = early {
+            return Ok((report, false));
+        }
+        let (reach, pod) = self.station(workload);
+        let begin = Instant::now();
+        let path = format!("/load/{id}");
+        loop {
+            match reach.send_to(&pod, station::PORT, ("DELETE", &path), "").await {
+                // Where the answer to an earlier one was lost, it has ended already.
+                Ok(reply) if matches!(reply.status, 202 | 404) => break,
+                Ok(reply) => bail!("pod {workload} ends no load: {} {}", reply.status, reply.body),
+                Err(error) if begin.elapsed() > LATE => return Err(error.into()),
+                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
+            }
+        }
+        Ok((self.report((workload, id), interrupt).await?, true))
+    }
+
+    /// What became of load: its report, which is waited for unless it `may_run` on; none where it does.
+    async fn state(
+        &self,
+        (workload, id): (&str, &str),
+        interrupt: &Interrupt,
+        may_run: bool,
+    ) -> Result<Option<Report>> {
         let (reach, pod) = self.station(workload);
         let begin = Instant::now();
         let path = format!("/load/{id}");
         loop {
             let why = match reach.send_to(&pod, station::PORT, ("GET", &path), "").await {
                 Ok(reply) => match serde_json::from_str(&reply.body) {
-                    Ok(State::Done(report)) => return Ok(*report),
+                    Ok(State::Done(report)) => return Ok(Some(*report)),
                     Ok(State::Failed(why)) => bail!("pod {workload} made no load: {why}"),
                     Ok(State::Idle) => bail!("pod {workload} was restarted while it made load"),
+                    Ok(State::Running) if may_run => return Ok(None),
                     Ok(State::Running) => "it has not ended".to_owned(),
                     Err(error) => error.to_string(),
                 },

@@ -30,8 +30,10 @@ const MAX_STEAL: f64 = 0.02;
 const MAX_LAG: f64 = 0.1;
 /// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
 const MAX_BUSY: f64 = 0.95;
-/// How long a neighbour floods before the measurement begins, and after it has ended.
+/// How long a neighbour floods before the measurement begins.
 pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
+/// How long it may last beyond that: the generator takes a part of it to begin, and to open its connections.
+const FLOOD_TAIL: Duration = Duration::from_secs(3);
 /// How long proxies are left alone before what they hold counts as idle: what only their start has
 /// touched is given back by then, by those who do that.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -104,7 +106,7 @@ pub(super) fn measure(
     drop(counting);
     let sampled = sampler.stop()?;
     let (report, beside) = report?;
-    record.neighbour_requests_per_s = beside.neighbour_requests_per_s;
+    record.neighbour_requests_per_s = beside.flooded.map(|one| one.requests_per_s);
     record.revisions = beside.revisions;
     let pushes = matches!(case.scenario.disturbance, Some(Disturbance::Push { .. }));
     record.revisions_arrived = (pushes && beside.revisions > 0).then(|| stage.lab.arrived());
@@ -120,6 +122,7 @@ pub(super) fn measure(
     }
     fill(&mut record, &report, &used);
     record.marks = marks(&record, &report, &used);
+    record.marks.extend(beside.flooded.and_then(Flooded::mark));
     let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
     fs::write(&raw, table(&report.buckets))
         .with_context(|| format!("cannot write {}", raw.display()))?;
@@ -164,7 +167,7 @@ impl Stage {
     ) -> Result<(Report, Beside)> {
         let flood = self.flood(case.scenario, options)?;
         let (stage, generator) = (&*self, case.generator);
-        let load = |lab: &Lab| -> Result<(Report, Option<f64>)> {
+        let load = |lab: &Lab| -> Result<(Report, Option<Flooded>)> {
             let Some(flood) = &flood else {
                 return Ok((generator.run(lab, plans, interrupt)?, None));
             };
@@ -172,13 +175,14 @@ impl Stage {
                 let flooding = scope.spawn(|| generator::flood(lab, flood, interrupt));
                 std::thread::sleep(FLOOD_LEAD);
                 let report = generator.run(lab, plans, interrupt);
+                let lasted = !flooding.is_finished();
                 let flooded = flooding.join().unwrap_or_else(|_| bail!("the flood panicked"));
-                Ok((report?, Some(flooded?.requests_per_s)))
+                Ok((report?, Some(Flooded { requests_per_s: flooded?.requests_per_s, lasted })))
             })
         };
         let Some(disturbance) = case.scenario.disturbance else {
-            let (report, neighbour_requests_per_s) = load(&stage.lab)?;
-            return Ok((report, Beside { neighbour_requests_per_s, revisions: 0 }));
+            let (report, flooded) = load(&stage.lab)?;
+            return Ok((report, Beside { flooded, revisions: 0 }));
         };
         // What is started ends with the thread that started it, so that it is this one which does.
         let (lab, sidecars) = (&self.lab, &mut self.sidecars);
@@ -196,15 +200,16 @@ impl Stage {
             };
             let report = running.join().unwrap_or_else(|_| bail!("the load panicked"));
             let revisions = disturbed?;
-            let (report, neighbour_requests_per_s) = report?;
-            Ok((report, Beside { neighbour_requests_per_s, revisions }))
+            let (report, flooded) = report?;
+            Ok((report, Beside { flooded, revisions }))
         })
     }
 
     /// What the neighbour sends, from before the measurement to after it.
     fn flood(&self, scenario: &Scenario, options: &Options) -> Result<Option<Plan>> {
         let Some(neighbour) = scenario.neighbour else { return Ok(None) };
-        flood(neighbour, scenario, &self.addresses, options.duration).map(Some)
+        let duration = options.duration + FLOOD_LEAD + FLOOD_TAIL;
+        flood(neighbour, scenario, &self.addresses, duration).map(Some)
     }
 
     /// The highest rate that keeps the 99th percentile under a bound: between none and what a closed
@@ -267,7 +272,7 @@ pub(crate) fn plans<A: Copy + Into<SocketAddr>>(
     Ok(addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
 }
 
-/// What a neighbour sends to a service, from before the measurement to after it.
+/// What a neighbour sends to a service, for that long.
 pub(crate) fn flood(
     neighbour: Neighbour,
     scenario: &Scenario,
@@ -279,7 +284,7 @@ pub(crate) fn flood(
         protocol: scenario.protocol,
         pace: Pace::Saturate,
         connections: neighbour.connections,
-        ..Plan::new(format!("http://{}/", (*address).into()), 1.0, duration + 2 * FLOOD_LEAD)
+        ..Plan::new(format!("http://{}/", (*address).into()), 1.0, duration)
     })
 }
 
@@ -333,8 +338,27 @@ impl Search {
 /// What was seen beside the measured load.
 #[derive(Clone, Copy, Debug, Default)]
 struct Beside {
-    neighbour_requests_per_s: Option<f64>,
+    flooded: Option<Flooded>,
     revisions: u64,
+}
+
+/// What became of the neighbour's flood.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Flooded {
+    /// What it was answered.
+    pub(crate) requests_per_s: f64,
+    /// Whether it was still made when the measurement ended.
+    pub(crate) lasted: bool,
+}
+
+impl Flooded {
+    /// What is to be known of a measurement that it has not lasted for.
+    pub(crate) fn mark(self) -> Option<Mark> {
+        (!self.lasted).then(|| Mark {
+            kind: MarkKind::FloodEnded,
+            why: "the neighbour's flood had ended when the measurement did".to_owned(),
+        })
+    }
 }
 
 /// Ends every proxy, which is started again.
@@ -502,6 +526,14 @@ mod tests {
         let mut busy = report();
         busy.generator_busy = 0.97;
         assert_eq!(kinds(&busy, &Used::default()), [MarkKind::GeneratorLimited]);
+    }
+
+    #[test]
+    fn a_flood_that_ended_before_the_measurement_says_so() {
+        let flooded = Flooded { requests_per_s: 1.0, lasted: true };
+        assert_eq!(flooded.mark(), None);
+        let mark = Flooded { lasted: false, ..flooded }.mark().unwrap();
+        assert!(mark.kind == MarkKind::FloodEnded && mark.kind.invalidates(), "{mark:?}");
     }
 
     #[test]
