@@ -11,6 +11,7 @@
 //! Read first: [`Run`], [`Mesh`], [`run`].
 
 mod claim;
+mod hopeless;
 mod install;
 mod inventory;
 mod kubelets;
@@ -370,10 +371,10 @@ async fn take_back(
 async fn remove(
     client: &Client,
     (ledger, out): (&mut Ledger, &Path),
-    Installed { mesh, before }: &Installed,
+    Installed { mesh, before, agents }: &Installed,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let (mesh, name) = (*mesh, mesh.name());
+    let (mesh, agents, name) = (*mesh, *agents, mesh.name());
     if let Some(namespace) = install::somebody_elses(client, mesh, &ledger.namespace).await? {
         say(&format!("{name}: in namespace {namespace}, which this run has not made: it stays"));
         return Ok(());
@@ -386,7 +387,7 @@ async fn remove(
         let target = &ledger.target();
         let installation = Installation { client, target, mesh, tool: tool.as_deref() };
         // Until that has gone well, what it would be done again by stays.
-        ledger.unclean.extend(installation.remove(say).await?);
+        ledger.unclean.extend(installation.remove(agents, say).await?);
         ledger.write(out)?;
     }
     inventory::restore(client, (mesh, before), say).await

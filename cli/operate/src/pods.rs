@@ -1,6 +1,6 @@
 //! The pods of a cluster, as far as the mesh is concerned.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateWaiting, ContainerStatus, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client};
 use leno_sources::{is_meshed, is_ready, owner};
@@ -64,6 +64,61 @@ pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     })
 }
 
+/// Why a container waits that cannot begin, however long it is waited for: what it is made from is wrong or not there.
+const UNSTARTABLE: [&str; 6] = [
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RegistryUnavailable",
+    "CreateContainerConfigError",
+];
+
+/// The container of a pod that cannot begin, and why; none where all can.
+pub fn unstartable(pod: &Pod) -> Option<(&ContainerStatus, &ContainerStateWaiting)> {
+    statuses(pod).find_map(|one| {
+        let waiting = one.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref()?;
+        UNSTARTABLE.contains(&reason).then_some((one, waiting))
+    })
+}
+
+/// Whether a container of a pod runs, or ever has.
+pub(crate) fn has_run(pod: &Pod) -> bool {
+    let ran = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+    statuses(pod).any(|one| {
+        let states = one.state.iter().chain(&one.last_state);
+        one.restart_count > 0 || states.into_iter().any(ran)
+    })
+}
+
 fn of(pod: &Pod) -> Running {
     Running { name: name(pod), owner: owner(pod), meshed: is_meshed(pod), ready: is_ready(pod) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(first: serde_json::Value, last: serde_json::Value, restarts: i32) -> Pod {
+        let one = json!({"name": "agent", "image": "i", "imageID": "", "ready": false,
+            "restartCount": restarts, "state": first, "lastState": last});
+        serde_json::from_value(json!({"status": {"containerStatuses": [one]}})).unwrap()
+    }
+
+    #[test]
+    fn a_container_that_cannot_begin_has_never_run_unless_it_has_before() {
+        let waits = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
+        let never = pod(waits.clone(), json!({}), 0);
+        assert_eq!(unstartable(&never).unwrap().1.message.as_deref(), Some("no such image"));
+        assert!(!has_run(&never));
+        let ended = json!({"terminated": {"exitCode": 1}});
+        assert!(has_run(&pod(waits.clone(), ended, 0)) && has_run(&pod(waits, json!({}), 1)));
+        let runs = pod(json!({"running": {}}), json!({}), 0);
+        assert!(has_run(&runs) && unstartable(&runs).is_none());
+        let soon = pod(json!({"waiting": {"reason": "ContainerCreating"}}), json!({}), 0);
+        assert!(unstartable(&soon).is_none(), "it may have begun before this is read");
+    }
 }

@@ -2,7 +2,7 @@
 //! nodes goes, then the rest. Nothing goes before all of it is allowed, and nothing more once somebody
 //! installs the mesh beside it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -14,6 +14,7 @@ use leno_types::Removal as Step;
 
 use crate::leaving::Leaving;
 use crate::objects::{self, Named, named};
+use crate::pods::{has_run, unstartable};
 use crate::rights::{Need, unmet};
 use crate::{AGENTS, Error, PodName, installed};
 
@@ -62,13 +63,22 @@ pub struct Removal {
     namespace: String,
     /// Whether our definitions stay, and with them everybody's policies.
     keep_definitions: bool,
+    /// Whether agents may have run.
+    had_agents: bool,
 }
 
 impl Removal {
     /// Of what is installed in `namespace`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, keep_definitions: bool) -> Self {
-        Self { client, namespace: namespace.to_owned(), keep_definitions }
+        Self { client, namespace: namespace.to_owned(), keep_definitions, had_agents: true }
+    }
+
+    /// Of an installation that was given up before its agents were made: nothing of it is in any node, unless
+    /// there are agents all the same.
+    #[must_use]
+    pub fn without_agents(self) -> Self {
+        Self { had_agents: false, ..self }
     }
 
     /// Removes everything, and says each step. What is not there any more is passed over, and what says
@@ -161,6 +171,10 @@ impl Removal {
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
         let there = agents.get_opt(AGENT).await;
         let there = there.map_err(Error::api(format!("get DaemonSet {AGENT}")))?;
+        if there.is_none() && !self.had_agents {
+            return Ok(());
+        }
+        let idle = self.never_begun().await?;
         // Gone already where a removal was interrupted; the nodes may not be clean all the same.
         let agent = there.or_else(|| objects::find(text, "DaemonSet", AGENT));
         let Some(spec) = agent.and_then(|agent| agent.spec?.template.spec) else { return Ok(()) };
@@ -175,6 +189,10 @@ impl Removal {
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
+        // Nothing is in those whose agent has never begun.
+        let (untouched, nodes): (Vec<Node>, Vec<Node>) =
+            nodes.into_iter().partition(|node| idle.contains(&node.name_any()));
+        untouched.iter().for_each(|node| say(Removed::Node(node.name_any())));
         let on_nodes = nodes::OnNodes { removal: self, agent: &spec, leaving };
         let cleaned = nodes::clean(&nodes, &on_nodes, say);
         match cleaned.await {
@@ -186,6 +204,21 @@ impl Removal {
             }
         }
         self.forget(AGENTS).await
+    }
+
+    /// The nodes whose agent cannot begin and never has, as with an image that is not there: nothing is in them.
+    async fn never_begun(&self) -> Result<BTreeSet<String>, Error> {
+        let pods = self.pods().list(&ListParams::default().labels(AGENTS)).await;
+        let pods = pods.map_err(Error::api("list the agents"))?;
+        let (mut idle, mut ran) = (BTreeSet::new(), BTreeSet::new());
+        for pod in pods {
+            let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else {
+                continue;
+            };
+            let never = unstartable(&pod).is_some() && !has_run(&pod);
+            if never { &mut idle } else { &mut ran }.insert(node);
+        }
+        Ok(&idle - &ran)
     }
 
     /// Removes pods at once, also those on nodes that do not answer.

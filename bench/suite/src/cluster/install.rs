@@ -9,16 +9,18 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{NAMESPACE, Values};
 use leno_operate::{Error, Level, Removal, Removed, Target};
 use serde_json::Value;
 
+use super::hopeless::Patience;
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait};
 use super::{MANAGER, claim, tool};
@@ -26,6 +28,9 @@ use crate::interrupt::Interrupt;
 
 /// How long a mesh may take to be ready: its images come from a registry.
 const READY: Duration = Duration::from_secs(300);
+
+/// What is done before something is brought into nodes.
+pub(super) type Agents<'a> = &'a mut dyn FnMut() -> crate::error::Result<()>;
 
 /// A mesh that is being brought or taken away.
 pub(super) struct Installation<'a> {
@@ -37,19 +42,20 @@ pub(super) struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Installs it, Leno with what it is told, and waits until it is ready.
+    /// Installs it, Leno with what it is told, and waits until it is ready. `agents` is called before what brings
+    /// it into nodes is made.
     ///
     /// # Errors
-    /// When it cannot be, or is not ready in time, which says what is missing. Half of it may be there then.
+    /// When it cannot be, or is not ready in time, or never will be, which says why. Half of it may be there then.
     pub(super) async fn install(
         &self,
-        values: &Values,
+        (values, agents): (&Values, Agents<'_>),
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
         match self.mesh {
             Mesh::None => return Ok(()),
-            Mesh::Leno => self.leno(values, interrupt).await?,
+            Mesh::Leno => self.leno((values, agents), interrupt).await?,
             Mesh::Istio => self.istio("profile=minimal", interrupt)?,
             Mesh::IstioAmbient => self.istio("profile=ambient", interrupt)?,
             Mesh::Linkerd => {
@@ -60,13 +66,22 @@ impl Installation<'_> {
         self.ready(interrupt, say).await
     }
 
-    async fn leno(&self, values: &Values, interrupt: &Interrupt) -> Result<()> {
+    async fn leno(
+        &self,
+        (values, agents): (&Values, Agents<'_>),
+        interrupt: &Interrupt,
+    ) -> Result<()> {
         let text = leno_charts::render(values, NAMESPACE)?;
         let mut documents = leno_operate::documents(&text)?;
         // What says that something is installed, and so can be removed, before everything else.
         documents.sort_by_key(|one| !is(one, "Namespace", NAMESPACE));
         documents[1..].sort_by_key(|one| !is(one, "ConfigMap", leno_charts::INSTALLED));
-        self.apply_all(&documents, interrupt).await
+        let first = documents.iter().position(|one| one["kind"] == "DaemonSet");
+        let (before, with) = documents.split_at(first.unwrap_or(documents.len()));
+        self.apply_all(before, interrupt).await?;
+        interrupt.check()?;
+        agents()?;
+        self.apply_all(with, interrupt).await
     }
 
     fn istio(&self, profile: &str, interrupt: &Interrupt) -> Result<()> {
@@ -93,7 +108,11 @@ impl Installation<'_> {
     async fn ready(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
         let what = format!("{} is ready", self.mesh.name());
         let wait = Wait { what: &what, limit: READY, interrupt, say };
+        let mut patience = Patience::default();
         wait.until(async || {
+            if let Some(why) = patience.ends_with(&self.pods().await?, Instant::now()) {
+                bail!("{why}");
+            }
             let missing = match self.mesh {
                 Mesh::Leno => leno_lacks(self.client, NAMESPACE).await?,
                 mesh => lacks(self.client, mesh).await?,
@@ -103,17 +122,29 @@ impl Installation<'_> {
         .await
     }
 
+    /// The pods in its namespace.
+    async fn pods(&self) -> Result<Vec<Pod>, Error> {
+        let Some(namespace) = self.mesh.namespace() else { return Ok(Vec::new()) };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let found = pods.list(&ListParams::default()).await;
+        Ok(found.map_err(Error::api(format!("list pods of {namespace}")))?.items)
+    }
+
     /// Takes it away, also where only half of it is there, and says what was done; the nodes in which something is
-    /// left, and why. What is left elsewhere is for the inventory to find.
+    /// left, and why. `agents` says whether it may have been in any. What is left elsewhere is for the inventory to find.
     ///
     /// # Errors
     /// When it does not go: what is needed to do it again is still there then.
-    pub(super) async fn remove(&self, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
+    pub(super) async fn remove(
+        &self,
+        agents: bool,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Vec<String>> {
         // Not to be interrupted: what is left would stay.
         let interrupt = Interrupt::default();
         match self.mesh {
             Mesh::None => {}
-            Mesh::Leno => return self.remove_leno(say).await,
+            Mesh::Leno => return self.remove_leno(agents, say).await,
             Mesh::Istio | Mesh::IstioAmbient => {
                 self.run(&["uninstall", "--purge", "-y"], &interrupt)?;
             }
@@ -127,9 +158,10 @@ impl Installation<'_> {
         Ok(Vec::new())
     }
 
-    async fn remove_leno(&self, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
+    async fn remove_leno(&self, agents: bool, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         let mut left = Vec::new();
         let removal = Removal::new(self.client.clone(), NAMESPACE, false);
+        let removal = if agents { removal } else { removal.without_agents() };
         let done = removal.run(|step| match step {
             Removed::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
             Removed::NamespaceKept(name) => say(&format!("  namespace {name} was there: it stays")),

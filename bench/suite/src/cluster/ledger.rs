@@ -40,6 +40,14 @@ pub(super) struct Installed {
     pub(super) mesh: Mesh,
     /// What there was before, as the inventory says it.
     pub(super) before: Vec<String>,
+    /// Whether it may have had something in nodes: written before what brings it there is made.
+    #[serde(default = "unknown")]
+    pub(super) agents: bool,
+}
+
+/// What a ledger that does not say it has to be taken for.
+const fn unknown() -> bool {
+    true
 }
 
 impl Ledger {
@@ -124,7 +132,7 @@ mod tests {
         let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };
         let mut ledger = Ledger::new(&target, "u1", "leno-bench-1");
         let before = vec!["ClusterRole admin".to_owned()];
-        ledger.mesh = Some(Installed { mesh: Mesh::IstioAmbient, before });
+        ledger.mesh = Some(Installed { mesh: Mesh::IstioAmbient, before, agents: false });
         ledger.write(directory.path()).unwrap();
         let found = Ledger::read(directory.path()).unwrap().unwrap();
         assert_eq!((&found, found.target().context.as_deref()), (&ledger, Some("c")));

@@ -10,9 +10,10 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_measure::load::{Pace, Plan as Load, Report};
-use leno_operate::{Error, Named, PodName, Reach, is_ready, statuses};
+use leno_operate::{Error, Named, PodName, Reach, is_ready};
 use serde_json::Value;
 
+use super::hopeless::{hopeless, waits_for};
 use super::manifests::{CONTAINER, MANAGED, Plan, workloads_of};
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait, pass};
@@ -32,19 +33,6 @@ const ADMITTED: Duration = Duration::from_secs(30);
 const ANSWERED: Duration = Duration::from_secs(60);
 /// How long a report may be late: the generator waits for its last answers, and is asked through the API server.
 const LATE: Duration = Duration::from_secs(60);
-/// Why a container waits where waiting longer does not help.
-const HOPELESS: [&str; 9] = [
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-    "RegistryUnavailable",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "RunContainerError",
-    "CrashLoopBackOff",
-];
-
 /// Pods under a mesh, ready for load. It is to be struck, whatever became of it.
 pub(super) struct Stage<'a> {
     ground: &'a Ground,
@@ -368,36 +356,6 @@ fn address(service: &Value) -> Result<SocketAddr> {
     Ok(SocketAddr::new(ip, PORT))
 }
 
-/// Why a pod will not be ready, however long it is waited for.
-fn hopeless(pod: &Pod) -> Option<String> {
-    statuses(pod).find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let reason = waiting.reason.as_deref().filter(|reason| HOPELESS.contains(reason))?;
-        let (pod, name, image) = (pod.name_any(), &container.name, &container.image);
-        let message = waiting.message.as_deref().unwrap_or("no message");
-        let what = if name == CONTAINER {
-            "; --image names one that the nodes can fetch or have, with leno as its entrypoint"
-        } else {
-            ""
-        };
-        Some(format!("container {name} of pod {pod}, image {image}: {reason}: {message}{what}"))
-    })
-}
-
-/// What a pod waits for, in its own words.
-fn waits_for(pod: &Pod) -> Option<String> {
-    let name = pod.name_any();
-    let waiting = statuses(pod).find_map(|one| {
-        let reason = one.state.as_ref()?.waiting.as_ref()?.reason.clone()?;
-        Some(format!("{}: {reason}", one.name))
-    });
-    let condition = || {
-        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-        conditions.iter().find(|one| one.status == "False")?.message.clone()
-    };
-    Some(format!("pod {name}: {}", waiting.or_else(condition)?))
-}
-
 /// The containers that run in a pod, native sidecars among them, with their images.
 fn containers(pod: &Pod) -> impl Iterator<Item = (String, String)> {
     let spec = pod.spec.iter();
@@ -414,34 +372,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn waiting(container: &str, reason: &str) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"name": "s0"},
-            "spec": {"containers": [{"name": container, "image": "i"}]},
-            "status": {
-                "conditions": [{"type": "Ready", "status": "False", "message": "not ready"}],
-                "containerStatuses": [{"name": container, "image": "i", "imageID": "", "ready": false,
-                    "restartCount": 0,
-                    "state": {"waiting": {"reason": reason, "message": "no such host"}}}]},
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn a_pod_that_never_will_be_ready_says_why_at_once() {
-        let why = hopeless(&waiting(CONTAINER, "ErrImagePull")).unwrap();
-        assert!(
-            why.starts_with("container bench of pod s0, image i: ErrImagePull: no such host"),
-            "{why}"
-        );
-        assert!(why.contains("--image"), "{why}");
-        let proxy = hopeless(&waiting("leno-proxy", "CrashLoopBackOff")).unwrap();
-        assert!(!proxy.contains("--image"), "{proxy}");
-        let pod = waiting(CONTAINER, "ContainerCreating");
-        assert_eq!((hopeless(&pod), is_ready(&pod)), (None, false));
-        assert_eq!(waits_for(&pod).unwrap(), "pod s0: bench: ContainerCreating");
-    }
 
     #[test]
     fn native_sidecars_run_and_init_containers_do_not() {

@@ -141,7 +141,7 @@ impl Turn<'_> {
         if let Some(first) = there.of(mesh).first() {
             return Err(refused(first));
         }
-        ledger.mesh = Some(Installed { mesh, before: there.names() });
+        ledger.mesh = Some(Installed { mesh, before: there.names(), agents: false });
         ledger.write(out)?;
         if let Some(namespace) = mesh.namespace() {
             let records = whose(out)?;
@@ -155,7 +155,11 @@ impl Turn<'_> {
         say(&format!("{name}: being installed for round {}", round + 1));
         let (target, tool) = (&self.ground.target, self.tool);
         let installation = Installation { client, target, mesh, tool };
-        Ok(installation.install(&self.run.values, interrupt, say).await)
+        let mut agents = || {
+            ledger.mesh.iter_mut().for_each(|installed| installed.agents = true);
+            ledger.write(out)
+        };
+        Ok(installation.install((&self.run.values, &mut agents), interrupt, say).await)
     }
 
     async fn cases(

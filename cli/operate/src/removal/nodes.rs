@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
 use crate::leaving::Leaving;
-use crate::pods::phase;
+use crate::pods::{phase, unstartable};
 use crate::{AGENTS, Error};
 
 /// What is seen and done on nodes.
@@ -153,7 +153,9 @@ impl Cleaner for OnNodes<'_> {
         let pods = pods.map_err(Error::api("list the pods that clean"))?.items;
         let of = |pod: &Pod| {
             let node = pod.name_any().strip_prefix(CLEANS)?.to_owned();
-            Some((node, phase(pod).to_owned()))
+            let why = unstartable(pod).and_then(|(_, why)| why.reason.as_deref());
+            let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+            Some((node, phase(pod).to_owned() + &why))
         };
         Ok(pods.iter().filter_map(of).collect())
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use leno_testkit_api::{Hands, binary};
+use leno_testkit_api::{Hands, binary, until};
 use serde_json::{Value, json};
 
 use super::{Bench, OURS, role, unpulled};
@@ -144,6 +144,65 @@ async fn a_mesh_that_is_installed_during_a_run_is_neither_installed_over_nor_rem
     after.sort();
     assert_eq!(bench.everything().await, after);
     assert!(!bench.out.join("cluster.json").exists(), "nothing of the run is left");
+}
+
+/// An agent on a node, whose image is nowhere.
+fn agent(node: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("leno-agent-{node}"), "namespace": leno_charts::NAMESPACE,
+            "labels": {"app.kubernetes.io/name": "leno-agent"}},
+        "spec": {"nodeName": node, "serviceAccountName": "agent",
+            "containers": [{"name": "agent", "image": "nowhere.example/leno-agent:1"}]},
+        "status": {"containerStatuses": [{"name": "agent", "image": "nowhere.example/leno-agent:1",
+            "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting":
+                {"reason": "ErrImageNeverPull", "message": "not on this node"}}}]}})
+}
+
+#[tokio::test]
+async fn an_image_that_is_nowhere_is_said_at_once_and_leaves_no_node_behind() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let daemons = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "leno-agent", "namespace": leno_charts::NAMESPACE}});
+    let nodes = async {
+        until("the agents are made", async || bench.bed.get(daemons.clone()).await).await;
+        for node in ["n1", "n2"] {
+            let mut pod = agent(node);
+            pod.as_object_mut().unwrap().remove("status");
+            bench.bed.apply(pod).await;
+            bench.bed.set_status(agent(node)).await;
+        }
+    };
+    let (run, ()) = tokio::join!(bench.run(&["--mesh", "none,leno"]), nodes);
+    let text = said(&run);
+    assert!(run.status.success(), "{text}");
+    let why = bench.why("leno");
+    for word in ["leno cannot be installed", "leno-agent-n", "ErrImageNeverPull: not on this node"]
+    {
+        assert!(why.contains(word), "{word} is not in {why}");
+    }
+    assert!(!why.contains("waited for"), "{why}");
+    assert!(!text.contains("not gone from every node"), "{text}");
+    assert_eq!(bench.everything().await, before);
+    assert!(!bench.out.join("cluster.json").exists());
+}
+
+#[tokio::test]
+async fn what_never_had_an_agent_is_in_no_node() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let cluster = bench.bed.get(namespace("kube-system")).await.unwrap().metadata.uid;
+    bench.half_of_leno(&["Namespace", "ConfigMap", "ClusterRole"], Some(RUN)).await;
+    bench.ledger(json!({"kubeconfig": bench.kubeconfig, "context": "test", "cluster": cluster,
+        "namespace": RUN, "mesh": {"mesh": "leno", "before": before, "agents": false}}));
+    // Nobody runs pods: a node that was asked would not say that it is clean.
+    let (code, text) = bench.clean().await;
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(bench.everything().await, before);
 }
 
 #[tokio::test]
