@@ -99,8 +99,15 @@ pub struct Record {
     /// CPU of all proxies where user and system are not told apart, as in a cluster; the two above are 0 then.
     #[serde(skip_serializing_if = "is_zero")]
     pub cpu_undivided_us_per_request: f64,
-    /// CPU of everything, by whom.
+    /// CPU of everything, by whom, over `cpu_span_s`.
     pub cpu_ms: CpuMs,
+    /// Seconds over which CPU was counted: in the lab the measured ones, in a cluster those between the looks of
+    /// its kubelets before and after the load. 0 in records of before it was written down.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cpu_span_s: f64,
+    /// Processors that all proxies together kept busy before any load; in a cluster only.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub idle_proxies_cpus: f64,
     /// What the kernel programs of the capture took, which is part of the CPU time of whoever
     /// connected.
     pub kernel_programs: KernelPrograms,
@@ -293,10 +300,13 @@ impl Record {
             + self.cpu_undivided_us_per_request
     }
 
-    /// Processors that one proxy kept busy, 0 without proxies.
+    /// Processors that one proxy kept busy while load was made, 0 without proxies. What is counted of the time
+    /// before and after is taken out, as what idle proxies use.
     #[must_use]
     pub fn cpus_per_proxy(&self) -> f64 {
-        let all = self.cpu_ms.proxies / 1000.0 / self.duration_s.max(f64::MIN_POSITIVE);
+        let beside_s = (self.cpu_span_s - self.duration_s).max(0.0);
+        let under_load_s = self.cpu_ms.proxies / 1000.0 - self.idle_proxies_cpus * beside_s;
+        let all = under_load_s.max(0.0) / self.duration_s.max(f64::MIN_POSITIVE);
         all / f64::from(self.proxies.max(1))
     }
 
@@ -398,6 +408,24 @@ mod tests {
         assert_eq!(names(&of_one_generator(&all)), ["leno", ""], "old records were all ours");
         assert_eq!(names(&of_one_generator(&all[..2])), ["fortio"]);
         assert!(of_one_generator(&[]).is_empty());
+    }
+
+    #[test]
+    fn processors_of_a_proxy_are_those_of_the_load_alone() {
+        let mut record = Record {
+            proxies: 2,
+            duration_s: 10.0,
+            cpu_span_s: 10.1,
+            cpu_ms: CpuMs { proxies: 4000.0, ..CpuMs::default() },
+            ..Record::default()
+        };
+        assert_eq!(record.cpus_per_proxy(), 0.2, "the lab counts no other time");
+        // Kubelets counted 50 s, in 40 of which the proxies were idle.
+        (record.cpu_span_s, record.idle_proxies_cpus) = (50.0, 0.01);
+        record.cpu_ms.proxies = 4400.0;
+        assert!((record.cpus_per_proxy() - 0.2).abs() < 1e-12, "{}", record.cpus_per_proxy());
+        record.cpu_ms.proxies = 100.0;
+        assert_eq!(record.cpus_per_proxy(), 0.0);
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Kubelets<'_> {
         }
     }
 
-    /// A reading of which every look is later than this call, with those of what is `counted`, as
+    /// A reading, and a later one of which every look is later than this call, with those of what is `counted`, as
     /// `workload/container`.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Kubelets<'_> {
         counted: &[String],
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
-    ) -> Result<Reading> {
+    ) -> Result<(Reading, Reading)> {
         let mut earlier = None;
         let what = "the kubelets look at every container";
         let wait = Wait { what, limit: LOOKED, interrupt, say };
@@ -107,7 +107,7 @@ impl Kubelets<'_> {
                 let count = stale.len();
                 return Ok(Seen::NotYet(format!("{count} not looked at yet, such as {one}")));
             }
-            Ok(Seen::There(now))
+            Ok(Seen::There((earlier.clone(), now)))
         })
         .await
     }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use leno_measure::load::{Plan, Report};
 
+use super::Mesh;
 use super::kubelets::{Answers, Kubelets};
 use super::meter::{Reading, Roles, memory};
 use super::nodes::Placement;
@@ -68,8 +69,10 @@ async fn on_stage(
     let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
     let kubelets = Kubelets { client: &ground.client, roles };
-    let idle = kubelets.looked_again(&stage.counted, interrupt, say).await?;
+    let (earlier, idle) = kubelets.looked_again(&stage.counted, interrupt, say).await?;
     record.proxies = idle.proxies();
+    are_counted(case.mesh, record.proxies)?;
+    record.idle_proxies_cpus = idle.proxies_cpus_since(&earlier);
     let rate = case.step.map(|rate| rate * options.scale);
     let plans = match (&case.scenario.pace, plans(&stage.addresses, case.scenario, options, rate)?)
     {
@@ -84,14 +87,14 @@ async fn on_stage(
         let warm: Vec<Plan> = plans.iter().map(warm).collect();
         stage.load(CLIENT, &warm, interrupt).await?;
     }
-    let before = kubelets.looked_again(&stage.counted, interrupt, say).await?;
+    let (_, before) = kubelets.looked_again(&stage.counted, interrupt, say).await?;
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     let begun = Instant::now();
     let mut during = During::default();
     let (report, flooded) = load(run, &stage, (&plans, &kubelets, &mut during), interrupt).await?;
     // What has ended meanwhile is not waited for.
-    let after = kubelets.looked_again(&[], interrupt, say).await?;
-    let (used, broken) = after.since(&before, &kubelets.roles.cpus);
+    let (_, after) = kubelets.looked_again(&[], interrupt, say).await?;
+    let (used, broken) = after.since(&before, &during.readings, &kubelets.roles.cpus);
     record.neighbour_requests_per_s = flooded.map(|one| one.requests_per_s);
     let heading = "elapsed_ms,proxies_working_set_kib,control_working_set_kib,proxies_cpu_ms,application_cpu_ms\n";
     let last = after.line(begun.elapsed());
@@ -110,6 +113,20 @@ async fn on_stage(
     fs::write(&raw, table(&report.buckets))
         .with_context(|| format!("cannot write {}", raw.display()))?;
     Ok(record)
+}
+
+/// Refuses a mesh of whose proxies nothing would be known: they would cost nothing.
+fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
+    if mesh == Mesh::None || proxies > 0 {
+        return Ok(());
+    }
+    let labels = mesh.on_nodes().join(", ");
+    let which = if mesh.proxy().is_none() {
+        format!("; those of its nodes are known by the labels {labels}, in any namespace")
+    } else {
+        String::new()
+    };
+    bail!("the kubelets count no proxy of {}{which}: what it uses cannot be said", mesh.name())
 }
 
 /// What the kubelets said while load was made.
@@ -227,6 +244,15 @@ async fn search(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mesh_without_proxies_is_not_measured_as_if_it_cost_nothing() {
+        assert!(are_counted(Mesh::None, 0).is_ok() && are_counted(Mesh::Leno, 2).is_ok());
+        let ambient = are_counted(Mesh::IstioAmbient, 0).unwrap_err().to_string();
+        assert!(ambient.contains("no proxy of istio-ambient; those of its nodes"), "{ambient}");
+        assert!(ambient.contains("app=ztunnel"), "{ambient}");
+        are_counted(Mesh::Linkerd, 0).unwrap_err();
+    }
 
     #[test]
     fn a_kubelet_that_says_nothing_under_load_is_a_mark_and_no_line() {

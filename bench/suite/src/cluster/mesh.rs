@@ -155,6 +155,16 @@ impl Mesh {
         }
     }
 
+    /// By what labels pods are known that it has on nodes, in whatever namespace they are.
+    pub(super) const fn on_nodes(self) -> &'static [&'static str] {
+        match self {
+            Self::None | Self::Linkerd => &[],
+            Self::Leno => &["app.kubernetes.io/name=leno-agent"],
+            Self::Istio => &["k8s-app=istio-cni-node"],
+            Self::IstioAmbient => &["app=ztunnel", "k8s-app=istio-cni-node"],
+        }
+    }
+
     /// Whether it has something on every node, for which its installation waits.
     pub(super) const fn is_on_every_node(self) -> bool {
         matches!(self, Self::Leno | Self::IstioAmbient)

@@ -49,6 +49,8 @@ pub(super) struct Roles {
     pub(super) mesh: Mesh,
     /// The namespace of the mesh itself.
     pub(super) system: Option<String>,
+    /// Other namespaces that what a mesh has on nodes is in.
+    pub(super) beside: BTreeSet<String>,
     /// The service that is flooded.
     pub(super) flooded: Option<String>,
     /// The nodes that are asked.
@@ -96,8 +98,10 @@ impl Carriers {
 }
 
 /// A container, or a node as a whole, at the kubelet's last look.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Look {
+    /// Where it is.
+    node: String,
     /// When, by the node's clock, in seconds.
     at: i64,
     /// When what is looked at began; none where that is not said.
@@ -180,10 +184,11 @@ impl Look {
 }
 
 impl CpuStats {
-    fn look(&self, began: Option<&Time>, memory: Option<&MemoryStats>) -> Option<Look> {
+    fn look(&self, node: &str, began: Option<&Time>, memory: Option<&MemoryStats>) -> Option<Look> {
         let bytes = memory.and_then(|memory| memory.working_set_bytes).unwrap_or_default();
         let memory_at = memory.and_then(|memory| memory.time.as_ref()).unwrap_or(&self.time);
         Some(Look {
+            node: node.to_owned(),
             at: self.time.0.as_second(),
             began: began.map(|began| began.0.as_second()),
             cpu_ms: self.usage_core_nano_seconds? as f64 / 1e6,
@@ -197,9 +202,12 @@ impl Roles {
     /// Who a container of a pod is; none where it has nothing to do with the measurement.
     fn of(&self, node: &str, (namespace, pod, container): (&str, &str, &str)) -> Option<Role> {
         if namespace != self.namespace {
-            let ours = self.system.as_deref() == Some(namespace);
+            let own = self.system.as_deref() == Some(namespace);
+            let ours = own || self.beside.contains(namespace);
             return match ours.then(|| self.mesh.role_of(pod))? {
                 Role::Proxy => self.carriers.role_on(node),
+                // Whoever else is in such a namespace is none of the mesh's.
+                Role::Control if !own => None,
                 role => Some(role),
             };
         }
@@ -216,13 +224,13 @@ impl Roles {
     /// Adds what a kubelet says.
     pub(super) fn add(&self, summary: &Summary, reading: &mut Reading) {
         let node = &summary.node.node_name;
-        let look = summary.node.cpu.as_ref().and_then(|cpu| cpu.look(None, None));
+        let look = summary.node.cpu.as_ref().and_then(|cpu| cpu.look(node, None, None));
         reading.nodes.extend(look.map(|look| (node.clone(), look)));
         for PodStats { pod_ref, containers } in &summary.pods {
             for one in containers {
                 let role = self.of(node, (&pod_ref.namespace, &pod_ref.name, &one.name));
                 let (began, memory) = (one.start_time.as_ref(), one.memory.as_ref());
-                let look = one.cpu.as_ref().and_then(|cpu| cpu.look(began, memory));
+                let look = one.cpu.as_ref().and_then(|cpu| cpu.look(node, began, memory));
                 let name = format!("{}/{}/{}", pod_ref.namespace, pod_ref.name, one.name);
                 reading.containers.extend(role.zip(look).map(|(role, look)| ((role, name), look)));
             }
@@ -266,11 +274,13 @@ impl Reading {
         self.containers.iter().filter(move |((of, _), _)| *of == role).map(|(_, look)| look)
     }
 
-    /// What was used between an earlier reading and this one, on nodes with so many processors each, and what has
-    /// ended or begun in between, of which only a part is counted. Control planes have tasks that come and go.
+    /// What was used between an earlier reading and this one, with those in between, on nodes with so many processors
+    /// each, and what has ended or begun in between, of which only a part is counted. Control planes have tasks that
+    /// come and go. What was there before and is missing from the earlier reading counts from where it is first seen.
     pub(super) fn since(
         &self,
         earlier: &Self,
+        between: &[Self],
         cpus: &BTreeMap<String, usize>,
     ) -> (Used, Vec<String>) {
         let mut cpu = CpuMs::default();
@@ -278,9 +288,14 @@ impl Reading {
         for (key, look) in &self.containers {
             let before = earlier.containers.get(key);
             let same = before.filter(|one| look.goes_on_from(one));
+            let begun = same.is_some() || earlier.is_older_than(look);
             if same.is_none() && !key.0.is_beside() {
-                let what = if before.is_some() { "was restarted" } else { "has begun" };
-                broken.push(format!("{} {what} meanwhile", key.1));
+                let what = match (before, begun) {
+                    (Some(_), _) => "was restarted meanwhile",
+                    (None, true) => "has begun meanwhile",
+                    (None, false) => "was not in the first figures of its kubelet",
+                };
+                broken.push(format!("{} {what}", key.1));
             }
             let of = match key.0 {
                 Role::Proxy => &mut cpu.proxies,
@@ -290,7 +305,15 @@ impl Reading {
                 Role::Agent => &mut cpu.agent,
                 Role::Control => &mut cpu.control,
             };
-            *of += look.cpu_ms - same.map_or(0.0, |one| one.cpu_ms);
+            let first = || {
+                let seen = between.iter().find_map(|reading| reading.containers.get(key));
+                seen.filter(|one| look.goes_on_from(one)).unwrap_or(look)
+            };
+            *of += match same {
+                Some(same) => look.cpu_ms - same.cpu_ms,
+                None if before.is_some() || begun => look.cpu_ms,
+                None => look.cpu_ms - first().cpu_ms,
+            };
         }
         let ended = earlier.containers.keys().filter(|key| !self.containers.contains_key(*key));
         let ended = ended.filter(|key| !key.0.is_beside());
@@ -306,6 +329,23 @@ impl Reading {
         let processors = (wall > 0.0).then(|| capacity / wall);
         let wall = Duration::from_secs_f64(wall);
         (Used { cpu, wall, processors, ..Used::default() }, broken)
+    }
+
+    /// Whether something that is looked at began after this reading, by the clock of its node.
+    fn is_older_than(&self, look: &Look) -> bool {
+        let at = self.nodes.get(&look.node).map(|node| node.at);
+        look.began.zip(at).is_some_and(|(began, at)| began > at)
+    }
+
+    /// The processors that all proxies kept busy since an earlier reading; 0 where no kubelet has looked since.
+    pub(super) fn proxies_cpus_since(&self, earlier: &Self) -> f64 {
+        let of = |(key, look): (&(Role, String), &Look)| {
+            let before = earlier.containers.get(key).filter(|one| look.goes_on_from(one))?;
+            let seconds = (look.at - before.at) as f64;
+            (seconds > 0.0).then(|| (look.cpu_ms - before.cpu_ms) / 1000.0 / seconds)
+        };
+        let proxies = self.containers.iter().filter(|((role, _), _)| *role == Role::Proxy);
+        proxies.filter_map(of).fold(0.0, |sum, one| sum + one)
     }
 
     /// A line of the file of samples.

@@ -280,21 +280,35 @@ impl<'a> Stage<'a> {
         let flooded = self.scenario.neighbour.map(|one| self.scenario.service(one.service));
         let carriers = Carriers::of(self.placement.names(), flooded.as_deref());
         let mut nodes: BTreeSet<String> = carriers.nodes().map(str::to_owned).collect();
+        let mut pods = Vec::new();
         if let Some(system) = &system {
-            let pods: Api<Pod> = Api::namespaced(client.clone(), system);
-            let pods = pods.list(&ListParams::default()).await;
-            let pods = pods.map_err(Error::api(format!("list pods of {system}")))?;
-            for pod in pods {
-                match self.mesh.role_of(&pod.name_any()) {
-                    Role::Control => nodes.extend(pod.spec.and_then(|spec| spec.node_name)),
-                    Role::Proxy => self.proxies.extend(containers(&pod).map(|(_, image)| image)),
-                    _ => {}
+            let all: Api<Pod> = Api::namespaced(client.clone(), system);
+            let found = all.list(&ListParams::default()).await;
+            pods.extend(found.map_err(Error::api(format!("list pods of {system}")))?);
+        }
+        // What is on nodes may be in another namespace: the installation says which.
+        let mut beside = BTreeSet::new();
+        for label in self.mesh.on_nodes() {
+            let all: Api<Pod> = Api::all(client.clone());
+            let found = all.list(&ListParams::default().labels(label)).await;
+            for pod in found.map_err(Error::api(format!("list pods with the label {label}")))? {
+                if pod.namespace() != system {
+                    beside.extend(pod.namespace());
+                    pods.push(pod);
                 }
+            }
+        }
+        for pod in pods {
+            match self.mesh.role_of(&pod.name_any()) {
+                Role::Control => nodes.extend(pod.spec.and_then(|spec| spec.node_name)),
+                Role::Proxy => self.proxies.extend(containers(&pod).map(|(_, image)| image)),
+                _ => {}
             }
         }
         let cpus = self.ground.nodes.cpus.clone();
         let namespace = self.ground.namespace.clone();
-        Ok(Roles { namespace, mesh: self.mesh, system, flooded, nodes, carriers, cpus })
+        let mesh = self.mesh;
+        Ok(Roles { namespace, mesh, system, beside, flooded, nodes, carriers, cpus })
     }
 }
 

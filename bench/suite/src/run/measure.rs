@@ -414,6 +414,7 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &Used) {
     record.cpu_user_us_per_request = each(used.proxy_user_ms);
     record.cpu_system_us_per_request = each((used.cpu.proxies - used.proxy_user_ms).max(0.0));
     record.cpu_ms = used.cpu;
+    record.cpu_span_s = used.wall.as_secs_f64();
     record.context_switches = used.switches;
 }
 

@@ -52,6 +52,7 @@ fn roles(nodes: &[&str]) -> Roles {
         namespace: "leno-bench-1".into(),
         mesh: Mesh::None,
         system: None,
+        beside: BTreeSet::new(),
         flooded: None,
         nodes: nodes.iter().map(|node| (*node).to_owned()).collect::<BTreeSet<_>>(),
         carriers: Carriers::default(),

@@ -7,6 +7,7 @@ fn roles(mesh: Mesh) -> Roles {
         namespace: "leno-bench-1".into(),
         mesh,
         system: mesh.namespace().map(str::to_owned),
+        beside: BTreeSet::new(),
         flooded: Some("s1".into()),
         nodes: BTreeSet::new(),
         carriers: Carriers::default(),
@@ -30,10 +31,10 @@ fn reading(roles: &Roles, second: u32, pods: &[(&str, u64, u64)]) -> Reading {
             };
             format!(
                 r#"{{"podRef": {{"name": "{pod}", "namespace": "{namespace}", "uid": "u"}}, "containers": [
-                {{"name": "{container}", "startTime": "2025-12-31T00:00:{:02}Z", "cpu": {},
+                {{"name": "{container}", "startTime": "{}Z", "cpu": {},
                 "memory": {{"time": "2026-01-01T00:00:{second:02}Z", "workingSetBytes": {}}}}}]}}"#,
-                // What begins anew has used less than a second.
-                u64::from(*ms < 1000 && *kib == 0),
+                // What begins anew has no memory yet.
+                if *kib == 0 { "2026-01-01T00:00:15" } else { "2025-12-31T00:00:00" },
                 cpu(*ms),
                 kib * 1024
             )
@@ -70,7 +71,7 @@ fn what_is_used_between_two_looks_is_kept_apart_by_who_used_it() {
         )
     };
     let (before, after) = (at(10, 1), at(20, 3));
-    let (used, broken) = after.since(&before, &roles.cpus);
+    let (used, broken) = after.since(&before, &[], &roles.cpus);
     assert_eq!(broken, [""; 0]);
     let cpu = used.cpu;
     assert_eq!((cpu.generator, cpu.proxies, cpu.application), (20.0, 120.0, 60.0));
@@ -116,7 +117,7 @@ fn a_container_that_ends_or_begins_meanwhile_is_said() {
     let one = ("leno-bench-1/client/leno-proxy", 20, 1);
     let before = reading(&roles, 10, &[one]);
     let since = |pods: &[(&str, u64, u64)]| {
-        let (used, broken) = reading(&roles, 20, pods).since(&before, &roles.cpus);
+        let (used, broken) = reading(&roles, 20, pods).since(&before, &[], &roles.cpus);
         (used.cpu.proxies, broken.join("; "))
     };
     assert_eq!(since(&[]), (0.0, "leno-bench-1/client/leno-proxy has ended meanwhile".into()));
@@ -124,8 +125,39 @@ fn a_container_that_ends_or_begins_meanwhile_is_said() {
     assert_eq!(since(&[("leno-bench-1/client/leno-proxy", 2, 1)]), (2.0, restarted.into()));
     let busy = ("leno-bench-1/client/leno-proxy", 30, 0);
     assert_eq!(since(&[busy]), (30.0, restarted.into()), "by when it began");
-    let (used, begun) = since(&[one, ("leno-bench-1/s0/leno-proxy", 1, 1)]);
+    let (used, begun) = since(&[one, ("leno-bench-1/s0/leno-proxy", 1, 0)]);
     assert!(used == 1.0 && begun.ends_with("s0/leno-proxy has begun meanwhile"), "{used} {begun}");
+}
+
+#[test]
+fn what_is_missing_at_first_is_not_charged_for_its_whole_life() {
+    let roles = roles(Mesh::Leno);
+    let before = reading(&roles, 10, &[]);
+    let all = |ms| {
+        [
+            ("leno-bench-1/s0/leno-proxy", ms, 1),
+            ("leno-system/leno-controller-1-a/controller", ms, 1),
+        ]
+    };
+    let between = [reading(&roles, 12, &[]), reading(&roles, 14, &all(5000))];
+    let (used, broken) = reading(&roles, 20, &all(5070)).since(&before, &between, &roles.cpus);
+    assert_eq!((used.cpu.proxies, used.cpu.control), (70.0, 70.0), "from first sight");
+    let missing = "leno-bench-1/s0/leno-proxy was not in the first figures of its kubelet";
+    assert_eq!(broken, [missing]);
+    let (used, _) = reading(&roles, 20, &all(5070)).since(&before, &[], &roles.cpus);
+    assert_eq!((used.cpu.proxies, used.cpu.control), (0.0, 0.0), "nobody has seen more");
+}
+
+#[test]
+fn what_idle_proxies_use_is_known_by_two_looks_of_when_all_was_quiet() {
+    let roles = roles(Mesh::Leno);
+    let at = |second, ms| {
+        let proxies =
+            [("leno-bench-1/client/leno-proxy", ms, 1), ("leno-bench-1/s0/leno-proxy", 2 * ms, 1)];
+        reading(&roles, second, &proxies)
+    };
+    assert_eq!(at(20, 300).proxies_cpus_since(&at(10, 100)), 0.06, "0.2 s and 0.4 s in 10 s");
+    assert_eq!(at(10, 300).proxies_cpus_since(&at(10, 100)), 0.0);
 }
 
 #[test]
@@ -143,4 +175,9 @@ fn proxies_of_nodes_are_proxies_where_they_carry_something() {
     assert_eq!(of("n4", "istio-cni-node-x", "install-cni"), Some(Role::Agent));
     assert_eq!(of("n4", "istiod-1", "discovery"), Some(Role::Control));
     assert_eq!(roles.of("n1", ("kube-system", "kube-proxy", "kube-proxy")), None);
+    // Where the installation was told to put it, among others.
+    roles.beside = BTreeSet::from(["kube-system".to_owned()]);
+    let of = |pod, container| roles.of("n1", ("kube-system", pod, container));
+    assert_eq!(of("ztunnel-x2x", "istio-proxy"), Some(Role::Proxy));
+    assert_eq!(of("kube-proxy-x", "kube-proxy"), None);
 }
