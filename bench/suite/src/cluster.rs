@@ -390,7 +390,7 @@ async fn remove(
         ledger.unclean.extend(installation.remove(agents, say).await?);
         ledger.write(out)?;
     }
-    inventory::restore(client, (mesh, before), say).await
+    inventory::restore(client, (&ledger.namespace, mesh, before), say).await
 }
 
 /// Lets go of a cluster in which nothing of a run is left.

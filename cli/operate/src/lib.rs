@@ -45,7 +45,7 @@ pub use leno_resources::ObjectKey;
 pub use leno_sources::is_ready;
 pub use mesh::{Extent, Known};
 pub use namespaces::captures;
-pub use objects::{Named, apply, delete, documents, is_absent, named, paged};
+pub use objects::{Named, apply, delete, delete_exactly, documents, is_absent, named, paged};
 pub use pods::{Running, running, statuses, unstartable};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
-    PropagationPolicy,
+    Preconditions, PropagationPolicy,
 };
 use kube::core::ObjectList;
 use kube::{Api, Client};
@@ -111,20 +111,38 @@ pub async fn paged<K: Clone>(
 /// # Errors
 /// Where the API server does not do it, or it does not go within three minutes.
 pub async fn delete(client: &Client, one: &Named) -> Result<bool, Error> {
+    remove(client, one, None).await
+}
+
+/// As [`delete`], and only the object of this UID: one that somebody else has made in its place stays.
+///
+/// # Errors
+/// As [`delete`].
+pub async fn delete_exactly(client: &Client, one: &Named, uid: &str) -> Result<bool, Error> {
+    remove(client, one, Some(uid)).await
+}
+
+async fn remove(client: &Client, one: &Named, uid: Option<&str>) -> Result<bool, Error> {
     let api = one.api(client);
+    let only = |uid: &str| Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let background = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),
+        preconditions: uid.map(only),
         ..DeleteParams::default()
     };
     match api.delete(&one.name, &background).await {
         Ok(_) => {}
         Err(error) if is_absent(&error) => return Ok(false),
+        Err(kube::Error::Api(status)) if uid.is_some() && status.code == 409 => return Ok(false),
         Err(error) => return Err(Error::api(format!("delete {}", one.said()))(error)),
     }
     let begin = Instant::now();
     loop {
         let there = api.get_opt(&one.name).await;
-        if there.map_err(Error::api(format!("get {}", one.said())))?.is_none() {
+        let there = there.map_err(Error::api(format!("get {}", one.said())))?;
+        let is_another =
+            |there: DynamicObject| uid.is_some() && there.metadata.uid.as_deref() != uid;
+        if there.is_none_or(is_another) {
             return Ok(true);
         }
         if begin.elapsed() > LIMIT {

@@ -290,7 +290,11 @@ impl Removal {
             return Ok(());
         }
         let one = Named { namespace: None, ..self.ours("", "Namespace", &self.namespace) };
-        self.delete(&one, say).await
+        let uid = there.uid().unwrap_or_default();
+        if objects::delete_exactly(&self.client, &one, &uid).await? {
+            say(Removed::Object(one.said()));
+        }
+        Ok(())
     }
 }
 

@@ -85,15 +85,22 @@ pub(super) async fn namespace(
 
 /// Whether a namespace that is there was made by a run; none where it is not there.
 pub(super) async fn is_of(client: &Client, name: &str, run: &str) -> Result<Option<bool>, Error> {
-    let all: Api<Namespace> = Api::all(client.clone());
-    let there = all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))?;
-    Ok(there.map(|there| there.annotations().get(OF).is_some_and(|of| of == run)))
+    Ok(there(client, name).await?.map(|there| is_by(&there, run)))
 }
 
-/// Lets go of the cluster. Harmless where another run has it.
+async fn there(client: &Client, name: &str) -> Result<Option<Namespace>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))
+}
+
+fn is_by(there: &Namespace, run: &str) -> bool {
+    there.annotations().get(OF).is_some_and(|of| of == run)
+}
+
+/// Lets go of the cluster. Harmless where another run has it, or gets it meanwhile.
 pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
-    match is_of(client, RUN, run).await? {
-        Some(true) => stage::strike(client, RUN).await,
+    match there(client, RUN).await? {
+        Some(there) if is_by(&there, run) => stage::strike_exactly(client, &there).await,
         _ => Ok(()),
     }
 }

@@ -9,6 +9,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 use leno_operate::{Error, Named, is_absent, paged};
 
+use super::install;
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait};
 use crate::interrupt::Interrupt;
@@ -33,7 +34,15 @@ const LEFT: Duration = Duration::from_secs(60);
 
 /// Objects by what people call them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Inventory(BTreeMap<String, Named>);
+pub(super) struct Inventory(BTreeMap<String, Found>);
+
+/// An object that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    named: Named,
+    /// What tells it from another of its name.
+    uid: String,
+}
 
 impl Inventory {
     /// Takes it.
@@ -55,19 +64,19 @@ impl Inventory {
 
     /// Those that a mesh made.
     pub(super) fn of(&self, mesh: Mesh) -> Vec<&str> {
-        let owned = self.0.iter().filter(|(_, object)| mesh.owns(object));
+        let owned = self.0.iter().filter(|(_, object)| mesh.owns(&object.named));
         owned.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Whether there is anything that a mesh made and that was not there before, beside its namespace.
     pub(super) fn has_new(&self, mesh: Mesh, before: &[String]) -> bool {
         let new = self.besides(before);
-        new.into_iter().any(|one| one.kind != "Namespace" && mesh.owns(one))
+        new.into_iter().any(|one| one.named.kind != "Namespace" && mesh.owns(&one.named))
     }
 
     /// Those that were not there before.
-    fn besides(&self, before: &[String]) -> Vec<&Named> {
-        let new = |(name, _): &(&String, &Named)| !before.contains(name);
+    fn besides(&self, before: &[String]) -> Vec<&Found> {
+        let new = |(name, _): &(&String, &Found)| !before.contains(name);
         self.0.iter().filter(new).map(|(_, object)| object).collect()
     }
 }
@@ -76,7 +85,7 @@ async fn list(
     client: &Client,
     (group, version, kind): (&str, &str, &str),
     name: Option<&str>,
-    found: &mut BTreeMap<String, Named>,
+    found: &mut BTreeMap<String, Found>,
 ) -> Result<(), Error> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -98,16 +107,17 @@ async fn list(
             namespace: object.namespace(),
             name: object.name_any(),
         };
-        found.insert(named.said(), named);
+        let uid = object.uid().unwrap_or_default();
+        found.insert(named.said(), Found { named, uid });
     }
     Ok(())
 }
 
-/// Removes what is left of a mesh that was not there before, and says what else is new, which it leaves alone.
-/// Harmless where nothing is left.
+/// Removes what is left of a mesh that was not there before, and says what else is new, which it leaves alone, as
+/// everything where somebody else than this run has installed the mesh since. Harmless where nothing is left.
 pub(super) async fn restore(
     client: &Client,
-    (mesh, before): (Mesh, &[String]),
+    (run, mesh, before): (&str, Mesh, &[String]),
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let mut removed = Vec::new();
@@ -117,24 +127,38 @@ pub(super) async fn restore(
     let wait = Wait { what: &what, limit: LEFT, interrupt: &interrupt, say: &mut |_| {} };
     let now = wait.until(async || {
         let now = Inventory::take(client).await?;
-        let left: Vec<Named> =
-            now.besides(before).into_iter().filter(|one| mesh.owns(one)).cloned().collect();
+        let left: Vec<Found> =
+            now.besides(before).into_iter().filter(|one| mesh.owns(&one.named)).cloned().collect();
         if left.is_empty() {
-            return Ok(Seen::There(now));
+            return Ok(Seen::There(Ok(now)));
         }
-        let names: Vec<String> = left.iter().map(Named::said).collect();
-        for one in &left {
-            leno_operate::delete(client, one).await?;
+        if let Some(namespace) = install::somebody_elses(client, mesh, run).await? {
+            return Ok(Seen::There(Err(namespace)));
         }
-        removed.extend(names.clone());
+        for Found { named, uid } in &left {
+            if leno_operate::delete_exactly(client, named, uid).await? {
+                removed.push(named.said());
+            }
+        }
+        let names: Vec<String> = left.iter().map(|one| one.named.said()).collect();
         Ok(Seen::NotYet(names.join(", ")))
     });
     let now = now.await?;
     for name in removed {
         say(&format!("  removed {name}"));
     }
+    let now = match now {
+        Ok(now) => now,
+        Err(namespace) => {
+            let name = mesh.name();
+            say(&format!(
+                "  somebody has installed {name} since (namespace {namespace}): it stays"
+            ));
+            return Ok(());
+        }
+    };
     for one in now.besides(before) {
-        let name = one.said();
+        let name = one.named.said();
         say(&format!("  {name} is new, and not known to be {}'s: it stays", mesh.name()));
     }
     Ok(())

@@ -334,21 +334,39 @@ impl Ground {
     }
 }
 
-/// Removes a namespace and everything in it, and waits until it is gone. Harmless where there is none.
+/// Removes a namespace of the suite's own with everything in it, and waits until it is gone. Harmless where there is
+/// none, or somebody else has made one of its name since.
 ///
 /// # Errors
-/// When it does not go in time, with what holds it up in Kubernetes' words.
+/// When it does not go in time, with what holds it up in Kubernetes' words; when it is somebody else's.
 pub(super) async fn strike(client: &Client, namespace: &str) -> Result<()> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let there = all.get_opt(namespace).await;
+    let there = there.map_err(Error::api(format!("get Namespace {namespace}")))?;
+    let Some(there) = there else { return Ok(()) };
+    if there.labels().get(MANAGED.0).map(String::as_str) != Some(MANAGED.1) {
+        bail!(
+            "namespace {namespace} is not the bench's (it has no label {}={}): it stays",
+            MANAGED.0,
+            MANAGED.1
+        );
+    }
+    strike_exactly(client, &there).await
+}
+
+/// As [`strike`], of a namespace that was looked at, and no other of its name.
+pub(super) async fn strike_exactly(client: &Client, there: &Namespace) -> Result<()> {
+    let name = there.name_any();
     let one = Named {
         group: String::new(),
         version: "v1".to_owned(),
         kind: "Namespace".to_owned(),
         namespace: None,
-        name: namespace.to_owned(),
+        name: name.clone(),
     };
-    match leno_operate::delete(client, &one).await {
+    match leno_operate::delete_exactly(client, &one, &there.uid().unwrap_or_default()).await {
         Err(error @ Error::Late(..)) => {
-            let why = held_up(client, namespace).await;
+            let why = held_up(client, &name).await;
             bail!("{error}: {}; remove it by hand", why.unwrap_or_else(|| "nobody says why".into()))
         }
         other => Ok(other.map(drop)?),

@@ -101,6 +101,30 @@ async fn another_cluster_of_the_same_name_is_not_touched() {
 }
 
 #[tokio::test]
+async fn what_somebody_made_in_between_under_the_same_name_is_not_removed() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    bench.bed.apply(role("x")).await;
+    let uid = bench.bed.get(role("x")).await.unwrap().metadata.uid.unwrap();
+    let (client, one) =
+        (&bench.bed.admin, &leno_operate::named(&role("x").to_string()).unwrap()[0]);
+    assert!(!leno_operate::delete_exactly(client, one, "uid-of-the-one-before").await.unwrap());
+    assert!(bench.bed.get(role("x")).await.is_some());
+    assert!(leno_operate::delete_exactly(client, one, &uid).await.unwrap());
+    assert!(bench.bed.get(role("x")).await.is_none());
+    assert!(!leno_operate::delete_exactly(client, one, &uid).await.unwrap());
+
+    // A namespace that has the name of a killed run's, and not its label.
+    bench.bed.apply(namespace(RUN)).await;
+    let before = bench.everything().await;
+    bench.killed("leno", &before).await;
+    let (code, text) = bench.clean().await;
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("namespace leno-bench-abcde is not the bench's"), "{text}");
+    assert!(bench.bed.get(namespace(RUN)).await.is_some());
+}
+
+#[tokio::test]
 async fn a_mesh_that_somebody_installed_since_is_left_alone() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
