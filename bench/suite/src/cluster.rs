@@ -202,10 +202,10 @@ pub async fn run(
     let old = old_records(&run.options, &ground)?;
     ground.is_free().await?;
     let there = Inventory::take(&ground.client).await?;
-    let tools = able(run, &ground, (&there, &old), say).await?;
     let found = |mesh: &Mesh| !there.of(*mesh).is_empty();
     let beside = Mesh::ALL.into_iter().filter(found).map(|mesh| mesh.name().to_owned());
     let beside: Vec<String> = beside.collect();
+    let tools = able(run, &ground, (&there, &beside, &old), say).await?;
     let turns = turns(run, &tools, &old);
     let mut clock = Clock::of(turns.iter().map(|turn| turn.cases.len()).sum());
     let turns = turns.iter().map(|turn| {
@@ -272,7 +272,7 @@ fn whose(out: &Path) -> Result<String> {
 async fn able(
     run: &Run,
     ground: &Ground,
-    (there, old): (&Inventory, &[Record]),
+    (there, beside, old): (&Inventory, &[String], &[Record]),
     say: &mut dyn FnMut(&str),
 ) -> Result<BTreeMap<&'static str, Option<PathBuf>>> {
     let mut tools = BTreeMap::from([(Mesh::None.name(), None)]);
@@ -308,7 +308,7 @@ async fn able(
             Err(missing) => {
                 say(&format!("{name}: {missing}"));
                 for scenario in &run.options.scenarios {
-                    let record = at(run, ground, (scenario, *mesh, 0, None), &[]);
+                    let record = at(run, ground, (scenario, *mesh, 0, None), beside);
                     leave_out(&run.options, (scenario, record), &missing.to_string(), old)?;
                 }
             }

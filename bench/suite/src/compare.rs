@@ -83,9 +83,10 @@ fn told(record: &Record) -> String {
 /// Why records of one run should not be put side by side: a resumed run may have moved.
 #[must_use]
 pub fn within(records: &[Record]) -> Vec<String> {
-    let Some(first) = records.first() else { return Vec::new() };
+    let measured = measured(records);
+    let Some((first, others)) = measured.split_first() else { return Vec::new() };
     let mut found = Vec::new();
-    for record in &records[1..] {
+    for record in others {
         for text in first.machine.differences(&record.machine) {
             found.push(format!("measured on different machines ({text})"));
         }
@@ -98,7 +99,7 @@ pub fn within(records: &[Record]) -> Vec<String> {
         }
     }
     let mut versions: BTreeMap<&str, &Record> = BTreeMap::new();
-    for record in records.iter().filter(|record| record.left_out.is_none()) {
+    for record in &measured {
         let known = *versions.entry(&record.mesh).or_insert(record);
         let mesh = &record.mesh;
         let mut look = |what: &str, known: &str, other: &str| {
@@ -110,7 +111,7 @@ pub fn within(records: &[Record]) -> Vec<String> {
         look("settings", &told(known), &told(record));
     }
     let mut rates: BTreeMap<String, f64> = BTreeMap::new();
-    for record in records.iter().filter(|record| record.left_out.is_none()) {
+    for record in &measured {
         let by = record.other_generator();
         let case = format!("{}{:?}{by:?}", record.scenario, record.step);
         let how = record.scale;
@@ -124,8 +125,14 @@ pub fn within(records: &[Record]) -> Vec<String> {
     found
 }
 
+/// The records with figures: of others nothing is put side by side.
+fn measured(records: &[Record]) -> Vec<&Record> {
+    records.iter().filter(|record| record.left_out.is_none()).collect()
+}
+
 fn between(before: &[Record], after: &[Record]) -> Vec<String> {
-    let (Some(old), Some(new)) = (before.first(), after.first()) else { return Vec::new() };
+    let (olds, news) = (measured(before), measured(after));
+    let (Some(old), Some(new)) = (olds.first(), news.first()) else { return Vec::new() };
     let mut found: Vec<String> = old
         .machine
         .differences(&new.machine)
@@ -208,6 +215,18 @@ mod tests {
         );
         let said = within(&[record(0, 100), other]).join("\n");
         assert!(said.contains("measured in different places"), "{said}");
+    }
+
+    #[test]
+    fn what_was_left_out_makes_nothing_hard_to_compare() {
+        let mut out = record(0, 0);
+        out.left_out = Some("linkerd is missing".into());
+        out.machine.cpus = 64;
+        out.cluster = Some(place::Cluster { context: "prod".into(), ..Default::default() });
+        for records in [[out.clone(), record(0, 100)], [record(0, 100), out]] {
+            assert_eq!(within(&records), [""; 0]);
+            assert_eq!(compare(&[record(0, 100)], &records).caveats, [""; 0]);
+        }
     }
 
     #[test]
