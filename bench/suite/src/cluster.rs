@@ -238,8 +238,7 @@ pub async fn run(
 
 /// The records that are there, which have to be of the same cluster.
 fn old_records(options: &Options, ground: &Ground) -> Result<Vec<Record>> {
-    let old =
-        if options.resume { record::read(&options.out).unwrap_or_default() } else { Vec::new() };
+    let old = record::there(&options.out)?;
     let same = |cluster: &Cluster| cluster.uid == ground.identity;
     let other = old.iter().find(|record| !record.cluster.as_ref().is_some_and(same));
     if let Some(record) = other {

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use leno_measure::load::Latency;
@@ -338,17 +339,31 @@ fn is_zero(figure: &f64) -> bool {
 /// When there is none, or one is damaged.
 pub fn read(directory: &Path) -> Result<Vec<Record>> {
     let folder = directory.join(RECORDS);
-    let entries = fs::read_dir(&folder)
+    fs::read_dir(&folder)
         .attempt(|| format!("read {} (is it the --out of a run?)", folder.display()))?;
+    let records = there(directory)?;
+    if records.is_empty() {
+        return Err(Error::malformed(&folder, "there is no record in it"));
+    }
+    Ok(records)
+}
+
+/// As [`read`], of a directory that may be of a run: empty where it has no record.
+///
+/// # Errors
+/// When one is damaged: it is not to be taken for one that is not there.
+pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
+    let folder = directory.join(RECORDS);
+    let entries = match fs::read_dir(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.attempt(|| format!("read {}", folder.display()))?,
+    };
     let mut records = Vec::new();
     for entry in entries {
         let path = entry.attempt(|| format!("read {}", folder.display()))?.path();
         if path.extension().is_some_and(|extension| extension == "json") {
             records.push(read_one(&path)?);
         }
-    }
-    if records.is_empty() {
-        return Err(Error::malformed(&folder, "there is no record in it"));
     }
     records.sort_by(|one: &Record, two| {
         let key = |record: &Record| (record.scenario.clone(), record.mesh.clone(), record.round);
@@ -371,7 +386,10 @@ pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
 
 fn read_one(path: &Path) -> Result<Record> {
     let text = fs::read_to_string(path).attempt(|| format!("read {}", path.display()))?;
-    serde_json::from_str(&text).map_err(|error| Error::malformed(path, error))
+    serde_json::from_str(&text).map_err(|error| {
+        let what = "remove the file, and the same run with --resume measures it again";
+        Error::malformed(path, format!("it is no record of this version ({error}): {what}"))
+    })
 }
 
 #[cfg(test)]

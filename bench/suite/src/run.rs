@@ -73,8 +73,7 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
         }
     }
     prepare(options)?;
-    let old: Vec<Record> =
-        if options.resume { record::read(&options.out).unwrap_or_default() } else { Vec::new() };
+    let old = record::there(&options.out)?;
     if let Some(cluster) = old.iter().find_map(|record| record.cluster.as_ref()) {
         let (out, context) = (options.out.display(), &cluster.context);
         bail!("{out} holds records of cluster {context}: choose another --out");
@@ -129,8 +128,8 @@ fn add_baseline(options: &mut Options) -> Result<()> {
 pub(crate) fn prepare_out(options: &Options) -> Result<()> {
     fs::create_dir_all(options.out.join(RAW))
         .with_context(|| format!("cannot make {}", options.out.display()))?;
-    let there = record::read(&options.out).is_ok();
-    if there && !options.resume {
+    let there = record::there(&options.out)?;
+    if !there.is_empty() && !options.resume {
         bail!(
             "{} holds records already: go on with --resume, or choose another --out",
             options.out.display()
@@ -354,6 +353,23 @@ pub(crate) mod tests {
         Record { mesh: "none".into(), ..Record::default() }.write(directory.path()).unwrap();
         assert!(prepare(&mut options).unwrap_err().to_string().contains("--resume"));
         options.resume = true;
+        prepare(&mut options).unwrap();
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_neither_measured_again_nor_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = options(&["none"], directory.path());
+        let record = Record { mesh: "none".into(), ..Record::default() };
+        let path = record.write(directory.path()).unwrap();
+        fs::write(&path, "{\"mesh\": \"no").unwrap();
+        for resume in [false, true] {
+            options.resume = resume;
+            let error = format!("{:#}", prepare(&mut options).unwrap_err());
+            assert!(error.starts_with(&path.display().to_string()), "{error}");
+            assert!(error.contains("remove the file") && error.contains("--resume"), "{error}");
+        }
+        fs::remove_file(path).unwrap();
         prepare(&mut options).unwrap();
     }
 
