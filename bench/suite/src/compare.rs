@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::mesh::NONE;
 use crate::place;
 use crate::record::{Record, of_one_generator};
 use crate::statistics::{Interval, ratio};
@@ -80,6 +81,19 @@ fn told(record: &Record) -> String {
     record.cluster.as_ref().map(|cluster| cluster.told.join(", ")).unwrap_or_default()
 }
 
+/// How a mesh that a run has not installed came into its cluster.
+const FOUND: &str = "was there, as its owner has it";
+
+/// How a mesh of a cluster came there; empty in a lab, and where there is none.
+fn came(record: &Record) -> &'static str {
+    match &record.cluster {
+        Some(_) if record.mesh == NONE => "",
+        Some(cluster) if cluster.found => FOUND,
+        Some(_) => "was installed for the run",
+        None => "",
+    }
+}
+
 /// Why records of one run should not be put side by side: a resumed run may have moved.
 #[must_use]
 pub fn within(records: &[Record]) -> Vec<String> {
@@ -109,6 +123,11 @@ pub fn within(records: &[Record]) -> Vec<String> {
         };
         look("versions", &known.mesh_version, &record.mesh_version);
         look("settings", &told(known), &told(record));
+        look("origins", came(known), came(record));
+    }
+    for record in versions.values().filter(|record| came(record) == FOUND) {
+        let mesh = &record.mesh;
+        found.push(format!("{mesh} {FOUND}: its settings are not in the records"));
     }
     let mut rates: BTreeMap<String, f64> = BTreeMap::new();
     for record in &measured {
@@ -156,6 +175,7 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
         };
         differ("version", old.mesh_version.clone(), new.mesh_version.clone());
         differ("what was told", told(old), told(new));
+        differ("how it came into the cluster", came(old).to_owned(), came(new).to_owned());
         differ("capture", old.capture.clone(), new.capture.clone());
         differ("generator", old.generator.clone(), new.generator.clone());
         differ("scale", old.scale.to_string(), new.scale.to_string());
@@ -215,6 +235,23 @@ mod tests {
         );
         let said = within(&[record(0, 100), other]).join("\n");
         assert!(said.contains("measured in different places"), "{said}");
+    }
+
+    #[test]
+    fn a_mesh_that_was_there_is_not_one_that_was_installed() {
+        let of = |found, mesh: &str| {
+            let cluster = Some(place::Cluster { found, ..Default::default() });
+            Record { cluster, mesh: mesh.into(), ..record(0, 100) }
+        };
+        let said = compare(&[of(false, "leno")], &[of(true, "leno")]).caveats.join("\n");
+        let how =
+            "how it came into the cluster of leno differs: was installed for the run and was there";
+        assert!(said.contains(how), "{said}");
+        let said = within(&[of(false, "leno"), of(true, "leno")]).join("\n");
+        assert!(said.contains("different origins of leno"), "{said}");
+        let unknown = "leno was there, as its owner has it: its settings are not in the records";
+        assert_eq!(within(&[of(false, "none"), of(true, "leno"), of(true, "leno")]), [unknown]);
+        assert_eq!(within(&[of(false, "none"), of(false, "leno")]), [""; 0]);
     }
 
     #[test]
