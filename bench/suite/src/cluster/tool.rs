@@ -3,16 +3,20 @@
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use leno_operate::Target;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use crate::interrupt::Interrupt;
 
 /// How long one call may take: an installation waits for images and pods.
 const LIMIT: Duration = Duration::from_secs(600);
+/// How long a program may take to end once it is asked to.
+const GRACE: Duration = Duration::from_secs(5);
 /// How often it is looked whether it has ended.
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes from the end of what it said that are shown when it fails.
@@ -21,7 +25,8 @@ const SHOWN: usize = 2000;
 /// Runs a program against a cluster; what it printed.
 ///
 /// # Errors
-/// When it cannot be run, fails, takes more than ten minutes, or somebody interrupts: it is ended then.
+/// When it cannot be run, fails, takes more than ten minutes, or somebody interrupts: it is ended then,
+/// with whatever it has started.
 pub(super) fn run(
     program: &Path,
     words: &[&str],
@@ -54,8 +59,7 @@ pub(super) fn run(
         let late = begin.elapsed() > LIMIT;
         let interrupted = interrupt.check();
         if late || interrupted.is_err() {
-            let _gone = child.kill();
-            let _gone = child.wait();
+            end(&mut child);
             interrupted?;
             bail!("{name} did not end within {} s: {}", LIMIT.as_secs(), read(errors)?.trim());
         }
@@ -68,6 +72,19 @@ pub(super) fn run(
         bail!("{name} ended with {status}: {shown}");
     }
     read(out)
+}
+
+/// Ends a program with everything that it has started, such as kubectl: first asked, then made to.
+fn end(child: &mut Child) {
+    // Its group has its ID, and lives as long as one of it does. What is gone cannot be ended.
+    let group = Pid::from_raw(child.id().cast_signed());
+    let begin = Instant::now();
+    let _gone = killpg(group, Signal::SIGTERM);
+    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < GRACE {
+        std::thread::sleep(LOOK);
+    }
+    let _gone = killpg(group, Signal::SIGKILL);
+    let _gone = child.wait();
 }
 
 fn read(mut file: std::fs::File) -> Result<String> {
@@ -93,5 +110,36 @@ mod tests {
         interrupt.raise();
         let error = run(Path::new("sleep"), &["600"], &Target::default(), &interrupt).unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>());
+    }
+    #[test]
+    fn what_a_tool_has_started_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        // The one that is started does not end because it is asked to.
+        let script = format!(
+            "sh -c 'trap : TERM; echo $$ >{}; while :; do sleep 1; done' & wait",
+            file.display()
+        );
+        let interrupt = Interrupt::default();
+        let raised = interrupt.clone();
+        let pid = std::thread::spawn(move || {
+            loop {
+                let text = std::fs::read_to_string(&file).unwrap_or_default();
+                if let Ok(pid) = text.trim().parse::<i32>() {
+                    raised.raise();
+                    return pid;
+                }
+                std::thread::sleep(LOOK);
+            }
+        });
+        run(Path::new("sh"), &["-c", &script], &Target::default(), &interrupt).unwrap_err();
+        let status = format!("/proc/{}/stat", pid.join().unwrap());
+        // Somebody else's child by now, who may not have taken note of its end yet.
+        while let Ok(text) = std::fs::read_to_string(&status) {
+            if text.contains(") Z ") {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 }
