@@ -87,6 +87,9 @@ const RIGHTS: [Right; 27] = [
     ("list", "gateway.networking.k8s.io", "gatewayclasses"),
 ];
 
+/// Most missing rights that are named: whoever lacks more lacks most.
+const SHOWN: usize = 12;
+
 /// What to run in a cluster.
 pub struct Run {
     /// What is done, how often and how long; its meshes, generator and application are those of the lab.
@@ -303,7 +306,10 @@ async fn able(
             );
         }
         match mesh.find() {
-            Ok(tool) => drop(tools.insert(name, tool)),
+            Ok(tool) => {
+                may_install(run, ground, (*mesh, tool.as_deref())).await?;
+                tools.insert(name, tool);
+            }
             Err(missing) => {
                 say(&format!("{name}: {missing}"));
                 for scenario in &run.options.scenarios {
@@ -314,6 +320,27 @@ async fn able(
         }
     }
     Ok(tools)
+}
+
+/// Refuses a mesh that whoever runs it may not install, before any of it is there.
+async fn may_install(
+    run: &Run,
+    ground: &Ground,
+    (mesh, tool): (Mesh, Option<&Path>),
+) -> Result<()> {
+    let (client, target) = (&ground.client, &ground.target);
+    let lacking = Installation { client, target, mesh, tool }.lacking(&run.values).await?;
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let (name, count) = (mesh.name(), lacking.len());
+    let more = if count > SHOWN { format!(" and {} more", count - SHOWN) } else { String::new() };
+    bail!(
+        "whoever the kubeconfig names may not install {name}, or not remove it: not allowed to {}{more}; nothing \
+         was made. Run it as an administrator, have {name} installed and measure it with --no-install, or leave it \
+         out of --mesh",
+        lacking[..count.min(SHOWN)].join(", ")
+    )
 }
 
 /// A record of which only the circumstances are known.

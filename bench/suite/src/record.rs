@@ -1,7 +1,6 @@
 //! The records: one JSON file a run, units in the names. Reports are made from these alone.
 //!
 //! ```text
-//! DIR/suite.json                        what was asked for
 //! DIR/records/http-1k.leno.r2.json      one run
 //! DIR/raw/http-1k.leno.r2.latency.csv   its histogram: value_us,count
 //! DIR/raw/http-1k.leno.r2.usage.csv     its samples of CPU and memory

@@ -81,6 +81,21 @@ impl Removal {
         Self { had_agents: false, ..self }
     }
 
+    /// What whoever asks may not do of all that it takes to apply these documents in the namespace, and to take them
+    /// away again, in words.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or the text is no documents.
+    pub async fn lacking_with(&self, documents: &str) -> Result<Vec<String>, Error> {
+        let all = named(documents)?;
+        let mut needs = needs::applied(all.iter());
+        needs.extend(needs::all(&self.namespace, all.iter()));
+        let mut lacking = unmet(&self.client, needs).await?;
+        lacking.sort();
+        lacking.dedup();
+        Ok(lacking)
+    }
+
     /// Removes everything, and says each step. What is not there any more is passed over, and what says
     /// that something is installed goes last, so that it can be done again after it was interrupted.
     ///

@@ -360,6 +360,22 @@ async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
     assert!(run.status.success(), "{}", said(&run));
     assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));
 
+    // To measure, and not to install.
+    let before = bench.everything().await;
+    bench.tool("linkerd", "exit 1");
+    for (mesh, right) in [("leno", "create clusterroles.rbac"), ("linkerd", "create secrets")] {
+        fs::remove_dir_all(&bench.out).unwrap();
+        let refused = bench.run(&["--mesh", &format!("none,{mesh}")]).await;
+        assert_eq!(refused.status.code(), Some(2));
+        let text = said(&refused);
+        for word in [&format!("may not install {mesh}"), right, "--no-install", "nothing was made"]
+        {
+            assert!(text.contains(word), "{word} is not in {text}");
+        }
+        assert_eq!(bench.everything().await, before);
+    }
+    assert_eq!(bench.calls(), [""; 0]);
+
     let other = bench.run(&["--context", "prod"]).await;
     assert!(said(&other).contains("no context \"prod\"; it has test"), "{}", said(&other));
     let lab = bench.run(&["--generator", "fortio"]).await;

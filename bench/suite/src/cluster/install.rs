@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{NAMESPACE, Values};
-use leno_operate::{Error, Level, Removal, Removed, Target};
+use leno_operate::{Error, Level, Removal, Removed, Right, Target};
 use serde_json::Value;
 
 use super::hopeless::Patience;
@@ -28,6 +28,24 @@ use crate::interrupt::Interrupt;
 
 /// How long a mesh may take to be ready: its images come from a registry.
 const READY: Duration = Duration::from_secs(300);
+
+/// Kinds of which others' installations have objects.
+const OTHERS: [(&str, &str); 14] = [
+    ("", "namespaces"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+    ("", "configmaps"),
+    ("", "secrets"),
+    ("apps", "deployments"),
+    ("apps", "daemonsets"),
+    ("rbac.authorization.k8s.io", "roles"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+];
 
 /// What is done before something is brought into nodes.
 pub(super) type Agents<'a> = &'a mut dyn FnMut() -> crate::error::Result<()>;
@@ -42,6 +60,21 @@ pub(super) struct Installation<'a> {
 }
 
 impl Installation<'_> {
+    /// What whoever asks may not do of all that installing and removing it takes, in words; whoever makes roles needs
+    /// the rights that these give as well, which is seen only then.
+    pub(super) async fn lacking(&self, values: &Values) -> Result<Vec<String>> {
+        if self.mesh == Mesh::Leno {
+            let text = leno_charts::render(values, NAMESPACE)?;
+            let removal = Removal::new(self.client.clone(), NAMESPACE, false);
+            return Ok(removal.lacking_with(&text).await?);
+        }
+        let rights = |(group, resource): &(&'static str, &'static str)| {
+            ["create", "delete", "get", "patch"].map(|verb| (verb, *group, *resource))
+        };
+        let rights: Vec<Right> = OTHERS.iter().flat_map(rights).collect();
+        Ok(leno_operate::lacking(self.client, &rights).await?)
+    }
+
     /// Installs it, Leno with what it is told, and waits until it is ready. `agents` is called before what brings
     /// it into nodes is made.
     ///

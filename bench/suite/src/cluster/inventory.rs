@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 use leno_operate::{Error, Named, is_absent, paged};
@@ -26,6 +26,8 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
     ("gateway.networking.k8s.io", "v1", "GatewayClass"),
 ];
+/// Most objects of a kind that are looked through: more than clusters have namespaces, of which each has one of some.
+const MOST: usize = 100_000;
 /// `ConfigMap`s that control planes keep in every namespace.
 const EVERYWHERE: [&str; 2] = ["leno-roots", "istio-ca-root-cert"];
 /// How long what a mesh made is looked for after it was removed: what its control plane makes in its last
@@ -46,7 +48,7 @@ struct Found {
 
 impl Inventory {
     /// Takes it.
-    pub(super) async fn take(client: &Client) -> Result<Self, Error> {
+    pub(super) async fn take(client: &Client) -> Result<Self> {
         let mut found = BTreeMap::new();
         for (group, version, kind) in KINDS {
             list(client, (group, version, kind), None, &mut found).await?;
@@ -86,7 +88,7 @@ async fn list(
     (group, version, kind): (&str, &str, &str),
     name: Option<&str>,
     found: &mut BTreeMap<String, Found>,
-) -> Result<(), Error> {
+) -> Result<()> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let mut asked = ListParams::default();
@@ -94,10 +96,15 @@ async fn list(
         asked = asked.fields(&format!("metadata.name={name}"));
     }
     let list = async |asked: &ListParams| api.list_metadata(asked).await;
-    let objects = match paged(asked, usize::MAX, list).await {
+    let objects = match paged(asked, MOST, list).await {
+        Ok(objects) if objects.len() >= MOST => {
+            return Err(anyhow!(
+                "there are {MOST} objects of kind {kind} or more: what a mesh leaves among them could not be told"
+            ));
+        }
         Ok(objects) => objects,
         Err(error) if is_absent(&error) => return Ok(()),
-        Err(error) => return Err(Error::api(format!("list objects of kind {kind}"))(error)),
+        Err(error) => return Err(Error::api(format!("list objects of kind {kind}"))(error).into()),
     };
     for object in &objects {
         let named = Named {

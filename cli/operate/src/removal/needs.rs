@@ -36,11 +36,21 @@ pub(super) fn all<'a>(namespace: &str, gone: impl Iterator<Item = &'a Named>) ->
     needs
 }
 
+/// Objects are applied: made where they are not there, else changed.
+pub(super) fn applied<'a>(made: impl Iterator<Item = &'a Named>) -> Vec<Need> {
+    let verbs = |one: &'a Named| ["create", "patch"].map(|verb| to(verb, one));
+    made.flat_map(verbs).collect()
+}
+
 /// An object is deleted, and looked for until it is gone.
 fn of(one: &Named) -> [Need; 2] {
+    ["delete", "get"].map(|verb| to(verb, one))
+}
+
+fn to(verb: &'static str, one: &Named) -> Need {
     let kind = GroupVersionKind::gvk(&one.group, &one.version, &one.kind);
     let resource = ApiResource::from_gvk(&kind).plural;
-    ["delete", "get"].map(|verb| {
-        Need::new(verb, &one.group, &resource).inside(one.namespace.as_deref()).named(&one.name)
-    })
+    let need = Need::new(verb, &one.group, &resource).inside(one.namespace.as_deref());
+    // What is made has no name yet, for whoever decides.
+    if verb == "create" { need } else { need.named(&one.name) }
 }

@@ -65,6 +65,7 @@ impl Place {
     ) -> Result<()> {
         let meshes: Vec<Mesh> =
             meshes.iter().map(|name| Mesh::named(name)).collect::<Result<_, _>>()?;
+        self.is_of_use(&meshes)?;
         let image = self.image.clone();
         let image = image.unwrap_or_else(|| format!("leno:{}", env!("CARGO_PKG_VERSION")));
         let install = !self.no_install;
@@ -81,6 +82,16 @@ impl Place {
             say_scale(run.options.scale);
             cluster::run(&mut run, ground, interrupt, &mut |line| eprintln!("{line}")).await
         })
+    }
+
+    /// Refuses what nobody would be told.
+    fn is_of_use(&self, meshes: &[Mesh]) -> Result<()> {
+        if !self.set.is_empty() && !meshes.contains(&Mesh::Leno) {
+            bail!(
+                "--set is what Leno is told when it is installed: add leno to --mesh, or leave --set out"
+            );
+        }
+        Ok(())
     }
 
     /// What Leno is told: strict mTLS, as in the lab, and the images beside that of the bench.
@@ -126,6 +137,20 @@ pub(super) fn station(args: &Station) -> Result<Infallible> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_leno_is_told_is_refused_where_nobody_installs_it() {
+        let place = Place {
+            cluster: true,
+            which: Cluster { kubeconfig: None, context: None },
+            image: None,
+            no_install: false,
+            set: vec!["mtls=off".into()],
+        };
+        place.is_of_use(&[Mesh::None, Mesh::Leno]).unwrap();
+        let refused = place.is_of_use(&[Mesh::None, Mesh::Linkerd]).unwrap_err().to_string();
+        assert!(refused.contains("add leno to --mesh"), "{refused}");
+    }
 
     #[test]
     fn lenos_own_images_are_those_beside_the_benchs() {
