@@ -43,6 +43,8 @@ pub struct Row {
     pub before: f64,
     /// Mean of the later run.
     pub after: f64,
+    /// Rounds of both that have the figure; of one there is no interval.
+    pub rounds: usize,
     /// After by before.
     pub ratio: Interval,
 }
@@ -70,7 +72,7 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
             let mean = |values: &[f64]| crate::statistics::mean(&values[..shown]);
             let (scenario, mesh) = (case.0.clone(), case.1.clone());
             let (before, after) = (mean(&old), mean(&new));
-            rows.push(Row { scenario, mesh, figure: name, before, after, ratio });
+            rows.push(Row { scenario, mesh, figure: name, before, after, rounds: shown, ratio });
         }
     }
     Comparison { caveats, rows }
@@ -130,10 +132,16 @@ pub fn within(records: &[Record]) -> Vec<String> {
         found.push(format!("{mesh} {FOUND}: its settings are not in the records"));
     }
     let mut rates: BTreeMap<String, f64> = BTreeMap::new();
+    let mut times: BTreeMap<String, f64> = BTreeMap::new();
     for record in &measured {
         let by = record.other_generator();
         let case = format!("{}{:?}{by:?}", record.scenario, record.step);
         let how = record.scale;
+        let time = *times.entry(case.clone()).or_insert(record.duration_s);
+        if differ(time, record.duration_s) {
+            let (scenario, other) = (&record.scenario, record.duration_s);
+            found.push(format!("{scenario} for {time:.0} s and {other:.0} s"));
+        }
         let known = rates.entry(case).or_insert(how);
         if *known != how {
             found.push(format!("{} with different scales", record.scenario));
@@ -142,6 +150,11 @@ pub fn within(records: &[Record]) -> Vec<String> {
     found.sort();
     found.dedup();
     found
+}
+
+/// Whether measured times are others than one that was asked for twice.
+fn differ(one: f64, two: f64) -> bool {
+    (one - two).abs() > one.max(two) * 0.1
 }
 
 /// The records with figures: of others nothing is put side by side.
@@ -179,6 +192,13 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
         differ("capture", old.capture.clone(), new.capture.clone());
         differ("generator", old.generator.clone(), new.generator.clone());
         differ("scale", old.scale.to_string(), new.scale.to_string());
+        if self::differ(old.duration_s, new.duration_s) {
+            differ(
+                "measured time",
+                format!("{:.0} s", old.duration_s),
+                format!("{:.0} s", new.duration_s),
+            );
+        }
         differ("rate", format!("{:?}", old.rate_per_s), format!("{:?}", new.rate_per_s));
     }
     found.sort();
@@ -264,6 +284,17 @@ mod tests {
             assert_eq!(within(&records), [""; 0]);
             assert_eq!(compare(&[record(0, 100)], &records).caveats, [""; 0]);
         }
+    }
+
+    #[test]
+    fn short_and_long_measurements_are_told_apart() {
+        let of = |duration_s| Record { duration_s, ..record(0, 100) };
+        let said = compare(&[of(10.0)], &[of(1.0)]).caveats.join("\n");
+        assert!(said.contains("measured time of leno differs: 10 s and 1 s"), "{said}");
+        let said = within(&[of(10.0), of(1.0)]).join("\n");
+        assert!(said.contains("http-1k for 10 s and 1 s"), "{said}");
+        let compared = compare(&[of(10.0)], &[of(10.4)]);
+        assert_eq!((compared.caveats.len(), compared.rows[0].rounds), (0, 1));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use leno_capture::Choice;
 use leno_measure::load::Protocol;
 use nix::sys::signal::Signal;
 
+use crate::cluster;
 use crate::error::Error;
 use crate::scenario::{Disturbance, Scenario};
 
@@ -208,8 +209,11 @@ pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
             None => {
                 let known: Vec<&str> = KNOWN.iter().map(|(name, _)| *name).collect();
                 let known = known.join(", ");
+                let clustered = cluster::Mesh::ALL.iter().any(|mesh| mesh.name() == name);
+                let why =
+                    if clustered { "is measured in a cluster (--context)" } else { "is unknown" };
                 return Err(Error::Refused(format!(
-                    "there is no mesh {name:?}; there are: {known}"
+                    "mesh {name:?} {why}; in the lab of one machine there are: {known}"
                 )));
             }
         },
@@ -219,6 +223,13 @@ pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mesh_of_a_cluster_is_sent_there() {
+        let why = |name| named(name, &Choices::default()).err().unwrap().to_string();
+        assert!(why("istio").contains("is measured in a cluster (--context)"), "{}", why("istio"));
+        assert!(why("x").contains("is unknown") && why("x").contains("leno-ebpf"), "{}", why("x"));
+    }
 
     #[test]
     fn every_known_mesh_is_there_under_its_name() {

@@ -48,7 +48,10 @@ pub(super) fn run(args: &Compare) -> Result<bool> {
             format!("{:.1}", row.before),
             format!("{:.1}", row.after),
             format!("{:.3}", ratio.value),
-            format!("{:.3} to {:.3}", ratio.low, ratio.high),
+            match row.rounds {
+                1 => "- (one round)".to_owned(),
+                _ => format!("{:.3} to {:.3}", ratio.low, ratio.high),
+            },
         ]);
     }
     if compared.rows.is_empty() {

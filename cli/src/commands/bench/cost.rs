@@ -42,8 +42,13 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
     let directory = args.directory.as_ref().context("which run?")?;
     let mut prices = cost::prices(args.prices.as_deref())?;
     if let Some(machine) = &args.machine {
+        let known: Vec<String> = prices.iter().map(|price| price.name.clone()).collect();
         prices.retain(|price| price.name == *machine);
-        anyhow::ensure!(!prices.is_empty(), "{machine} is not in the table of prices");
+        anyhow::ensure!(
+            !prices.is_empty(),
+            "{machine} is not in the table of prices, which has {}",
+            known.join(", ")
+        );
     }
     let costs = cost::costs(&record::of_one_generator(&record::read(directory)?), &prices);
     if args.output == Output::Json {

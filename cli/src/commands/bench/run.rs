@@ -1,5 +1,6 @@
 //! `leno bench run`, and the hidden commands that its labs are made of.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -109,7 +110,10 @@ fn factor(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Run) -> Result<bool> {
-    let scenarios = args.scenarios.iter().map(|name| scenario::find(name));
+    // What is named twice would be measured twice into one record.
+    let scenarios = once(&args.scenarios);
+    let meshes = once(&args.meshes);
+    let scenarios = scenarios.iter().map(|name| scenario::find(name));
     let clustered = args.cluster.is_named();
     if clustered && let Some(why) = of_the_lab(args) {
         bail!("{why} is for the lab of one machine: leave it out with --context");
@@ -126,11 +130,9 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         scenarios: scenarios.collect::<Result<_, _>>()?,
         meshes: match clustered {
             true => Vec::new(),
-            false => args
-                .meshes
-                .iter()
-                .map(|name| mesh::named(name, &choices))
-                .collect::<Result<_, _>>()?,
+            false => {
+                meshes.iter().map(|name| mesh::named(name, &choices)).collect::<Result<_, _>>()?
+            }
         },
         rounds: args.rounds,
         duration: args.duration,
@@ -144,13 +146,19 @@ pub(super) fn run(args: &Run) -> Result<bool> {
     let interrupt = Interrupt::default();
     raise_on_signals(&interrupt)?;
     if clustered {
-        args.cluster.run(options, (&args.meshes, args.scale), &interrupt)?;
+        args.cluster.run(options, (&meshes, args.scale), &interrupt)?;
     } else {
         say_scale(options.scale);
         run::run(&mut options, &interrupt, &mut |line| eprintln!("{line}"))?;
     }
     let out = args.out.display();
     print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
+}
+
+/// Names in their order, each once.
+fn once(names: &[String]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    names.iter().filter(|name| seen.insert(*name)).cloned().collect()
 }
 
 /// The option that only the lab knows, where one was given.
@@ -252,4 +260,15 @@ fn input() -> Result<String> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).context("reading standard input")?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_twice_is_measured_once() {
+        let names = ["none", "leno", "envoy", "leno"].map(str::to_owned);
+        assert_eq!(once(&names), ["none", "leno", "envoy"]);
+    }
 }
