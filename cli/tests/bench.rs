@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use leno_suite::record::{self, MarkKind, Record};
 use leno_suite::run;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 fn leno(arguments: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_leno")).arg("bench").args(arguments).output();
@@ -175,6 +178,7 @@ fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
     let flooded = of("neighbour", "leno");
     assert!(flooded.neighbour_requests_per_s > Some(0.0) && flooded.cpu_ms.neighbour > 0.0);
     assert_eq!(flooded.proxies, 2, "the flood's are not the measured ones");
+    assert!(!flooded.marks.iter().any(|mark| mark.kind == MarkKind::FloodEnded), "{flooded:?}");
 }
 
 /// Whether a tool of Debian's is there; where it has to be, that it is not is a failure.
@@ -287,13 +291,43 @@ fn what_is_missing_is_a_record_with_the_command_that_brings_it() {
     assert!(!none.marks.iter().any(|mark| mark.kind == MarkKind::DeadTarget));
 }
 
+/// What an interrupted run has measured is kept, and of its lab nothing.
+#[test]
+fn an_interrupted_run_keeps_what_is_done_and_leaves_no_lab() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().display().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
+    command.args(["bench", "run", "connections", "--mesh", "none,leno", "--duration", "300ms"]);
+    command.args(["--warm-up", "0s", "--rounds", "1000", "--scale", "0.01", "--out", &out]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let id = child.id();
+    while record::read(directory.path()).is_err() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    kill(Pid::from_raw(id.cast_signed()), Signal::SIGINT).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(said.contains("what was measured is kept, and --resume goes on"), "{said}");
+    assert!(find(&record::read(directory.path()).unwrap(), "none").requests > 0);
+    let lab = format!("bench-{id}");
+    for folder in ["/run/netns", "/run/leno"] {
+        let left = fs::read_dir(folder).into_iter().flatten().flatten();
+        let left: Vec<String> = left.map(|one| one.file_name().display().to_string()).collect();
+        assert!(!left.iter().any(|name| name.contains(&lab)), "{folder}: {left:?}");
+    }
+}
+
 #[test]
 fn wrong_words_are_answered_with_the_right_ones() {
     let output = leno(&["run", "http-2k", "--out", "/nowhere"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("http-1k"), "{}", text(&output.stderr));
     let output = leno(&["run", "http-1k", "--mesh", "istio", "--out", "/nowhere"]);
-    assert!(text(&output.stderr).contains("envoy"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("in a cluster (--context)"), "{}", text(&output.stderr));
     let listed = text(&leno(&["list"]).stdout);
     for word in ["http-1k", "leno-iptables", "haproxy", "fortio"] {
         assert!(listed.contains(word), "{word}");
