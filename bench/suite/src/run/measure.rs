@@ -529,6 +529,30 @@ mod tests {
         assert_eq!(kinds(&busy, &Used::default()), [MarkKind::GeneratorLimited]);
     }
 
+    /// What comes of a search where so many requests a second are answered in time.
+    fn search(capacity: f64) -> Result<f64> {
+        let mut search = Search::below(1000.0, Duration::from_millis(10));
+        while let Some(rate) = search.next() {
+            let us = if rate <= capacity { 2000 } else { 20_000 };
+            let buckets = vec![Bucket { us, count: 1000 }];
+            search.tried(rate, &Report { buckets, ..report() });
+        }
+        search.found()
+    }
+
+    #[test]
+    fn the_highest_rate_that_holds_a_bound_is_found_to_3_percent_of_the_most() {
+        for capacity in [40.0, 333.0, 700.0, 1000.0] {
+            let found = search(capacity).unwrap();
+            assert!(
+                found <= capacity && capacity - found <= 1000.0 / 32.0,
+                "{found} of {capacity}"
+            );
+        }
+        let none = search(0.0).unwrap_err().to_string();
+        assert!(none.contains("no rate above 31/s kept the 99th percentile under 10ms"), "{none}");
+    }
+
     #[test]
     fn a_flood_that_ended_before_the_measurement_says_so() {
         let flooded = Flooded { requests_per_s: 1.0, lasted: true };
