@@ -397,10 +397,11 @@ async fn take_back(
 async fn remove(
     client: &Client,
     (ledger, out): (&mut Ledger, &Path),
-    Installed { mesh, before, agents }: &Installed,
+    installed: &Installed,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let (mesh, agents, name) = (*mesh, *agents, mesh.name());
+    let Installed { mesh, before, .. } = installed;
+    let (mesh, name) = (*mesh, mesh.name());
     if let Some(namespace) = install::somebody_elses(client, mesh, &ledger.namespace).await? {
         say(&format!("{name}: in namespace {namespace}, which this run has not made: it stays"));
         return Ok(());
@@ -413,7 +414,7 @@ async fn remove(
         let target = &ledger.target();
         let installation = Installation { client, target, mesh, tool: tool.as_deref() };
         // Until that has gone well, what it would be done again by stays.
-        ledger.unclean.extend(installation.remove(agents, say).await?);
+        ledger.unclean.extend(installation.remove(installed, say).await?);
         ledger.write(out)?;
     }
     inventory::restore(client, (&ledger.namespace, mesh, before), say).await

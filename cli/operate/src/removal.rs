@@ -65,13 +65,21 @@ pub struct Removal {
     keep_definitions: bool,
     /// Whether agents may have run.
     had_agents: bool,
+    /// Whether the pods of the agents that are there now are all that there ever were.
+    fresh: bool,
 }
 
 impl Removal {
     /// Of what is installed in `namespace`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, keep_definitions: bool) -> Self {
-        Self { client, namespace: namespace.to_owned(), keep_definitions, had_agents: true }
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            keep_definitions,
+            had_agents: true,
+            fresh: false,
+        }
     }
 
     /// Of an installation that was given up before its agents were made: nothing of it is in any node, unless
@@ -79,6 +87,14 @@ impl Removal {
     #[must_use]
     pub fn without_agents(self) -> Self {
         Self { had_agents: false, ..self }
+    }
+
+    /// Of an installation that whoever asks has made a moment ago and whose agents have not become ready: nothing
+    /// is in the nodes where none has begun. Of any other nobody can say so: an agent's pod that cannot begin
+    /// may be in the place of one that ran, as after an upgrade to an image that is nowhere.
+    #[must_use]
+    pub fn fresh(self) -> Self {
+        Self { fresh: true, ..self }
     }
 
     /// What whoever asks may not do of all that it takes to apply these documents in the namespace, and to take them
@@ -189,7 +205,7 @@ impl Removal {
         if there.is_none() && !self.had_agents {
             return Ok(());
         }
-        let idle = self.never_begun().await?;
+        let idle = if self.fresh { self.never_begun().await? } else { BTreeSet::new() };
         // Gone already where a removal was interrupted; the nodes may not be clean all the same.
         let agent = there.or_else(|| objects::find(text, "DaemonSet", AGENT));
         let Some(spec) = agent.and_then(|agent| agent.spec?.template.spec) else { return Ok(()) };
@@ -204,7 +220,7 @@ impl Removal {
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
-        // Nothing is in those whose agent has never begun.
+        // Nothing is in those whose agent has never begun, where that is known.
         let (untouched, nodes): (Vec<Node>, Vec<Node>) =
             nodes.into_iter().partition(|node| idle.contains(&node.name_any()));
         untouched.iter().for_each(|node| say(Removed::Node(node.name_any())));
@@ -221,7 +237,8 @@ impl Removal {
         self.forget(AGENTS).await
     }
 
-    /// The nodes whose agent cannot begin and never has, as with an image that is not there: nothing is in them.
+    /// The nodes whose agent's pod cannot begin and never has, as with an image that is not there: nothing is in
+    /// them, unless other pods were before it.
     async fn never_begun(&self) -> Result<BTreeSet<String>, Error> {
         let pods = self.pods().list(&ListParams::default().labels(AGENTS)).await;
         let pods = pods.map_err(Error::api("list the agents"))?;

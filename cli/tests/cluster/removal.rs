@@ -209,6 +209,39 @@ async fn a_removal_that_lacks_a_right_changes_nothing_and_one_that_has_them_ends
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_agent_cannot_begin_is_not_taken_for_clean() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    for pod in ["web-7d9c-aaaaa", "web-7d9c-bbbbb", "cart-0", "plain"] {
+        let metadata = json!({"name": pod, "namespace": "shop"});
+        shop.bed.delete(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
+    }
+    // Nobody is to be told of it, and nobody runs who would end a namespace.
+    shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
+    let mut own = namespace();
+    own["metadata"]["labels"] = json!({"app.kubernetes.io/part-of": "others"});
+    shop.bed.merge(own.clone(), own).await;
+    // As after an upgrade to an image that is nowhere: the pod is a new one, and the one before it has captured pods.
+    let node = json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "labels": {"kubernetes.io/os": "linux"}},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    shop.run(node).await;
+    shop.run(json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "leno-agent-n1", "namespace": NAMESPACE,
+            "labels": {"app.kubernetes.io/name": "leno-agent"}},
+        "spec": {"nodeName": "n1", "serviceAccountName": "agent",
+            "containers": [{"name": "agent", "image": "nowhere.example/leno-agent:1"}]},
+        "status": {"containerStatuses": [{"name": "agent", "image": "nowhere.example/leno-agent:1",
+            "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting":
+                {"reason": "ImagePullBackOff", "message": "no such image"}}}]}}))
+        .await;
+    let left = leno_at(&shop.admin, &UNINSTALL);
+    let text = said(&left);
+    assert_eq!(left.status.code(), Some(1), "{text}");
+    assert!(text.contains("n1: it is not ready"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_can_be_done_about_a_removal_is_said_for_each_step_of_it() {
     let Some(kube) = binary() else { return };
     let shop = shop(&kube).await;

@@ -21,6 +21,7 @@ use leno_operate::{Error, Level, Removal, Removed, Right, Target};
 use serde_json::Value;
 
 use super::hopeless::Patience;
+use super::ledger::Installed;
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait};
 use super::{MANAGER, claim, tool};
@@ -164,20 +165,21 @@ impl Installation<'_> {
     }
 
     /// Takes it away, also where only half of it is there, and says what was done; the nodes in which something is
-    /// left, and why. `agents` says whether it may have been in any. What is left elsewhere is for the inventory to find.
+    /// left, and why. `installed` says whether it may have been in any. What is left elsewhere is for the inventory
+    /// to find.
     ///
     /// # Errors
     /// When it does not go: what is needed to do it again is still there then.
     pub(super) async fn remove(
         &self,
-        agents: bool,
+        installed: &Installed,
         say: &mut dyn FnMut(&str),
     ) -> Result<Vec<String>> {
         // Not to be interrupted: what is left would stay.
         let interrupt = Interrupt::default();
         match self.mesh {
             Mesh::None => {}
-            Mesh::Leno => return self.remove_leno(agents, say).await,
+            Mesh::Leno => return self.remove_leno(installed, say).await,
             Mesh::Istio | Mesh::IstioAmbient => {
                 self.run(&["uninstall", "--purge", "-y"], &interrupt)?;
             }
@@ -191,10 +193,15 @@ impl Installation<'_> {
         Ok(Vec::new())
     }
 
-    async fn remove_leno(&self, agents: bool, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
+    async fn remove_leno(
+        &self,
+        installed: &Installed,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Vec<String>> {
         let mut left = Vec::new();
         let removal = Removal::new(self.client.clone(), NAMESPACE, false);
-        let removal = if agents { removal } else { removal.without_agents() };
+        let removal = if installed.agents { removal } else { removal.without_agents() };
+        let removal = if installed.fresh { removal.fresh() } else { removal };
         let done = removal.run(|step| match step {
             Removed::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
             Removed::NamespaceKept(name) => say(&format!("  namespace {name} was there: it stays")),

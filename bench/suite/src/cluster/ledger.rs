@@ -43,6 +43,10 @@ pub(super) struct Installed {
     /// Whether it may have had something in nodes: written before what brings it there is made.
     #[serde(default = "unknown")]
     pub(super) agents: bool,
+    /// Whether this process has just made it, and it has not been ready yet. Not written down: whoever reads it later
+    /// does not know what has become of it since.
+    #[serde(skip)]
+    pub(super) fresh: bool,
 }
 
 /// What a ledger that does not say it has to be taken for.
@@ -132,9 +136,12 @@ mod tests {
         let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };
         let mut ledger = Ledger::new(&target, "u1", "leno-bench-1");
         let before = vec!["ClusterRole admin".to_owned()];
-        ledger.mesh = Some(Installed { mesh: Mesh::IstioAmbient, before, agents: false });
+        let mesh = Mesh::IstioAmbient;
+        ledger.mesh = Some(Installed { mesh, before, agents: false, fresh: true });
         ledger.write(directory.path()).unwrap();
         let found = Ledger::read(directory.path()).unwrap().unwrap();
+        // Whoever comes next has made nothing itself.
+        ledger.mesh.as_mut().unwrap().fresh = false;
         assert_eq!((&found, found.target().context.as_deref()), (&ledger, Some("c")));
         found.check(directory.path(), "u1").unwrap();
         let other = found.check(directory.path(), "u2").unwrap_err().to_string();

@@ -141,7 +141,7 @@ impl Turn<'_> {
         if let Some(first) = there.of(mesh).first() {
             return Err(refused(first));
         }
-        ledger.mesh = Some(Installed { mesh, before: there.names(), agents: false });
+        ledger.mesh = Some(Installed { mesh, before: there.names(), agents: false, fresh: true });
         ledger.write(out)?;
         if let Some(namespace) = mesh.namespace() {
             let records = whose(out)?;
@@ -159,7 +159,11 @@ impl Turn<'_> {
             ledger.mesh.iter_mut().for_each(|installed| installed.agents = true);
             ledger.write(out)
         };
-        Ok(installation.install((&self.run.values, &mut agents), interrupt, say).await)
+        let done = installation.install((&self.run.values, &mut agents), interrupt, say).await;
+        if done.is_ok() {
+            ledger.mesh.iter_mut().for_each(|installed| installed.fresh = false);
+        }
+        Ok(done)
     }
 
     async fn cases(
