@@ -24,18 +24,21 @@ if [ "${host%%-*}" != $machine ]; then
     command -v rustup >/dev/null || { echo "Rust's standard library for $triple is missing: install it as Rust was" >&2; exit 1; }
     rustup target add "$triple" >&2
   fi
-  # rustup's Rust brings lld. Not mold: that of Debian 12 (1.10) lays out the thread-local variables of static arm64
-  # programs so that they end at once.
-  lld=$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld
-  if ! [ -x "$lld/ld.lld" ] && ! command -v ld.lld >/dev/null; then
-    echo "lld is missing, which links for other architectures: apt-get install lld" >&2
-    exit 1
-  fi
   root=$(scripts/sysroot.sh "${platform#linux/}")
   underscored=${triple//-/_}
   export "CC_$underscored=clang" "AR_$underscored=llvm-ar" "CFLAGS_$underscored=--target=$gnu --sysroot=$root"
   export "CARGO_TARGET_${underscored^^}_LINKER=clang" LENO_SYSROOT=$root
-  export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=--target=$gnu -Clink-arg=--sysroot=$root -Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld"
+  export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=--target=$gnu -Clink-arg=--sysroot=$root"
+fi
+if [ "$triple" != "$host" ] || [ $machine = aarch64 ]; then
+  # rustup's Rust brings lld. Not mold, also where arm64 is this machine's own: that of Debian 12 (1.10) lays out the
+  # thread-local variables of static arm64 programs so that they end at once.
+  lld=$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld
+  if ! [ -x "$lld/ld.lld" ] && ! command -v ld.lld >/dev/null; then
+    echo "lld is missing, which links for arm64 and for other architectures: apt-get install lld" >&2
+    exit 1
+  fi
+  export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld"
 fi
 [ "$profile" = debug ] || export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/static-rustc.sh
 # A target is named in any case, so that what a build runs itself is built without all that.
@@ -43,7 +46,10 @@ cargo build "${flags[@]}" --target "$triple" --bins \
   -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno >&2
 folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
 for program in leno-proxy leno-controller leno-cni; do
-  if [ "$profile" = release ] && readelf --program-headers "$folder/$program" | grep -q INTERP; then
+  [ "$profile" = release ] || break
+  # By itself, so that this ends where readelf is not there or cannot read the file.
+  headers=$(readelf --program-headers "$folder/$program")
+  if [[ $headers == *INTERP* ]]; then
     echo "$folder/$program loads libraries: scripts/static-rustc.sh has not seen it" >&2
     exit 1
   fi
