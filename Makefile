@@ -41,7 +41,8 @@ bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (nee
 fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
 	@scripts/fuzz.sh
 
-images: deps ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64)
+images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64)
+	@scripts/deps.sh images
 	@scripts/images.sh
 
 images-test: ## what is in those images, and that their programs run, those of another architecture in qemu (needs root)

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}/conformance" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 root=$PWD
-PATH="$PATH:/usr/local/go/bin"
+PATH="/usr/local/go/bin:$PATH"
 export CGO_ENABLED=0
 
 if [ -z "${CLUSTER_BIN:-}" ]; then

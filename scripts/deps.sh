@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
 # Installs what building and testing need through apt when run as root; otherwise prints the exact
 # command to type. Prints nothing and costs milliseconds when everything is there.
+#
+#   scripts/deps.sh            what every target of make needs
+#   scripts/deps.sh images     what scripts/images.sh needs, which says itself which Go that is
 set -euo pipefail
 
 rust_min=1.95
 declare -A package_of=(
   [cc]=gcc [clang]=clang [llvm-strip]=llvm [mold]=mold [pkg-config]=pkg-config [cmake]=cmake
-  [ip]=iproute2 [nft]=nftables [iptables-restore]=iptables [tcpdump]=tcpdump [curl]=curl
-  [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
-  [haproxy]=haproxy [wrk]=wrk [python3]=python3 [openssl]=openssl [dig]=dnsutils
-  [h2load]=nghttp2-client [go]=golang [pip3]=python3-pip [node]=nodejs [npm]=npm [prometheus]=prometheus
+  [nft]=nftables [iptables-restore]=iptables
 )
 declare -A package_with=(
   [/usr/include/bpf/bpf_helpers.h]=libbpf-dev [/usr/include/libelf.h]=libelf-dev
   [/usr/include/zlib.h]=zlib1g-dev
+)
+[ "${1-}" = images ] || package_of+=(
+  [ip]=iproute2 [tcpdump]=tcpdump [curl]=curl
+  [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
+  [haproxy]=haproxy [wrk]=wrk [python3]=python3 [openssl]=openssl [dig]=dnsutils
+  [h2load]=nghttp2-client [go]=golang [pip3]=python3-pip [node]=nodejs [npm]=npm [prometheus]=prometheus
+)
+[ "${1-}" = images ] || package_with+=(
   [/usr/lib/nginx/modules/ngx_stream_module.so]=libnginx-mod-stream
 )
 

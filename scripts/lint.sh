@@ -7,7 +7,7 @@ cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 scripts/lint-tree.sh
 for script in scripts/*.sh .ci/run; do bash -n "$script"; done
-PATH="$PATH:/usr/local/go/bin"
+PATH="/usr/local/go/bin:$PATH"
 unformatted=$(gofmt -l e2e)
 [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted" >&2; exit 1; }
 # Go 1.21 and later fetch the version that a module asks for; Debian 12 has an older one.
