@@ -45,6 +45,10 @@ apt-get "${apt[@]}" -y --download-only install "${packages[@]}" "libgcc-$version
 for package in "$root"/apt/cache/archives/*.deb; do
   dpkg-deb --extract "$package" "$root"
 done
+# Where /lib is a part of /usr, packages have nothing in /lib, and what is linked still looks there.
+for folder in lib lib64; do
+  [ -e "$root/$folder" ] || [ ! -d "$root/usr/$folder" ] || ln -s "usr/$folder" "$root/$folder"
+done
 # A link to /lib/... means the one in here.
 find "$root" -type l -lname '/*' | while read -r link; do
   ln -sfr "$root$(readlink "$link")" "$link"
