@@ -61,6 +61,10 @@ impl Admin {
             return refused;
         }
         let query = request.uri().query().map(ToOwned::to_owned);
+        // Whoever gets nothing waits for nobody, and nobody waits for them.
+        if let Err(refused) = wanted(client, query.as_deref()) {
+            return *refused;
+        }
         let _turn = self.turn.lock().await;
         let admin = Arc::clone(&self);
         // The counters of one pod may be a command's to read.
@@ -71,16 +75,9 @@ impl Admin {
     }
 
     pub(crate) fn captures(&self, client: IpAddr, query: Option<&str>) -> Answer {
-        if !client.to_canonical().is_loopback() {
-            let remedy = "ask from the node itself, as kubectl port-forward does: leno diagnostics capture\n";
-            return respond(StatusCode::FORBIDDEN, TEXT, remedy);
-        }
-        let wanted = match query {
-            None => None,
-            Some(query) => match query.strip_prefix("pod=").and_then(|pod| pod.split_once('/')) {
-                Some(pod) => Some(pod),
-                None => return respond(StatusCode::BAD_REQUEST, TEXT, "use ?pod=NAMESPACE/NAME\n"),
-            },
+        let wanted = match wanted(client, query) {
+            Ok(wanted) => wanted,
+            Err(refused) => return *refused,
         };
         let known = Known {
             pods: self.pods.all(),
@@ -102,5 +99,20 @@ impl Admin {
         };
         let text = serde_json::to_string(&page).expect("names and numbers are JSON");
         respond(StatusCode::OK, JSON, text + "\n")
+    }
+}
+
+/// The pod that is asked for, by its namespace and name, none for all; the refusal where the address or the query is
+/// none that gets the page.
+fn wanted(client: IpAddr, query: Option<&str>) -> Result<Option<(&str, &str)>, Box<Answer>> {
+    if !client.to_canonical().is_loopback() {
+        let remedy =
+            "ask from the node itself, as kubectl port-forward does: leno diagnostics capture\n";
+        return Err(Box::new(respond(StatusCode::FORBIDDEN, TEXT, remedy)));
+    }
+    let Some(query) = query else { return Ok(None) };
+    match query.strip_prefix("pod=").and_then(|pod| pod.split_once('/')) {
+        Some(pod) => Ok(Some(pod)),
+        None => Err(Box::new(respond(StatusCode::BAD_REQUEST, TEXT, "use ?pod=NAMESPACE/NAME\n"))),
     }
 }
