@@ -57,6 +57,16 @@ pub enum Level {
     Warning,
     /// The mesh will not work.
     Bad,
+    /// It could not be looked at.
+    Unknown,
+}
+
+impl Level {
+    /// Whether whoever asks may go on: what is not known may be as bad as can be.
+    #[must_use]
+    pub const fn is_well(self) -> bool {
+        matches!(self, Self::Good | Self::Warning)
+    }
 }
 
 impl Finding {
@@ -128,7 +138,7 @@ fn known(subject: &str, found: Result<Finding, Error>) -> Result<Finding, Error>
     match found {
         Err(error) if error.is_forbidden() => {
             let text = format!("it is not known how that is: {}", error.said());
-            Ok(Finding::new(subject, Level::Warning, text))
+            Ok(Finding::new(subject, Level::Unknown, text))
         }
         found => found,
     }
@@ -179,7 +189,7 @@ async fn pods(client: &Client, step: Removal) -> Option<Finding> {
         Ok(captures) => captures,
         Err(error) => {
             let text = format!("whether they are captured is not known: {}", error.said());
-            return Some(Finding::new("pods", Level::Warning, text));
+            return Some(Finding::new("pods", Level::Unknown, text));
         }
     };
     let gap = captures.gap();

@@ -10,7 +10,7 @@ use super::{Cluster, MeshName, Output, block_on, print, print_json};
 
 /// Says what this machine, or a cluster, can do, and whether the mesh there is healthy
 ///
-/// Exits 1 when traffic cannot be captured here or something of the mesh is not well.
+/// Exits 1 when traffic cannot be captured here, or something of the mesh is not well or could not be looked at.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno check           # this machine\n  \
                   leno check --pre          # a cluster, before Leno is installed\n  \
@@ -67,7 +67,7 @@ fn of_cluster(check: &Check) -> Result<bool> {
         let rows: Vec<(String, String)> = found.iter().map(row_of).collect();
         print(&columns(&rows))?;
     }
-    Ok(found.iter().all(|one| one.level != Level::Bad))
+    Ok(found.iter().all(|one| one.level.is_well()))
 }
 
 fn row_of(finding: &leno_operate::Finding) -> (String, String) {
@@ -75,6 +75,7 @@ fn row_of(finding: &leno_operate::Finding) -> (String, String) {
         Level::Good => "ok  ",
         Level::Warning => "warn",
         Level::Bad => "BAD ",
+        Level::Unknown => "????",
     };
     (format!("{mark} {}", finding.subject), finding.text.clone())
 }

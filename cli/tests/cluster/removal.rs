@@ -298,12 +298,20 @@ async fn a_check_that_lacks_a_right_names_it_and_says_the_rest() {
     for (subject, level, missing) in [
         ("removal", "bad", "at step plaintext: whether the mesh is being removed or"),
         ("removal", "bad", "cannot get resource \"mutatingwebhookconfigurations\""),
-        ("node agents", "warning", "cannot get resource \"daemonsets\""),
-        ("pods", "warning", "cannot list resource \"pods\""),
+        ("node agents", "unknown", "cannot get resource \"daemonsets\""),
+        ("pods", "unknown", "cannot list resource \"pods\""),
         ("control plane", "good", "1 of 1 ready"),
     ] {
         let (is, text) = level_and_text(subject);
         assert_eq!(is, level, "{subject}: {text}");
         assert!(text.contains(missing), "{subject}: {text}");
     }
+
+    // What is not known is not well, also where nothing is known to be bad.
+    set_step(&shop.bed, Value::Null).await;
+    let answer = leno_at(&weak, &["check", "-o", "json"]);
+    assert_eq!(answer.status.code(), Some(1), "{}", said(&answer));
+    let found = json_of(&answer);
+    let bad = found.as_array().unwrap().iter().filter(|one| one["level"] == "bad").count();
+    assert_eq!(bad, 0, "{found}");
 }

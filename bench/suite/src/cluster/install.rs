@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{NAMESPACE, Values};
-use leno_operate::{Error, Level, Removal, Removed, Right, Target};
+use leno_operate::{Error, Removal, Removed, Right, Target};
 use serde_json::Value;
 
 use super::hopeless::Patience;
@@ -226,7 +226,7 @@ async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, 
     let found = leno_operate::after(client, namespace).await?;
     let bad: Vec<String> = found
         .iter()
-        .filter(|one| one.level == Level::Bad)
+        .filter(|one| !one.level.is_well())
         .map(|one| format!("{}: {}", one.subject, one.text))
         .collect();
     if !bad.is_empty() {
