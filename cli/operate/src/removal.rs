@@ -217,6 +217,7 @@ impl Removal {
             nodes.items.into_iter().filter(|node| is_in(node, &wanted)).collect();
         // Those of a removal that was interrupted may have ended before a new installation began.
         let cleanup = format!("{}={}", CLEANUP.0, CLEANUP.1);
+        leaving.is_latest().await?;
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
@@ -230,6 +231,7 @@ impl Removal {
             // They are that one's by now.
             Err(error @ Error::Another(_)) => return Err(error),
             cleaned => {
+                leaving.is_latest().await?;
                 self.forget(&cleanup).await?;
                 cleaned?;
             }

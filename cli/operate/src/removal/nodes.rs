@@ -86,7 +86,8 @@ pub(super) async fn clean(
     Ok(())
 }
 
-/// Says which nodes are clean, and leaves the others; with the phases of their pods.
+/// Says which nodes are clean, and leaves the others, whose pods are made again where somebody has removed them; with
+/// the phases of their pods.
 async fn finish(
     begun: &mut BTreeSet<String>,
     on_nodes: &impl Cleaner,
@@ -98,6 +99,15 @@ async fn finish(
     let phases = on_nodes.phases().await?;
     let is_clean = |node: &String| phases.get(node).is_some_and(|phase| phase == "Succeeded");
     begun.extract_if(.., |node| is_clean(node)).for_each(|node| say(Removed::Node(node)));
+    // As a removal does that does not know yet that this one goes on with its pods.
+    let missing: Vec<String> = begun.extract_if(.., |node| !phases.contains_key(node)).collect();
+    for node in missing {
+        on_nodes.holds().await?;
+        match on_nodes.start(&node).await {
+            Ok(()) => drop(begun.insert(node)),
+            Err(reason) => say(Removed::NodeLeft(node, reason.said())),
+        }
+    }
     Ok(phases)
 }
 
@@ -163,7 +173,7 @@ impl Cleaner for OnNodes<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
@@ -172,6 +182,8 @@ mod tests {
     struct Nodes {
         made: RefCell<BTreeSet<String>>,
         interrupted: bool,
+        /// How often somebody else still removes all pods.
+        removals: Cell<usize>,
     }
 
     fn node(name: String, ready: &str) -> Node {
@@ -213,6 +225,10 @@ mod tests {
         }
 
         async fn phases(&self) -> Result<BTreeMap<String, String>, Error> {
+            if let Some(left) = self.removals.get().checked_sub(1) {
+                self.removals.set(left);
+                self.made.borrow_mut().clear();
+            }
             let phase =
                 |name: &String| if name.starts_with("pod") { "Pending" } else { "Succeeded" };
             let made = self.made.borrow();
@@ -244,6 +260,21 @@ mod tests {
         assert_eq!(left["pod-1"], "Pod leno-cleanup-pod-1 is Pending: waited for 60 s");
         assert!(left["refused-2"].starts_with("create: "), "{}", left["refused-2"]);
         assert_eq!(left["away"], "it is not ready");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_somebody_else_removes_is_made_again() {
+        let nodes = Nodes { removals: Cell::new(2), ..Nodes::default() };
+        let good = [node("good-3".to_owned(), "True"), node("good-7".to_owned(), "True")];
+        let mut cleaned = BTreeSet::new();
+        clean(&good, &nodes, &mut |said| match said {
+            Removed::Node(name) => assert!(cleaned.insert(name)),
+            other => panic!("{other:?}"),
+        })
+        .await
+        .unwrap();
+        assert_eq!(cleaned, ["good-3", "good-7"].map(str::to_owned).into());
+        assert_eq!(nodes.removals.get(), 0);
     }
 
     #[tokio::test]
