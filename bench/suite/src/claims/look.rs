@@ -138,23 +138,21 @@ impl Measured<'_> {
         Ok((one.value < other.value, text))
     }
 
-    /// Whether a step is kept. A run with too many errors is evidence, one whose generator was the
-    /// bottleneck is not.
+    /// Whether a step is kept, of all rounds: one with too many errors is evidence as much as one without,
+    /// one whose generator was the bottleneck is none.
     fn keeps(&self, wanted: Wanted<'_>, claimed: bool) -> Seen {
-        let mut runs = self.evidence(wanted).unwrap_or_default();
-        if runs.is_empty() {
-            let failed = |record: &&Record| {
-                record.left_out.is_none()
-                    && record.marks.iter().all(|mark| {
-                        use crate::record::MarkKind::{DeadTarget, Errors};
-                        matches!(mark.kind, Errors | DeadTarget) || !mark.kind.invalidates()
-                    })
-            };
-            runs = self.named(wanted).filter(failed).collect();
-        }
-        let Some(first) = runs.first() else {
+        let tells = |record: &&Record| {
+            record.left_out.is_none()
+                && record.marks.iter().all(|mark| {
+                    use crate::record::MarkKind::{DeadTarget, Errors};
+                    matches!(mark.kind, Errors | DeadTarget) || !mark.kind.invalidates()
+                })
+        };
+        let mut runs: Vec<&Record> = self.named(wanted).filter(tells).collect();
+        let Some(first) = runs.first().copied() else {
             return Err(self.missing(wanted));
         };
+        runs.retain(|record| record.mesh == first.mesh);
         let kept = |record: &&&Record| {
             let asked = record.rate_per_s.unwrap_or(record.requests_per_s);
             let answered = record.requests_per_s * (1.0 - share_of_errors(record));

@@ -192,7 +192,12 @@ fn a_rate_that_is_not_kept_is_evidence_and_a_part_of_it_that_is_kept_is_none() {
     let mut failing = run(1.0, 200.0);
     failing.errors = 100;
     failing.marks.push(Mark { kind: MarkKind::Errors, why: String::new() });
-    assert_eq!(verdict(check, &[failing]).verdict, Verdict::Holds);
+    assert_eq!(verdict(check, &[failing.clone()]).verdict, Verdict::Holds);
+    // Two rounds of three that failed are not made good by the third.
+    let rounds = [failing.clone(), run(1.0, 200.0), failing];
+    let seen = verdict(check, &rounds);
+    assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
+    assert!(seen.because.contains("kept in 1 of 3 rounds"), "{}", seen.because);
     let mut limited = run(1.0, 100.0);
     limited.marks.push(Mark { kind: MarkKind::GeneratorLimited, why: String::new() });
     assert_eq!(verdict(check, &[limited]).verdict, Verdict::NotMeasurableHere);
