@@ -78,8 +78,9 @@ impl Measured<'_> {
             }
             Check::Cpu { scenario, mesh, rate_per_s, cpus } => {
                 let mut each = self.median(wanted(scenario, None, mesh), "CPU", |record| {
-                    let rate = record.requests_per_s / f64::from(record.services.max(1));
-                    (record.proxies > 0).then(|| record.cpus_per_proxy() / rate)
+                    // A request passes two proxies: the client's and the service's.
+                    let rate = 2.0 * record.requests_per_s / f64::from(record.proxies);
+                    (record.proxies > 0 && rate > 0.0).then(|| record.cpus_per_proxy() / rate)
                 })?;
                 each.value *= rate_per_s;
                 near(&each, *cpus, "processors")

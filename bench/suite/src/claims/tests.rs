@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::place::Cluster;
-use crate::record::{ContextSwitches, Latency, Mark, MarkKind, RssKib};
+use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, RssKib};
 
 /// Every row of the table of published claims, by its source and the figures (or words) in it. Each is to
 /// be in what one claim of that source says.
@@ -201,6 +201,22 @@ fn a_rate_that_is_not_kept_is_evidence_and_a_part_of_it_that_is_kept_is_none() {
     let mut limited = run(1.0, 100.0);
     limited.marks.push(Mark { kind: MarkKind::GeneratorLimited, why: String::new() });
     assert_eq!(verdict(check, &[limited]).verdict, Verdict::NotMeasurableHere);
+}
+
+#[test]
+fn the_cpu_of_a_proxy_is_that_of_the_requests_that_pass_it() {
+    // 550 requests/s pass two each of 11 proxies: 100/s a proxy, each of which keeps 0.1 processors busy.
+    let run = Record {
+        services: 10,
+        proxies: 11,
+        requests_per_s: 550.0,
+        duration_s: 10.0,
+        cpu_ms: CpuMs { proxies: 11_000.0, ..CpuMs::default() },
+        ..record("envoy", 1)
+    };
+    let check = "{kind: cpu, scenario: http-1k, mesh: envoy, rate_per_s: 1000, cpus: 1.0}";
+    let seen = verdict(check, &[run]);
+    assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
 }
 
 #[test]
