@@ -135,9 +135,9 @@ pub fn within(records: &[Record]) -> Vec<String> {
     let mut times: BTreeMap<String, f64> = BTreeMap::new();
     for record in &measured {
         let by = record.other_generator();
-        let case = format!("{}{:?}{by:?}", record.scenario, record.step);
+        let case = format!("{}{:?}", record.scenario, record.step);
         let how = record.scale;
-        let time = *times.entry(case.clone()).or_insert(record.duration_s);
+        let time = *times.entry(format!("{case}{by:?}")).or_insert(record.duration_s);
         if differ(time, record.duration_s) {
             let (scenario, other) = (&record.scenario, record.duration_s);
             found.push(format!("{scenario} for {time:.0} s and {other:.0} s"));

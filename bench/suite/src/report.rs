@@ -82,6 +82,7 @@ impl Summary {
     #[must_use]
     pub fn of(records: &[Record]) -> Self {
         let generators = generators::agreements(records);
+        let everything = records;
         let records = &of_one_generator(records)[..];
         let mut groups: Vec<(Key<'_>, Vec<&Record>)> = Vec::new();
         for record in records.iter().filter(|record| record.left_out.is_none()) {
@@ -126,13 +127,16 @@ impl Summary {
             .filter(|record| !record.mesh_version.is_empty())
             .map(|record| (record.mesh.clone(), record.mesh_version.clone()))
             .collect();
-        Summary { caveats: caveats(records), cells, generators, left_out, machine, versions }
+        // The generators' table is of every record.
+        let within = compare::within(if generators.is_empty() { records } else { everything });
+        let caveats = caveats(within, records);
+        Summary { caveats, cells, generators, left_out, machine, versions }
     }
 }
 
-/// What is to be said before any figure: other machines and versions, and marks, each kind once.
-fn caveats(records: &[Record]) -> Vec<String> {
-    let mut said = compare::within(records);
+/// What is to be said before any figure: what was `said` of other machines and versions, and marks, each kind
+/// once.
+fn caveats(mut said: Vec<String>, records: &[Record]) -> Vec<String> {
     let mut kinds: BTreeMap<(&str, &str, &str), (usize, &str)> = BTreeMap::new();
     for record in records {
         for mark in &record.marks {

@@ -2,12 +2,16 @@
 
 use super::pairs;
 use crate::generator::Generator;
+use crate::place;
 use crate::record::{Record, of_one_generator};
+use crate::scenario::{self, Pace};
 use crate::statistics::{Interval, median, ratio};
 
 /// Two generators agree when their medians are this close: the same load on the same machine differs by
 /// a few percent from one minute to the next.
 const CLOSE: f64 = 0.10;
+/// Rates this close are one rate: some generators take it in whole requests.
+const SAME_RATE: f64 = 0.01;
 
 /// What one generator saw of a mesh in a scenario, beside the one that a report is of.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +31,8 @@ pub struct Agreement {
     /// The median latency that the report's generator saw over that which this one did, in the same
     /// rounds; none for the report's own.
     pub p50_ratio: Option<Interval>,
+    /// Why rounds of both are not compared; none where all of them are.
+    pub apart: Option<String>,
     /// Marks of all rounds, each once.
     pub marks: Vec<&'static str>,
     /// Why it has no figures.
@@ -84,7 +90,10 @@ fn agreement(all: &[&Record], ours: &[&Record], generator: String) -> Agreement 
         median(&rounds.iter().map(|record| figure(record)).collect::<Vec<_>>())
     };
     // Failures are no latency to agree about.
-    let (own, theirs): (Vec<f64>, Vec<f64>) = pairs(&good, ours)
+    let mut both = pairs(&good, ours);
+    let apart = both.iter().find_map(|(theirs, own)| why_apart(own, theirs));
+    both.retain(|(theirs, own)| why_apart(own, theirs).is_none());
+    let (own, theirs): (Vec<f64>, Vec<f64>) = both
         .iter()
         .map(|(theirs, own)| (own.latency_us.p50 as f64, theirs.latency_us.p50 as f64))
         .unzip();
@@ -105,9 +114,35 @@ fn agreement(all: &[&Record], ours: &[&Record], generator: String) -> Agreement 
             of(&|record| record.latency_us.p99 as f64 / 1000.0),
         ],
         p50_ratio: ratio(&own, &theirs),
+        apart,
         marks,
         left_out: measured.is_empty().then(|| one.left_out.clone()).flatten(),
     }
+}
+
+/// Why two records of a round are not of the same load on the same machine; none where they are.
+fn why_apart(own: &Record, other: &Record) -> Option<String> {
+    if searches(&own.scenario) {
+        return Some("not compared: each looks for a rate of its own".to_owned());
+    }
+    let machines = own.machine.differences(&other.machine).into_iter();
+    let places = place::differences(own.cluster.as_ref(), other.cluster.as_ref());
+    if let Some(first) = machines.chain(places).next() {
+        return Some(format!("not compared: measured elsewhere ({first})"));
+    }
+    let same = match (own.rate_per_s, other.rate_per_s) {
+        (Some(one), Some(two)) => (one - two).abs() <= one.max(two) * SAME_RATE,
+        (one, two) => one.is_none() && two.is_none(),
+    };
+    let rate = |record: &Record| {
+        record.rate_per_s.map_or_else(|| "no rate".to_owned(), |rate| format!("{rate:.0}/s"))
+    };
+    (!same).then(|| format!("not compared: another load ({} and {})", rate(own), rate(other)))
+}
+
+/// Whether the rate of a scenario is what is looked for.
+fn searches(scenario: &str) -> bool {
+    scenario::find(scenario).is_ok_and(|one| matches!(one.pace, Pace::SearchP99Ms(_)))
 }
 
 /// The table, heading first; the ratio is the report's generator by the other.
@@ -132,7 +167,9 @@ pub fn rows(all: &[Agreement]) -> Vec<Vec<String>> {
             |ratio| format!("{:.3} ({:.3} to {:.3})", ratio.value, ratio.low, ratio.high),
         );
         let close = one.is_close().map_or("-", |close| if close { "yes" } else { "NO" });
-        let marks = if one.marks.is_empty() { "-".to_owned() } else { one.marks.join(", ") };
+        let said = one.marks.iter().copied().chain(one.apart.as_deref());
+        let said = said.collect::<Vec<_>>().join(", ");
+        let marks = if said.is_empty() { "-".to_owned() } else { said };
         rows.push(vec![
             one.title.clone(),
             one.mesh.clone(),
@@ -184,6 +221,41 @@ mod tests {
         assert_eq!(far.generators[1].is_close(), Some(false));
         assert_eq!(Summary::of(&all[..2]).generators, [], "one has nobody to agree with");
         assert_eq!(Summary::of(&all[2..]).cells.len(), 1, "another is reported like ours");
+    }
+
+    #[test]
+    fn only_the_same_load_on_the_same_machine_is_compared() {
+        let at = |generator: &str, rate| Record { rate_per_s: rate, ..by(generator, 0, 1000) };
+        let apart = |other: Record| {
+            let summary = Summary::of(&[at("leno", Some(100.0)), other]);
+            let said = summary.caveats.join("; ");
+            (rows(&summary.generators)[2][6..].join(" "), said)
+        };
+        let (same, said) = apart(at("fortio", Some(100.2)));
+        assert!(same.ends_with("yes -") && said.is_empty(), "{same}: {said}");
+        let (faster, _) = apart(at("fortio", Some(500.0)));
+        assert_eq!(faster, "- - not compared: another load (100/s and 500/s)");
+        let (closed, _) = apart(at("fortio", None));
+        assert_eq!(closed, "- - not compared: another load (100/s and no rate)");
+        let mut moved = at("fortio", Some(100.0));
+        (moved.machine.cpus, moved.scale) = (64, 0.5);
+        let (elsewhere, said) = apart(moved);
+        assert_eq!(elsewhere, "- - not compared: measured elsewhere (processors: 0 and 64)");
+        assert!(said.contains("measured on different machines (processors: 0 and 64)"), "{said}");
+        assert!(said.contains("http-1k with different scales"), "{said}");
+    }
+
+    #[test]
+    fn whoever_looks_for_a_rate_is_not_compared_with_another() {
+        let of = |generator: &str| Record {
+            scenario: "saturation".into(),
+            rate_per_s: (generator == "leno").then_some(700.0),
+            ..by(generator, 0, 1000)
+        };
+        let summary = Summary::of(&[of("leno"), of("wrk")]);
+        let row = rows(&summary.generators).remove(2);
+        assert_eq!(row[6..], ["-", "-", "not compared: each looks for a rate of its own"]);
+        assert_eq!(summary.generators[1].is_close(), None);
     }
 
     #[test]
