@@ -5,16 +5,17 @@ mod h2load;
 mod wrk;
 
 use std::fmt;
+use std::io::{self, BufRead};
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use leno_measure::load::{self, Pace, Plan, Protocol, Report};
+use leno_measure::load::{self, Pace, Plan, Protocol, Report, Stop};
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::lab::{self, Lab};
+use crate::lab::{self, Lab, Running};
 use crate::mesh::Missing;
 
 /// A generator.
@@ -125,12 +126,36 @@ pub fn generate(plans: &str) -> Result<String> {
     Ok(serde_json::to_string(&load::run_all(&plans)?)?)
 }
 
-/// Makes the load of the neighbour, to which nobody gives way.
-pub(crate) fn flood(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
+/// The command behind `leno bench generate --until-closed`: as [`generate`], with the plans in the first line of
+/// the input, and no longer than until there is no more of it.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_until_closed(mut input: impl BufRead + Send + 'static) -> Result<String> {
+    let mut plans = String::new();
+    input.read_line(&mut plans).context("reading standard input")?;
+    let plans: Vec<Plan> = serde_json::from_str(&plans).context("these are no plans of load")?;
+    let stop = Stop::default();
+    let ends = stop.clone();
+    // Ends with the input, or with the program.
+    std::thread::spawn(move || {
+        // Input that cannot be read has ended as well.
+        let _ = io::copy(&mut input, &mut io::sink());
+        ends.stop();
+    });
+    Ok(serde_json::to_string(&load::run_until(&plans, &stop)?)?)
+}
+
+/// Begins with the load of the neighbour, to which nobody gives way: until it is ended.
+pub(crate) fn flood(lab: &Lab, plan: &Plan) -> Result<Running> {
     let mut command = lab.as_workload(lab::NEIGHBOUR, &lab::leno()?)?;
-    command.args(["bench", "generate"]);
-    let said = lab::run(&mut command, &serde_json::to_string(&[plan])?, interrupt)?;
-    serde_json::from_slice(&said).context("the neighbour did not report")
+    command.args(["bench", "generate", "--until-closed"]);
+    Running::start(&mut command, &(serde_json::to_string(&[plan])? + "\n"))
+}
+
+/// Ends a flood; what became of it.
+pub(crate) fn end_flood(flood: Running, interrupt: &Interrupt) -> Result<Report> {
+    serde_json::from_slice(&flood.end(interrupt)?).context("the neighbour did not report")
 }
 
 fn own(lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
@@ -187,6 +212,20 @@ fn seconds(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn load_ends_with_its_input_and_is_reported_as_far_as_it_came() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // An hour of it: that it is done at all says that it was ended.
+        let hour = Duration::from_hours(1);
+        let plan =
+            Plan { pace: Pace::Saturate, ..Plan::new(format!("http://{nobody}/"), 1.0, hour) };
+        let input = serde_json::to_string(&[plan]).unwrap() + "\n";
+        let said = generate_until_closed(io::Cursor::new(input)).unwrap();
+        let report: Report = serde_json::from_str(&said).unwrap();
+        assert!(report.duration_s < 3600.0, "{report:?}");
+        generate_until_closed(io::Cursor::new("[1]\n")).unwrap_err();
+    }
 
     #[test]
     fn what_a_generator_cannot_do_is_known_before_it_is_asked() {

@@ -362,46 +362,92 @@ fn workload(name: &str, command: &str, (ports, is_there): (&str, bool)) -> Strin
 
 /// Runs a command with something on its standard input, until it ends or the run is interrupted.
 pub(crate) fn run(command: &mut Command, input: &str, interrupt: &Interrupt) -> Result<Vec<u8>> {
-    let name = format!("{command:?}");
-    let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(out.try_clone()?)
-        .stderr(errors.try_clone()?)
-        .spawn()
-        .with_context(|| format!("cannot run {name}"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A command that does not read ends early, and says why itself.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
+    Running::start(command, input)?.end(interrupt)
+}
+
+/// A command that runs, its standard input held open; dropped, it is killed.
+pub(crate) struct Running {
+    name: String,
+    child: Child,
+    out: File,
+    errors: File,
+}
+
+impl Running {
+    /// Starts a command and writes something to its standard input.
+    pub(crate) fn start(command: &mut Command, input: &str) -> Result<Self> {
+        let name = format!("{command:?}");
+        let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(out.try_clone()?)
+            .stderr(errors.try_clone()?)
+            .spawn()
+            .with_context(|| format!("cannot run {name}"))?;
+        if let Some(stdin) = &mut child.stdin {
+            // A command that does not read ends early, and says why itself.
+            let _ = stdin.write_all(input.as_bytes());
         }
-        if let Err(error) = interrupt.check() {
-            let _gone = child.kill();
-            let _gone = child.wait();
-            return Err(error.into());
-        }
-        std::thread::sleep(LOOK);
-    };
-    let read = |mut file: File| -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(0))?;
-        file.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let said = read(out)?;
-    if !status.success() {
-        let errors = read(errors)?;
-        bail!("{name} ended with {status}: {}", String::from_utf8_lossy(&errors).trim());
+        Ok(Self { name, child, out, errors })
     }
-    Ok(said)
+
+    /// Whether it still runs.
+    pub(crate) fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Closes its standard input and waits for its end, or for the run to be interrupted; what it said.
+    pub(crate) fn end(mut self, interrupt: &Interrupt) -> Result<Vec<u8>> {
+        drop(self.child.stdin.take());
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            interrupt.check()?;
+            std::thread::sleep(LOOK);
+        };
+        if !status.success() {
+            let (name, errors) = (&self.name, read(&mut self.errors)?);
+            bail!("{name} ended with {status}: {}", String::from_utf8_lossy(&errors).trim());
+        }
+        read(&mut self.out)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _gone = self.child.kill();
+            let _gone = self.child.wait();
+        }
+    }
+}
+
+/// All that was written to a file.
+fn read(file: &mut File) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_runs_until_its_input_ends_runs_until_then_and_is_heard() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line; echo $line; cat; echo ended"]);
+        let mut running = Running::start(&mut command, "begun\n").unwrap();
+        assert!(running.is_running().unwrap(), "its input is open");
+        let said = running.end(&Interrupt::default()).unwrap();
+        assert_eq!(String::from_utf8_lossy(&said), "begun\nended\n");
+        let interrupted = Interrupt::default();
+        interrupted.raise();
+        let for_ever = Running::start(Command::new("sleep").arg("3600"), "").unwrap();
+        for_ever.end(&interrupted).unwrap_err();
+    }
 
     fn of(name: &str, meshed: bool, revision: u64) -> String {
         let programs = Programs { leno: Path::new("/x/leno"), application: None };

@@ -46,7 +46,7 @@ enum Command {
     Serve(run::Serve),
     /// Makes load for a run
     #[command(hide = true)]
-    Generate,
+    Generate(run::Generate),
     #[command(hide = true)]
     Station(in_cluster::Station),
     /// Measures a start for a run
@@ -66,7 +66,7 @@ pub(crate) fn run(bench: &Bench) -> Result<bool> {
         Command::Claims(claims) => claims::run(claims),
         Command::Serve(args) => match run::serve(args)? {},
         Command::Clean(args) => clean::run(args),
-        Command::Generate => run::generate(),
+        Command::Generate(args) => run::generate(*args),
         Command::Station(args) => match in_cluster::station(args)? {},
         Command::Probe => run::probe(),
     }

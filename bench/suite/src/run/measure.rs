@@ -13,7 +13,7 @@ use super::{Case, Options, prober};
 use crate::distribution;
 use crate::generator;
 use crate::interrupt::Interrupt;
-use crate::lab::Lab;
+use crate::lab::{Lab, Running};
 use crate::mesh::Sidecars;
 use crate::meter::{Parts, Sampler, Used};
 use crate::record::{KernelPrograms, Mark, MarkKind, RAW, Record, RssKib};
@@ -32,8 +32,9 @@ const MAX_LAG: f64 = 0.1;
 const MAX_BUSY: f64 = 0.95;
 /// How long a neighbour floods before the measurement begins.
 pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
-/// How long it may last beyond that: the generator takes a part of it to begin, and to open its connections.
-const FLOOD_TAIL: Duration = Duration::from_secs(3);
+/// How long it lasts beyond the measured time where nobody ends it, which is what ends it: as soon as the
+/// generator has reported.
+const FLOOD_MOST: Duration = Duration::from_secs(600);
 /// How long proxies are left alone before what they hold counts as idle: what only their start has
 /// touched is given back by then, by those who do that.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -100,12 +101,13 @@ pub(super) fn measure(
     let programs = stage.parts.kernel_programs();
     let before = stage.parts.read()?;
     let sampler = Sampler::start(&stage.parts, &usage)?;
-    let report = stage.load(options, (case, &plans), interrupt);
-    let used = before.since(&stage.parts)?;
-    let programs_after = stage.parts.kernel_programs();
+    let meters = |parts: &Parts| -> Result<_> {
+        let used = before.since(parts)?;
+        Ok((used, parts.kernel_programs(), sampler.stop()?))
+    };
+    let load = stage.load(options, (case, &plans), meters, interrupt);
     drop(counting);
-    let sampled = sampler.stop()?;
-    let (report, beside) = report?;
+    let ((report, (used, programs_after, sampled)), beside) = load?;
     record.neighbour_requests_per_s = beside.flooded.map(|one| one.requests_per_s);
     record.revisions = beside.revisions;
     let pushes = matches!(case.scenario.disturbance, Some(Disturbance::Push { .. }));
@@ -158,36 +160,38 @@ impl Stage {
         Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
     }
 
-    /// The measured load, with what happens beside it.
-    fn load(
+    /// The measured load, with what happens beside it. `meters` are read as soon as the load has been reported:
+    /// what a flood takes to end is no part of it.
+    fn load<T: Send>(
         &mut self,
         options: &Options,
         (case, plans): (&Case<'_>, &[Plan]),
+        meters: impl FnOnce(&Parts) -> Result<T> + Send,
         interrupt: &Interrupt,
-    ) -> Result<(Report, Beside)> {
+    ) -> Result<((Report, T), Beside)> {
         let flood = self.flood(case.scenario, options)?;
-        let (stage, generator) = (&*self, case.generator);
-        let load = |lab: &Lab| -> Result<(Report, Option<Flooded>)> {
-            let Some(flood) = &flood else {
-                return Ok((generator.run(lab, plans, interrupt)?, None));
-            };
-            std::thread::scope(|scope| {
-                let flooding = scope.spawn(|| generator::flood(lab, flood, interrupt));
-                std::thread::sleep(FLOOD_LEAD);
-                let report = generator.run(lab, plans, interrupt);
-                let lasted = !flooding.is_finished();
-                let flooded = flooding.join().unwrap_or_else(|_| bail!("the flood panicked"));
-                Ok((report?, Some(Flooded { requests_per_s: flooded?.requests_per_s, lasted })))
-            })
+        let Stage { sidecars, lab, parts, .. } = self;
+        let (lab, parts, generator) = (&*lab, &*parts, case.generator);
+        let load = || -> Result<((Report, T), Option<Flooded>)> {
+            let mut flood = flood.map(|plan| generator::flood(lab, &plan)).transpose()?;
+            if flood.is_some() {
+                interrupt.sleep(FLOOD_LEAD)?;
+            }
+            let report = generator.run(lab, plans, interrupt);
+            let lasted = flood.as_mut().map_or(Ok(false), Running::is_running);
+            let read = meters(parts);
+            let report = (report?, read?);
+            let Some(flood) = flood else { return Ok((report, None)) };
+            let requests_per_s = generator::end_flood(flood, interrupt)?.requests_per_s;
+            Ok((report, Some(Flooded { requests_per_s, lasted: lasted? })))
         };
         let Some(disturbance) = case.scenario.disturbance else {
-            let (report, flooded) = load(&stage.lab)?;
+            let (report, flooded) = load()?;
             return Ok((report, Beside { flooded, revisions: 0 }));
         };
         // What is started ends with the thread that started it, so that it is this one which does.
-        let (lab, sidecars) = (&self.lab, &mut self.sidecars);
         std::thread::scope(|scope| {
-            let running = scope.spawn(|| load(lab));
+            let running = scope.spawn(load);
             let disturbed = match disturbance.period() {
                 None => {
                     std::thread::sleep(options.duration / 2);
@@ -208,7 +212,7 @@ impl Stage {
     /// What the neighbour sends, from before the measurement to after it.
     fn flood(&self, scenario: &Scenario, options: &Options) -> Result<Option<Plan>> {
         let Some(neighbour) = scenario.neighbour else { return Ok(None) };
-        let duration = options.duration + FLOOD_LEAD + FLOOD_TAIL;
+        let duration = options.duration + FLOOD_MOST;
         flood(neighbour, scenario, &self.addresses, duration).map(Some)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -246,9 +246,21 @@ pub(super) fn serve(args: &Serve) -> Result<Infallible> {
     })
 }
 
+/// Makes load for a run
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Generate {
+    /// Plans are the first line of standard input, and the load ends where that does
+    #[arg(long)]
+    until_closed: bool,
+}
+
 /// Plans of load on standard input, a report on standard output.
-pub(super) fn generate() -> Result<bool> {
-    print(&(generator::generate(&input()?)? + "\n")).map(|()| true)
+pub(super) fn generate(args: Generate) -> Result<bool> {
+    let report = match args.until_closed {
+        true => generator::generate_until_closed(BufReader::new(io::stdin()))?,
+        false => generator::generate(&input()?)?,
+    };
+    print(&(report + "\n")).map(|()| true)
 }
 
 /// A plan of load on standard input; says when it was served, and again after a break.
