@@ -347,6 +347,18 @@ pub fn read(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
+/// The record of that name; none where it is not there.
+///
+/// # Errors
+/// When it is damaged.
+pub(crate) fn one(directory: &Path, name: &str) -> Result<Option<Record>> {
+    let path = directory.join(RECORDS).join(format!("{name}.json"));
+    if path.try_exists().attempt(|| format!("read {}", path.display()))? {
+        return read_one(&path).map(Some);
+    }
+    Ok(None)
+}
+
 /// As [`read`], of a directory that may be of a run: empty where it has no record.
 ///
 /// # Errors

@@ -103,8 +103,8 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
         say(&format!("{skipped} of {total} have a record already"));
     }
     for (done, case) in cases.iter().enumerate() {
-        let record = one(options, case, interrupt)?;
-        record.write(&options.out)?;
+        let mut record = one(options, case, interrupt)?;
+        write(&options.out, &mut record)?;
         let left = since.elapsed().mul_f64((cases.len() - done - 1) as f64 / (done + 1) as f64);
         say(&line(&record, (skipped + done + 1, total), left));
     }
@@ -253,29 +253,41 @@ pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duratio
     )
 }
 
-/// Marks what cannot be: a mesh whose median latency is below that of none in the same round.
+/// Writes a record, marked where it cannot be: what is interrupted later has its marks already.
+pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
+    let base = Record { mesh: NONE.to_owned(), ..record.clone() };
+    if let Some(base) = record::one(out, &base.name())? {
+        record.marks.extend(impossible(record, &base));
+    }
+    record.write(out)?;
+    Ok(())
+}
+
+/// Marks what cannot be in all records of a run, whose baseline may have been measured after the rest.
 pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
-    let records = record::read(out)?;
-    for record in records.iter().filter(|record| record.mesh != NONE && record.valid()) {
-        let same = |other: &&Record| {
-            other.mesh == NONE
-                && other.round == record.round
-                && other.scenario == record.scenario
-                && other.step == record.step
-                && other.generator == record.generator
-                && other.valid()
-        };
-        let Some(base) = records.iter().find(same) else { continue };
-        let (own, bare) = (record.latency_us.p50 as f64, base.latency_us.p50 as f64);
-        let known = record.marks.iter().any(|mark| mark.kind == MarkKind::FasterThanNone);
-        if own < bare * CLEARLY_FASTER && !known {
-            let mut record = record.clone();
-            let why = format!("median of {own:.0} us, {bare:.0} us without a mesh");
-            record.marks.push(Mark { kind: MarkKind::FasterThanNone, why });
+    for mut record in record::read(out)? {
+        let before = record.marks.len();
+        let base = Record { mesh: NONE.to_owned(), ..record.clone() };
+        if let Some(base) = record::one(out, &base.name())? {
+            record.marks.extend(impossible(&record, &base));
+        }
+        if record.marks.len() > before {
             record.write(out)?;
         }
     }
     Ok(())
+}
+
+/// What cannot be: a mesh whose median latency is below that of none in the same round. Nothing where it is
+/// marked already.
+fn impossible(record: &Record, base: &Record) -> Option<Mark> {
+    let (own, bare) = (record.latency_us.p50 as f64, base.latency_us.p50 as f64);
+    let known = record.marks.iter().any(|mark| mark.kind == MarkKind::FasterThanNone);
+    let both = record.mesh != NONE && record.valid() && base.valid();
+    (both && !known && own < bare * CLEARLY_FASTER).then(|| Mark {
+        kind: MarkKind::FasterThanNone,
+        why: format!("median of {own:.0} us, {bare:.0} us without a mesh"),
+    })
 }
 
 /// What is to be said about a run's records before anything else.
@@ -393,6 +405,28 @@ pub(crate) mod tests {
                 (one.left_out.is_none(), if one.step == first { 7 } else { 0 })
             );
         }
+    }
+
+    #[test]
+    fn a_mesh_faster_than_none_is_flagged_as_soon_as_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = |mesh: &str, round, p50| Record {
+            scenario: "s".into(),
+            mesh: mesh.into(),
+            round,
+            latency_us: Latency { p50, ..Latency::default() },
+            ..Record::default()
+        };
+        // Of the last there is no baseline of the same round yet.
+        let all = [record("none", 0, 1000), record("a", 0, 500), record("a", 1, 500)];
+        let marks = all.map(|mut one| {
+            write(directory.path(), &mut one).unwrap();
+            one.marks.len()
+        });
+        assert_eq!(marks, [0, 1, 0]);
+        let found = record::read(directory.path()).unwrap();
+        let marks: Vec<_> = found.iter().map(|one| one.marks.len()).collect();
+        assert_eq!(marks, [1, 0, 0], "a, a, none");
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub(super) async fn measure(
     let struck =
         strike(&ground.client, &ground.namespace).await.context("the namespace of the bench stays");
     match (measured, struck) {
-        (Ok(record), Err(error)) => {
-            record.write(&run.options.out)?;
+        (Ok(mut record), Err(error)) => {
+            crate::run::write(&run.options.out, &mut record)?;
             Err(error.context(Left))
         }
         (Err(error), Err(left)) => Err(error.context(format!("{left:#}")).context(Left)),

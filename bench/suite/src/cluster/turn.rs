@@ -14,7 +14,7 @@ use super::measure::{self, Left};
 use super::{Ground, Mesh, Run, at, take_back, whose};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::Record;
-use crate::run::{blank, is_measured, line};
+use crate::run::{blank, is_measured, line, write};
 use crate::scenario::Scenario;
 
 /// One measurement to make.
@@ -179,8 +179,8 @@ impl Turn<'_> {
             return installed;
         }
         for (scenario, step) in &self.turn.cases {
-            let record = self.one(&installed, (scenario, *step), interrupt, say).await?;
-            record.write(&self.run.options.out)?;
+            let mut record = self.one(&installed, (scenario, *step), interrupt, say).await?;
+            write(&self.run.options.out, &mut record)?;
             let (far, left) = clock.next();
             say(&line(&record, far, left));
         }
