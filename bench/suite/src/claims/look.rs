@@ -125,9 +125,12 @@ impl Measured<'_> {
             let wanted = wanted(scenario, None, mesh);
             let most = self.evidence(wanted)?.into_iter().map(reached).fold(0.0, f64::max);
             if most < rate_per_s * KEPT {
+                let published =
+                    crate::scenario::find(scenario).ok().and_then(|one| one.rate_per_service(1.0));
+                let scale = published.map_or(1.0, |published| rate_per_s / published);
+                let run = command(scenario, mesh, &format!(" --scale {scale}"));
                 return Err(format!(
-                    "no record of so many: {most:.0}/s to each service is the most of {mesh} \
-                     (leno bench run {scenario} --scale)"
+                    "no record of so many: {most:.0}/s to each service is the most of {mesh}: {run}"
                 ));
             }
             self.median(wanted, "latency", |record| {
@@ -262,13 +265,23 @@ impl Measured<'_> {
         if let Some(why) = self.named(wanted).find_map(|record| record.left_out.as_deref()) {
             return format!("not measured: {why}");
         }
-        let name = scenario.unwrap_or(USUAL);
-        let others = if mesh == "none" { String::new() } else { format!(",{mesh}") };
-        let cluster = IN_A_CLUSTER.iter().any(|(_, name)| *name == mesh);
-        let place = if cluster { " --context NAME" } else { "" };
         let at = step.map_or_else(String::new, |step| format!(" at {step}/s"));
-        format!("no valid record{at}: leno bench run {name}{place} --mesh none{others}")
+        format!("no valid record{at}: {}", command(scenario.unwrap_or(USUAL), mesh, ""))
     }
+}
+
+/// The command that measures a mesh: with words for what only its reader knows, and nothing else left out.
+fn command(scenario: &str, mesh: &str, more: &str) -> String {
+    let others = if mesh == "none" { String::new() } else { format!(",{mesh}") };
+    let cluster = IN_A_CLUSTER.iter().any(|(_, name)| *name == mesh);
+    let place = if cluster { " --context NAME" } else { "" };
+    // Nobody installs these.
+    let program = match mesh {
+        "linkerd2-proxy" => " --linkerd2-proxy PATH",
+        "ztunnel" => " --ztunnel PATH",
+        _ => "",
+    };
+    format!("leno bench run {scenario}{place} --mesh none{others}{program}{more} --out DIR")
 }
 
 impl Figure {

@@ -109,6 +109,22 @@ fn the_table_is_read_whole_and_each_claim_ends_with_a_reason() {
 }
 
 #[test]
+fn the_command_that_brings_a_record_has_all_that_it_needs() {
+    for (mesh, words) in [
+        ("none", "--mesh none"),
+        ("envoy", "--mesh none,envoy"),
+        ("linkerd2-proxy", "--mesh none,linkerd2-proxy --linkerd2-proxy PATH"),
+        ("ztunnel", "--mesh none,ztunnel --ztunnel PATH"),
+        ("linkerd", "--context NAME --mesh none,linkerd"),
+    ] {
+        let check =
+            format!("{{kind: latency, scenario: http-1k, mesh: {mesh}, quantile: p99, ms: 1}}");
+        let said = verdict(&check, &[]).because;
+        assert_eq!(said, format!("no valid record: leno bench run http-1k {words} --out DIR"));
+    }
+}
+
+#[test]
 fn what_a_mesh_adds_is_over_no_mesh_in_the_same_scenario() {
     let check = "{kind: added-latency, scenario: http-1k, mesh: envoy, quantile: p99, ms: 2.0}";
     let records = [record("none", 10_000), record("envoy", 12_500)];
@@ -239,6 +255,8 @@ fn two_meshes_are_put_in_order() {
     let seen = verdict(leads, &records);
     assert_eq!(seen.verdict, Verdict::NotMeasurableHere);
     assert!(seen.because.contains("0/s to each service is the most"), "{}", seen.because);
+    let run = "leno bench run http-1k --context NAME --mesh none,istio --scale 10 --out DIR";
+    assert!(seen.because.ends_with(run), "{}", seen.because);
 }
 
 #[test]
