@@ -41,6 +41,8 @@ struct Wanted<'a> {
 struct Figure {
     value: f64,
     mesh: String,
+    /// Under which load, where that was not the published one.
+    load: Option<String>,
 }
 
 impl Measured<'_> {
@@ -115,7 +117,8 @@ impl Measured<'_> {
         let price = self.prices.iter().find(|price| price.name == machine);
         let price = price.ok_or_else(|| format!("{machine} is not in the table of prices"))?;
         let value = price.a_year(Use { cpus, rss_kib: mb * 1e6 / 1024.0 });
-        near(&Figure { value, mesh: "by the use it states itself".into() }, claimed, "dollars")
+        let mesh = "by the use it states itself".into();
+        near(&Figure { value, mesh, load: None }, claimed, "dollars")
     }
 
     /// Which of two is faster; of their runs, those at a rate to each service count.
@@ -202,7 +205,9 @@ impl Measured<'_> {
     }
 
     fn latency(&self, wanted: Wanted<'_>, quantile: Percentile) -> Result<Figure, String> {
-        self.median(wanted, "latency", |record| Some(ms(record, quantile)))
+        let mut figure = self.median(wanted, "latency", |record| Some(ms(record, quantile)))?;
+        figure.load = self.evidence(wanted)?.first().and_then(|record| load(record));
+        Ok(figure)
     }
 
     /// The median over all valid rounds.
@@ -219,7 +224,7 @@ impl Measured<'_> {
             let place = if runs[0].cluster.is_some() { ": only the lab measures it" } else { "" };
             return Err(format!("the records of {mesh} have no {what}{place}"));
         }
-        Ok(Figure { value: median(&values), mesh })
+        Ok(Figure { value: median(&values), mesh, load: None })
     }
 
     /// The valid rounds of a mesh, of which there is one at least: under its own name, or under that which it has in a
@@ -286,7 +291,8 @@ fn command(scenario: &str, mesh: &str, more: &str) -> String {
 
 impl Figure {
     fn text(&self, unit: &str) -> String {
-        format!("{} {unit} ({})", digits(self.value), self.mesh)
+        let load = self.load.as_ref().map_or_else(String::new, |load| format!(", {load}"));
+        format!("{} {unit} ({}{load})", digits(self.value), self.mesh)
     }
 }
 
@@ -308,6 +314,13 @@ fn ms(record: &Record, quantile: Percentile) -> f64 {
         Percentile::P99 => latency.p99,
     };
     us as f64 / 1000.0
+}
+
+/// The rate and the scale of a record whose load was not the published one; old records know no scale.
+fn load(record: &Record) -> Option<String> {
+    let rate = record.rate_per_s.unwrap_or(record.requests_per_s);
+    let scale = record.scale;
+    (scale > 0.0 && scale != 1.0).then(|| format!("at {rate:.0}/s, scale {scale}"))
 }
 
 fn share_of_errors(record: &Record) -> f64 {

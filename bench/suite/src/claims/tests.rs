@@ -132,6 +132,10 @@ fn what_a_mesh_adds_is_over_no_mesh_in_the_same_scenario() {
     assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "2.5 ms over none (envoy)"));
     let slow = [record("none", 10_000), record("envoy", 30_000)];
     assert_eq!(verdict(check, &slow).verdict, Verdict::DoesNotHoldHere);
+    let part = records.clone().map(|one| Record { scale: 0.05, rate_per_s: Some(50.0), ..one });
+    assert_eq!(verdict(check, &part).because, "2.5 ms over none (envoy, at 50/s, scale 0.05)");
+    let whole = part.map(|one| Record { scale: 1.0, ..one });
+    assert_eq!(verdict(check, &whole).because, "2.5 ms over none (envoy)");
     let alone = verdict(check, &records[1..]);
     assert_eq!(alone.verdict, Verdict::NotMeasurableHere);
     assert!(alone.because.contains("leno bench run http-1k"), "{}", alone.because);
