@@ -384,15 +384,27 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// The records of one generator: ours where it was used, else the first that was. What the others
-/// saw is put beside it ([`crate::report::Agreement`]) and never mixed with it.
+/// The records of one generator for each scenario and step: ours where it has figures, else the first that has.
+/// What the others saw is put beside it ([`crate::report::Agreement`]) and never mixed with it.
 #[must_use]
 pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
-    let of = |name: Generator| -> Vec<Record> {
-        let own = |record: &&Record| record.other_generator().unwrap_or("leno") == name.name();
-        records.iter().filter(own).cloned().collect()
+    let by = |record: &Record| record.other_generator().unwrap_or("leno").to_owned();
+    let case = |record: &Record| (record.scenario.clone(), record.step.map(f64::to_bits));
+    let place = |record: &Record| {
+        let name = by(record);
+        let place = Generator::ALL.iter().position(|one| one.name() == name);
+        // One that made no load comes after all that did.
+        (record.left_out.is_some(), place.unwrap_or(usize::MAX))
     };
-    Generator::ALL.into_iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
+    let mut chosen = BTreeMap::new();
+    for record in records {
+        let best = chosen.entry(case(record)).or_insert_with(|| (place(record), by(record)));
+        if place(record) < best.0 {
+            *best = (place(record), by(record));
+        }
+    }
+    let is_chosen = |record: &&Record| chosen[&case(record)].1 == by(record);
+    records.iter().filter(is_chosen).cloned().collect()
 }
 
 fn read_one(path: &Path) -> Result<Record> {
@@ -437,6 +449,24 @@ mod tests {
         assert_eq!(names(&of_one_generator(&all)), ["leno", ""], "old records were all ours");
         assert_eq!(names(&of_one_generator(&all[..2])), ["fortio"]);
         assert!(of_one_generator(&[]).is_empty());
+        // Of a scenario that ours could not make, another's is what there is.
+        let of = |scenario: &str, generator: &str, out: Option<&str>| Record {
+            scenario: scenario.into(),
+            left_out: out.map(str::to_owned),
+            ..by(generator)
+        };
+        let unable = Some("no rate was slow enough");
+        let all = [
+            of("a", "leno", None),
+            of("a", "wrk", None),
+            of("b", "leno", unable),
+            of("b", "wrk", None),
+            of("c", "leno", unable),
+            of("c", "wrk", unable),
+        ];
+        let chosen = of_one_generator(&all);
+        let chosen: Vec<_> = chosen.iter().map(|one| (&*one.scenario, &*one.generator)).collect();
+        assert_eq!(chosen, [("a", "leno"), ("b", "wrk"), ("c", "leno")]);
     }
 
     #[test]

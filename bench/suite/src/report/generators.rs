@@ -70,7 +70,7 @@ pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
             (&other.scenario, other.step, &other.mesh) == (&one.scenario, one.step, &one.mesh)
         };
         let ours: Vec<&Record> = main.iter().filter(same).collect();
-        let is_ours = main.first().is_some_and(|first| name(first) == name(one));
+        let is_ours = ours.first().is_some_and(|first| name(first) == name(one));
         found.push(agreement(&all, if is_ours { &[] } else { &ours }, name(one)));
     }
     let order = |name: &str| Generator::ALL.iter().position(|one| one.name() == name);
