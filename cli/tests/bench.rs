@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leno_suite::record::{self, MarkKind, Record};
 use leno_suite::run;
@@ -224,10 +224,19 @@ fn our_generator_and_fortio_see_the_same() {
     }
     let (ours, theirs) = beside("http-1k", "fortio");
     let (own, other) = (ours.latency_us.p50 as f64, theirs.latency_us.p50 as f64);
-    // They agree within a tenth on a quiet machine; a busy one must not fail a test, but says that it is.
-    let close = (0.5..2.0).contains(&(own / other));
-    assert!(close || !ours.marks.is_empty(), "leno {own} us, fortio {other} us");
     assert_eq!(ours.rate_per_s, theirs.rate_per_s, "the same rate");
+    // They agree within a tenth on a quiet machine; a busy one must not fail a test, but says that it is.
+    let disturbed = |record: &&Record| {
+        let disturbs = |kind| matches!(kind, MarkKind::GeneratorLimited | MarkKind::BusyMachine);
+        record.marks.iter().any(|mark| disturbs(mark.kind))
+    };
+    if let Some(record) = [&ours, &theirs].into_iter().find(disturbed) {
+        let (who, marks) = (&record.generator, &record.marks);
+        println!("skipped: medians are not compared, the record of {who} is marked: {marks:?}");
+        return;
+    }
+    let close = (0.5..2.0).contains(&(own / other));
+    assert!(close, "leno {own} us, fortio {other} us");
 }
 
 #[test]
@@ -291,6 +300,26 @@ fn what_is_missing_is_a_record_with_the_command_that_brings_it() {
     assert!(!none.marks.iter().any(|mark| mark.kind == MarkKind::DeadTarget));
 }
 
+/// How long a run may take to its first record, on a slow machine.
+const FIRST_RECORD: Duration = Duration::from_secs(120);
+
+/// Whether a name is that of a lab, or of something of it: not of one whose number begins like its own.
+fn is_of(name: &str, lab: &str) -> bool {
+    name.match_indices(lab).any(|(at, _)| {
+        let rest = &name[at + lab.len()..];
+        !rest.starts_with(|next: char| next.is_ascii_digit())
+    })
+}
+
+#[test]
+fn the_name_of_a_lab_is_not_that_of_another_whose_number_is_longer() {
+    for (name, is_its) in
+        [("bench-123", true), ("leno-bench-123-client", true), ("bench-1234", false)]
+    {
+        assert_eq!(is_of(name, "bench-123"), is_its, "{name}");
+    }
+}
+
 /// What an interrupted run has measured is kept, and of its lab nothing.
 #[test]
 fn an_interrupted_run_keeps_what_is_done_and_leaves_no_lab() {
@@ -302,9 +331,16 @@ fn an_interrupted_run_keeps_what_is_done_and_leaves_no_lab() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.args(["bench", "run", "connections", "--mesh", "none,leno", "--duration", "300ms"]);
     command.args(["--warm-up", "0s", "--rounds", "1000", "--scale", "0.01", "--out", &out]);
-    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let id = child.id();
+    let deadline = Instant::now() + FIRST_RECORD;
     while record::read(directory.path()).is_err() {
+        let ended = child.try_wait().unwrap();
+        if ended.is_some() || Instant::now() > deadline {
+            let _gone = child.kill();
+            let said = text(&child.wait_with_output().unwrap().stderr);
+            panic!("no record, and it ended with {ended:?} or is too slow: {said}");
+        }
         std::thread::sleep(Duration::from_millis(50));
     }
     kill(Pid::from_raw(id.cast_signed()), Signal::SIGINT).unwrap();
@@ -317,7 +353,7 @@ fn an_interrupted_run_keeps_what_is_done_and_leaves_no_lab() {
     for folder in ["/run/netns", "/run/leno"] {
         let left = fs::read_dir(folder).into_iter().flatten().flatten();
         let left: Vec<String> = left.map(|one| one.file_name().display().to_string()).collect();
-        assert!(!left.iter().any(|name| name.contains(&lab)), "{folder}: {left:?}");
+        assert!(!left.iter().any(|name| is_of(name, &lab)), "{folder}: {left:?}");
     }
 }
 
