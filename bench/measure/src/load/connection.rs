@@ -107,6 +107,15 @@ impl Connection {
         .await;
     }
 
+    /// Drops the connection with whatever is under way on it; of several streams, this one.
+    pub(super) fn reset(&mut self) {
+        match self {
+            Self::Http1(connection) => connection.reset(),
+            Self::H2(slot) => slot.reset(),
+            Self::Tcp(connection) => connection.reset(),
+        }
+    }
+
     /// Connections opened by this slot.
     pub(super) fn opened(&self) -> u64 {
         match self {

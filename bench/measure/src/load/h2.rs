@@ -96,6 +96,11 @@ impl Slot {
         if self.first { self.shared.opened.get() } else { 0 }
     }
 
+    /// Drops the stream; that of a call was dropped with the call, which resets it for the server as well.
+    pub(super) fn reset(&mut self) {
+        self.stays = None;
+    }
+
     pub(super) async fn open(&mut self) {
         if !self.shared.target.new_connection {
             // The first request says what went wrong.

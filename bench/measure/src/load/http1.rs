@@ -48,6 +48,11 @@ impl Connection {
         if self.stream.is_some() { Failure::Timeout } else { Failure::ConnectTimeout }
     }
 
+    /// Drops the connection.
+    pub(super) fn reset(&mut self) {
+        self.stream = None;
+    }
+
     pub(super) async fn open(&mut self) {
         if !self.dialler.target.new_connection {
             self.stream = self.dialler.dial().await.ok();

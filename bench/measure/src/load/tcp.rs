@@ -21,6 +21,11 @@ impl Connection {
         Connection { dialler, stream: None, buffer: vec![0; size] }
     }
 
+    /// Drops the connection.
+    pub(super) fn reset(&mut self) {
+        self.stream = None;
+    }
+
     pub(super) async fn open(&mut self) {
         if !self.dialler.target.new_connection {
             self.stream = self.dialler.dial().await.ok();

@@ -22,8 +22,9 @@ const MAX_BACKLOG: usize = 2_000_000;
 const BACKLOG_GRACE: Duration = Duration::from_secs(2);
 /// How long to wait for a connection to be opened before the first request.
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
-/// How long all connections of a thread may take for the request that each carries beforehand.
-const PRIME_LIMIT: Duration = Duration::from_secs(10);
+/// How long the request that each connection carries beforehand may take.
+const PRIME_LIMITS: PrimeLimits =
+    PrimeLimits { each: Duration::from_secs(2), all: Duration::from_secs(10) };
 
 /// One thread's part of a plan.
 #[derive(Clone, Copy)]
@@ -193,7 +194,7 @@ async fn drive(target: Rc<Target>, share: Share, stop: Stop) -> Result<Tally> {
         slot.open(OPEN_LIMIT).await;
     }
     if share.primed {
-        prime(&mut slots).await;
+        prime(&mut slots, PRIME_LIMITS).await;
     }
     let desk = Rc::new(Desk {
         backlog: RefCell::default(),
@@ -235,15 +236,32 @@ async fn drive(target: Rc<Target>, share: Share, stop: Stop) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Sends one request on each connection. A failure is for the first request that counts to show.
-async fn prime(slots: &mut [Connection]) {
-    let each = async {
-        for slot in slots {
-            slot.request().await;
+/// How long the requests that are sent beforehand may take.
+#[derive(Clone, Copy)]
+struct PrimeLimits {
+    /// One of them.
+    each: Duration,
+    /// Those of all connections of a thread, one after the other.
+    all: Duration,
+}
+
+/// Sends one request on each connection. A failure is for the first request that counts to show; what is still
+/// under way at the limit is dropped with its connection, for its answer is not that of the next request.
+async fn prime(slots: &mut [Connection], limits: PrimeLimits) {
+    let end = tokio::time::Instant::now() + limits.all;
+    for slot in slots {
+        let left = end.saturating_duration_since(tokio::time::Instant::now());
+        if left.is_zero() {
+            // What did not get its turn is as it was opened.
+            break;
         }
-    };
-    // What did not get its turn is as it was opened.
-    let _ = tokio::time::timeout(PRIME_LIMIT, each).await;
+        let limit = limits.each.min(left);
+        let outcome = tokio::time::timeout(limit, slot.request()).await;
+        if !outcome.is_ok_and(|outcome| outcome.result.is_ok()) {
+            slot.reset();
+            slot.open(limit).await;
+        }
+    }
 }
 
 /// Hands out requests as they fall due.
@@ -303,4 +321,60 @@ fn thread_cpu() -> Result<Duration> {
 fn busy(cpu_start: Duration, start: Instant) -> Result<f64> {
     let wall = start.elapsed().as_secs_f64().max(1e-6);
     Ok((thread_cpu()?.saturating_sub(cpu_start).as_secs_f64() / wall).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::super::{Protocol, target};
+    use super::*;
+
+    /// The first connection is never answered, all others are at once.
+    async fn serve_all_but_the_first(listener: TcpListener) {
+        let mut held = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if held.is_empty() {
+                held.push(stream);
+                continue;
+            }
+            tokio::task::spawn_local(async move {
+                let mut bytes = [0; 4];
+                while stream.read_exact(&mut bytes).await.is_ok() {
+                    stream.write_all(&bytes).await.unwrap();
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_beforehand_that_is_not_answered_leaves_no_connection_behind() {
+        let local = LocalSet::new();
+        let done = local.run_until(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            tokio::task::spawn_local(serve_all_but_the_first(listener));
+            let plan = Plan {
+                protocol: Protocol::Tcp,
+                body_size: 4,
+                timeout: Duration::from_secs(2),
+                ..Plan::new(url, 1.0, Duration::from_secs(1))
+            };
+            let target = Rc::new(target(&plan).unwrap());
+            let mut slots = Connection::all(&target, (0, 2), 1);
+            for slot in &mut slots {
+                slot.open(OPEN_LIMIT).await;
+            }
+            let each = Duration::from_millis(100);
+            prime(&mut slots, PrimeLimits { each, all: Duration::from_secs(10) }).await;
+            for slot in &mut slots {
+                assert_eq!(slot.request().await.result, Ok(()));
+            }
+            let opened: Vec<u64> = slots.iter().map(Connection::opened).collect();
+            assert_eq!(opened, [2, 1], "opened anew, and the other is as it was");
+        });
+        done.await;
+    }
 }
