@@ -97,23 +97,60 @@ impl Price {
     }
 }
 
-/// The cost of every mesh with proxies, by scenario and machine.
-#[must_use]
-pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
-    let mut keys: Vec<(&str, &str)> = records
-        .iter()
-        .filter(|record| record.valid() && record.proxies > 0)
-        .map(|record| (record.scenario.as_str(), record.mesh.as_str()))
-        .collect();
+/// The valid records of meshes with proxies.
+fn counted(records: &[Record]) -> impl Iterator<Item = &Record> {
+    records.iter().filter(|record| record.valid() && record.proxies > 0)
+}
+
+/// A scenario and a mesh of it, each once.
+fn keys(records: &[Record]) -> Vec<(&str, &str)> {
+    let mut keys: Vec<(&str, &str)> =
+        counted(records).map(|record| (record.scenario.as_str(), record.mesh.as_str())).collect();
     keys.sort_unstable();
     keys.dedup();
+    keys
+}
+
+/// The meshes of a scenario that have no valid record of a step.
+fn without<'a>(records: &'a [Record], scenario: &str, step: Option<f64>) -> Vec<&'a str> {
+    let has = |mesh: &str| {
+        counted(records).any(|one| one.scenario == scenario && one.mesh == mesh && one.step == step)
+    };
+    let meshes = keys(records).into_iter().filter(|(of, _)| *of == scenario);
+    meshes.map(|(_, mesh)| mesh).filter(|mesh| !has(mesh)).collect()
+}
+
+/// What no cost is of, a line each: steps that not every mesh of their scenario has a valid record of. A mesh that
+/// fails at the highest rates would be the cheapest for it.
+#[must_use]
+pub fn uncounted(records: &[Record]) -> Vec<String> {
+    let mut steps: Vec<(&str, f64)> = counted(records)
+        .filter_map(|record| Some((record.scenario.as_str(), record.step?)))
+        .collect();
+    steps.sort_by(|one, other| one.0.cmp(other.0).then(one.1.total_cmp(&other.1)));
+    steps.dedup();
+    let line = |(scenario, step): (&str, f64)| {
+        let missing = without(records, scenario, Some(step));
+        let of = missing.join(", ");
+        (!missing.is_empty())
+            .then(|| format!("{scenario} at {step}/s is not counted: no valid record of {of}"))
+    };
+    steps.into_iter().filter_map(line).collect()
+}
+
+/// The cost of every mesh with proxies, by scenario and machine; of the steps that all of them have, see
+/// [`uncounted`].
+#[must_use]
+pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
+    let in_all = |record: &&Record| without(records, &record.scenario, record.step).is_empty();
+    let shared: Vec<Record> = counted(records).filter(in_all).cloned().collect();
     let mut found = Vec::new();
     for price in prices {
-        for (scenario, mesh) in &keys {
-            let used = used(records, scenario, mesh);
+        for (scenario, mesh) in keys(&shared) {
+            let used = used(&shared, scenario, mesh);
             found.push(Cost {
-                scenario: (*scenario).to_owned(),
-                mesh: (*mesh).to_owned(),
+                scenario: scenario.to_owned(),
+                mesh: mesh.to_owned(),
                 machine: price.name.clone(),
                 used,
                 dollars_per_100_sidecars_year: price.a_year(used),
@@ -135,9 +172,8 @@ pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
 /// What a sidecar of `mesh` used in `scenario`, mean of the rounds.
 fn used(records: &[Record], scenario: &str, mesh: &str) -> Use {
     let of = |figure: &dyn Fn(&Record) -> f64| {
-        let mine = records
-            .iter()
-            .filter(|record| record.valid() && record.scenario == scenario && record.mesh == mesh);
+        let mine =
+            records.iter().filter(|record| record.scenario == scenario && record.mesh == mesh);
         mean(&mine.map(figure).collect::<Vec<_>>())
     };
     Use {
@@ -149,7 +185,7 @@ fn used(records: &[Record], scenario: &str, mesh: &str) -> Use {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{CpuMs, RssKib};
+    use crate::record::{CpuMs, Mark, MarkKind, RssKib};
 
     #[test]
     fn the_built_in_table_is_read_and_holds_the_machine_of_the_claims() {
@@ -194,6 +230,31 @@ mod tests {
         assert_eq!(envoy.saved_dollars, 0.0);
         let difference = envoy.dollars_per_100_sidecars_year - leno.dollars_per_100_sidecars_year;
         assert!((leno.saved_dollars - difference).abs() < 1e-9 && difference > 0.0);
+    }
+
+    #[test]
+    fn meshes_are_compared_over_the_steps_that_all_of_them_have() {
+        let at = |mesh: &str, step: f64, ms: f64| Record {
+            scenario: "faces".into(),
+            step: Some(step),
+            mesh: mesh.into(),
+            proxies: 1,
+            duration_s: 10.0,
+            cpu_ms: CpuMs { proxies: ms, ..CpuMs::default() },
+            ..Record::default()
+        };
+        let mut failed = at("envoy", 300.0, 9000.0);
+        let why = String::new();
+        failed.marks.push(Mark { kind: MarkKind::Errors, why });
+        let both = [at("envoy", 60.0, 2000.0), at("leno", 60.0, 1000.0)];
+        let more = [failed, at("leno", 300.0, 8000.0)];
+        let records: Vec<Record> = both.iter().chain(&more).cloned().collect();
+        let prices = &prices(None).unwrap()[..1];
+        assert_eq!(costs(&records, prices), costs(&both, prices), "leno held 300/s, envoy did not");
+        let why = "faces at 300/s is not counted: no valid record of envoy";
+        assert_eq!((uncounted(&records), uncounted(&both)), (vec![why.to_owned()], vec![]));
+        let apart = [at("envoy", 60.0, 1.0), at("leno", 300.0, 1.0)];
+        assert_eq!((costs(&apart, prices).len(), uncounted(&apart).len()), (0, 2));
     }
 
     #[test]

@@ -199,7 +199,9 @@ fn curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 /// What 100 sidecars cost a year on the first machine of the table.
 fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figure> {
     let price = prices.first()?;
-    let costs = cost::costs(&of_one_generator(records), std::slice::from_ref(price));
+    let records = of_one_generator(records);
+    let costs = cost::costs(&records, std::slice::from_ref(price));
+    let uncounted = cost::uncounted(&records).into_iter().map(|line| format!(" {line}."));
     let bar = |cost: &cost::Cost| Bar {
         group: cost.scenario.clone(),
         name: cost.mesh.clone(),
@@ -213,8 +215,11 @@ fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figu
         name: "cost".to_owned(),
         caption: format!(
             "The larger of a sidecar's two shares of a machine with {} processors and {} GiB, at \
-             {} dollars an hour (leno bench cost).",
-            price.cpus, price.memory_gib, price.dollars_per_hour
+             {} dollars an hour (leno bench cost).{}",
+            price.cpus,
+            price.memory_gib,
+            price.dollars_per_hour,
+            uncounted.collect::<String>()
         ),
         svg: Bars { title, unit: "$".into(), bars }.svg(),
     })

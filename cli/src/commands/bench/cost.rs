@@ -50,7 +50,8 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
             known.join(", ")
         );
     }
-    let costs = cost::costs(&record::of_one_generator(&record::read(directory)?), &prices);
+    let records = record::of_one_generator(&record::read(directory)?);
+    let costs = cost::costs(&records, &prices);
     if args.output == Output::Json {
         return print_json(&costs).map(|()| true);
     }
@@ -67,5 +68,6 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
             format!("{:.0}", cost.saved_dollars),
         ]);
     }
-    print(&columns(&rows)).map(|()| true)
+    let uncounted = cost::uncounted(&records).into_iter().map(|line| format!("! {line}\n"));
+    print(&(uncounted.collect::<String>() + &columns(&rows))).map(|()| true)
 }
