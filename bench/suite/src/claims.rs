@@ -63,6 +63,8 @@ enum Check {
     Keeps { scenario: String, step: f64, mesh: String, kept: bool },
     /// Processors that a proxy keeps busy at a rate, in proportion to the rate measured.
     Cpu { scenario: String, mesh: String, rate_per_s: f64, cpus: f64 },
+    /// Processors that a proxy keeps busy before any load, which records of a cluster have.
+    IdleCpu { mesh: String, cpus: f64 },
     /// Memory that all proxies of a mesh take together under load, from the least to the most.
     MemoryOrder { scenario: String, rising: Vec<String> },
     /// Resident memory of a proxy.

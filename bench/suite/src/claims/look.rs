@@ -15,6 +15,8 @@ const USUAL: &str = "http-1k";
 const KEPT: f64 = 0.95;
 /// The share of requests that may fail in a rate that is kept, as in a run without a mark.
 const MAX_ERRORS: f64 = 0.01;
+/// What records of a cluster alone have.
+const IDLE_CPU: &str = "idle CPU";
 /// What a cluster has of a mesh that the lab has the proxies of.
 const IN_A_CLUSTER: [(&str, &str); 3] =
     [("envoy", "istio"), ("linkerd2-proxy", "linkerd"), ("ztunnel", "istio-ambient")];
@@ -87,6 +89,7 @@ impl Measured<'_> {
                 each.value *= rate_per_s;
                 near(&each, *cpus, "processors")
             }
+            Check::IdleCpu { mesh, cpus } => near(&self.idle_cpu(mesh)?, *cpus, "processors"),
             Check::MemoryOrder { scenario, rising } => self.memory_order(scenario, rising),
             Check::Memory { scenario, mesh, moment, mb } => {
                 let wanted = Wanted { scenario: scenario.as_deref(), step: None, mesh };
@@ -192,6 +195,19 @@ impl Measured<'_> {
         Ok((rises, format!("all proxies together: {}", text.join(", "))))
     }
 
+    /// Of one proxy.
+    fn idle_cpu(&self, mesh: &str) -> Result<Figure, String> {
+        let runs = self.evidence(anywhere(mesh))?;
+        if runs.iter().all(|record| record.cluster.is_none()) {
+            let mesh = &runs[0].mesh;
+            return Err(format!("the records of {mesh} have no {IDLE_CPU}: only a cluster has it"));
+        }
+        self.median(anywhere(mesh), IDLE_CPU, |record| {
+            let measured = record.proxies > 0 && record.idle_proxies_cpus > 0.0;
+            measured.then(|| record.idle_proxies_cpus / f64::from(record.proxies))
+        })
+    }
+
     /// Of one proxy, in MB.
     fn memory(&self, wanted: Wanted<'_>, moment: Moment) -> Result<Figure, String> {
         self.median(wanted, "memory", |record| {
@@ -221,7 +237,9 @@ impl Measured<'_> {
         let values: Vec<f64> = runs.iter().filter_map(|record| figure(record)).collect();
         let mesh = runs[0].mesh.clone();
         if values.is_empty() {
-            let place = if runs[0].cluster.is_some() { ": only the lab measures it" } else { "" };
+            // What a cluster alone has is not there where its meters said nothing.
+            let of_the_lab = runs[0].cluster.is_some() && what != IDLE_CPU;
+            let place = if of_the_lab { ": only the lab measures it" } else { "" };
             return Err(format!("the records of {mesh} have no {what}{place}"));
         }
         Ok(Figure { value: median(&values), mesh, load: None })

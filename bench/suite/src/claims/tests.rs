@@ -240,6 +240,20 @@ fn the_cpu_of_a_proxy_is_that_of_the_requests_that_pass_it() {
 }
 
 #[test]
+fn idle_cpu_is_that_of_a_cluster() {
+    let check = "{kind: idle-cpu, mesh: envoy, cpus: 0.05}";
+    let lab = verdict(check, &[record("envoy", 1)]);
+    let why = "the records of envoy have no idle CPU: only a cluster has it";
+    assert_eq!((lab.verdict, lab.because.as_str()), (Verdict::NotMeasurableHere, why));
+    let cluster = Some(Cluster { context: "staging".into(), ..Cluster::default() });
+    let silent = Record { cluster, proxies: 2, ..record("istio", 1) };
+    let none = verdict(check, &[silent.clone()]);
+    assert_eq!(none.because, "the records of istio have no idle CPU");
+    let seen = verdict(check, &[Record { idle_proxies_cpus: 0.09, ..silent }]);
+    assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "0.045 processors (istio)"));
+}
+
+#[test]
 fn two_meshes_are_put_in_order() {
     let with = |mesh: &str, load, switches| Record {
         rss_kib: RssKib { load, ..RssKib::default() },
