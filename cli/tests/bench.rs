@@ -337,7 +337,9 @@ fn an_interrupted_run_keeps_what_is_done_and_leaves_no_lab() {
     while record::read(directory.path()).is_err() {
         let ended = child.try_wait().unwrap();
         if ended.is_some() || Instant::now() > deadline {
-            let _gone = child.kill();
+            if ended.is_none() {
+                kill(Pid::from_raw(id.cast_signed()), Signal::SIGINT).unwrap();
+            }
             let said = text(&child.wait_with_output().unwrap().stderr);
             panic!("no record, and it ended with {ended:?} or is too slow: {said}");
         }

@@ -247,7 +247,7 @@ fn idle_cpu_is_that_of_a_cluster() {
     assert_eq!((lab.verdict, lab.because.as_str()), (Verdict::NotMeasurableHere, why));
     let cluster = Some(Cluster { context: "staging".into(), ..Cluster::default() });
     let silent = Record { cluster, proxies: 2, ..record("istio", 1) };
-    let none = verdict(check, &[silent.clone()]);
+    let none = verdict(check, std::slice::from_ref(&silent));
     assert_eq!(none.because, "the records of istio have no idle CPU");
     let seen = verdict(check, &[Record { idle_proxies_cpus: 0.09, ..silent }]);
     assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "0.045 processors (istio)"));
