@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use leno_local::admin::Admin;
 use leno_local::layout::Layout;
 use leno_local::netns::Netns;
-use leno_local::status::Status;
+use leno_local::status::{InstanceStatus, Status};
 use leno_observe::admin::Reply;
 use leno_operate::{Diagnosis, Seen, Target};
 use serde::Serialize;
@@ -84,13 +84,19 @@ pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
     Ok(report.not_ready.is_none() && report.unknown.is_none())
 }
 
-fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
-    let wanted = proxy.pod.strip_prefix("pod/").unwrap_or(&proxy.pod);
+/// The instance of a mesh of `leno up` that is meant, which has a proxy.
+fn meshed_instance(mesh: &str, namespace: Option<&str>, pod: &str) -> Result<InstanceStatus> {
+    let wanted = pod.strip_prefix("pod/").unwrap_or(pod);
     let status = Status::read(&Layout::new(mesh)?)?;
-    let instance = status.find(proxy.namespace.as_deref(), wanted)?;
+    let instance = status.find(namespace, wanted)?;
     if !instance.meshed {
         bail!("{}/{} has no proxy", instance.namespace, instance.name);
     }
+    Ok(instance.clone())
+}
+
+fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
+    let instance = meshed_instance(mesh, proxy.namespace.as_deref(), &proxy.pod)?;
     block_on(async {
         let netns = Netns::open(&instance.surroundings.netns)?;
         let admin = Admin::within(&netns);

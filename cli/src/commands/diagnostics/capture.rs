@@ -2,13 +2,12 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use leno_local::layout::Layout;
-use leno_local::status::Status;
 use leno_operate::{PodCapture, Seen, Target};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::text::{said, since};
+use super::meshed_instance;
+use super::text::{list, said, since, text_of};
 use crate::commands::lines::Lines;
 use crate::commands::table::width;
 use crate::commands::{AnyMesh, Chosen, Output, block_on, print, print_json};
@@ -111,12 +110,7 @@ fn of_pod(found: PodCapture) -> Report {
 }
 
 fn of_machine(mesh: &str, capture: &Capture, pod: &str) -> Result<Report> {
-    let wanted = pod.strip_prefix("pod/").unwrap_or(pod);
-    let status = Status::read(&Layout::new(mesh)?)?;
-    let instance = status.find(capture.namespace.as_deref(), wanted)?;
-    if !instance.meshed {
-        bail!("{}/{} has no proxy", instance.namespace, instance.name);
-    }
+    let instance = meshed_instance(mesh, capture.namespace.as_deref(), pod)?;
     let state = if instance.capture.is_some() { "captured" } else { "waiting" };
     let capture = json!({"namespace": instance.namespace, "name": instance.name, "state": state,
         "backend": instance.capture});
@@ -255,14 +249,6 @@ fn node_text(page: &Value) -> String {
         text += &format!("and {more} more, all like the last\n");
     }
     text
-}
-
-fn text_of(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 #[cfg(test)]

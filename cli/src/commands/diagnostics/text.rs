@@ -32,14 +32,18 @@ pub(super) fn text(report: &Report) -> String {
 }
 
 fn of_config(lines: &mut Lines, config: &Value) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let up = since(number(&config["started_unix_s"]));
     lines.add(
         "proxy",
-        &format!("{} {}, up {}", text(&config["workload"]), text(&config["version"]), said(up)),
+        &format!(
+            "{} {}, up {}",
+            text_of(&config["workload"]),
+            text_of(&config["version"]),
+            said(up)
+        ),
     );
-    let listening = list(&config["listening"]).map(text).collect::<Vec<_>>().join(", ");
+    let listening = list(&config["listening"]).map(text_of).collect::<Vec<_>>().join(", ");
     lines.add("listening", &format!("{listening} with {} workers", config["workers"]));
     let (connections, busy) = (&config["connections"], &config["busy"]);
     lines
@@ -61,8 +65,8 @@ fn of_config(lines: &mut Lines, config: &Value) {
         ),
     );
     let policy = &config["policy"];
-    let ports =
-        list(&policy["ports"]).map(|port| format!("{} {}", port["port"], text(&port["protocol"])));
+    let ports = list(&policy["ports"])
+        .map(|port| format!("{} {}", port["port"], text_of(&port["protocol"])));
     let ports = ports.collect::<Vec<_>>().join(", ");
     lines.add(
         "policy",
@@ -70,14 +74,14 @@ fn of_config(lines: &mut Lines, config: &Value) {
             true => "none yet".to_owned(),
             false => format!(
                 "mtls {}, egress {}; ports {ports}",
-                text(&policy["mtls"]),
-                text(&policy["egress"])
+                text_of(&policy["mtls"]),
+                text_of(&policy["egress"])
             ),
         },
     );
     for service in list(&config["services"]) {
         let (name, routes, policies) =
-            (text(&service["name"]), &service["routes"], &service["policies"]);
+            (text_of(&service["name"]), &service["routes"], &service["policies"]);
         lines.add("service", &format!("{name}: {routes} routes, {policies} policies"));
         for port in list(&service["ports"]) {
             of_port(lines, port);
@@ -86,14 +90,15 @@ fn of_config(lines: &mut Lines, config: &Value) {
 }
 
 fn of_port(lines: &mut Lines, port: &Value) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (number, count) = (&port["port"], &port["endpoints"]);
-    lines
-        .add("service", &format!("  port {number} {}: {count} endpoints", text(&port["protocol"])));
+    lines.add(
+        "service",
+        &format!("  port {number} {}: {count} endpoints", text_of(&port["protocol"])),
+    );
     let shown = list(&port["first_endpoints"]);
     for one in shown {
         let who = one["workload"].as_str().unwrap_or("outside of the mesh");
-        let addresses = list(&one["addresses"]).map(text).collect::<Vec<_>>().join(", ");
+        let addresses = list(&one["addresses"]).map(text_of).collect::<Vec<_>>().join(", ");
         let how =
             one["identity"].as_str().map_or("plaintext".to_owned(), |id| format!("mTLS, {id}"));
         lines.add("service", &format!("    {who} {addresses} port {} ({how})", one["port"]));
@@ -107,7 +112,12 @@ fn of_port(lines: &mut Lines, port: &Value) {
     }
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+/// A word of a page; empty where there is none.
+pub(super) fn text_of(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
