@@ -60,32 +60,30 @@ impl Admin {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return refused;
         }
-        let query = request.uri().query().map(ToOwned::to_owned);
         // Whoever gets nothing waits for nobody, and nobody waits for them.
-        if let Err(refused) = wanted(client, query.as_deref()) {
-            return *refused;
-        }
+        let wanted = match wanted(client, request.uri().query()) {
+            Ok(wanted) => wanted,
+            Err(refused) => return *refused,
+        };
         let _turn = self.turn.lock().await;
         let admin = Arc::clone(&self);
         // The counters of one pod may be a command's to read.
-        let page = move || admin.captures(client, query.as_deref());
+        let page = move || admin.captures(wanted.as_ref());
         tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| {
             respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "it failed: see the log\n")
         })
     }
 
-    pub(crate) fn captures(&self, client: IpAddr, query: Option<&str>) -> Answer {
-        let wanted = match wanted(client, query) {
-            Ok(wanted) => wanted,
-            Err(refused) => return *refused,
-        };
+    /// The page, of all pods or of one.
+    pub(crate) fn captures(&self, wanted: Option<&Wanted>) -> Answer {
         let known = Known {
             pods: self.pods.all(),
             held: self.keeper.held(),
             failures: self.keeper.failures(),
             next: lock(&self.retry).next(Instant::now()),
         };
-        let (mut pods, pods_left_out) = known.captures(wanted);
+        let (mut pods, pods_left_out) =
+            known.captures(wanted.map(|(namespace, name)| (&**namespace, &**name)));
         if wanted.is_some() {
             pods.iter_mut().for_each(|pod| pod.connections = self.keeper.connections(&pod.uid));
         }
@@ -102,9 +100,11 @@ impl Admin {
     }
 }
 
-/// The pod that is asked for, by its namespace and name, none for all; the refusal where the address or the query is
-/// none that gets the page.
-fn wanted(client: IpAddr, query: Option<&str>) -> Result<Option<(&str, &str)>, Box<Answer>> {
+/// The namespace and the name of a pod.
+pub(crate) type Wanted = (String, String);
+
+/// The pod that is asked for, none for all; the refusal where the address or the query is none that gets the page.
+pub(crate) fn wanted(client: IpAddr, query: Option<&str>) -> Result<Option<Wanted>, Box<Answer>> {
     if !client.to_canonical().is_loopback() {
         let remedy =
             "ask from the node itself, as kubectl port-forward does: leno diagnostics capture\n";
@@ -112,7 +112,7 @@ fn wanted(client: IpAddr, query: Option<&str>) -> Result<Option<(&str, &str)>, B
     }
     let Some(query) = query else { return Ok(None) };
     match query.strip_prefix("pod=").and_then(|pod| pod.split_once('/')) {
-        Some(pod) => Ok(Some(pod)),
+        Some((namespace, name)) => Ok(Some((namespace.to_owned(), name.to_owned()))),
         None => Err(Box::new(respond(StatusCode::BAD_REQUEST, TEXT, "use ?pod=NAMESPACE/NAME\n"))),
     }
 }

@@ -25,7 +25,6 @@ pub(crate) struct Retry {
 struct Failure {
     why: String,
     times: u32,
-    wait: Duration,
     due: Instant,
 }
 
@@ -44,9 +43,10 @@ impl Retry {
     pub(crate) fn failed(&mut self, uid: &str, why: String, now: Instant) -> bool {
         let last = self.failed.remove(uid);
         let is_new = last.as_ref().is_none_or(|last| last.why != why);
-        let (times, wait) =
-            last.map_or((1, FIRST), |last| (last.times + 1, (last.wait * 2).min(LONGEST)));
-        self.failed.insert(uid.to_owned(), Failure { why, times, wait, due: now + wait });
+        let before = last.map_or(0, |last| last.times);
+        let wait = FIRST.saturating_mul(2_u32.saturating_pow(before)).min(LONGEST);
+        let times = before.saturating_add(1);
+        self.failed.insert(uid.to_owned(), Failure { why, times, due: now + wait });
         is_new
     }
 

@@ -6,6 +6,7 @@ use http_body_util::BodyExt as _;
 use leno_capture::Choice;
 
 use super::*;
+use crate::admin::wanted;
 
 /// A keeper of a node on which a process of the pod `u` is seen, in a namespace of its own.
 fn keeper_of_one(folder: &Path) -> Keeper {
@@ -96,7 +97,11 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
     }
     assert_eq!(failures(&keeper), 3);
 
-    let page = admin.captures([127, 0, 0, 1].into(), Some("pod=shop/web-0"));
+    let ask = |client: [u8; 4], query| match wanted(client.into(), query) {
+        Ok(wanted) => admin.captures(wanted.as_ref()),
+        Err(refused) => *refused,
+    };
+    let page = ask([127, 0, 0, 1], Some("pod=shop/web-0"));
     assert_eq!(page.status(), 200);
     let body = page.into_body().collect().await.unwrap().to_bytes();
     let page: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -109,7 +114,7 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
         ([127, 0, 0, 1], Some("web-0"), 400),
         ([127, 0, 0, 1], None, 200),
     ] {
-        assert_eq!(admin.captures(client.into(), query).status(), status, "{client:?} {query:?}");
+        assert_eq!(ask(client, query).status(), status, "{client:?} {query:?}");
     }
     drop(sender);
     rounds.await.unwrap();
