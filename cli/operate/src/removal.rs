@@ -143,10 +143,10 @@ impl Removal {
         let mut leaving = Leaving::new(&self.client, &self.namespace);
         let can_leave = leaving.can().await?;
         let before: &[Step] = if can_leave { &[Step::Permissive, Step::Plaintext] } else { &[] };
-        if !can_leave && leaving.said().await? < Step::Released {
-            say(Removed::Unannounced);
-        }
-        if before.is_empty() {
+        if !can_leave {
+            if leaving.said().await? < Step::Released {
+                say(Removed::Unannounced);
+            }
             leaving.begin().await?;
         }
         for step in before {
