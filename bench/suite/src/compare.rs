@@ -52,11 +52,11 @@ pub struct Row {
 /// Compares `after` with `before`, over valid records of what both have.
 #[must_use]
 pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
-    let mut caveats = between(&of_one_generator(before), &of_one_generator(after));
+    let (own, others) = (of_one_generator(before), of_one_generator(after));
+    let mut caveats = between(&own, &others);
     caveats.extend(within(before).into_iter().map(|text| format!("in the first: {text}")));
     caveats.extend(within(after).into_iter().map(|text| format!("in the second: {text}")));
-    let (before, after) = (of_one_generator(before), of_one_generator(after));
-    let (before, after) = (by_case(&before), by_case(&after));
+    let (before, after) = (by_case(&own), by_case(&others));
     let mut rows = Vec::new();
     for (case, old) in &before {
         let Some(new) = after.get(case) else { continue };

@@ -274,9 +274,14 @@ impl Record {
     /// Its name among the files of a run.
     #[must_use]
     pub fn name(&self) -> String {
+        self.name_of(&self.mesh)
+    }
+
+    /// That of the record of another mesh, of the same load in the same round.
+    pub(crate) fn name_of(&self, mesh: &str) -> String {
         let step = self.step.map_or_else(String::new, |step| format!(".{step}"));
         let by = self.other_generator().map_or_else(String::new, |name| format!(".{name}"));
-        format!("{}{step}.{}{by}.r{}", self.scenario, self.mesh, self.round)
+        format!("{}{step}.{mesh}{by}.r{}", self.scenario, self.round)
     }
 
     /// Who made the load, where it was not our own generator.
@@ -284,6 +289,12 @@ impl Record {
     pub fn other_generator(&self) -> Option<&str> {
         let name = self.generator.as_str();
         (!name.is_empty() && name != Generator::Leno.name()).then_some(name)
+    }
+
+    /// Who made the load; records of before others could were all ours.
+    #[must_use]
+    pub fn made_by(&self) -> &str {
+        self.other_generator().unwrap_or(Generator::Leno.name())
     }
 
     /// Whether it holds figures that may be believed.
@@ -384,26 +395,39 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
+/// A scenario with its step, as people read it.
+#[must_use]
+pub fn title(scenario: &str, step: Option<f64>) -> String {
+    step.map_or_else(|| scenario.to_owned(), |step| format!("{scenario} at {step}/s"))
+}
+
+/// The marks of records, each kind once.
+pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<&'static str> {
+    let marks = records.iter().flat_map(|record| &record.marks);
+    let mut kinds: Vec<_> = marks.map(|mark| mark.kind.as_str()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
 /// The records of one generator for each scenario and step: ours where it has figures, else the first that has.
 /// What the others saw is put beside it ([`crate::report::Agreement`]) and never mixed with it.
 #[must_use]
 pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
-    let by = |record: &Record| record.other_generator().unwrap_or("leno").to_owned();
     let case = |record: &Record| (record.scenario.clone(), record.step.map(f64::to_bits));
     let place = |record: &Record| {
-        let name = by(record);
-        let place = Generator::ALL.iter().position(|one| one.name() == name);
+        let place = Generator::ALL.iter().position(|one| one.name() == record.made_by());
         // One that made no load comes after all that did.
         (record.left_out.is_some(), place.unwrap_or(usize::MAX))
     };
     let mut chosen = BTreeMap::new();
     for record in records {
-        let best = chosen.entry(case(record)).or_insert_with(|| (place(record), by(record)));
+        let best = chosen.entry(case(record)).or_insert_with(|| (place(record), record.made_by()));
         if place(record) < best.0 {
-            *best = (place(record), by(record));
+            *best = (place(record), record.made_by());
         }
     }
-    let is_chosen = |record: &&Record| chosen[&case(record)].1 == by(record);
+    let is_chosen = |record: &&Record| chosen[&case(record)].1 == record.made_by();
     records.iter().filter(is_chosen).cloned().collect()
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::compare;
 use crate::mesh::NONE;
-use crate::record::{Quantile, Record, of_one_generator};
+use crate::record::{Quantile, Record, kinds_of_marks, of_one_generator, title};
 use crate::statistics::{Interval, difference, median, ratio};
 
 pub use beside::{Beside, rows as rows_beside};
@@ -189,10 +189,6 @@ impl Cell {
             kib as f64 * 1024.0 / 1e6 / f64::from(record.proxies.max(1))
         };
         let start_ups: Vec<f64> = rounds.iter().filter_map(|record| record.start_up_ms).collect();
-        let mut marks: Vec<_> =
-            all.iter().flat_map(|record| &record.marks).map(|mark| mark.kind.as_str()).collect();
-        marks.sort_unstable();
-        marks.dedup();
         Cell {
             scenario: one.scenario.clone(),
             step: one.step,
@@ -222,7 +218,7 @@ impl Cell {
             ],
             start_up_ms: (!start_ups.is_empty()).then(|| median(&start_ups)),
             beside: Beside::of(rounds),
-            marks,
+            marks: kinds_of_marks(all),
             spectrum: spectrum(rounds),
         }
     }
@@ -236,10 +232,7 @@ impl Cell {
     /// The scenario with its step.
     #[must_use]
     pub fn title(&self) -> String {
-        match self.step {
-            Some(step) => format!("{} at {step}/s", self.scenario),
-            None => self.scenario.clone(),
-        }
+        title(&self.scenario, self.step)
     }
 }
 

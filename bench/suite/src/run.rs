@@ -231,10 +231,10 @@ pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duratio
         seconds if seconds >= 90 => format!("{} min left", seconds.div_ceil(60)),
         seconds => format!("{seconds} s left"),
     };
-    let step = record.step.map_or_else(String::new, |step| format!(" at {step}/s"));
-    let (scenario, mesh, round) = (&record.scenario, &record.mesh, record.round + 1);
+    let title = record::title(&record.scenario, record.step);
+    let (mesh, round) = (&record.mesh, record.round + 1);
     let by = record.other_generator().map_or_else(String::new, |name| format!(" by {name}"));
-    let what = format!("[{done}/{total}] {scenario}{step} {mesh}{by} round {round}");
+    let what = format!("[{done}/{total}] {title} {mesh}{by} round {round}");
     if let Some(why) = &record.left_out {
         return format!("{what}: not measured: {why} ({left})");
     }
@@ -255,10 +255,7 @@ pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duratio
 
 /// Writes a record, marked where it cannot be: what is interrupted later has its marks already.
 pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
-    let base = Record { mesh: NONE.to_owned(), ..record.clone() };
-    if let Some(base) = record::one(out, &base.name())? {
-        record.marks.extend(impossible(record, &base));
-    }
+    record.marks.extend(impossible(out, record)?);
     record.write(out)?;
     Ok(())
 }
@@ -266,12 +263,8 @@ pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
 /// Marks what cannot be in all records of a run, whose baseline may have been measured after the rest.
 pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
     for mut record in record::read(out)? {
-        let before = record.marks.len();
-        let base = Record { mesh: NONE.to_owned(), ..record.clone() };
-        if let Some(base) = record::one(out, &base.name())? {
-            record.marks.extend(impossible(&record, &base));
-        }
-        if record.marks.len() > before {
+        if let Some(mark) = impossible(out, &record)? {
+            record.marks.push(mark);
             record.write(out)?;
         }
     }
@@ -279,15 +272,18 @@ pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
 }
 
 /// What cannot be: a mesh whose median latency is below that of none in the same round. Nothing where it is
-/// marked already.
-fn impossible(record: &Record, base: &Record) -> Option<Mark> {
-    let (own, bare) = (record.latency_us.p50 as f64, base.latency_us.p50 as f64);
+/// marked already, or that baseline is not there yet.
+fn impossible(out: &Path, record: &Record) -> Result<Option<Mark>> {
     let known = record.marks.iter().any(|mark| mark.kind == MarkKind::FasterThanNone);
-    let both = record.mesh != NONE && record.valid() && base.valid();
-    (both && !known && own < bare * CLEARLY_FASTER).then(|| Mark {
+    if record.mesh == NONE || known || !record.valid() {
+        return Ok(None);
+    }
+    let Some(base) = record::one(out, &record.name_of(NONE))? else { return Ok(None) };
+    let (own, bare) = (record.latency_us.p50 as f64, base.latency_us.p50 as f64);
+    Ok((base.valid() && own < bare * CLEARLY_FASTER).then(|| Mark {
         kind: MarkKind::FasterThanNone,
         why: format!("median of {own:.0} us, {bare:.0} us without a mesh"),
-    })
+    }))
 }
 
 /// What is to be said about a run's records before anything else.

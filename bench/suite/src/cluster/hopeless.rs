@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use leno_operate::{statuses, unstartable};
 
@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a pod of the bench's own will not be ready.
 pub(super) fn hopeless(pod: &Pod) -> Option<String> {
-    waits_with(pod, |reason| ENDING.contains(&reason)).or_else(|| cannot_begin(pod))
+    let stuck = || unstartable(pod).map(|(container, waiting)| said(pod, container, waiting));
+    ends(pod).or_else(stuck)
 }
 
 /// How long pods of a mesh have been ending.
@@ -29,15 +30,19 @@ impl Patience {
     /// Why a mesh with these pods will not be ready: what can never begin is said at once, what ends again and
     /// again after a minute.
     pub(super) fn ends_with(&mut self, pods: &[Pod], now: Instant) -> Option<String> {
-        let fetching = |why: &str| FETCHING.iter().any(|one| why.contains(&format!(": {one}: ")));
-        let (fetched, never): (Vec<String>, Vec<String>) =
-            pods.iter().filter_map(cannot_begin).partition(|why| fetching(why));
-        if let Some(why) = never.into_iter().next() {
+        let stuck: Vec<_> = pods.iter().filter_map(|pod| Some((pod, unstartable(pod)?))).collect();
+        let is_fetched = |waiting: &ContainerStateWaiting| {
+            waiting.reason.as_deref().is_some_and(|reason| FETCHING.contains(&reason))
+        };
+        let first = |fetched: bool| {
+            let mut such = stuck.iter().filter(|(_, (_, waiting))| is_fetched(waiting) == fetched);
+            such.next().map(|(pod, (container, waiting))| said(pod, container, waiting))
+        };
+        if let Some(why) = first(false) {
             return Some(why);
         }
-        let ending =
-            || pods.iter().find_map(|pod| waits_with(pod, |reason| ENDING.contains(&reason)));
-        let Some(why) = fetched.into_iter().next().or_else(ending) else {
+        let ending = || pods.iter().find_map(ends);
+        let Some(why) = first(true).or_else(ending) else {
             self.0 = None;
             return None;
         };
@@ -46,25 +51,25 @@ impl Patience {
     }
 }
 
-fn cannot_begin(pod: &Pod) -> Option<String> {
-    let (_, waiting) = unstartable(pod)?;
-    waits_with(pod, |reason| Some(reason) == waiting.reason.as_deref())
-}
-
-/// What is said of the first container of a pod that waits for such a reason.
-fn waits_with(pod: &Pod, such: impl Fn(&str) -> bool) -> Option<String> {
+/// What is said of the first container of a pod that ends again and again.
+fn ends(pod: &Pod) -> Option<String> {
     statuses(pod).find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let reason = waiting.reason.as_deref().filter(|reason| such(reason))?;
-        let (pod, name, image) = (pod.name_any(), &container.name, &container.image);
-        let message = waiting.message.as_deref().unwrap_or("no message");
-        let what = if name == CONTAINER {
-            "; --image names one that the nodes can fetch or have, with leno as its entrypoint"
-        } else {
-            ""
-        };
-        Some(format!("container {name} of pod {pod}, image {image}: {reason}: {message}{what}"))
+        let reason = waiting.reason.as_deref()?;
+        ENDING.contains(&reason).then(|| said(pod, container, waiting))
     })
+}
+
+fn said(pod: &Pod, container: &ContainerStatus, waiting: &ContainerStateWaiting) -> String {
+    let (pod, name, image) = (pod.name_any(), &container.name, &container.image);
+    let reason = waiting.reason.as_deref().unwrap_or_default();
+    let message = waiting.message.as_deref().unwrap_or("no message");
+    let what = if name == CONTAINER {
+        "; --image names one that the nodes can fetch or have, with leno as its entrypoint"
+    } else {
+        ""
+    };
+    format!("container {name} of pod {pod}, image {image}: {reason}: {message}{what}")
 }
 
 /// What a pod waits for, in its own words.

@@ -3,7 +3,7 @@
 use super::pairs;
 use crate::generator::Generator;
 use crate::place;
-use crate::record::{Record, of_one_generator};
+use crate::record::{Record, kinds_of_marks, of_one_generator, title};
 use crate::scenario::{self, Pace};
 use crate::statistics::{Interval, median, ratio};
 
@@ -53,10 +53,9 @@ pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
     if main.len() == records.len() {
         return Vec::new();
     }
-    let name =
-        |record: &Record| record.other_generator().unwrap_or(Generator::Leno.name()).to_owned();
     let key = |record: &Record| {
-        (record.scenario.clone(), record.step.map(f64::to_bits), record.mesh.clone(), name(record))
+        let by = record.made_by().to_owned();
+        (record.scenario.clone(), record.step.map(f64::to_bits), record.mesh.clone(), by)
     };
     let mut found: Vec<Agreement> = Vec::new();
     let mut seen = Vec::new();
@@ -70,8 +69,8 @@ pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
             (&other.scenario, other.step, &other.mesh) == (&one.scenario, one.step, &one.mesh)
         };
         let ours: Vec<&Record> = main.iter().filter(same).collect();
-        let is_ours = ours.first().is_some_and(|first| name(first) == name(one));
-        found.push(agreement(&all, if is_ours { &[] } else { &ours }, name(one)));
+        let is_ours = ours.first().is_some_and(|first| first.made_by() == one.made_by());
+        found.push(agreement(&all, if is_ours { &[] } else { &ours }));
     }
     let order = |name: &str| Generator::ALL.iter().position(|one| one.name() == name);
     found.sort_by(|one, two| {
@@ -81,7 +80,7 @@ pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
     found
 }
 
-fn agreement(all: &[&Record], ours: &[&Record], generator: String) -> Agreement {
+fn agreement(all: &[&Record], ours: &[&Record]) -> Agreement {
     let measured = |record: &&&Record| record.left_out.is_none();
     let measured: Vec<&Record> = all.iter().filter(measured).copied().collect();
     let good: Vec<&Record> = measured.iter().copied().filter(|record| record.valid()).collect();
@@ -97,16 +96,11 @@ fn agreement(all: &[&Record], ours: &[&Record], generator: String) -> Agreement 
         .iter()
         .map(|(theirs, own)| (own.latency_us.p50 as f64, theirs.latency_us.p50 as f64))
         .unzip();
-    let mut marks: Vec<_> =
-        all.iter().flat_map(|record| &record.marks).map(|mark| mark.kind.as_str()).collect();
-    marks.sort_unstable();
-    marks.dedup();
     let one = all[0];
-    let step = one.step.map_or_else(String::new, |step| format!(" at {step}/s"));
     Agreement {
-        title: format!("{}{step}", one.scenario),
+        title: title(&one.scenario, one.step),
         mesh: one.mesh.clone(),
-        generator,
+        generator: one.made_by().to_owned(),
         rounds: rounds.len(),
         requests_per_s: of(&|record| record.requests_per_s),
         latency_ms: [
@@ -115,7 +109,7 @@ fn agreement(all: &[&Record], ours: &[&Record], generator: String) -> Agreement 
         ],
         p50_ratio: ratio(&own, &theirs),
         apart,
-        marks,
+        marks: kinds_of_marks(all),
         left_out: measured.is_empty().then(|| one.left_out.clone()).flatten(),
     }
 }
