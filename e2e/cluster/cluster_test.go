@@ -128,10 +128,16 @@ func TestCluster(t *testing.T) {
 // leaveOut skips a test that lacks something, and fails it where LENO_REQUIRE has cluster.
 func leaveOut(t *testing.T, lacks string) {
 	t.Helper()
-	if slices.Contains(strings.Split(os.Getenv("LENO_REQUIRE"), ","), "cluster") {
-		t.Fatalf("LENO_REQUIRE has cluster, and the test %s", lacks)
+	leaveOutOf(t, "cluster", lacks)
+}
+
+// leaveOutOf skips a test that lacks something, and fails it where LENO_REQUIRE has that part.
+func leaveOutOf(t *testing.T, part, lacks string) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("LENO_REQUIRE"), ","), part) {
+		t.Fatalf("LENO_REQUIRE has %s, and the test %s", part, lacks)
 	}
-	t.Skip(lacks)
+	t.Skip("SKIPPED: " + lacks)
 }
 
 // startCluster brings up two nodes with the image of the tests' applications; when the test ends,
