@@ -20,6 +20,7 @@ declare -A package_with=(
   [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
   [haproxy]=haproxy [wrk]=wrk [python3]=python3 [openssl]=openssl [dig]=dnsutils
   [h2load]=nghttp2-client [go]=golang [pip3]=python3-pip [node]=nodejs [npm]=npm [prometheus]=prometheus
+  [rsvg-convert]=librsvg2-bin
 )
 [ "${1-}" = images ] || package_with+=(
   [/usr/lib/nginx/modules/ngx_stream_module.so]=libnginx-mod-stream

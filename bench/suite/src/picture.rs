@@ -1,9 +1,9 @@
 //! Charts as files: SVG as it is, PNG by the program that Debian has for it.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::error::{Attempt, Error, Result};
 
@@ -31,27 +31,31 @@ pub fn draws_png() -> bool {
 }
 
 fn png(svg: &str, file: &Path) -> Result<()> {
-    let source = file.with_extension("svg");
-    let kept = source.exists();
-    if !kept {
-        fs::write(&source, svg).attempt(|| format!("write {}", source.display()))?;
-    }
-    let done = Command::new(CONVERTER).args(["-z", ZOOM, "-o"]).arg(file).arg(&source).output();
-    if !kept {
-        // Only a step on the way to the picture.
-        let _ = fs::remove_file(&source);
-    }
-    match done {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(Error::Refused(format!("{CONVERTER} failed: {}", said.trim())))
+    let running = Command::new(CONVERTER)
+        .args(["-z", ZOOM, "-o"])
+        .arg(file)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut running = match running {
+        Ok(running) => running,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Error::Refused(format!(
+                "{CONVERTER}, which draws PNG, is missing: apt-get install -y librsvg2-bin"
+            )));
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::Refused(format!(
-            "{CONVERTER}, which draws PNG, is missing: apt-get install -y librsvg2-bin"
-        ))),
-        Err(source) => Err(Error::Io { what: format!("run {CONVERTER}"), source }),
+        Err(source) => return Err(Error::Io { what: format!("run {CONVERTER}"), source }),
+    };
+    if let Some(mut stdin) = running.stdin.take() {
+        // One that does not read to the end says why.
+        let _ = stdin.write_all(svg.as_bytes());
     }
+    let done = running.wait_with_output().attempt(|| format!("run {CONVERTER}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(Error::Refused(format!("{CONVERTER} failed: {}", said.trim())))
 }
 
 #[cfg(test)]
@@ -65,5 +69,28 @@ mod tests {
         write("<svg/>", &file).unwrap();
         assert_eq!(fs::read_to_string(file).unwrap(), "<svg/>");
         assert!(write("<svg/>", &folder.path().join("a.gif")).is_err());
+    }
+
+    #[test]
+    fn a_picture_is_of_the_chart_and_not_of_a_file_beside_it() {
+        if !draws_png() {
+            assert!(!leno_testkit::tools::required("tools"), "LENO_REQUIRE has tools");
+            println!("skipped: {CONVERTER} is missing");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let chart = |width: u32| {
+            format!("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"10\"/>")
+        };
+        write(&chart(99), &folder.path().join("a.svg")).unwrap();
+        let file = folder.path().join("a.png");
+        write(&chart(20), &file).unwrap();
+        let picture = fs::read(&file).unwrap();
+        // PNG (ISO/IEC 15948, 11.2.2): the width is in bytes 16 to 19.
+        assert_eq!((&picture[1..4], &picture[16..20]), (&b"PNG"[..], &[0, 0, 0, 40][..]));
+        let kept = fs::read_to_string(folder.path().join("a.svg")).unwrap();
+        assert_eq!(kept, chart(99), "a chart of somebody else's");
+        let wrong = write("no chart", &file).unwrap_err().to_string();
+        assert!(wrong.contains("rsvg-convert failed: "), "{wrong}");
     }
 }
