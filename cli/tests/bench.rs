@@ -191,52 +191,77 @@ fn has(tool: &str) -> bool {
     false
 }
 
-/// The records of ours and of another generator, of one run without a mesh, which its report puts side by side.
-fn beside(scenario: &str, other: &str) -> (Record, Record) {
+/// The records of one run without a mesh, or under each of these, by ours and another generator: by mesh, in their
+/// order. Its report puts them side by side.
+fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)> {
     let directory = tempfile::tempdir().expect("a directory of its own");
-    let records = runs(directory.path(), (scenario, &format!("leno,{other}")), "none");
-    let of = |generator: &str| {
-        let found = records.iter().find(|record| record.generator == generator);
-        let found = found.unwrap_or_else(|| panic!("no record of {generator}")).clone();
+    let records = runs(directory.path(), (scenario, &format!("leno,{other}")), meshes);
+    let of = |generator: &str, mesh: &str| {
+        let is_it = |one: &&Record| one.generator == generator && one.mesh == mesh;
+        let found = records.iter().find(is_it);
+        let what = format!("{mesh} by {generator}");
+        let found = found.unwrap_or_else(|| panic!("no record of {what}")).clone();
         // On a machine that is busy with other things ours may find no rate that is fast enough.
         let slow =
             found.left_out.as_ref().is_some_and(|why| why.contains("kept the 99th percentile"));
-        assert!(found.left_out.is_none() || slow, "{generator}: {:?}", found.left_out);
-        assert_eq!((found.errors, found.requests > 0), (0, !slow), "{generator}: {found:?}");
+        assert!(found.left_out.is_none() || slow, "{what}: {:?}", found.left_out);
+        assert_eq!((found.errors, found.requests > 0), (0, !slow), "{what}: {found:?}");
         found
     };
     let output = leno(&["report", &directory.path().display().to_string()]);
     let said = text(&output.stdout);
     assert!(said.contains("generators side by side") && said.contains("P50 RATIO"), "{said}");
-    let line = said.lines().find(|line| line.contains(&format!(" {other} ")));
-    println!("{}", line.unwrap_or_else(|| panic!("no line of {other}: {said}")));
-    (of("leno"), of(other))
+    let page = fs::read_to_string(directory.path().join("report.html")).expect("it was written");
+    let both = |mesh: &str| {
+        let is_its = |line: &&str| line.contains(mesh) && line.contains(&format!(" {other} "));
+        let line = said.lines().find(is_its);
+        println!("{}", line.unwrap_or_else(|| panic!("no line of {mesh} by {other}: {said}")));
+        assert!(page.contains(mesh), "{mesh} is not on the page");
+        (of("leno", mesh), of(other, mesh))
+    };
+    meshes.split(',').map(both).collect()
 }
 
+/// The command that the guide begins with, and whether our generator is to be believed under each of its meshes.
 #[test]
-fn our_generator_and_fortio_see_the_same() {
+fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
     if !is_root() {
         return;
     }
-    let fortio = leno_testkit::tools::install_or_skip("fortio").expect("fortio can be installed");
-    if fortio.is_none() {
-        return;
+    for tool in ["envoy", "fortio"] {
+        let there = leno_testkit::tools::install_or_skip(tool);
+        if there.expect("tools can be installed").is_none() {
+            return;
+        }
     }
-    let (ours, theirs) = beside("http-1k", "fortio");
-    let (own, other) = (ours.latency_us.p50 as f64, theirs.latency_us.p50 as f64);
-    assert_eq!(ours.rate_per_s, theirs.rate_per_s, "the same rate");
-    // They agree within a tenth on a quiet machine; a busy one must not fail a test, but says that it is.
+    for (ours, theirs) in beside(("http-1k", "none,leno,envoy"), "fortio") {
+        let mesh = &ours.mesh;
+        assert_eq!(ours.rate_per_s, theirs.rate_per_s, "{mesh}: the same rate");
+        for record in [&ours, &theirs].into_iter().filter(|record| record.mesh != run_baseline()) {
+            // Beside each of 10 services and the client.
+            assert_eq!(record.proxies, 11, "{mesh}");
+            assert!(record.cpu_us_per_request() > 0.0 && record.rss_kib.idle > 0, "{record:?}");
+            assert!(record.binary_bytes > Some(0) && record.start_up_ms.is_some(), "{record:?}");
+            assert!(record.context_switches.voluntary > 0, "{record:?}");
+        }
+        sees_the_same(&ours, &theirs);
+    }
+}
+
+/// Two generators agree within a tenth on a quiet machine; a busy one must not fail a test, but says that it is.
+fn sees_the_same(ours: &Record, theirs: &Record) {
     let disturbed = |record: &&Record| {
         let disturbs = |kind| matches!(kind, MarkKind::GeneratorLimited | MarkKind::BusyMachine);
         record.marks.iter().any(|mark| disturbs(mark.kind))
     };
-    if let Some(record) = [&ours, &theirs].into_iter().find(disturbed) {
-        let (who, marks) = (&record.generator, &record.marks);
-        println!("skipped: medians are not compared, the record of {who} is marked: {marks:?}");
+    if let Some(record) = [ours, theirs].into_iter().find(disturbed) {
+        let Record { mesh, generator, marks, .. } = record;
+        println!("skipped: medians of {mesh} are not compared, {generator}'s is marked: {marks:?}");
         return;
     }
+    let (own, other) = (ours.latency_us.p50 as f64, theirs.latency_us.p50 as f64);
     let close = (0.5..2.0).contains(&(own / other));
-    assert!(close, "leno {own} us, fortio {other} us");
+    assert!(close, "{}: leno {own} us, fortio {other} us", ours.mesh);
 }
 
 #[test]
@@ -244,10 +269,10 @@ fn h2load_and_wrk_are_put_beside_our_generator() {
     if !is_root() || !has("h2load") || !has("wrk") {
         return;
     }
-    let (ours, theirs) = beside("grpc-4k", "h2load");
+    let (ours, theirs) = beside(("grpc-4k", run_baseline()), "h2load").remove(0);
     assert_eq!((ours.rate_per_s, theirs.rate_per_s), (Some(100.0), Some(100.0)));
     assert!(ours.latency_us.p50 > 0 && theirs.latency_us.p50 > 0);
-    let (ours, theirs) = beside("saturation", "wrk");
+    let (ours, theirs) = beside(("saturation", run_baseline()), "wrk").remove(0);
     // Ours looks for the highest rate under a bound; a closed loop has none.
     assert_eq!((ours.rate_per_s.is_none(), theirs.rate_per_s), (ours.left_out.is_some(), None));
 }
