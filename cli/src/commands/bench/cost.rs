@@ -52,7 +52,10 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
     }
     let records = record::of_one_generator(&record::read(directory)?);
     let costs = cost::costs(&records, &prices);
+    let uncounted = cost::uncounted(&records).into_iter().map(|line| format!("! {line}\n"));
+    let uncounted: String = uncounted.collect();
     if args.output == Output::Json {
+        eprint!("{uncounted}");
         return print_json(&costs).map(|()| true);
     }
     let heading = ["SCENARIO", "MESH", "MACHINE", "CPUS", "MB", "$ A YEAR, 100", "SAVED $"];
@@ -68,6 +71,5 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
             format!("{:.0}", cost.saved_dollars),
         ]);
     }
-    let uncounted = cost::uncounted(&records).into_iter().map(|line| format!("! {line}\n"));
-    print(&(uncounted.collect::<String>() + &columns(&rows))).map(|()| true)
+    print(&(uncounted + &columns(&rows))).map(|()| true)
 }
