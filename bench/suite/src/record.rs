@@ -233,6 +233,8 @@ pub enum MarkKind {
     KubeletSilent,
     /// The neighbour's flood ended before the measurement did.
     FloodEnded,
+    /// The rate that was found to keep a bound has not kept it when it was measured.
+    BoundMissed,
     /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
     SharedProxies,
 }
@@ -251,6 +253,7 @@ impl MarkKind {
             Self::MemoryLate => "memory late",
             Self::KubeletSilent => "kubelet silent",
             Self::FloodEnded => "flood ended",
+            Self::BoundMissed => "bound missed",
             Self::SharedProxies => "shared proxies",
         }
     }
@@ -266,6 +269,7 @@ impl MarkKind {
                 | Self::Errors
                 | Self::Restarted
                 | Self::FloodEnded
+                | Self::BoundMissed
         )
     }
 }

@@ -106,6 +106,7 @@ async fn on_stage(
     record.cpu_undivided_us_per_request = used.cpu.proxies * 1000.0 / report.requests.max(1) as f64;
     (record.cpu_user_us_per_request, record.cpu_system_us_per_request) = (0.0, 0.0);
     record.marks = marks(&record, &report, &used);
+    record.marks.extend(Search::missed(case.scenario, &record));
     record.marks.extend(own_marks(&record, &kubelets.roles, (&broken, unseen)));
     record.marks.extend(during.mark());
     record.marks.extend(flooded.and_then(Flooded::mark));

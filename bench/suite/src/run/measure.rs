@@ -124,6 +124,7 @@ pub(super) fn measure(
     }
     fill(&mut record, &report, &used);
     record.marks = marks(&record, &report, &used);
+    record.marks.extend(Search::missed(case.scenario, &record));
     record.marks.extend(beside.flooded.and_then(Flooded::mark));
     let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
     fs::write(&raw, table(&report.buckets))
@@ -327,6 +328,21 @@ impl Search {
             self.high = rate
         }
         self.left -= 1;
+    }
+
+    /// What is to be known of a rate that was found and, measured for longer, has not kept the bound.
+    pub(crate) fn missed(scenario: &Scenario, record: &Record) -> Option<Mark> {
+        let scenario::Pace::SearchP99Ms(bound) = scenario.pace else { return None };
+        // Whoever keeps no rate has looked for none.
+        let rate = record.rate_per_s?;
+        let p99 = record.latency_us.p99 as f64 / 1000.0;
+        (p99 >= bound as f64).then(|| Mark {
+            kind: MarkKind::BoundMissed,
+            why: format!(
+                "at {rate:.0}/s the 99th percentile was {p99:.1} ms, and {bound} ms is the bound: a longer \
+                 --duration tries each rate for longer"
+            ),
+        })
     }
 
     /// The highest rate that was good.
@@ -555,6 +571,23 @@ mod tests {
         }
         let none = search(0.0).unwrap_err().to_string();
         assert!(none.contains("no rate above 31/s kept the 99th percentile under 10ms"), "{none}");
+    }
+
+    #[test]
+    fn a_rate_that_has_not_kept_its_bound_says_so() {
+        let saturation = scenario::find("saturation").unwrap();
+        let measured = |p99, rate_per_s| {
+            let latency_us = Latency { p99, ..Latency::default() };
+            let record = Record { latency_us, rate_per_s, ..record() };
+            Search::missed(&saturation, &record)
+        };
+        assert_eq!((measured(19_999, Some(1.0)), measured(90_000, None)), (None, None));
+        let mark = measured(57_090, Some(20_801.0)).unwrap();
+        assert!(mark.kind == MarkKind::BoundMissed && mark.kind.invalidates(), "{mark:?}");
+        assert!(mark.why.starts_with("at 20801/s the 99th percentile was 57.1 ms"), "{mark:?}");
+        let other = scenario::find("http-1k").unwrap();
+        let slow = Record { rate_per_s: Some(1.0), ..record() };
+        assert_eq!(Search::missed(&other, &slow), None);
     }
 
     #[test]
