@@ -20,8 +20,9 @@ use leno_local::status::{InstanceStatus, Status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::application::{ARRIVED, PORT, PUSHED, arguments};
+use crate::application::{PORT, arguments};
 use crate::interrupt::Interrupt;
+use crate::revision::{self, CHURNING};
 use crate::scenario::{Disturbance, Scenario};
 
 /// The namespace of all workloads.
@@ -30,8 +31,6 @@ const NAMESPACE: &str = "bench";
 pub(crate) const CLIENT: &str = "client";
 /// The workload that floods a service which is not measured.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
-/// The service whose endpoints come and go.
-const CHURNING: &str = "all";
 /// How long all of it may take to be ready, on a slow machine.
 const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end.
@@ -184,7 +183,7 @@ impl Lab {
 
     /// How many revisions of a pushed configuration the applications have told of.
     pub(crate) fn arrived(&self) -> u64 {
-        self.printed().lines().filter(|line| line.contains(ARRIVED)).count() as u64
+        revision::arrived(&self.printed())
     }
 
     /// Everything that `leno up` printed; empty where it cannot be read.
@@ -293,7 +292,11 @@ fn documents(
         text += &format!("---\n{}", workload(&scenario.service(nth), &command, (&ports, is_there)));
     }
     match disturbance {
-        Some(Disturbance::Push { .. }) => text += &pushed(scenario, revision),
+        Some(Disturbance::Push { .. }) => {
+            let route = revision::route(NAMESPACE, scenario, revision);
+            // JSON is YAML.
+            text += &format!("---\n{route:#}\n");
+        }
         Some(Disturbance::Churn { .. }) => text += &churning(scenario),
         _ => {}
     }
@@ -326,19 +329,6 @@ fn application(leno: &Path, scenario: &Scenario, nth: u32) -> String {
     let words = words.into_iter().chain(arguments(scenario, nth, address));
     let quoted: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
     format!("[{}]", quoted.join(", "))
-}
-
-/// A route of the first service that is another in each revision.
-fn pushed(scenario: &Scenario, revision: u64) -> String {
-    let service = scenario.service(0);
-    format!(
-        "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
-         metadata: {{name: pushed, namespace: {NAMESPACE}}}\nspec:\n  \
-         parentRefs: [{{group: \"\", kind: Service, name: {service}, port: {PORT}}}]\n  rules:\n  \
-         - backendRefs: [{{name: {service}, port: {PORT}}}]\n    filters:\n    \
-         - type: RequestHeaderModifier\n      \
-         requestHeaderModifier: {{set: [{{name: {PUSHED}, value: \"{revision}\"}}]}}\n"
-    )
 }
 
 /// A service of all workloads that have a label, which comes and goes.
@@ -501,7 +491,10 @@ mod tests {
     fn every_revision_is_a_set_of_documents_of_its_own() {
         let (one, two) = (of("push", true, 1), of("push", true, 2));
         assert_ne!(one, two);
-        assert!(one.contains("value: \"1\"") && one.contains("kind: HTTPRoute"), "{one}");
+        assert!(one.contains("\"value\": \"1\"") && one.contains("\"HTTPRoute\""), "{one}");
+        for document in one.split("---\n") {
+            serde_saphyr::from_str::<serde_json::Value>(document).expect(document);
+        }
         assert!(!of("push", false, 1).contains("HTTPRoute"), "there is nobody to take it");
         assert_eq!(of("churn", true, 0).matches(", there: ").count(), 10);
         assert_eq!(of("churn", true, 2).matches(", there: ").count(), 2);

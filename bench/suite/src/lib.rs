@@ -17,6 +17,7 @@
 mod error;
 mod lab;
 mod meter;
+mod revision;
 
 pub mod application;
 pub mod chart;
