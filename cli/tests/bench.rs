@@ -399,7 +399,7 @@ fn wrong_words_are_answered_with_the_right_ones() {
     for line in [
         "not churn, push: the stand-in for its control plane tells everything once",
         "not push: ztunnel has no routes: those are its waypoint's, which is Envoy",
-        "Not in a cluster: churn, push, restart; they need the lab of one machine",
+        "not churn: ztunnel takes pods as endpoints by selectors alone",
     ] {
         assert!(listed.contains(line), "{line} is not in {listed}");
     }

@@ -38,6 +38,7 @@ func TestBench(t *testing.T) {
 		run  func(mesh)
 	}{
 		{"a mesh is measured, and the cluster is as it was", mesh.isMeasured},
+		{"a mesh is disturbed under load, and the cluster is as it was", mesh.isDisturbed},
 		{"a run that was killed is taken back", mesh.isTakenBack},
 		{"a mesh that is there is measured as it is", mesh.isMeasuredAsItIs},
 	} {
@@ -52,6 +53,8 @@ type measured struct {
 	Requests       uint64
 	Errors         uint64
 	Proxies        uint32
+	Revisions      uint64
+	Arrived        *uint64            `json:"revisions_arrived"`
 	LeftOut        string             `json:"left_out"`
 	CPU            map[string]float64 `json:"cpu_ms"`
 	Undivided      float64            `json:"cpu_undivided_us_per_request"`
@@ -129,6 +132,74 @@ func (m mesh) isGood(one measured) {
 	}
 	if !strings.Contains(one.MeshVersion, proxyImage) {
 		m.t.Errorf("the version is %q", one.MeshVersion)
+	}
+}
+
+// routes is a definition of HTTPRoute: any spec and status. No mesh of the bench brings one.
+const routes = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: httproutes.gateway.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-sigs/gateway-api"}
+spec:
+  group: gateway.networking.k8s.io
+  names: {kind: HTTPRoute, plural: httproutes}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema:
+      openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+`
+
+func (m mesh) isDisturbed() {
+	out := m.t.TempDir()
+	// Nobody has defined what is pushed.
+	said, err := m.bench(out, "push", "--mesh", "none,leno", "--rounds", "1").CombinedOutput()
+	m.t.Logf("leno bench run push:\n%s", said)
+	m.must(err)
+	for _, one := range m.records(out) {
+		if lacks := strings.Contains(one.LeftOut, "no HTTPRoute"); lacks != (one.Mesh == "leno") {
+			m.t.Errorf("%s without HTTPRoute: %q", one.Mesh, one.LeftOut)
+		}
+	}
+	m.must(m.apply(routes))
+	m.wait("wait", "--for=condition=Established", "customresourcedefinition/httproutes.gateway.networking.k8s.io")
+	out = m.t.TempDir()
+	said, err = m.bench(out, "push", "churn", "--mesh", "none,leno", "--rounds", "1").CombinedOutput()
+	m.t.Logf("leno bench run push churn:\n%s", said)
+	m.must(m.kubectl("delete", "customresourcedefinition/httproutes.gateway.networking.k8s.io"))
+	m.must(err)
+	m.benchLeavesNothing()
+	records := m.records(out)
+	if len(records) != 4 {
+		m.t.Errorf("%d records", len(records))
+	}
+	for _, one := range records {
+		m.isWellDisturbed(one)
+	}
+}
+
+// isWellDisturbed looks whether a mesh was given something under load, and lost next to nothing by it.
+func (m mesh) isWellDisturbed(one measured) {
+	what := one.Scenario + " under " + one.Mesh
+	if one.LeftOut != "" || one.Requests == 0 || one.Errors*100 > one.Requests {
+		m.t.Errorf("%s: %d requests, %d errors, %q", what, one.Requests, one.Errors, one.LeftOut)
+	}
+	for _, mark := range one.Marks {
+		if mark.Kind == "restarted" || mark.Kind == "disturbed-less" {
+			m.t.Errorf("%s is marked %s: %s", what, mark.Kind, mark.Why)
+		}
+	}
+	// Without a mesh nobody takes a route; of endpoints the nodes are told.
+	pushed := one.Scenario == "push"
+	if given := one.Revisions > 0; given != (!pushed || one.Mesh == "leno") {
+		m.t.Errorf("%s: %d revisions", what, one.Revisions)
+	}
+	if arrived := one.Arrived != nil && *one.Arrived > 0; arrived != (pushed && one.Mesh == "leno") {
+		m.t.Errorf("%s: %d revisions, arrived: %v", what, one.Revisions, one.Arrived)
 	}
 }
 

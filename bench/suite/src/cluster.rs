@@ -11,6 +11,7 @@
 //! Read first: [`Run`], [`Mesh`], [`run`].
 
 mod claim;
+mod disturb;
 mod hopeless;
 mod install;
 mod inventory;
@@ -56,7 +57,7 @@ use turn::{Clock, Turn, turns};
 const MANAGER: &str = "leno-bench";
 /// What whoever measures has to be allowed, in the whole cluster. To install a mesh more is needed. What is applied
 /// takes `create` where it is not there and `patch`, a port-forward `get` or `create` by how it is made.
-const RIGHTS: [Right; 27] = [
+const RIGHTS: [Right; 32] = [
     ("list", "", "nodes"),
     ("get", "", "nodes/proxy"),
     ("create", "", "namespaces"),
@@ -73,9 +74,15 @@ const RIGHTS: [Right; 27] = [
     ("patch", "", "pods"),
     ("create", "", "pods/portforward"),
     ("get", "", "pods/portforward"),
+    ("get", "", "pods/log"),
     ("get", "", "configmaps"),
     ("list", "", "configmaps"),
     ("list", "apps", "deployments"),
+    // What changes while load is made.
+    ("create", "discovery.k8s.io", "endpointslices"),
+    ("patch", "discovery.k8s.io", "endpointslices"),
+    ("create", "gateway.networking.k8s.io", "httproutes"),
+    ("patch", "gateway.networking.k8s.io", "httproutes"),
     // Of what meshes make beyond their namespace.
     ("list", "apiextensions.k8s.io", "customresourcedefinitions"),
     ("list", "rbac.authorization.k8s.io", "clusterroles"),

@@ -237,6 +237,8 @@ pub enum MarkKind {
     BoundMissed,
     /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
     SharedProxies,
+    /// What the scenario does to a mesh meanwhile was not all done, or has had no effect.
+    DisturbedLess,
 }
 
 impl MarkKind {
@@ -255,6 +257,7 @@ impl MarkKind {
             Self::FloodEnded => "flood ended",
             Self::BoundMissed => "bound missed",
             Self::SharedProxies => "shared proxies",
+            Self::DisturbedLess => "disturbed less",
         }
     }
 
@@ -270,6 +273,7 @@ impl MarkKind {
                 | Self::Restarted
                 | Self::FloodEnded
                 | Self::BoundMissed
+                | Self::DisturbedLess
         )
     }
 }

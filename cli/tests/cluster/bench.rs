@@ -1,6 +1,7 @@
 //! `leno bench run` in a cluster that has no node: what it makes, what it says where it cannot go on, and that
 //! nothing of it is left.
 
+mod disturbing;
 mod restoring;
 
 use std::fs;
@@ -89,8 +90,13 @@ impl Bench {
 
     /// A run of `faces`, one second, one round.
     async fn run(&self, more: &[&str]) -> Output {
+        self.run_of("faces", more).await
+    }
+
+    /// A run of a scenario, one second, one round.
+    async fn run_of(&self, scenario: &str, more: &[&str]) -> Output {
         let (file, out) = (self.kubeconfig.to_str().unwrap(), self.out.to_str().unwrap());
-        let words = ["run", "faces", "--kubeconfig", file, "--rounds", "1", "--duration", "1s"];
+        let words = ["run", scenario, "--kubeconfig", file, "--rounds", "1", "--duration", "1s"];
         let image: &[&str] = match more.contains(&"--image") {
             true => &[],
             false => &["--image", "nowhere.example/leno:1"],

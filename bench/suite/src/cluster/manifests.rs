@@ -13,6 +13,7 @@ use super::mesh::Mesh;
 use super::nodes::Placement;
 use crate::application::{self, PORT};
 use crate::lab::{CLIENT, NEIGHBOUR};
+use crate::revision::CHURNING;
 use crate::scenario::Scenario;
 use crate::station;
 
@@ -22,6 +23,8 @@ pub(super) const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "leno-
 pub(super) const RECORDS: &str = "leno.dev/bench-records";
 /// The container of the suite's own in each pod.
 pub(super) const CONTAINER: &str = "bench";
+/// The name of the port of each service.
+pub(super) const PORT_NAME: &str = "bench";
 /// The user of the pods: anybody, without a right.
 const USER: u32 = 65532;
 
@@ -56,20 +59,33 @@ impl Plan<'_> {
             "metadata": {"name": self.namespace, "labels": labels, "annotations": annotations}})
     }
 
-    /// The services, in their order; IPv4 alone, as in the lab, so that every mesh takes the same way.
+    /// The services, in their order.
     pub(super) fn services(&self) -> Vec<Value> {
         let service = |nth: u32| {
             let name = self.scenario.service(nth);
-            json!({"apiVersion": "v1", "kind": "Service", "metadata": self.metadata(&name),
-            "spec": {
-                "selector": {"app": name},
-                "ipFamilyPolicy": "SingleStack",
-                "ipFamilies": ["IPv4"],
-                "ports": [{"name": "bench", "port": PORT, "targetPort": PORT,
-                    "appProtocol": self.scenario.app_protocol(nth)}],
-            }})
+            let mut service = self.service(&name, nth);
+            service["spec"]["selector"] = json!({"app": name});
+            service
         };
         (0..self.scenario.services).map(service).collect()
+    }
+
+    /// The service of which all others are endpoints that come and go, without selector: who serves it is written
+    /// by the suite.
+    pub(super) fn churning(&self) -> Value {
+        self.service(CHURNING, 0)
+    }
+
+    /// A service that speaks what one of the scenario's does; IPv4 alone, as in the lab, so that every mesh takes
+    /// the same way.
+    fn service(&self, name: &str, nth: u32) -> Value {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": self.metadata(name),
+        "spec": {
+            "ipFamilyPolicy": "SingleStack",
+            "ipFamilies": ["IPv4"],
+            "ports": [{"name": PORT_NAME, "port": PORT, "targetPort": PORT,
+                "appProtocol": self.scenario.app_protocol(nth)}],
+        }})
     }
 
     /// The workloads: who makes load, and the services with the addresses by which they call each other.
@@ -110,7 +126,7 @@ impl Plan<'_> {
             },
         });
         if listens {
-            container["ports"] = json!([{"name": "bench", "containerPort": PORT}]);
+            container["ports"] = json!([{"name": PORT_NAME, "containerPort": PORT}]);
             container["readinessProbe"] = json!({"tcpSocket": {"port": PORT}, "periodSeconds": 1});
         }
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": self.metadata(name),

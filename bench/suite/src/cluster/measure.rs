@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use leno_measure::load::{Plan, Report};
 
 use super::Mesh;
+use super::disturb::Given;
 use super::kubelets::{Answers, Kubelets};
 use super::meter::{Reading, Roles, memory};
 use super::nodes::Placement;
@@ -91,11 +92,15 @@ async fn on_stage(
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     let begun = Instant::now();
     let mut during = During::default();
-    let (report, flooded) = load(run, &stage, (&plans, &kubelets, &mut during), interrupt).await?;
+    let (report, flooded, mut given) =
+        load(run, &stage, (&plans, &kubelets, &mut during), interrupt).await?;
     // What has ended meanwhile is not waited for.
     let (_, after) = kubelets.looked_again(&[], interrupt, say).await?;
     let (used, broken) = after.since(&before, &during.readings, &kubelets.roles.cpus);
     record.neighbour_requests_per_s = flooded.map(|one| one.requests_per_s);
+    stage.arrived(&mut given).await;
+    record.revisions = given.revisions;
+    record.revisions_arrived = given.arrived();
     let heading = "elapsed_ms,proxies_working_set_kib,control_working_set_kib,proxies_cpu_ms,application_cpu_ms\n";
     let last = after.line(begun.elapsed());
     fs::write(&usage, heading.to_owned() + &during.lines + &last)
@@ -110,6 +115,7 @@ async fn on_stage(
     record.marks.extend(own_marks(&record, &kubelets.roles, (&broken, unseen)));
     record.marks.extend(during.mark());
     record.marks.extend(flooded.and_then(Flooded::mark));
+    record.marks.extend(given.mark());
     let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
     fs::write(&raw, table(&report.buckets))
         .with_context(|| format!("cannot write {}", raw.display()))?;
@@ -183,13 +189,14 @@ fn own_marks(record: &Record, roles: &Roles, (broken, unseen): (&[String], usize
     marks
 }
 
-/// The measured load, while the kubelets are asked now and then; what became of the neighbour's flood.
+/// The measured load, while the kubelets are asked now and then and the mesh is disturbed; what became of the
+/// neighbour's flood, and what the mesh was given.
 async fn load(
     run: &Run,
     stage: &Stage<'_>,
     (plans, kubelets, during): (&[Plan], &Kubelets<'_>, &mut During),
     interrupt: &Interrupt,
-) -> Result<(Report, Option<Flooded>)> {
+) -> Result<(Report, Option<Flooded>, Given)> {
     let duration = run.options.duration;
     let flooded = match stage.scenario.neighbour {
         Some(one) => Some(flood(one, stage.scenario, &stage.addresses, duration + FLOOD_MOST)?),
@@ -205,12 +212,17 @@ async fn load(
     };
     let id = stage.begin(CLIENT, plans, interrupt).await?;
     let begun = Instant::now();
-    while let Some(left) = duration.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+    let watched = async {
+        while let Some(left) = duration.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())
+        {
+            during.add(begun.elapsed(), kubelets.under_load().await?);
+            pass(left.min(PERIOD), interrupt).await?;
+        }
         during.add(begun.elapsed(), kubelets.under_load().await?);
-        pass(left.min(PERIOD), interrupt).await?;
-    }
-    during.add(begun.elapsed(), kubelets.under_load().await?);
-    let report = stage.report((CLIENT, &id), interrupt).await?;
+        stage.report((CLIENT, &id), interrupt).await
+    };
+    let disturbed = async { Ok(stage.disturb(duration).await) };
+    let (report, given) = tokio::try_join!(watched, disturbed)?;
     let flooded = match flood {
         Some(id) => {
             let (report, lasted) = stage.end((NEIGHBOUR, &id), interrupt).await?;
@@ -218,7 +230,7 @@ async fn load(
         }
         None => None,
     };
-    Ok((report, flooded))
+    Ok((report, flooded, given))
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.

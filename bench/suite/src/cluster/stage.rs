@@ -13,6 +13,7 @@ use leno_measure::load::{Pace, Plan as Load, Report};
 use leno_operate::{Error, Named, PodName, Reach, is_ready};
 use serde_json::Value;
 
+use super::disturb::{Given, Revisions};
 use super::hopeless::{hopeless, waits_for};
 use super::manifests::{CONTAINER, MANAGED, Plan, workloads_of};
 use super::mesh::Mesh;
@@ -44,6 +45,8 @@ pub(super) struct Stage<'a> {
     /// What the kubelets have to count, as `workload/container`.
     pub(super) counted: Vec<String>,
     pub(super) placement: &'a Placement,
+    /// What changes while load is made.
+    pub(super) revisions: Option<Revisions<'a>>,
 }
 
 impl<'a> Stage<'a> {
@@ -71,15 +74,34 @@ impl<'a> Stage<'a> {
             let stored = leno_operate::apply(&ground.client, &service, MANAGER).await?;
             addresses.push(address(&stored)?);
         }
+        let revisions = Revisions::of(mesh, scenario, &ground.namespace);
+        if let Some(revisions) = revisions.as_ref().filter(|_| !scenario.churns()) {
+            ground.admit(&revisions.object(0), interrupt).await?;
+        }
         for workload in plan.workloads(&addresses) {
             ground.admit(&workload, interrupt).await?;
         }
         let (proxies, counted) = (BTreeSet::new(), Vec::new());
-        let mut stage = Self { ground, mesh, scenario, addresses, proxies, counted, placement };
+        let mut stage =
+            Self { ground, mesh, scenario, addresses, proxies, counted, placement, revisions };
         let pods = stage.ready(interrupt, say).await?;
         stage.look_at(&pods)?;
+        if scenario.churns() {
+            stage.churn(&plan.churning(), &pods).await?;
+        }
         stage.answers(interrupt, say).await?;
         Ok(stage)
+    }
+
+    /// Makes the service whose endpoints come and go, to which all load goes.
+    async fn churn(&mut self, service: &Value, pods: &[Pod]) -> Result<()> {
+        let client = &self.ground.client;
+        let revisions = self.revisions.as_mut().context("endpoints change under every mesh")?;
+        revisions.serve(pods)?;
+        let stored = leno_operate::apply(client, service, MANAGER).await?;
+        leno_operate::apply(client, &revisions.object(0), MANAGER).await?;
+        self.addresses = vec![address(&stored)?];
+        Ok(())
     }
 
     async fn ready(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<Vec<Pod>> {
@@ -271,6 +293,21 @@ impl<'a> Stage<'a> {
     fn station(&self, workload: &str) -> (Reach, PodName) {
         let (namespace, name) = (self.ground.namespace.clone(), workload.to_owned());
         (Reach::new(self.ground.client.clone()), PodName { namespace, name })
+    }
+
+    /// Gives the mesh what changes while load is made for so long.
+    pub(super) async fn disturb(&self, time: Duration) -> Given {
+        match &self.revisions {
+            Some(revisions) => revisions.give(&self.ground.client, time).await,
+            None => Given::default(),
+        }
+    }
+
+    /// Looks what of it came to work, once the load has ended.
+    pub(super) async fn arrived(&self, given: &mut Given) {
+        if let Some(revisions) = &self.revisions {
+            revisions.look(&self.ground.client, given).await;
+        }
     }
 
     /// Who is who, and which nodes are to be asked. Proxies of nodes are known from then on.

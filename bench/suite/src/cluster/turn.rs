@@ -11,11 +11,11 @@ use super::install::{self, Installation};
 use super::inventory::Inventory;
 use super::ledger::{Installed, Ledger};
 use super::measure::{self, Left};
-use super::{Ground, Mesh, Run, at, take_back, whose};
+use super::{Ground, Mesh, Run, at, disturb, take_back, whose};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::Record;
 use crate::run::{blank, is_measured, line, write};
-use crate::scenario::Scenario;
+use crate::scenario::{Disturbance, Scenario};
 
 /// One measurement to make.
 pub(super) struct Case<'a> {
@@ -103,12 +103,14 @@ impl Turn<'_> {
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
-        let installed = match self.turn.mesh == Mesh::None || !self.run.install {
+        let refused = self.refused().await?;
+        let nothing = refused.iter().all(Option::is_some);
+        let installed = match self.turn.mesh == Mesh::None || !self.run.install || nothing {
             true => Ok(Ok(())),
             false => self.install(ledger, interrupt, say).await,
         };
         let done = match installed {
-            Ok(installed) => self.cases(installed, clock, interrupt, say).await,
+            Ok(installed) => self.cases((installed, &refused), clock, interrupt, say).await,
             Err(error) => Err(error),
         };
         let out = &self.run.options.out;
@@ -166,9 +168,26 @@ impl Turn<'_> {
         Ok(done)
     }
 
+    /// Why each of the cases cannot be measured here, which is known before anything is made; none where it can.
+    async fn refused(&self) -> Result<Vec<Option<String>>> {
+        let mesh = self.turn.mesh;
+        let pushes = |scenario: &Scenario| {
+            mesh != Mesh::None && matches!(scenario.disturbance, Some(Disturbance::Push { .. }))
+        };
+        let lacks = match self.turn.cases.iter().any(|(scenario, _)| pushes(scenario)) {
+            true => disturb::lacks_routes(&self.ground.client).await?,
+            false => None,
+        };
+        let refused = |(scenario, _): &(&Scenario, Option<f64>)| {
+            let unable = mesh.unable(scenario).map(str::to_owned);
+            unable.or_else(|| lacks.clone().filter(|_| pushes(scenario)))
+        };
+        Ok(self.turn.cases.iter().map(refused).collect())
+    }
+
     async fn cases(
         &self,
-        installed: Result<()>,
+        (installed, refused): (Result<()>, &[Option<String>]),
         clock: &mut Clock,
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
@@ -178,8 +197,9 @@ impl Turn<'_> {
         {
             return installed;
         }
-        for (scenario, step) in &self.turn.cases {
-            let mut record = self.one(&installed, (scenario, *step), interrupt, say).await?;
+        for ((scenario, step), refused) in self.turn.cases.iter().zip(refused) {
+            let able = (&installed, refused.as_deref());
+            let mut record = self.one(able, (scenario, *step), interrupt, say).await?;
             write(&self.run.options.out, &mut record)?;
             let (far, left) = clock.next();
             say(&line(&record, far, left));
@@ -189,15 +209,15 @@ impl Turn<'_> {
 
     async fn one(
         &self,
-        installed: &Result<()>,
+        (installed, refused): (&Result<()>, Option<&str>),
         (scenario, step): (&Scenario, Option<f64>),
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<Record> {
         let Cases { mesh, round, .. } = *self.turn;
         let mut record = at(self.run, self.ground, (scenario, mesh, round, step), self.beside);
-        if let Some(why) = mesh.unable(scenario) {
-            record.left_out = Some(why);
+        if let Some(why) = refused {
+            record.left_out = Some(why.to_owned());
             return Ok(record);
         }
         if let Err(error) = installed {

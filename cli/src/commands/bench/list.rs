@@ -35,9 +35,7 @@ pub(super) fn run() -> Result<bool> {
             "",
             if state.is_empty() { "-" } else { &state }
         ));
-        for (why, of) in unable(mesh.as_ref(), &scenarios) {
-            rows.push(format!("{:18}not {}: {why}\n", "", of.join(", ")));
-        }
+        rows.extend(cannot(&scenarios, |scenario| mesh.unable(scenario)));
     }
     text += &rows.concat();
     text += &in_cluster(&scenarios);
@@ -53,21 +51,22 @@ pub(super) fn run() -> Result<bool> {
     print(&(text + &columns(&rows))).map(|()| true)
 }
 
-/// What a mesh cannot carry, by the reason.
-fn unable<'a>(
-    mesh: &dyn mesh::Mesh,
+/// What a mesh cannot carry, a line for each reason.
+fn cannot<'a>(
     scenarios: &'a [scenario::Scenario],
-) -> BTreeMap<&'static str, Vec<&'a str>> {
+    unable: impl Fn(&'a scenario::Scenario) -> Option<&'static str>,
+) -> Vec<String> {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for scenario in scenarios {
-        if let Some(why) = mesh.unable(scenario) {
+        if let Some(why) = unable(scenario) {
             found.entry(why).or_default().push(&scenario.name);
         }
     }
-    found
+    let line = |(why, of): (&str, Vec<&str>)| format!("{:18}not {}: {why}\n", "", of.join(", "));
+    found.into_iter().map(line).collect()
 }
 
-/// The meshes of clusters, and what is not done there.
+/// The meshes of clusters.
 fn in_cluster(scenarios: &[scenario::Scenario]) -> String {
     let mut text = "\nMeshes in a cluster (--context)\n".to_owned();
     for mesh in Mesh::ALL {
@@ -77,8 +76,7 @@ fn in_cluster(scenarios: &[scenario::Scenario]) -> String {
             Err(missing) => missing.to_string(),
         };
         text += &format!("  {:<16}{}\n{:18}{state}\n", mesh.name(), mesh.about(), "");
+        text.extend(cannot(scenarios, |scenario| mesh.unable(scenario)));
     }
-    let lab = scenarios.iter().filter(|one| Mesh::Leno.unable(one).is_some());
-    let lab: Vec<&str> = lab.map(|one| one.name.as_str()).collect();
-    text + &format!("  Not in a cluster: {}; they need the lab of one machine\n", lab.join(", "))
+    text
 }
