@@ -181,10 +181,21 @@ impl Measured<'_> {
     }
 
     /// Whether what all proxies take together rises from one mesh to the next.
+    /// Over the loads that all of them have valid records of: whoever fails at the highest would take the least.
     fn memory_order(&self, scenario: &str, rising: &[String]) -> Seen {
+        let runs = rising.iter().map(|mesh| self.evidence(wanted(scenario, None, mesh)));
+        let runs = runs.collect::<Result<Vec<_>, String>>()?;
+        let in_all = |step: Option<f64>| {
+            runs.iter().all(|records| records.iter().any(|record| record.step == step))
+        };
+        if !runs[0].iter().any(|record| in_all(record.step)) {
+            let meshes = rising.join(", ");
+            return Err(format!("there is no load that {meshes} have valid records of"));
+        }
         let of = |mesh: &String| {
             let mut all = self.median(wanted(scenario, None, mesh), "memory", |record| {
-                (record.rss_kib.load > 0).then_some(record.rss_kib.load as f64)
+                let counts = record.rss_kib.load > 0 && in_all(record.step);
+                counts.then_some(record.rss_kib.load as f64)
             })?;
             all.value *= 1024.0 / 1e6;
             Ok(all)

@@ -266,6 +266,14 @@ fn two_meshes_are_put_in_order() {
     let seen = verdict(order, &records);
     assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
     assert!(seen.because.contains("51.2 MB (linkerd), 92.2 MB (istio)"), "{}", seen.because);
+    // Istio alone came through the lowest load, where it takes little.
+    let at = |step, record| Record { step: Some(step), ..record };
+    let mut steps = vec![at(60.0, with("istio", 10_000, 0))];
+    steps.extend(records.clone().map(|record| at(600.0, record)));
+    let seen = verdict(order, &steps);
+    assert!(seen.because.contains("51.2 MB (linkerd), 92.2 MB (istio)"), "{}", seen.because);
+    let apart = [at(60.0, with("linkerd", 9, 0)), at(600.0, with("istio", 10, 0))];
+    assert_eq!(verdict(order, &apart).verdict, Verdict::NotMeasurableHere);
     let fewer = "{kind: less-switches, scenario: http-1k, mesh: linkerd, than: istio, percent: 60}";
     let seen = verdict(fewer, &records);
     assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
