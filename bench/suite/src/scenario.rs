@@ -209,6 +209,33 @@ pub fn find(name: &str) -> Result<Scenario> {
     parse(name, text)
 }
 
+/// The one that is asked for: its name, and after an `@` those of its steps that are measured, `faces@60,600`.
+///
+/// # Errors
+/// When there is none of that name, or it has no such step; says which there are.
+pub fn asked_for(text: &str) -> Result<Scenario> {
+    let Some((name, steps)) = text.split_once('@') else { return find(text) };
+    let mut scenario = find(name)?;
+    let known: Vec<f64> = scenario.steps().into_iter().flatten().collect();
+    let mut wanted = Vec::new();
+    for step in steps.split(',') {
+        let step = step.parse().ok().filter(|step| known.contains(step));
+        wanted.push(step.ok_or_else(|| {
+            let known: Vec<String> = known.iter().map(f64::to_string).collect();
+            let known = if known.is_empty() { "no steps".to_owned() } else { known.join(", ") };
+            Error::Refused(format!("there is no {text:?}: {name} has {known}"))
+        })?);
+    }
+    match &mut scenario.pace {
+        Pace::Rates(rates) => rates.retain(|rate| wanted.contains(rate)),
+        Pace::Users { counts, requests_per_s } => {
+            counts.retain(|users| wanted.contains(&(*users as f64 * *requests_per_s)));
+        }
+        _ => {}
+    }
+    Ok(scenario)
+}
+
 fn parse(name: &str, text: &str) -> Result<Scenario> {
     let wrong = |error| Error::Refused(format!("the scenario {name} is damaged: {error}"));
     serde_saphyr::from_str(text).map_err(wrong)

@@ -15,7 +15,7 @@ use leno_suite::interrupt::Interrupt;
 use leno_suite::machine::Machine;
 use leno_suite::mesh::{self, Choices};
 use leno_suite::run::{self, Options};
-use leno_suite::scenario;
+use leno_suite::scenario::{self, Scenario};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::print;
@@ -35,8 +35,8 @@ use crate::commands::up::{duration, within};
                   leno bench run http-1k --context staging --no-install --mesh none,istio --out cluster"
 )]
 pub(super) struct Run {
-    /// Scenarios of `leno bench list`
-    #[arg(required = true, value_name = "SCENARIO")]
+    /// Scenarios of `leno bench list`; of one that is measured at several rates, faces@60,600 names some
+    #[arg(required = true, value_name = "SCENARIO[@RATE,..]")]
     scenarios: Vec<String>,
 
     /// Meshes of `leno bench list`; none is always added
@@ -111,9 +111,8 @@ fn factor(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Run) -> Result<bool> {
     // What is named twice would be measured twice into one record.
-    let scenarios = once(&args.scenarios);
+    let scenarios = scenarios(&once(&args.scenarios))?;
     let meshes = once(&args.meshes);
-    let scenarios = scenarios.iter().map(|name| scenario::find(name));
     let clustered = args.cluster.is_named();
     if clustered && let Some(why) = of_the_lab(args) {
         bail!("{why} is for the lab of one machine: leave it out with --context");
@@ -127,7 +126,7 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         linkerd2_proxy: args.linkerd2_proxy.clone(),
     };
     let mut options = Options {
-        scenarios: scenarios.collect::<Result<_, _>>()?,
+        scenarios,
         meshes: match clustered {
             true => Vec::new(),
             false => {
@@ -153,6 +152,19 @@ pub(super) fn run(args: &Run) -> Result<bool> {
     }
     let out = args.out.display();
     print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
+}
+
+/// The scenarios that are named, whose steps are all told at once.
+fn scenarios(names: &[String]) -> Result<Vec<Scenario>> {
+    let found = names.iter().map(|name| scenario::asked_for(name));
+    let found: Vec<Scenario> = found.collect::<Result<_, _>>()?;
+    let twice =
+        |(nth, one): (usize, &Scenario)| found[..nth].iter().any(|two| two.name == one.name);
+    if let Some(nth) = found.iter().enumerate().position(twice) {
+        let name = &found[nth].name;
+        bail!("{name} is named twice: name its rates at once, {name}@RATE,RATE");
+    }
+    Ok(found)
 }
 
 /// Names in their order, each once.
@@ -282,5 +294,10 @@ mod tests {
     fn what_is_named_twice_is_measured_once() {
         let names = ["none", "leno", "envoy", "leno"].map(str::to_owned);
         assert_eq!(once(&names), ["none", "leno", "envoy"]);
+        let names = ["faces@60,600", "http-1k"].map(str::to_owned);
+        assert_eq!(scenarios(&names).unwrap().len(), 2);
+        let names = ["faces@60", "faces@600"].map(str::to_owned);
+        let twice = scenarios(&names).unwrap_err().to_string();
+        assert!(twice.contains("faces is named twice: name its rates at once"), "{twice}");
     }
 }
