@@ -41,6 +41,7 @@ func TestBench(t *testing.T) {
 		{"a mesh is disturbed under load, and the cluster is as it was", mesh.isDisturbed},
 		{"a run that was killed is taken back", mesh.isTakenBack},
 		{"a mesh that is there is measured as it is", mesh.isMeasuredAsItIs},
+		{"a real application is measured in place of the bench's own", mesh.realIsMeasured},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
 	}
@@ -66,6 +67,10 @@ type measured struct {
 		Nodes     []struct{ Name, Kubelet string }
 		Placement map[string]string
 		Found     bool
+		// Application is that of the file of images.
+		Application struct {
+			Services map[string]struct{ Image string }
+		}
 	}
 }
 
@@ -254,6 +259,83 @@ func (m mesh) isMeasuredAsItIs() {
 	}
 	m.must(m.kubectl("delete", "clusterrole/leno-bench", "clusterrolebinding/leno-bench", "serviceaccount/bench"))
 	m.benchLeavesNothing()
+}
+
+// realIsMeasured has Faces measured by the file that is printed for it, with images that are made here: of ./load, or
+// of the real programs face, smiley and color in the folder that CLUSTER_FACES names.
+func (m mesh) realIsMeasured() {
+	text, err := m.leno("bench", "list", "--application", "faces").Output()
+	m.must(err)
+	images := strings.NewReplacer("ghcr.io/buoyantio", "registry.local", ":2.0.0", ":1").Replace(string(text))
+	m.loadFaces()
+	out := m.t.TempDir()
+	said, err := m.bench(out, "faces@1200", "--mesh", "none,leno", "--rounds", "1",
+		"--application", m.fileOf(images)).CombinedOutput()
+	m.t.Logf("leno bench run --application:\n%s", said)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	records := m.records(out)
+	if len(records) != 2 {
+		m.t.Errorf("%d records", len(records))
+	}
+	for _, one := range records {
+		services := one.Cluster.Application.Services
+		if one.LeftOut != "" || one.Requests != 120 || one.Errors > 1 || one.CPU["application"] <= 0 ||
+			services["color"].Image != "registry.local/faces-color:1" {
+			m.t.Errorf("%+v", one)
+		}
+		if one.Mesh == "leno" && (one.Proxies != 4 || one.Undivided <= 0) {
+			m.t.Errorf("its proxies: %+v", one)
+		}
+	}
+	report, err := m.leno("bench", "report", "--no-files", out).CombinedOutput()
+	if err != nil || !strings.Contains(string(report), "faces is the real application (color registry.local/faces-color:1") {
+		m.t.Errorf("leno bench report: %v\n%s", err, report)
+	}
+	// What ends is said with its own last words, for its namespace is gone then.
+	const color = "image: registry.local/faces-color:1"
+	wrong := strings.Replace(images, color, color+"\n    privileges: image\n    args: [--nothing]", 1)
+	out = m.t.TempDir()
+	said, err = m.bench(out, "faces@1200", "--mesh", "none", "--rounds", "1",
+		"--application", m.fileOf(wrong)).CombinedOutput()
+	m.must(err)
+	for _, one := range m.records(out) {
+		if !strings.Contains(one.LeftOut, "container bench of pod color") || !strings.Contains(one.LeftOut, "it ended with code") ||
+			strings.Contains(one.LeftOut, "and said: nothing") {
+			m.t.Errorf("%+v\n%s", one, said)
+		}
+	}
+	m.benchLeavesNothing()
+}
+
+// fileOf writes a file of images.
+func (m mesh) fileOf(text string) string {
+	file := filepath.Join(m.t.TempDir(), "images.yaml")
+	m.must(os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+// loadFaces makes the images of Faces, and brings them to the nodes.
+func (m mesh) loadFaces() {
+	programs, given := os.LookupEnv("CLUSTER_FACES")
+	if !given {
+		programs = m.t.TempDir()
+		build := exec.CommandContext(m.t.Context(), "go", "build", "-o", filepath.Join(programs, "load"), "./load")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		m.must(run1(build))
+	}
+	for _, name := range []string{"face", "smiley", "color"} {
+		made := image{name: "registry.local/faces-" + name + ":1", entrypoint: []string{"/workload", name},
+			files: map[string]string{"/workload": filepath.Join(programs, "load")}}
+		if given {
+			made.entrypoint = []string{"/workload"}
+			made.files["/workload"] = filepath.Join(programs, name)
+		}
+		file := filepath.Join(m.t.TempDir(), name+".tar")
+		m.must(made.write(file))
+		m.must(m.load([]string{file}))
+	}
 }
 
 // limited is the kubeconfig of an account that has the rights which the guide names, and no other.

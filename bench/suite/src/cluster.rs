@@ -41,6 +41,7 @@ use leno_operate::{Error, Right, Target};
 use crate::error::Attempt as _;
 use crate::interrupt::Interrupt;
 use crate::place::Cluster;
+use crate::real::Images;
 use crate::record::{self, Record};
 use crate::run::{self, Options, blank, flag_impossible, leave_out};
 use crate::scenario::Scenario;
@@ -99,12 +100,14 @@ const SHOWN: usize = 12;
 
 /// What to run in a cluster.
 pub struct Run {
-    /// What is done, how often and how long; its meshes, generator and application are those of the lab.
+    /// What is done, how often and how long; its meshes and generator are those of the lab.
     pub options: Options,
     /// By whom; the baseline is added where it is missing.
     pub meshes: Vec<Mesh>,
     /// The image of the client and the services: `leno` is its entrypoint.
     pub image: String,
+    /// The real application, in place of the suite's own services.
+    pub real: Option<Images>,
     /// What Leno is told when it is installed.
     pub values: Values,
     /// The same in words, `NAME=VALUE`, for the records.
@@ -173,6 +176,7 @@ impl Ground {
             server_version: self.server_version.clone(),
             nodes: self.nodes.usable.iter().map(|one| one.node.clone()).collect(),
             image: run.image.clone(),
+            application: run.real.clone(),
             found: !run.install && mesh != Mesh::None,
             told: match mesh {
                 Mesh::Leno if run.install => run.told.clone(),

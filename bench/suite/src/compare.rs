@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::mesh::NONE;
 use crate::place;
+use crate::real::Images;
 use crate::record::{Record, of_one_generator};
 use crate::statistics::{Interval, ratio};
 
@@ -96,6 +97,26 @@ fn came(record: &Record) -> &'static str {
     }
 }
 
+/// The real application that was measured behind; none where it was the suite's own services.
+fn real(record: &Record) -> Option<String> {
+    let images = record.cluster.as_ref().and_then(|cluster| cluster.application.as_ref());
+    images.map(Images::line).or_else(|| record.application.clone())
+}
+
+/// The applications of two records in words, where they are not the same.
+fn applications(one: &Record, two: &Record) -> Option<(String, String)> {
+    let images = |record: &Record| record.cluster.as_ref()?.application.clone();
+    let own = || "the suite's own services".to_owned();
+    let words = [real(one), real(two)].map(|real| real.unwrap_or_else(own));
+    match (images(one), images(two)) {
+        (Some(old), Some(new)) if old != new && words[0] == words[1] => {
+            Some((old.in_full(), new.in_full()))
+        }
+        _ if words[0] != words[1] => Some(words.into()),
+        _ => None,
+    }
+}
+
 /// Why records of one run should not be put side by side: a resumed run may have moved.
 #[must_use]
 pub fn within(records: &[Record]) -> Vec<String> {
@@ -130,6 +151,17 @@ pub fn within(records: &[Record]) -> Vec<String> {
     for record in versions.values().filter(|record| came(record) == FOUND) {
         let mesh = &record.mesh;
         found.push(format!("{mesh} {FOUND}: its settings are not in the records"));
+    }
+    let mut scenarios: BTreeMap<&str, &Record> = BTreeMap::new();
+    for record in &measured {
+        let scenario = &record.scenario;
+        if let Some(real) = real(record) {
+            found.push(format!("{scenario} is the real application ({real})"));
+        }
+        let known = *scenarios.entry(scenario).or_insert(record);
+        if let Some((one, two)) = applications(known, record) {
+            found.push(format!("{scenario} with different applications ({one} and {two})"));
+        }
     }
     let mut rates: BTreeMap<String, f64> = BTreeMap::new();
     let mut times: BTreeMap<String, f64> = BTreeMap::new();
@@ -187,6 +219,9 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
             }
         };
         differ("version", old.mesh_version.clone(), new.mesh_version.clone());
+        if let Some((one, two)) = applications(old, new) {
+            differ("application", one, two);
+        }
         differ("what was told", told(old), told(new));
         differ("how it came into the cluster", came(old).to_owned(), came(new).to_owned());
         differ("capture", old.capture.clone(), new.capture.clone());
@@ -272,6 +307,45 @@ mod tests {
         let unknown = "leno was there, as its owner has it: its settings are not in the records";
         assert_eq!(within(&[of(false, "none"), of(true, "leno"), of(true, "leno")]), [unknown]);
         assert_eq!(within(&[of(false, "none"), of(false, "leno")]), [""; 0]);
+    }
+
+    #[test]
+    fn a_real_application_is_never_compared_with_another_without_a_word() {
+        let of = |tag: &str, env: &str| {
+            let text = format!(
+                "{{scenario: faces, services: {{face: {{image: 'face:{tag}', env: {{A: {env}}}}}}}}}"
+            );
+            let application = Some(serde_saphyr::from_str(&text).unwrap());
+            let cluster = Some(place::Cluster { application, ..Default::default() });
+            Record { cluster, application: Some("/images.yaml".into()), ..record(0, 100) }
+        };
+        let own = Record { cluster: Some(place::Cluster::default()), ..record(0, 100) };
+        let in_lab = |folder: Option<&str>| Record {
+            application: folder.map(str::to_owned),
+            ..record(0, 100)
+        };
+        let same = of("1", "b");
+        assert_eq!(
+            within(std::slice::from_ref(&same)),
+            ["http-1k is the real application (face face:1)"]
+        );
+        for (one, two, words) in [
+            (&own, &same, "the suite's own services and face face:1"),
+            (&same, &of("2", "b"), "face face:1 and face face:2"),
+            (&same, &of("1", "c"), "\"A\":\"b\""),
+            (&in_lab(None), &in_lab(Some("/faces")), "the suite's own services and /faces"),
+            (&in_lab(Some("/shop")), &in_lab(Some("/faces")), "/shop and /faces"),
+        ] {
+            let said =
+                compare(std::slice::from_ref(one), std::slice::from_ref(two)).caveats.join("\n");
+            assert!(said.contains("application of leno differs") && said.contains(words), "{said}");
+            let said = within(&[one.clone(), two.clone()]).join("\n");
+            assert!(said.contains("http-1k with different applications ("), "{said}");
+            assert!(said.contains(words), "{said}");
+        }
+        let moved = Record { application: Some("/other.yaml".into()), ..same.clone() };
+        let said = compare(&[same], &[moved]).caveats.join("\n");
+        assert!(!said.contains("differ"), "the file has the same content: {said}");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use nix::unistd::Pid;
 
 use crate::application::{PORT, arguments};
 use crate::interrupt::Interrupt;
+use crate::real::program;
 use crate::revision::{self, CHURNING};
 use crate::scenario::{Disturbance, Scenario};
 
@@ -286,7 +287,7 @@ fn documents(
         let ports = format!("  ports: [{{name: x, port: {PORT}, appProtocol: {protocol}}}]\n");
         let is_there = scenario.churns() && there.contains(&nth);
         let command = match programs.application {
-            Some(folder) => real(folder, scenario, nth)?,
+            Some(folder) => program(folder, scenario, nth)?,
             None => application(programs.leno, scenario, nth),
         };
         text += &format!("---\n{}", workload(&scenario.service(nth), &command, (&ports, is_there)));
@@ -301,25 +302,6 @@ fn documents(
         _ => {}
     }
     Ok(text)
-}
-
-/// The command of a service of the real application, and its environment: a program or a jar of the
-/// service's name, which finds the others by theirs.
-fn real(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
-    let name = scenario.service(nth);
-    let (program, jar) = (folder.join(&name), folder.join(format!("{name}.jar")));
-    let command = match (program.is_file(), jar.is_file()) {
-        (true, _) => format!("[\"{}\"]", program.display()),
-        (false, true) => format!("[java, -jar, \"{}\"]", jar.display()),
-        _ => bail!("{} has no program {name} and no {name}.jar", folder.display()),
-    };
-    // What the TeaStore's own images are told by.
-    let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
-    for other in (0..scenario.services).map(|nth| scenario.service(nth)) {
-        let word = other.to_uppercase();
-        environment += &format!(", {word}_HOST: {other}, {word}_PORT: \"{PORT}\"");
-    }
-    Ok(format!("{command}\n  env: {{{environment}}}"))
 }
 
 /// The command of a service's application.
@@ -476,7 +458,7 @@ mod tests {
         assert!(of("http-1k", false, 0).contains("inject: disabled"));
         assert!(of("tcp-64k", true, 0).contains("--tcp"));
         let faces = of("faces", true, 0);
-        assert_eq!(faces.matches("\"--call-grpc\", \"s2:8080\"").count(), 1);
+        assert_eq!(faces.matches("\"--call-grpc\", \"color:8080\"").count(), 1);
         assert_eq!(faces.matches("appProtocol: grpc").count(), 1);
         assert_eq!(of("neighbour", true, 0).matches("kind: Workload").count(), 4);
         let shop = of("teastore", true, 0);

@@ -33,6 +33,7 @@ pub mod mesh;
 pub mod picture;
 pub mod place;
 pub mod prometheus;
+pub mod real;
 pub mod record;
 pub mod report;
 pub mod resources;

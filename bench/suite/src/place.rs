@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+use crate::real::Images;
 
 /// A cluster, as far as it matters to figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// The image of the client and the services.
     pub image: String,
+    /// The images of the real application, in place of the suite's own services.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application: Option<Images>,
     /// Whether the mesh was there before, so that others may use it as well.
     pub found: bool,
     /// What the mesh was told when it was installed, `NAME=VALUE`; empty for its own defaults.

@@ -62,7 +62,8 @@ pub struct Record {
     pub connections: usize,
     /// Services behind them.
     pub services: u32,
-    /// The folder of the application, where it was not the suite's own.
+    /// The real application, where it was not the suite's own: its folder, or in a cluster its file of images, which
+    /// `cluster` has the content of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub application: Option<String>,
     /// Measured seconds, warm-up left out.

@@ -14,6 +14,7 @@ use crate::generator::Generator;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::Machine;
 use crate::mesh::{Found, Mesh, NONE};
+use crate::real;
 use crate::record::{self, Mark, MarkKind, RAW, Record};
 use crate::scenario::Scenario;
 
@@ -38,7 +39,7 @@ pub struct Options {
     pub scale: f64,
     /// Who makes the load: each of them, one after the other under each mesh in each round.
     pub generators: Vec<Generator>,
-    /// The folder of the real application, in place of the suite's own.
+    /// The real application, in place of the suite's own: its folder in the lab, its file of images in a cluster.
     pub application: Option<PathBuf>,
     /// Where records go.
     pub out: PathBuf,
@@ -64,6 +65,9 @@ struct Case<'a> {
 /// When it cannot begin, is interrupted, or a record cannot be written. A measurement that fails
 /// is a record that says why.
 pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+    if let Some(folder) = &options.application {
+        real::check_folder(folder, &options.scenarios)?;
+    }
     if !nix::unistd::geteuid().is_root() {
         bail!("leno bench run makes network namespaces: run it as root");
     }

@@ -67,7 +67,7 @@ pub struct Scenario {
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
-    /// Paths that each connection asks for in turn; `/` without any.
+    /// Paths that each connection asks for, in turn where there are several; `/` without any.
     #[serde(default)]
     pub paths: Vec<String>,
     /// What services call before they answer; then the first alone is under load.
@@ -300,6 +300,27 @@ impl Scenario {
         self.names.get(nth as usize).cloned().unwrap_or_else(|| format!("s{nth}"))
     }
 
+    /// Whether it is the shape of a real application, whose services have names.
+    #[must_use]
+    pub fn is_an_application(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// What is asked for where it is the same each time; else `/`, and [`Self::paths_in_turn`] says more.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match &self.paths[..] {
+            [one] => one,
+            _ => "/",
+        }
+    }
+
+    /// What each connection asks for in turn; nothing where it is the same each time.
+    #[must_use]
+    pub fn paths_in_turn(&self) -> &[String] {
+        if self.paths.len() > 1 { &self.paths } else { &[] }
+    }
+
     /// Whether a workload calls others.
     #[must_use]
     pub fn has_calls(&self, workload: &str) -> bool {
@@ -353,7 +374,9 @@ mod tests {
             let inner = 1..scenario.services;
             assert!(scenario.calls.iter().all(|call| inner.contains(&call.service)), "{name}");
             assert!(scenario.neighbour.is_none_or(|one| inner.contains(&one.service)), "{name}");
-            assert!(scenario.names.len() <= scenario.services as usize, "{name}");
+            let named = scenario.names.len();
+            assert!(named == 0 || named == scenario.services as usize, "{name}");
+            assert!(scenario.paths.iter().all(|path| path.starts_with('/')), "{name}");
         }
         assert_eq!(find("http-1k").unwrap().rate_per_service(0.1), Some(100.0));
         assert!(find("nothing").unwrap_err().to_string().contains("tcp-64k"));
@@ -384,6 +407,27 @@ mod tests {
         assert_eq!(shop.connections_at(Some(200.0)), 40);
         assert_eq!((shop.service(6).as_str(), shop.paths.len(), shop.loaded()), ("db", 8, 1));
         assert!(shop.has_calls("persistence") && !shop.has_calls("image"));
+        assert_eq!((shop.path(), shop.paths_in_turn().len()), ("/", 8));
+        let faces = find("faces").unwrap();
+        assert_eq!((faces.path(), faces.paths_in_turn().len()), ("/center/", 0));
+        assert!(faces.is_an_application() && !find("http-1k").unwrap().is_an_application());
+    }
+
+    #[test]
+    fn some_steps_of_a_scenario_can_be_asked_for() {
+        let steps = |text: &str| asked_for(text).unwrap().steps();
+        assert_eq!(steps("faces@600,60"), [60.0, 600.0].map(Some));
+        assert_eq!(steps("teastore@200"), [Some(200.0)]);
+        assert_eq!(steps("http-1k"), [None]);
+        for (text, known) in [
+            ("faces@61", "faces has 60, 120, 240, 600, 1200"),
+            ("faces@", "there is no \"faces@\""),
+            ("http-1k@1000", "http-1k has no steps"),
+            ("face@60", "there is no scenario \"face\""),
+        ] {
+            let refused = asked_for(text).unwrap_err().to_string();
+            assert!(refused.contains(known), "{refused}");
+        }
     }
 
     #[test]

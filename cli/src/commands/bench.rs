@@ -56,7 +56,7 @@ enum Command {
 
 pub(crate) fn run(bench: &Bench) -> Result<bool> {
     match &bench.command {
-        Command::List(_) => list::run(),
+        Command::List(args) => list::run(args),
         Command::Run(args) => run::run(args),
         Command::Report(report) => report::run(report),
         Command::Prometheus(args) => prometheus::run(args),

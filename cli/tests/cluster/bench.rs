@@ -173,7 +173,7 @@ async fn what_a_bench_makes_is_said_why_it_fails_and_taken_back() {
     let cluster = records[0].cluster.clone().unwrap();
     assert_eq!((&*cluster.context, cluster.nodes.len()), ("test", 2));
     assert!(cluster.server_version.starts_with('v'), "{cluster:?}");
-    assert_eq!((&*cluster.placement["client"], &*cluster.placement["s0"]), ("n1", "n2"));
+    assert_eq!((&*cluster.placement["client"], &*cluster.placement["face"]), ("n1", "n2"));
     assert_eq!(records[0].machine.cpus, 4);
     assert!(said(&run).contains("times 0.2 (--scale)"), "{}", said(&run));
     assert_eq!(bench.everything().await, before);
@@ -187,7 +187,48 @@ async fn what_a_bench_makes_is_said_why_it_fails_and_taken_back() {
     assert!(at.contains(bench.out.to_str().unwrap()), "{at}");
     let mut names: Vec<String> = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
     names.sort();
-    assert_eq!(names, ["client", "s0", "s1", "s2"]);
+    assert_eq!(names, ["client", "color", "face", "smiley"]);
+}
+
+#[tokio::test]
+async fn a_real_application_is_made_of_its_file_and_refused_before_anything_is_made() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    let before = bench.everything().await;
+    let printed = bench.leno(&["list", "--application", "faces"]).await;
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let file = bench.bed.directory.path().join("images.yaml");
+    let given = ["--mesh", "none", "--application", file.to_str().unwrap()];
+    for (text, words) in [
+        (printed.replace("smiley:\n", "smile:\n"), "services.smile: faces has no such service"),
+        (printed.replace("image: ghcr", "imege: ghcr"), "imege"),
+        (printed.replace("scenario: faces", "scenario: teastore"), "it is of \"teastore\""),
+    ] {
+        fs::write(&file, text).unwrap();
+        let refused = bench.run(&given).await;
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(said(&refused).contains(words), "{}", said(&refused));
+    }
+    let folder = ["--application", bench.tools.to_str().unwrap()];
+    let refused = bench.run(&folder).await;
+    assert!(said(&refused).contains("is a folder, which is for the lab"), "{}", said(&refused));
+    assert_eq!((bench.everything().await, bench.out.exists()), (before.clone(), false));
+
+    fs::write(&file, printed.replace("ghcr.io/buoyantio", "nowhere.example")).unwrap();
+    let hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let run = bench.run(&given).await;
+    assert!(run.status.success(), "{}", said(&run));
+    let cluster = bench.records()[0].cluster.clone().unwrap();
+    let images = cluster.application.unwrap();
+    assert_eq!(images.services["color"].image, "nowhere.example/faces-color:2.0.0");
+    let (_, pods) = hands.seen().unwrap();
+    let image = |name: &str| {
+        let pod = pods.iter().find(|pod| pod.metadata.name.as_deref() == Some(name)).unwrap();
+        pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap()
+    };
+    assert_eq!(image("client"), "nowhere.example/leno:1");
+    assert_eq!(image("face"), "nowhere.example/faces-face:2.0.0");
+    assert_eq!(bench.everything().await, before);
 }
 
 #[tokio::test]

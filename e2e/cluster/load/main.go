@@ -5,6 +5,7 @@
 //	load ask RATE NAME=KIND:TARGET  asks for ever; KIND is http1, http2, connect (HTTP/1, a connection for each),
 //	                                lines (all over one connection) or dial (a line, and a connection for each)
 //	load counts                     prints what the client of this pod has counted, as JSON
+//	load face | smiley | color      a part of Faces on port 8000: a page that asks the other two
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -38,8 +40,10 @@ func run(ctx context.Context, arguments []string) error {
 		return printCounts()
 	case len(arguments) > 2 && arguments[0] == "ask":
 		return ask(ctx, arguments[1], arguments[2:])
+	case len(arguments) == 1 && slices.Contains([]string{"face", "smiley", "color"}, arguments[0]):
+		return faces(ctx, arguments[0])
 	}
-	return fmt.Errorf("serve, counts, or ask RATE NAME=KIND:TARGET...")
+	return fmt.Errorf("serve, counts, face, smiley, color, or ask RATE NAME=KIND:TARGET...")
 }
 
 func printCounts() error {

@@ -13,6 +13,8 @@ use super::manifests::CONTAINER;
 const ENDING: [&str; 3] = ["CreateContainerError", "RunContainerError", "CrashLoopBackOff"];
 /// Why a container of a mesh waits where a registry may have been away for a moment.
 const FETCHING: [&str; 2] = ["ErrImagePull", "RegistryUnavailable"];
+/// Characters of what a container said last that are shown.
+const LAST: usize = 500;
 /// How long those of a mesh may end, or not be fetched, again and again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -60,16 +62,37 @@ fn ends(pod: &Pod) -> Option<String> {
     })
 }
 
-fn said(pod: &Pod, container: &ContainerStatus, waiting: &ContainerStateWaiting) -> String {
-    let (pod, name, image) = (pod.name_any(), &container.name, &container.image);
+fn said(of: &Pod, container: &ContainerStatus, waiting: &ContainerStateWaiting) -> String {
+    let (pod, name, image) = (of.name_any(), &container.name, &container.image);
     let reason = waiting.reason.as_deref().unwrap_or_default();
     let message = waiting.message.as_deref().unwrap_or("no message");
-    let what = if name == CONTAINER {
+    let (ended, what) = (ended(container), what_names(of, name));
+    format!("container {name} of pod {pod}, image {image}: {reason}: {message}{ended}{what}")
+}
+
+/// What a container last said before it ended, where that is known.
+fn ended(container: &ContainerStatus) -> String {
+    let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+    let Some(last) = last else { return String::new() };
+    let text = last.message.as_deref().unwrap_or_default().trim();
+    let from = text.char_indices().rev().nth(LAST - 1).map_or(0, |(at, _)| at);
+    let words = if text.is_empty() { "nothing" } else { &text[from..] };
+    format!("; it ended with code {}, and said: {words}", last.exit_code)
+}
+
+/// The option that names the image of a container of the bench's own.
+fn what_names(pod: &Pod, container: &str) -> &'static str {
+    if container != CONTAINER {
+        return "";
+    }
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let arguments = containers.filter(|one| one.name == container).flat_map(|one| &one.args);
+    // `leno bench ...`: all else is somebody's own application.
+    if arguments.flatten().next().is_some_and(|word| word == "bench") {
         "; --image names one that the nodes can fetch or have, with leno as its entrypoint"
     } else {
-        ""
-    };
-    format!("container {name} of pod {pod}, image {image}: {reason}: {message}{what}")
+        "; the file of --application names it, and what it is told"
+    }
 }
 
 /// What a pod waits for, in its own words.
@@ -96,7 +119,7 @@ mod tests {
     fn waiting(container: &str, reason: &str) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "s0"},
-            "spec": {"containers": [{"name": container, "image": "i"}]},
+            "spec": {"containers": [{"name": container, "image": "i", "args": ["bench", "serve"]}]},
             "status": {
                 "conditions": [{"type": "Ready", "status": "False", "message": "not ready"}],
                 "containerStatuses": [{"name": container, "image": "i", "imageID": "", "ready": false,
@@ -116,6 +139,15 @@ mod tests {
         assert!(why.contains("--image"), "{why}");
         let proxy = hopeless(&waiting("leno-proxy", "CrashLoopBackOff")).unwrap();
         assert!(!proxy.contains("--image"), "{proxy}");
+        let mut real = waiting(CONTAINER, "CrashLoopBackOff");
+        real.spec.as_mut().unwrap().containers[0].args = None;
+        let last = json!({"terminated": {"exitCode": 2, "message": format!("{}no such file\n", "é".repeat(600))}});
+        let status = &mut real.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0];
+        status.last_state = serde_json::from_value(last).unwrap();
+        let why = hopeless(&real).unwrap();
+        let said =
+            format!("; it ended with code 2, and said: {}no such file; the file", "é".repeat(488));
+        assert!(why.contains(&said) && !why.contains("--image"), "{why}");
         let pod = waiting(CONTAINER, "ContainerCreating");
         assert_eq!((hopeless(&pod), is_ready(&pod)), (None, false));
         assert_eq!(waits_for(&pod).unwrap(), "pod s0: bench: ContainerCreating");

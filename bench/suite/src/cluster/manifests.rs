@@ -5,6 +5,8 @@
 //! answer to whoever makes it. Every pod may be in a namespace where Pod Security is `restricted`; the namespace
 //! asks for none, since meshes put containers with more rights into pods.
 
+mod real;
+
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
@@ -13,6 +15,7 @@ use super::mesh::Mesh;
 use super::nodes::Placement;
 use crate::application::{self, PORT};
 use crate::lab::{CLIENT, NEIGHBOUR};
+use crate::real::{Image, Images};
 use crate::revision::CHURNING;
 use crate::scenario::Scenario;
 use crate::station;
@@ -35,6 +38,8 @@ pub(super) struct Plan<'a> {
     pub(super) mesh: Mesh,
     pub(super) scenario: &'a Scenario,
     pub(super) image: &'a str,
+    /// The real application, in place of the suite's own services.
+    pub(super) real: Option<&'a Images>,
     /// Where the records are.
     pub(super) records: &'a str,
     pub(super) placement: &'a Placement,
@@ -65,6 +70,9 @@ impl Plan<'_> {
             let name = self.scenario.service(nth);
             let mut service = self.service(&name, nth);
             service["spec"]["selector"] = json!({"app": name});
+            if let Some(image) = self.image_of(&name) {
+                real::listen(&mut service, image);
+            }
             service
         };
         (0..self.scenario.services).map(service).collect()
@@ -99,10 +107,20 @@ impl Plan<'_> {
         for nth in 0..self.scenario.services {
             let name = self.scenario.service(nth);
             let address = |nth: u32| addresses[nth as usize].to_string();
-            let arguments = application::arguments(self.scenario, nth, address);
-            all.extend([self.account(&name), self.pod(&name, &arguments, true)]);
+            let pod = match self.image_of(&name) {
+                Some(image) => self.real(&name, image),
+                None => {
+                    let arguments = application::arguments(self.scenario, nth, address);
+                    self.pod(&name, &arguments, true)
+                }
+            };
+            all.extend([self.account(&name), pod]);
         }
         all
+    }
+
+    fn image_of(&self, service: &str) -> Option<&Image> {
+        self.real?.services.get(service)
     }
 
     fn metadata(&self, name: &str) -> Value {
@@ -155,12 +173,20 @@ pub(super) fn workloads_of(scenario: &Scenario) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::cluster::nodes::tests::two_nodes;
 
     /// Every object of a small scenario with calls, under a mesh.
     fn objects(mesh: Mesh, scenario: &str) -> Vec<Value> {
+        objects_of(mesh, scenario, None)
+    }
+
+    pub(in crate::cluster) fn objects_of(
+        mesh: Mesh,
+        scenario: &str,
+        real: Option<&Images>,
+    ) -> Vec<Value> {
         let scenario = crate::scenario::find(scenario).unwrap();
         let placement = Placement::of(&two_nodes(), &scenario);
         let plan = Plan {
@@ -168,6 +194,7 @@ mod tests {
             mesh,
             scenario: &scenario,
             image: "registry.example/leno:1",
+            real,
             records: "/bench (on here)",
             placement: &placement,
         };

@@ -173,7 +173,7 @@ pub(super) mod tests {
         let mut nodes = two_nodes();
         let hosts = |nodes: &[Usable]| {
             let placement = Placement::of(nodes, &scenario);
-            ["client", "s0", "s1", "s2"].map(|name| placement.host_of(name).to_owned())
+            ["client", "face", "smiley", "color"].map(|name| placement.host_of(name).to_owned())
         };
         assert_eq!(hosts(&nodes[..1]), ["n1.example"; 4]);
         assert_eq!(hosts(&nodes), ["n1.example", "n2.example", "n2.example", "n2.example"]);
@@ -183,7 +183,7 @@ pub(super) mod tests {
         });
         assert_eq!(hosts(&nodes), ["n1.example", "n2.example", "n3", "n2.example"]);
         let names = Placement::of(&nodes, &scenario).names();
-        assert_eq!((&*names["client"], &*names["s1"]), ("n1", "n3"));
+        assert_eq!((&*names["client"], &*names["smiley"]), ("n1", "n3"));
     }
 
     #[test]

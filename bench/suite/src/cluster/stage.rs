@@ -23,6 +23,7 @@ use crate::application::PORT;
 use crate::cluster::meter::{Carriers, Role, Roles};
 use crate::cluster::nodes::Placement;
 use crate::interrupt::Interrupt;
+use crate::real;
 use crate::scenario::Scenario;
 use crate::station::{self, State};
 
@@ -65,6 +66,7 @@ impl<'a> Stage<'a> {
             mesh,
             scenario,
             image: &run.image,
+            real: run.real.as_ref(),
             records: &whose(&run.options.out)?,
             placement,
         };
@@ -89,7 +91,7 @@ impl<'a> Stage<'a> {
         if scenario.churns() {
             stage.churn(&plan.churning(), &pods).await?;
         }
-        stage.answers(interrupt, say).await?;
+        stage.answers(run.real.is_some(), interrupt, say).await?;
         Ok(stage)
     }
 
@@ -164,8 +166,14 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Waits until each service answers the client.
-    async fn answers(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+    /// Waits until each service answers the client. Of a real application only those under load are asked: others may
+    /// not speak HTTP, and it takes longer until they have found each other.
+    async fn answers(
+        &self,
+        real: bool,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
         let address = |address: &SocketAddr| Load {
             protocol: self.scenario.protocol,
             pace: Pace::Rate(10.0),
@@ -174,16 +182,22 @@ impl<'a> Stage<'a> {
             timeout: Duration::from_secs(2),
             ..Load::new(format!("http://{address}/"), 10.0, Duration::from_millis(200))
         };
-        let plans: Vec<Load> = self.addresses.iter().map(address).collect();
-        let wait = Wait { what: "every service answers", limit: ANSWERED, interrupt, say };
+        let (plans, what, limit): (Vec<Load>, _, _) = match real {
+            true => {
+                let plans = real::questions(&self.addresses, self.scenario);
+                (plans, "the application answers", real::ANSWERED)
+            }
+            false => {
+                (self.addresses.iter().map(address).collect(), "every service answers", ANSWERED)
+            }
+        };
+        let wait = Wait { what, limit, interrupt, say };
         wait.until(async || {
             let report = self.load(crate::lab::CLIENT, &plans, interrupt).await?;
-            if report.errors == 0 {
-                return Ok(Seen::There(()));
-            }
-            let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
-            let kinds: Vec<String> = kinds.collect();
-            Ok(Seen::NotYet(format!("of {} requests: {}", report.requests, kinds.join(", "))))
+            Ok(match real::unanswered(&report) {
+                None => Seen::There(()),
+                Some(far) => Seen::NotYet(far),
+            })
         })
         .await
     }
@@ -422,7 +436,9 @@ async fn held_up(client: &Client, namespace: &str) -> Option<String> {
 fn address(service: &Value) -> Result<SocketAddr> {
     let ip = service.pointer("/spec/clusterIP").and_then(Value::as_str).unwrap_or_default();
     let ip = ip.parse().with_context(|| format!("a service has the address {ip:?}"))?;
-    Ok(SocketAddr::new(ip, PORT))
+    let port = service.pointer("/spec/ports/0/port").and_then(Value::as_u64);
+    let port = port.and_then(|port| port.try_into().ok()).unwrap_or(PORT);
+    Ok(SocketAddr::new(ip, port))
 }
 
 /// The containers that run in a pod, native sidecars among them, with their images.

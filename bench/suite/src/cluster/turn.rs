@@ -266,6 +266,7 @@ mod tests {
             options: Options { scenarios: scenarios.collect(), ..options(&[], Path::new("")) },
             meshes: meshes.to_vec(),
             image: "leno:1".into(),
+            real: None,
             values: Values::defaults(),
             told: Vec::new(),
             install: true,

@@ -11,11 +11,12 @@ use leno_measure::load::{Bucket, Pace, Plan, Report};
 
 use super::{Case, Options, prober};
 use crate::distribution;
-use crate::generator;
+use crate::generator::{self, Generator};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, Running};
 use crate::mesh::Sidecars;
 use crate::meter::{Parts, Sampler, Used};
+use crate::real;
 use crate::record::{KernelPrograms, Mark, MarkKind, RAW, Record, RssKib};
 use crate::scenario::{self, Disturbance, Neighbour, Scenario};
 
@@ -38,6 +39,8 @@ const FLOOD_MOST: Duration = Duration::from_secs(600);
 /// How long proxies are left alone before what they hold counts as idle: what only their start has
 /// touched is given back by then, by those who do that.
 const SETTLE: Duration = Duration::from_secs(3);
+/// Between two questions to a real application that does not answer yet.
+const LOOK: Duration = Duration::from_millis(500);
 /// Steps of the search for the highest rate: each halves what is not known, to 3 % of the most.
 const SEARCH_STEPS: u32 = 5;
 
@@ -64,6 +67,9 @@ pub(super) fn measure(
     interrupt: &Interrupt,
 ) -> Result<Record> {
     let mut stage = Stage::set(options, case, interrupt)?;
+    if options.application.is_some() {
+        stage.answers(case.scenario, interrupt)?;
+    }
     record.capture = stage.capture()?;
     record.proxies = stage.parts.proxies();
     let program = case.found.program.as_deref();
@@ -151,6 +157,21 @@ impl Stage {
         };
         let parts = Parts::of(&lab, case.scenario)?;
         Ok(Stage { sidecars, lab, addresses, parts })
+    }
+
+    /// Waits until a real application answers.
+    fn answers(&self, scenario: &Scenario, interrupt: &Interrupt) -> Result<()> {
+        let questions = real::questions(&self.addresses, scenario);
+        let begin = Instant::now();
+        loop {
+            let report = Generator::Leno.run(&self.lab, &questions, interrupt)?;
+            let Some(why) = real::unanswered(&report) else { return Ok(()) };
+            if begin.elapsed() > real::ANSWERED {
+                let (limit, log) = (real::ANSWERED.as_secs(), self.lab.log());
+                bail!("the application does not answer: waited for {limit} s: {why}\n{log}");
+            }
+            interrupt.sleep(LOOK)?;
+        }
     }
 
     fn capture(&self) -> Result<String> {
@@ -271,8 +292,12 @@ pub(crate) fn plans<A: Copy + Into<SocketAddr>>(
         new_connection: scenario.new_connection,
         primed: true,
         body_size: scenario.request_bytes,
-        paths: scenario.paths.clone(),
-        ..Plan::new(format!("http://{}/", (*address).into()), 1.0, options.duration)
+        paths: scenario.paths_in_turn().to_vec(),
+        ..Plan::new(
+            format!("http://{}{}", (*address).into(), scenario.path()),
+            1.0,
+            options.duration,
+        )
     };
     Ok(addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use leno_charts::Values;
 use leno_suite::cluster::{self, Ground, Mesh};
 use leno_suite::interrupt::Interrupt;
+use leno_suite::real::Images;
 use leno_suite::run::Options;
 use leno_suite::{scenario, station};
 
@@ -25,7 +26,7 @@ pub(super) struct Place {
     #[command(flatten)]
     which: Cluster,
 
-    /// An image with this version of leno as its entrypoint, which is the client and the services; Leno's
+    /// An image with this version of leno as its entrypoint, which is the client and the suite's own services; Leno's
     /// own images are those beside it, unless --set says otherwise [default: leno:<version>]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
@@ -66,6 +67,8 @@ impl Place {
         let meshes: Vec<Mesh> =
             meshes.iter().map(|name| Mesh::named(name)).collect::<Result<_, _>>()?;
         self.is_of_use(&meshes)?;
+        let real = options.application.as_deref();
+        let real = real.map(|file| Images::read(file, &options.scenarios)).transpose()?;
         let image = self.image.clone();
         let image = image.unwrap_or_else(|| format!("leno:{}", env!("CARGO_PKG_VERSION")));
         let install = !self.no_install;
@@ -75,7 +78,7 @@ impl Place {
         };
         let values = Values::load(&[], &told);
         let values = values.context("see `leno install --show-values` for what there is")?;
-        let mut run = cluster::Run { options, meshes, image, values, told, install };
+        let mut run = cluster::Run { options, meshes, image, real, values, told, install };
         block_on(async {
             let ground = Ground::open(&self.which.target()).await?;
             run.options.scale = scale.unwrap_or_else(|| scenario::usual_scale(ground.cpus()));

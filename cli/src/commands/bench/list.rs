@@ -7,19 +7,34 @@ use clap::Args;
 use leno_suite::cluster::Mesh;
 use leno_suite::generator::Generator;
 use leno_suite::mesh::{self, Choices};
-use leno_suite::scenario;
+use leno_suite::{real, scenario};
 
 use super::{columns, print};
 
 /// Lists scenarios, meshes and generators, and what is missing here
 #[derive(Debug, Args)]
-pub(super) struct List {}
+#[command(
+    after_help = "Examples:\n  leno bench list\n  leno bench list --application faces >images.yaml"
+)]
+pub(super) struct List {
+    /// Prints the images of a scenario's real application instead, to be edited and given to `leno bench run` with
+    /// --application in a cluster
+    #[arg(long, value_name = "SCENARIO")]
+    application: Option<String>,
+}
 
-pub(super) fn run() -> Result<bool> {
+pub(super) fn run(args: &List) -> Result<bool> {
+    if let Some(scenario) = &args.application {
+        return print(real::printed(scenario)?).map(|()| true);
+    }
     let mut text = "Scenarios\n".to_owned();
     for scenario in scenario::all()? {
+        let real = scenario.is_an_application();
         let (name, about, source) = (scenario.name, scenario.about, scenario.source);
         text += &format!("  {name:<14}{about}\n{:16}{source}\n", "");
+        if real {
+            text += &format!("{:16}the real one: leno bench list --application {name}\n", "");
+        }
     }
     text += "\nMeshes\n";
     let mut rows = Vec::new();

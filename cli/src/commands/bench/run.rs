@@ -32,7 +32,8 @@ use crate::commands::up::{duration, within};
     after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench\n  \
                   sudo leno bench run http-1k --mesh none,leno --generator leno,fortio --out checked\n  \
                   leno bench run http-1k --context staging --image registry.example/leno:1 --mesh none,leno,linkerd --out cluster\n  \
-                  leno bench run http-1k --context staging --no-install --mesh none,istio --out cluster"
+                  leno bench run http-1k --context staging --no-install --mesh none,istio --out cluster\n  \
+                  leno bench run faces --context staging --application images.yaml --out faces"
 )]
 pub(super) struct Run {
     /// Scenarios of `leno bench list`; of one that is measured at several rates, faces@60,600 names some
@@ -81,9 +82,10 @@ pub(super) struct Run {
     #[arg(long, value_name = "PATH")]
     linkerd2_proxy: Option<PathBuf>,
 
-    /// A folder with a program or a jar for each service of the scenario, such as webui.jar, that
-    /// runs in place of the suite's own
-    #[arg(long, value_name = "DIR")]
+    /// The real application of the scenario in place of the suite's own: a folder with a program or a jar for
+    /// each service, such as webui.jar; with --context a file with an image for each, which `leno bench list
+    /// --application SCENARIO` prints
+    #[arg(long, value_name = "DIR|FILE")]
     application: Option<PathBuf>,
 
     /// The directory of the records
@@ -177,7 +179,6 @@ fn once(names: &[String]) -> Vec<String> {
 fn of_the_lab(args: &Run) -> Option<&'static str> {
     let given = [
         (args.generators != [Generator::Leno], "--generator"),
-        (args.application.is_some(), "--application"),
         (args.envoy.is_some(), "--envoy"),
         (args.ztunnel.is_some(), "--ztunnel"),
         (args.linkerd2_proxy.is_some(), "--linkerd2-proxy"),

@@ -1,0 +1,116 @@
+//! The pod of a service of the real application: its image, by the rules that the file of images asks for.
+
+use serde_json::{Value, json};
+
+use super::{PORT_NAME, Plan};
+use crate::real::{Image, Privileges};
+
+/// How often a container may not listen yet, a second apart: the wait for the pods ends first.
+const STARTS: u32 = 600;
+
+/// Has a Service lead to where an image listens, by the port that others know.
+pub(super) fn listen(service: &mut Value, image: &Image) {
+    let port = &mut service["spec"]["ports"][0];
+    port["port"] = json!(image.service_port);
+    port["targetPort"] = json!(image.port);
+    if let Some(protocol) = image.app_protocol {
+        port["appProtocol"] = json!(protocol.as_str());
+    }
+}
+
+impl Plan<'_> {
+    pub(super) fn real(&self, name: &str, image: &Image) -> Value {
+        let mut pod = self.pod(name, &[], false);
+        let spec = &mut pod["spec"];
+        let mut container = spec["containers"][0].take();
+        container["image"] = json!(image.image);
+        let fields = container.as_object_mut().expect("a container has fields");
+        fields.remove("args");
+        let given = |words: &[String]| (!words.is_empty()).then(|| json!(words));
+        for (field, words) in [("command", given(&image.command)), ("args", given(&image.args))] {
+            fields.extend(words.map(|words| (field.to_owned(), words)));
+        }
+        if !image.env.is_empty() {
+            let one = |(name, value): (&String, &String)| json!({"name": name, "value": value});
+            container["env"] = image.env.iter().map(one).collect();
+        }
+        container["ports"] = json!([{"name": PORT_NAME, "containerPort": image.port}]);
+        // Asked no more once it listens: databases count connections on which nothing is said.
+        container["startupProbe"] = json!({"tcpSocket": {"port": image.port}, "periodSeconds": 1,
+            "failureThreshold": STARTS});
+        // Where it ends, why is known after its namespace is gone.
+        container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
+        match image.privileges {
+            Privileges::Restricted => {
+                if let Some(user) = image.user {
+                    spec["securityContext"]["runAsUser"] = json!(user);
+                    spec["securityContext"]["runAsGroup"] = json!(user);
+                }
+            }
+            Privileges::Image => {
+                container
+                    .as_object_mut()
+                    .expect("a container has fields")
+                    .remove("securityContext");
+                spec["securityContext"] = json!({"seccompProfile": {"type": "RuntimeDefault"}});
+            }
+        }
+        spec["containers"] = json!([container]);
+        pod
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::objects_of;
+    use super::*;
+    use crate::cluster::Mesh;
+    use crate::real::Images;
+
+    #[test]
+    fn the_objects_of_a_real_application_are_those_of_the_golden_file() {
+        let images: Images =
+            serde_saphyr::from_str(crate::real::printed("teastore").unwrap()).unwrap();
+        let all = objects_of(Mesh::Leno, "teastore", Some(&images));
+        let of = |object: &&Value| {
+            ["persistence", "db"].iter().any(|name| object["metadata"]["name"] == **name)
+        };
+        let some: Vec<&Value> = all.iter().filter(of).collect();
+        let text = serde_json::to_string_pretty(&some).unwrap() + "\n";
+        if std::env::var_os("LENO_GOLDEN").is_some() {
+            std::fs::write("src/cluster/manifests/teastore.json", &text).unwrap();
+        }
+        assert_eq!(text, include_str!("teastore.json"), "LENO_GOLDEN=1 writes it anew");
+    }
+
+    #[test]
+    fn only_services_are_others_and_they_are_restricted_unless_they_say_more() {
+        let text = "{scenario: faces, services: {face: {image: a, user: 7, command: [/face], args: [-port, \"80\"], \
+                    port: 80}, smiley: {image: b}, color: {image: c, privileges: image}}}";
+        let images: Images = serde_saphyr::from_str(text).unwrap();
+        let own = objects_of(Mesh::None, "faces", None);
+        let real = objects_of(Mesh::None, "faces", Some(&images));
+        let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
+        assert!(own.iter().map(name).eq(real.iter().map(name)));
+        let differ =
+            own.iter().zip(&real).filter(|(one, two)| one != two).map(|(one, _)| name(one));
+        let differ: Vec<_> = differ.collect();
+        let pod = |service: &str| (json!("Pod"), json!(service));
+        let wanted = [(json!("Service"), json!("face")), pod("face"), pod("smiley"), pod("color")];
+        assert_eq!(differ, wanted, "and the Service of the one that listens elsewhere");
+        let of = |service: &str| {
+            let found = real.iter().find(|object| name(object) == pod(service)).unwrap();
+            (found["spec"]["securityContext"].clone(), found["spec"]["containers"][0].clone())
+        };
+        let (user, face) = of("face");
+        assert_eq!((&user["runAsUser"], &user["runAsNonRoot"]), (&json!(7), &json!(true)));
+        assert_eq!((&face["command"], &face["args"]), (&json!(["/face"]), &json!(["-port", "80"])));
+        assert_eq!(face["startupProbe"]["tcpSocket"]["port"], 80);
+        let (user, smiley) = of("smiley");
+        assert_eq!(user["runAsUser"], 65532);
+        assert_eq!(smiley["securityContext"]["readOnlyRootFilesystem"], true);
+        assert!(smiley.get("args").is_none() && smiley.get("env").is_none(), "{smiley}");
+        let (user, color) = of("color");
+        assert!(user.get("runAsUser").is_none() && color.get("securityContext").is_none());
+    }
+}

@@ -1,0 +1,199 @@
+//! The real application in place of the suite's own services: in the lab a folder of programs, in a cluster a
+//! file of images.
+//!
+//! Only scenarios whose services have names are the shape of one.
+
+mod images;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use leno_measure::load::{Plan, Report};
+
+use crate::application::PORT;
+use crate::error::{Error, Result};
+use crate::scenario::{self, Scenario};
+
+pub use images::{AppProtocol, Image, Images, Privileges};
+
+/// How long it may take until it answers, once it listens: databases are filled, and others are looked for.
+pub(crate) const ANSWERED: Duration = Duration::from_secs(300);
+/// Between two questions until then.
+const EACH: Duration = Duration::from_millis(100);
+/// How long each of them may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Files of images that are ready to be edited, by scenario.
+const FILES: &[(&str, &str)] = &[
+    ("faces", include_str!("../data/images/faces.yaml")),
+    ("teastore", include_str!("../data/images/teastore.yaml")),
+];
+
+/// A file of images for a scenario, with the published ones, to be edited.
+///
+/// # Errors
+/// When the scenario has no real application; says which have.
+pub fn printed(scenario: &str) -> Result<&'static str> {
+    let found = FILES.iter().find(|(name, _)| *name == scenario);
+    found.map(|(_, text)| *text).ok_or_else(|| none(scenario))
+}
+
+/// What has to be answered before it is measured: of each service under load, once, all that it will be asked for.
+pub(crate) fn questions<A: Copy + Into<SocketAddr>>(
+    addresses: &[A],
+    scenario: &Scenario,
+) -> Vec<Plan> {
+    let paths = scenario.paths_in_turn();
+    let lasts = EACH * paths.len().max(1) as u32;
+    let plan = |address: &A| Plan {
+        protocol: scenario.protocol,
+        connections: 1,
+        body_size: scenario.request_bytes,
+        paths: paths.to_vec(),
+        timeout: TIMEOUT,
+        ..Plan::new(
+            format!("http://{}{}", (*address).into(), scenario.path()),
+            1.0 / EACH.as_secs_f64(),
+            lasts,
+        )
+    };
+    addresses.iter().take(scenario.loaded() as usize).map(plan).collect()
+}
+
+/// What was not answered, and how it failed; none where all was.
+pub(crate) fn unanswered(report: &Report) -> Option<String> {
+    let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
+    let kinds: Vec<String> = kinds.collect();
+    (report.errors > 0).then(|| format!("of {} requests: {}", report.requests, kinds.join(", ")))
+}
+
+/// Refuses a folder in which something of the real application is missing.
+///
+/// # Errors
+/// When it is no folder, a scenario has no real application, or a service has neither a program nor a jar.
+pub(crate) fn check_folder(folder: &Path, scenarios: &[Scenario]) -> Result<()> {
+    let one = scenarios.first().map(|one| one.name.as_str()).unwrap_or_default();
+    if !folder.is_dir() {
+        return Err(Error::Refused(format!(
+            "{} is no folder: in the lab --application names one with a program or a jar for each service of {one}, \
+             a file of images is for --context",
+            folder.display()
+        )));
+    }
+    for scenario in scenarios {
+        is_one(scenario)?;
+        for nth in 0..scenario.services {
+            program(folder, scenario, nth)?;
+        }
+    }
+    Ok(())
+}
+
+/// The command of a service of the real application, and its environment: a program or a jar of the service's name,
+/// which finds the others by theirs.
+///
+/// # Errors
+/// When there is neither.
+pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
+    let name = scenario.service(nth);
+    let (program, jar) = (folder.join(&name), folder.join(format!("{name}.jar")));
+    let command = match (program.is_file(), jar.is_file()) {
+        (true, _) => format!("[\"{}\"]", program.display()),
+        (false, true) => format!("[java, -jar, \"{}\"]", jar.display()),
+        _ => {
+            let folder = folder.display();
+            return Err(Error::Refused(format!(
+                "{folder} has no program {name} and no {name}.jar"
+            )));
+        }
+    };
+    // What the TeaStore's own images are told by, and then Faces'.
+    let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
+    for other in (0..scenario.services).map(|nth| scenario.service(nth)) {
+        let word = other.to_uppercase();
+        environment += &format!(", {word}_HOST: {other}, {word}_PORT: \"{PORT}\"");
+        environment += &format!(", {word}_SERVICE: \"{other}:{PORT}\"");
+    }
+    Ok(format!("{command}\n  env: {{{environment}}}"))
+}
+
+/// Refuses a scenario that is not the shape of a real application.
+fn is_one(scenario: &Scenario) -> Result<()> {
+    if scenario.is_an_application() { Ok(()) } else { Err(none(&scenario.name)) }
+}
+
+fn none(scenario: &str) -> Error {
+    if let Err(unknown) = scenario::find(scenario) {
+        return unknown;
+    }
+    let known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+    Error::Refused(format!(
+        "{scenario} is not the shape of a real application, which {} are: leave --application out",
+        known.join(" and ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn every_scenario_that_is_an_application_has_a_file_and_no_other() {
+        for scenario in scenario::all().unwrap() {
+            let has = FILES.iter().any(|(name, _)| *name == scenario.name);
+            assert_eq!(scenario.is_an_application(), has, "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn what_has_no_real_application_is_refused_with_those_that_have() {
+        let refused = printed("http-1k").unwrap_err().to_string();
+        assert!(refused.contains("http-1k is not the shape of a real application"), "{refused}");
+        assert!(refused.contains("faces and teastore"), "{refused}");
+        let unknown = printed("face").unwrap_err().to_string();
+        assert!(unknown.contains("there is no scenario \"face\""), "{unknown}");
+    }
+
+    #[test]
+    fn every_page_is_asked_for_once_before_any_is_measured() {
+        let nowhere = [SocketAddr::from(([127, 0, 0, 1], 80)); 7];
+        let shop = questions(&nowhere, &scenario::find("teastore").unwrap());
+        assert_eq!((shop.len(), shop[0].paths.len()), (1, 8), "the others may not speak HTTP");
+        assert_eq!(shop[0].duration, Duration::from_millis(800));
+        assert_eq!(shop[0].pace, leno_measure::load::Pace::Rate(10.0));
+        let faces = questions(&nowhere, &scenario::find("faces").unwrap());
+        assert_eq!((&*faces[0].url, faces[0].paths.len()), ("http://127.0.0.1:80/center/", 0));
+        let mut report = Report { requests: 8, ..Report::default() };
+        assert_eq!(unanswered(&report), None);
+        report.errors = 2;
+        report.errors_by_kind.insert("status_5xx".into(), 2);
+        assert_eq!(unanswered(&report).unwrap(), "of 8 requests: 2 status_5xx");
+    }
+
+    #[test]
+    fn a_folder_is_looked_at_before_anything_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |names: &[&str]| -> Vec<Scenario> {
+            names.iter().map(|name| scenario::find(name).unwrap()).collect()
+        };
+        let faces = of(&["faces"]);
+        let why = |scenarios: &[Scenario], at: &Path| {
+            check_folder(at, scenarios).unwrap_err().to_string()
+        };
+        assert!(why(&faces, folder.path()).contains("has no program face and no face.jar"));
+        for name in ["face", "smiley.jar", "color"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        check_folder(folder.path(), &faces).unwrap();
+        let text = program(folder.path(), &faces[0], 0).unwrap();
+        assert!(text.contains("SMILEY_SERVICE: \"smiley:8080\""), "{text}");
+        assert!(
+            why(&of(&["faces", "http-1k"]), folder.path()).contains("http-1k is not the shape")
+        );
+        let file = why(&faces, &folder.path().join("face"));
+        assert!(file.contains("is no folder") && file.contains("for --context"), "{file}");
+    }
+}
