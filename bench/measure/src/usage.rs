@@ -84,6 +84,11 @@ pub fn of_process(pid: u32) -> Result<Usage> {
     })
 }
 
+/// The resident memory of one process in KiB; 0 of a zombie.
+pub fn rss_of_process(pid: u32) -> Result<u64> {
+    kib(&status(&Path::new("/proc").join(pid.to_string()))?, "VmRSS:")
+}
+
 /// The CPU time of one process, all its threads together: the sum is exact while no thread ends,
 /// its parts have the resolution of the clock tick.
 pub fn cpu_of_process(pid: u32) -> Result<Cpu> {

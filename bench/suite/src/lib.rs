@@ -14,6 +14,7 @@
 //!
 //! Read first: [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`cluster`], [`record::Record`].
 
+mod counters;
 mod error;
 mod lab;
 mod meter;
@@ -41,5 +42,6 @@ pub mod run;
 pub mod scenario;
 pub mod station;
 pub mod statistics;
+pub mod watch;
 
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! A run of the suite: rounds, and in each every scenario under every mesh, none among them.
 
 pub(crate) mod measure;
-mod prober;
+pub(crate) mod prober;
 
 use std::fs;
 use std::path::{Path, PathBuf};

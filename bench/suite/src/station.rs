@@ -5,12 +5,15 @@
 //! POST /load/ID  plans   202 begun, 409 another is under way, 400 no plans
 //! GET  /load/ID          what became of it, as JSON
 //! DELETE /load/ID        202 it ends, and is reported as far as it came; 404 it is not under way
+//! POST /probe    plan    one request after the other is sent, unless they are; how far that is, as JSON; 400 no plan
+//! DELETE /probe          that ends; how far it came, as JSON
 //! ```
-//! Whoever is cut off asks again: load of the same ID is made once.
+//! Whoever is cut off asks again: load of the same ID is made once. There is one probe at a time.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -24,10 +27,14 @@ use leno_measure::load::{self, Plan, Report, Stop};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
+use crate::run::prober::probe_for;
+
 /// The port of every station.
 pub(crate) const PORT: u16 = 9091;
 /// Most bytes of plans: some thousand services.
 const MAX_PLANS: usize = 1024 * 1024;
+/// How long a probe tries: kubelets wait 10 s before they start a container the second time.
+const PROBE: Duration = Duration::from_secs(60);
 
 /// What became of the plans that were given by an ID.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,6 +51,23 @@ pub(crate) enum State {
     Failed(String),
 }
 
+/// How far a probe is: it asks until it is answered, then until it is not, then until it is again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Probe {
+    /// There is none.
+    #[default]
+    Idle,
+    /// It was not answered yet.
+    Asking,
+    /// It was.
+    Answered,
+    /// It was again, and when, in nanoseconds of CLOCK_MONOTONIC.
+    AnsweredAgain(u64),
+    /// It was not, and why.
+    Failed(String),
+}
+
 /// Serves until the process ends; `listen` is an address of loopback, for nobody is asked who they are.
 ///
 /// # Errors
@@ -57,11 +81,11 @@ pub fn serve(listen: SocketAddr) -> Result<Infallible> {
 }
 
 async fn accept(listener: TcpListener) -> Result<Infallible> {
-    let state = Shared::default();
+    let (state, probes) = (Shared::default(), Probes::default());
     loop {
         let (stream, _) = listener.accept().await.context("cannot take a connection")?;
-        let state = state.clone();
-        let service = service_fn(move |request| answer(request, state.clone()));
+        let (state, probes) = (state.clone(), probes.clone());
+        let service = service_fn(move |request| answer(request, state.clone(), probes.clone()));
         tokio::spawn(async move {
             // How a connection ends is the client's to judge.
             let builder = auto::Builder::new(TokioExecutor::new());
@@ -80,12 +104,27 @@ struct Last {
 
 type Shared = Arc<Mutex<Last>>;
 
+/// The probe, and how many there were.
+type Probes = Arc<Mutex<(u64, Probe)>>;
+
 async fn answer(
     request: Request<Incoming>,
     state: Shared,
+    probes: Probes,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let id = request.uri().path().strip_prefix("/load/").map(str::to_owned);
+    let probe = request.uri().path() == "/probe";
     let (status, body) = match (request.method(), id) {
+        (&Method::POST, None) if probe => {
+            match Limited::new(request.into_body(), MAX_PLANS).collect().await {
+                Ok(body) => begin_probe(&body.to_bytes(), &probes),
+                Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            }
+        }
+        (&Method::DELETE, None) if probe => {
+            let last = std::mem::take(&mut lock(&probes).1);
+            (StatusCode::OK, as_text(&last))
+        }
         (&Method::GET, Some(id)) => {
             let last = lock(&state);
             let state = if last.id == id { last.state.clone() } else { State::Idle };
@@ -106,7 +145,10 @@ async fn answer(
                 (StatusCode::NOT_FOUND, "no such load is under way".to_owned())
             }
         }
-        _ => (StatusCode::NOT_FOUND, "POST, GET or DELETE /load/ID".to_owned()),
+        _ => (
+            StatusCode::NOT_FOUND,
+            "POST, GET or DELETE /load/ID, POST or DELETE /probe".to_owned(),
+        ),
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -140,7 +182,49 @@ fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
     (StatusCode::ACCEPTED, String::new())
 }
 
-fn lock(state: &Shared) -> std::sync::MutexGuard<'_, Last> {
+/// Begins to ask, unless that is so already, on a thread that ends when it is answered again, not in time, or it is
+/// told to.
+fn begin_probe(plan: &[u8], probes: &Probes) -> (StatusCode, String) {
+    let plan: Plan = match serde_json::from_slice(plan) {
+        Ok(plan) => plan,
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("no plan of load: {error}")),
+    };
+    let mut locked = lock(probes);
+    if locked.1 != Probe::Idle {
+        return (StatusCode::OK, as_text(&locked.1));
+    }
+    let nth = locked.0 + 1;
+    *locked = (nth, Probe::Asking);
+    drop(locked);
+    let probes = probes.clone();
+    std::thread::spawn(move || {
+        // One that was told to end is none any more, or there is another.
+        let set = |next: &dyn Fn(&Probe) -> Probe| {
+            let mut last = lock(&probes);
+            anyhow::ensure!(last.0 == nth && last.1 != Probe::Idle, "it was told to end");
+            last.1 = next(&last.1);
+            Ok(())
+        };
+        let goes_on = || set(&Probe::clone);
+        let asked = probe_for(plan, PROBE, goes_on, |at| {
+            let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+            set(&|last| match last {
+                Probe::Asking => Probe::Answered,
+                _ => Probe::AnsweredAgain(at),
+            })
+        });
+        if let Err(error) = asked {
+            let _ended = set(&|_| Probe::Failed(format!("{error:#}")));
+        }
+    });
+    (StatusCode::OK, as_text(&Probe::Asking))
+}
+
+fn as_text(probe: &Probe) -> String {
+    serde_json::to_string(probe).expect("a state has only text keys")
+}
+
+fn lock<T>(state: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -150,6 +234,7 @@ mod tests {
 
     use leno_measure::load::Pace;
     use leno_observe::admin::{Reply, send};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -166,6 +251,56 @@ mod tests {
                 return state;
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_probe_says_when_it_was_answered_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let station = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener));
+        let ask = async |method: &str, body: &str| {
+            let stream = TcpStream::connect(station).await.unwrap();
+            send(stream, (method, "/probe"), body).await.unwrap()
+        };
+        // Whoever asks is answered while the test says so.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (answers, told) = tokio::sync::watch::channel(false);
+        let (count, mut refused) = tokio::sync::watch::channel(0);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                if *told.borrow() {
+                    let mut request = [0; 1024];
+                    let _ = stream.read(&mut request).await;
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+                } else {
+                    count.send_modify(|count| *count += 1);
+                }
+            }
+        });
+        let plan = Plan::new(format!("http://{address}/"), 1.0, Duration::from_secs(1));
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(ask("POST", "[]").await.status, 400);
+        let state = async |method: &str| -> Probe {
+            serde_json::from_str(&ask(method, &text).await.body).unwrap()
+        };
+        assert_eq!(state("POST").await, Probe::Asking);
+        assert_eq!(state("DELETE").await, Probe::Asking);
+        assert_eq!(state("DELETE").await, Probe::Idle, "it was told to end");
+        assert_eq!(state("POST").await, Probe::Asking);
+        answers.send(true).unwrap();
+        while state("POST").await == Probe::Asking {}
+        assert_eq!(state("POST").await, Probe::Answered);
+        answers.send(false).unwrap();
+        // One may have been on its way; the next is this probe's.
+        let before = *refused.borrow();
+        refused.wait_for(|count| *count > before + 1).await.unwrap();
+        answers.send(true).unwrap();
+        while state("POST").await == Probe::Answered {}
+        let Probe::AnsweredAgain(at) = state("POST").await else { panic!("it was answered again") };
+        assert!(at > 0);
+        assert_eq!(state("DELETE").await, Probe::AnsweredAgain(at));
     }
 
     #[tokio::test]

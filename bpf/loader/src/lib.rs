@@ -29,7 +29,7 @@ pub use leftover::{Leftover, list, prune};
 pub use leno_bpf_abi as abi;
 pub use object::probe;
 pub use pins::PinRoot;
-pub use run_time::{Counting, RunTime, run_time};
+pub use run_time::{Counting, RunTime, run_time, run_times};
 
 /// The compiled kernel programs.
 pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));

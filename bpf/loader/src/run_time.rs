@@ -1,7 +1,7 @@
-//! How long the kernel programs of workloads have run, which the kernel counts while it is asked to.
+//! How long kernel programs have run, those of workloads or all, which the kernel counts while it is asked to.
 #![expect(unsafe_code, reason = "bpf_enable_stats has no safe wrapper")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -68,4 +68,12 @@ pub fn run_time(root: &PinRoot, owners: &[String]) -> Result<RunTime, Error> {
         sum.took += Duration::from_nanos(program.run_time_ns);
     }
     Ok(sum)
+}
+
+/// What each program of the kernel has run, by its ID, while that was counted; empty where this process may not
+/// look at programs.
+#[must_use]
+pub fn run_times() -> BTreeMap<u32, RunTime> {
+    let of = |runs, ns| RunTime { runs, took: Duration::from_nanos(ns) };
+    ProgInfoIter::default().map(|one| (one.id, of(one.run_cnt, one.run_time_ns))).collect()
 }

@@ -49,6 +49,8 @@ enum Command {
     Generate(run::Generate),
     #[command(hide = true)]
     Station(in_cluster::Station),
+    #[command(hide = true)]
+    Watch(in_cluster::Watch),
     /// Measures a start for a run
     #[command(hide = true)]
     Probe,
@@ -68,6 +70,7 @@ pub(crate) fn run(bench: &Bench) -> Result<bool> {
         Command::Clean(args) => clean::run(args),
         Command::Generate(args) => run::generate(*args),
         Command::Station(args) => match in_cluster::station(args)? {},
+        Command::Watch(args) => match in_cluster::watch(args)? {},
         Command::Probe => run::probe(),
     }
 }

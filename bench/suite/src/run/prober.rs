@@ -30,7 +30,25 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// # Errors
 /// When the plan is none, or that does not happen in time.
 pub fn probe(plan: &str, out: &mut impl Write) -> Result<()> {
-    let mut plan: Plan = serde_json::from_str(plan).context("this is no plan of load")?;
+    let plan: Plan = serde_json::from_str(plan).context("this is no plan of load")?;
+    probe_for(
+        plan,
+        LIMIT,
+        || Ok(()),
+        |at| {
+            writeln!(out, "{}", at.as_nanos())?;
+            Ok(out.flush()?)
+        },
+    )
+}
+
+/// As [`probe`], within a limit, as long as it `goes_on`: `answered` gets both moments, by the clock of the kernel.
+pub(crate) fn probe_for(
+    mut plan: Plan,
+    limit: Duration,
+    goes_on: impl Fn() -> Result<()>,
+    mut answered: impl FnMut(Duration) -> Result<()>,
+) -> Result<()> {
     plan.pace = Pace::Rate(1000.0);
     plan.duration = Duration::from_millis(1);
     plan.warm_up = Duration::ZERO;
@@ -40,11 +58,11 @@ pub fn probe(plan: &str, out: &mut impl Write) -> Result<()> {
     let begun = Instant::now();
     for wanted in [true, false, true] {
         while ask()? != wanted {
-            anyhow::ensure!(begun.elapsed() < LIMIT, "there was no answer within {LIMIT:?}");
+            goes_on()?;
+            anyhow::ensure!(begun.elapsed() < limit, "there was no answer within {limit:?}");
         }
         if wanted {
-            writeln!(out, "{}", monotonic()?.as_nanos())?;
-            out.flush()?;
+            answered(monotonic()?)?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `leno bench run --context`, and the hidden command that its client is.
+//! `leno bench run --context`, and the hidden commands that its client is, and who watches its nodes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use leno_suite::cluster::{self, Ground, Mesh};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::real::Images;
 use leno_suite::run::Options;
-use leno_suite::{scenario, station};
+use leno_suite::{scenario, station, watch};
 
 use super::run::say_scale;
 use crate::commands::{Cluster, block_on};
@@ -135,6 +135,18 @@ pub(super) struct Station {
 
 pub(super) fn station(args: &Station) -> Result<Infallible> {
     station::serve(args.listen)
+}
+
+/// Looks at the processes of a node when it is told to
+#[derive(Debug, Args)]
+pub(super) struct Watch {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+pub(super) fn watch(args: &Watch) -> Result<Infallible> {
+    watch::serve(args.listen)
 }
 
 #[cfg(test)]

@@ -1,0 +1,195 @@
+//! What the kernel has counted: of the machine, its own threads, a process, and the connections of a network
+//! namespace.
+
+use std::collections::HashSet;
+use std::fs;
+
+use anyhow::{Context, Result, anyhow};
+use serde::{Deserialize, Serialize};
+
+use crate::record::ContextSwitches;
+
+/// The parent of every thread of the kernel's own.
+const KTHREADD: &str = "2";
+
+/// CPU time of a machine since its boot, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// Of everything but idling.
+    pub(crate) busy_ms: f64,
+    /// The part of it that interrupts took, hard and soft.
+    pub(crate) interrupts_ms: f64,
+    /// What the hypervisor took for others.
+    pub(crate) steal_ms: f64,
+    /// The processors that are counted.
+    pub(crate) processors: usize,
+}
+
+impl Machine {
+    /// This one's (proc(5): user, nice, system, idle, iowait, irq, softirq, steal).
+    pub(crate) fn read() -> Result<Self> {
+        let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        let first = stat.lines().next().unwrap_or_default();
+        let ticks: Vec<f64> =
+            first.split_whitespace().skip(1).filter_map(|t| t.parse().ok()).collect();
+        let [user, nice, system, _idle, _wait, irq, softirq, steal, ..] = ticks[..] else {
+            return Err(anyhow!("/proc/stat begins with {first:?}"));
+        };
+        let ms = tick_ms();
+        let interrupts_ms = (irq + softirq) * ms;
+        let of_one = |line: &&str| {
+            let number = line.strip_prefix("cpu");
+            number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        Ok(Self {
+            busy_ms: (user + nice + system) * ms + interrupts_ms,
+            interrupts_ms,
+            steal_ms: steal * ms,
+            processors: stat.lines().filter(of_one).count(),
+        })
+    }
+}
+
+/// CPU time of the kernel's own threads, in milliseconds.
+pub(crate) fn kernel_threads_ms() -> f64 {
+    let ticks: u64 = processes()
+        .filter_map(Stat::of)
+        .filter(|stat| stat.field(1) == Some(KTHREADD))
+        .map(|stat| stat.number(11) + stat.number(12))
+        .sum();
+    ticks as f64 * tick_ms()
+}
+
+/// Every process that is there now.
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// When a process began, in microseconds since the boot, to a clock tick; none where it has ended.
+pub(crate) fn began_us(pid: u32) -> Option<u64> {
+    let began = Stat::of(pid)?.number(19);
+    Some((began as f64 * tick_ms() * 1000.0) as u64)
+}
+
+/// Context switches of the living threads of a process.
+pub(crate) fn switches(pid: u32) -> ContextSwitches {
+    let mut sum = ContextSwitches::default();
+    // A process or thread that ends meanwhile takes its counters with it.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    for thread in threads.flatten() {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        sum.voluntary += field(&status, "voluntary_ctxt_switches:");
+        sum.involuntary += field(&status, "nonvoluntary_ctxt_switches:");
+    }
+    sum
+}
+
+/// Established connections that leave the network namespace of a process; 0 where it has ended.
+pub(crate) fn crossing_of(pid: u32) -> u64 {
+    let table =
+        |family: &str| fs::read_to_string(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
+    crossing(&[table("tcp"), table("tcp6")])
+}
+
+/// Established connections to others in the tables of proc(5): the second and third field are the
+/// addresses, the fourth is the state, 01 is established.
+///
+/// One end of a connection within the namespace has the other end beside it; where packets are
+/// redirected, at one of its addresses alone.
+fn crossing(tables: &[String]) -> u64 {
+    // IPv4 within IPv6 is the same address.
+    let plain = |end: &str| end.strip_prefix("0000000000000000FFFF0000").unwrap_or(end).to_owned();
+    let ends: Vec<(String, String)> = tables
+        .iter()
+        .flat_map(|table| table.lines().skip(1))
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let (local, remote) = (fields.get(1)?, fields.get(2)?);
+            (fields.get(3) == Some(&"01")).then(|| (plain(local), plain(remote)))
+        })
+        .collect();
+    let locals: HashSet<&str> = ends.iter().map(|(local, _)| local.as_str()).collect();
+    let remotes: HashSet<&str> = ends.iter().map(|(_, remote)| remote.as_str()).collect();
+    let crosses = |(local, remote): &&(String, String)| {
+        let address = remote.split(':').next().unwrap_or_default();
+        // 127.0.0.0/8 and ::1, as the kernel prints them.
+        let loopback = (address.len() == 8 && address.ends_with("7F"))
+            || address == "00000000000000000000000001000000";
+        !loopback && !locals.contains(remote.as_str()) && !remotes.contains(local.as_str())
+    };
+    ends.iter().filter(crosses).count() as u64
+}
+
+/// The line of a process in proc(5), from the field after its name on.
+struct Stat(String);
+
+impl Stat {
+    fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything; fields are counted after its end.
+        Some(Self(stat.rsplit_once(')')?.1.to_owned()))
+    }
+
+    fn field(&self, nth: usize) -> Option<&str> {
+        self.0.split_ascii_whitespace().nth(nth)
+    }
+
+    fn number(&self, nth: usize) -> u64 {
+        self.field(nth).and_then(|field| field.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn tick_ms() -> f64 {
+    let hz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
+    1000.0 / hz.unwrap_or(100) as f64
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(lines: &[(&str, &str, &str)]) -> u64 {
+        let mut table = "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned();
+        for (nth, (local, remote, state)) in lines.iter().enumerate() {
+            table += &format!("{nth:4}: {local} {remote} {state} 00000000:00000000\n");
+        }
+        crossing(&[table])
+    }
+
+    #[test]
+    fn connections_to_others_are_counted_and_those_to_itself_are_not() {
+        let lines = [
+            ("0300590A:9C40", "0400590A:1F90", "01"),
+            ("0100007F:9C40", "0100007F:3A99", "01"),
+            ("0300590A:9C42", "0400590A:1F90", "06"),
+            ("00000000:3A99", "00000000:0000", "0A"),
+        ];
+        assert_eq!(counted(&lines), 1);
+        let (mapped, six) = ("0000000000000000FFFF0000", "000000FD0000000000000000");
+        let lines = [
+            ("00000000000000000000000001000000:1", "00000000000000000000000001000000:2", "01"),
+            (&format!("{mapped}0100007F:1"), &format!("{mapped}0100007F:2"), "01"),
+            (&format!("{mapped}0300590A:1"), &format!("{mapped}0400590A:2"), "01"),
+            (&format!("{six}01000000:1"), &format!("{six}02000000:2"), "01"),
+        ];
+        assert_eq!(counted(&lines), 2);
+    }
+
+    #[test]
+    fn a_connection_that_is_redirected_to_the_proxy_stays_within() {
+        let lines = [
+            // The application thinks it has reached the service; the proxy knows it by its address.
+            ("0300590A:9C40", "0100600A:1F90", "01"),
+            ("0100007F:3A99", "0300590A:9C40", "01"),
+            // The proxy's own connection.
+            ("0300590A:9C50", "0400590A:1F90", "01"),
+        ];
+        assert_eq!(counted(&lines), 1);
+    }
+}

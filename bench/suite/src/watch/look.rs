@@ -1,0 +1,119 @@
+//! One look at containers, and at the kernel that they share.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use leno_measure::usage::{self, Cpu};
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::containers;
+use crate::counters::{self, Machine};
+use crate::record::ContextSwitches;
+
+/// What is to be looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Question {
+    /// Containers, by their IDs.
+    pub(crate) containers: Vec<String>,
+    /// The container whose connections to others are counted.
+    pub(crate) connections_of: Option<String>,
+    /// Whether the whole kernel is looked at as well, and its programs are timed from now on.
+    pub(crate) whole: bool,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Look {
+    /// The kernel: what has the same has counters in common.
+    pub(crate) boot_id: String,
+    /// When, in microseconds since its boot.
+    pub(crate) at_us: u64,
+    /// The processes of each container that has any.
+    pub(crate) containers: BTreeMap<String, Vec<Process>>,
+    /// Established connections that leave a container's network namespace; none where nobody asked, or it has ended.
+    pub(crate) connections: Option<u64>,
+    /// None where nobody asked.
+    pub(crate) whole: Option<Whole>,
+}
+
+/// A process, which no other is that began at another time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// In microseconds since the boot.
+    pub(crate) began_us: u64,
+    /// Since then, of threads that have ended too.
+    pub(crate) cpu: Cpu,
+    /// Of the threads that live.
+    pub(crate) switches: ContextSwitches,
+    pub(crate) rss_kib: u64,
+    /// Bytes of its program; 0 where that is not to be had.
+    pub(crate) program_bytes: u64,
+}
+
+/// A kernel as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Whole {
+    pub(crate) machine: Machine,
+    pub(crate) kernel_threads_ms: f64,
+    /// Every kernel program by its ID: how often it ran, and how many nanoseconds in all.
+    pub(crate) programs: BTreeMap<u32, (u64, u64)>,
+}
+
+/// Looks now.
+///
+/// # Errors
+/// When the kernel does not say which it is, or what it has counted.
+pub(super) fn look(question: &Question) -> Result<Look> {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot_id = boot_id.context("cannot read the boot's ID")?.trim().to_owned();
+    let asked = question.containers.iter().chain(&question.connections_of);
+    let pids = containers::pids(asked.map(String::as_str));
+    let at_us = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME)?).as_micros() as u64;
+    let wanted = pids.iter().filter(|(id, _)| question.containers.contains(id));
+    let of = |(id, pids): (&String, &Vec<u32>)| {
+        (id.clone(), pids.iter().filter_map(|pid| process(*pid)).collect())
+    };
+    let containers = wanted.map(of).filter(|(_, all): &(_, Vec<_>)| !all.is_empty()).collect();
+    let client = question.connections_of.as_ref().and_then(|id| pids.get(id)?.first());
+    Ok(Look {
+        boot_id,
+        at_us,
+        containers,
+        connections: client.map(|pid| counters::crossing_of(*pid)),
+        whole: question.whole.then(whole).transpose()?,
+    })
+}
+
+/// None where it has ended.
+fn process(pid: u32) -> Option<Process> {
+    let began_us = counters::began_us(pid)?;
+    Some(Process {
+        pid,
+        began_us,
+        cpu: usage::cpu_of_process(pid).ok()?,
+        switches: counters::switches(pid),
+        rss_kib: usage::rss_of_process(pid).ok()?,
+        program_bytes: program(pid).map_or(0, |(_, bytes)| bytes),
+    })
+}
+
+/// The program of a process by its path, and its size; none where it has ended or may not be looked at.
+pub(super) fn program(pid: u32) -> Option<(std::path::PathBuf, u64)> {
+    let link = format!("/proc/{pid}/exe");
+    Some((fs::read_link(&link).ok()?, fs::metadata(&link).ok()?.len()))
+}
+
+fn whole() -> Result<Whole> {
+    let programs = leno_bpf::run_times().into_iter();
+    let nanos = |took: Duration| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Whole {
+        machine: Machine::read()?,
+        kernel_threads_ms: counters::kernel_threads_ms(),
+        programs: programs.map(|(id, one)| (id, (one.runs, nanos(one.took)))).collect(),
+    })
+}
