@@ -4,9 +4,9 @@
 //! round × mesh:  inventory ─ ledger ─ install ─┬─ namespace, pods ─ load ─ record ─ namespace gone ─┬─ remove ─ inventory
 //!                                              └──────────────── each scenario and step ────────────┘
 //! ```
-//! The client is a pod that makes load when it is told to by a port-forward (`station`); who used what is
-//! asked of the kubelets (`meter`). What is made is in the ledger before it is made, and is taken back whatever
-//! happens; a run that was killed is taken back by the next one, or by [`clean`].
+//! The client is a pod that makes load when it is told to by a port-forward (`station`); who used what is seen by
+//! a pod on each node that looks at processes (`watchers`, `meter`). What is made is in the ledger before it is made,
+//! and is taken back whatever happens; a run that was killed is taken back by the next one, or by [`clean`].
 //!
 //! Read first: [`Run`], [`Mesh`], [`run`].
 
@@ -15,7 +15,6 @@ mod disturb;
 mod hopeless;
 mod install;
 mod inventory;
-mod kubelets;
 mod ledger;
 mod manifests;
 mod measure;
@@ -23,9 +22,11 @@ mod mesh;
 mod meter;
 mod nodes;
 mod stage;
+mod start;
 mod tool;
 mod turn;
 mod wait;
+mod watchers;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -58,9 +59,8 @@ use turn::{Clock, Turn, turns};
 const MANAGER: &str = "leno-bench";
 /// What whoever measures has to be allowed, in the whole cluster. To install a mesh more is needed. What is applied
 /// takes `create` where it is not there and `patch`, a port-forward `get` or `create` by how it is made.
-const RIGHTS: [Right; 32] = [
+const RIGHTS: [Right; 31] = [
     ("list", "", "nodes"),
-    ("get", "", "nodes/proxy"),
     ("create", "", "namespaces"),
     ("delete", "", "namespaces"),
     ("get", "", "namespaces"),

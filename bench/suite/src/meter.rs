@@ -1,7 +1,6 @@
 //! What everything of a lab uses: CPU by whom, memory over time, context switches.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,8 +12,10 @@ use leno_bpf::{PinRoot, RunTime};
 use leno_local::status::Status;
 use leno_measure::usage;
 
+use crate::counters::{self, Machine};
 use crate::lab::{Lab, NEIGHBOUR, is_client, proxy_cgroup};
 use crate::record::{ContextSwitches, CpuMs, RssKib};
+use crate::run::measure::USAGE;
 use crate::scenario::Scenario;
 use crate::statistics::median;
 
@@ -22,8 +23,6 @@ use crate::statistics::median;
 const PERIOD: Duration = Duration::from_millis(250);
 /// Looks at memory for each look at connections, which is dearer where there are many.
 const LOOKS_PER_COUNT: u32 = 2;
-/// The parent of every thread of the kernel's own.
-const KTHREADD: &str = "2";
 
 /// Where the parts of a running lab are.
 #[derive(Clone, Debug, Default)]
@@ -109,11 +108,7 @@ impl Parts {
 
     /// Connections that have left the client's namespace and are open.
     fn connections(&self) -> u64 {
-        let table = |family: &str| {
-            let path = self.client.map(|pid| format!("/proc/{pid}/net/{family}"));
-            path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
-        };
-        crossing(&[table("tcp"), table("tcp6")])
+        self.client.map_or(0, counters::crossing_of)
     }
 
     pub(crate) fn read(&self) -> Result<Reading> {
@@ -127,7 +122,7 @@ impl Parts {
         let ms = |cpu: usage::Cpu| cpu.total_us() as f64 / 1000.0;
         let proxies = sum(&self.proxies)?;
         let process = |pid: u32| usage::cpu_of_process(pid).map_or(0.0, ms);
-        let (machine, interrupts, steal) = machine()?;
+        let machine = Machine::read()?;
         Ok(Reading {
             cpu: CpuMs {
                 proxies: ms(proxies),
@@ -136,10 +131,10 @@ impl Parts {
                 neighbour: ms(sum(&self.neighbour)?),
                 agent: process(self.agent),
                 control: self.control.map_or(0.0, process),
-                kernel_threads: kernel_threads(),
-                interrupts,
-                machine,
-                steal,
+                kernel_threads: counters::kernel_threads_ms(),
+                interrupts: machine.interrupts_ms,
+                machine: machine.busy_ms,
+                steal: machine.steal_ms,
             },
             proxy_user_ms: proxies.user_us as f64 / 1000.0,
             switches: self.switches(),
@@ -150,14 +145,9 @@ impl Parts {
     fn switches(&self) -> ContextSwitches {
         let mut sum = ContextSwitches::default();
         let pids = self.proxies.iter().filter_map(|group| usage::pids_of_cgroup(group).ok());
-        for pid in pids.flatten() {
-            // A process or thread that ends meanwhile takes its counters with it.
-            let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
-            for thread in threads.flatten() {
-                let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
-                sum.voluntary += field(&status, "voluntary_ctxt_switches:");
-                sum.involuntary += field(&status, "nonvoluntary_ctxt_switches:");
-            }
+        for switches in pids.flatten().map(counters::switches) {
+            sum.voluntary += switches.voluntary;
+            sum.involuntary += switches.involuntary;
         }
         sum
     }
@@ -193,76 +183,6 @@ impl Reading {
     }
 }
 
-/// Established connections to others in the tables of proc(5): the second and third field are the
-/// addresses, the fourth is the state, 01 is established.
-///
-/// One end of a connection within the namespace has the other end beside it; where packets are
-/// redirected, at one of its addresses alone.
-fn crossing(tables: &[String]) -> u64 {
-    // IPv4 within IPv6 is the same address.
-    let plain = |end: &str| end.strip_prefix("0000000000000000FFFF0000").unwrap_or(end).to_owned();
-    let ends: Vec<(String, String)> = tables
-        .iter()
-        .flat_map(|table| table.lines().skip(1))
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            let (local, remote) = (fields.get(1)?, fields.get(2)?);
-            (fields.get(3) == Some(&"01")).then(|| (plain(local), plain(remote)))
-        })
-        .collect();
-    let locals: HashSet<&str> = ends.iter().map(|(local, _)| local.as_str()).collect();
-    let remotes: HashSet<&str> = ends.iter().map(|(_, remote)| remote.as_str()).collect();
-    let crosses = |(local, remote): &&(String, String)| {
-        let address = remote.split(':').next().unwrap_or_default();
-        // 127.0.0.0/8 and ::1, as the kernel prints them.
-        let loopback = (address.len() == 8 && address.ends_with("7F"))
-            || address == "00000000000000000000000001000000";
-        !loopback && !locals.contains(remote.as_str()) && !remotes.contains(local.as_str())
-    };
-    ends.iter().filter(crosses).count() as u64
-}
-
-/// CPU time of the whole machine since boot, the part of it that interrupts took, and what was
-/// stolen from it, in milliseconds (proc(5): user, nice, system, idle, iowait, irq, softirq, steal).
-fn machine() -> Result<(f64, f64, f64)> {
-    let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    let first = stat.lines().next().unwrap_or_default();
-    let ticks: Vec<f64> = first.split_whitespace().skip(1).filter_map(|t| t.parse().ok()).collect();
-    let [user, nice, system, _idle, _wait, irq, softirq, steal, ..] = ticks[..] else {
-        return Err(anyhow!("/proc/stat begins with {first:?}"));
-    };
-    let ms = tick_ms();
-    let interrupts = (irq + softirq) * ms;
-    Ok(((user + nice + system) * ms + interrupts, interrupts, steal * ms))
-}
-
-/// CPU time of the kernel's own threads, in milliseconds.
-fn kernel_threads() -> f64 {
-    let Ok(processes) = fs::read_dir("/proc") else { return 0.0 };
-    let mut ticks = 0;
-    for process in processes.flatten() {
-        let Ok(stat) = fs::read_to_string(process.path().join("stat")) else { continue };
-        // The name, in parentheses, may hold anything; fields are counted after its end.
-        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        if fields.get(1) == Some(&KTHREADD) {
-            let ticks_of = |nth: usize| fields.get(nth).and_then(|field| field.parse().ok());
-            ticks += ticks_of(11).unwrap_or(0_u64) + ticks_of(12).unwrap_or(0_u64);
-        }
-    }
-    ticks as f64 * tick_ms()
-}
-
-fn tick_ms() -> f64 {
-    let hz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
-    1000.0 / hz.unwrap_or(100) as f64
-}
-
-fn field(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-}
-
 /// Looks at memory and CPU until it is told to stop, and writes each look into a file.
 pub(crate) struct Sampler {
     stop: mpsc::Sender<()>,
@@ -284,10 +204,7 @@ impl Sampler {
     pub(crate) fn start(parts: &Parts, file: &Path) -> Result<Self> {
         let mut file =
             File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
-        writeln!(
-            file,
-            "elapsed_ms,proxies_rss_kib,control_rss_kib,proxies_cpu_ms,application_cpu_ms"
-        )?;
+        writeln!(file, "{USAGE}")?;
         let (stop, stopped) = mpsc::channel();
         let parts = parts.clone();
         let thread = std::thread::spawn(move || {
@@ -330,48 +247,4 @@ impl Sampler {
 fn under_load(kib: &[f64]) -> RssKib {
     let peak = kib.iter().fold(0.0, |most, one| f64::max(most, *one));
     RssKib { idle: 0, load: median(kib) as u64, peak: peak as u64 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counted(lines: &[(&str, &str, &str)]) -> u64 {
-        let mut table = "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned();
-        for (nth, (local, remote, state)) in lines.iter().enumerate() {
-            table += &format!("{nth:4}: {local} {remote} {state} 00000000:00000000\n");
-        }
-        crossing(&[table])
-    }
-
-    #[test]
-    fn connections_to_others_are_counted_and_those_to_itself_are_not() {
-        let lines = [
-            ("0300590A:9C40", "0400590A:1F90", "01"),
-            ("0100007F:9C40", "0100007F:3A99", "01"),
-            ("0300590A:9C42", "0400590A:1F90", "06"),
-            ("00000000:3A99", "00000000:0000", "0A"),
-        ];
-        assert_eq!(counted(&lines), 1);
-        let (mapped, six) = ("0000000000000000FFFF0000", "000000FD0000000000000000");
-        let lines = [
-            ("00000000000000000000000001000000:1", "00000000000000000000000001000000:2", "01"),
-            (&format!("{mapped}0100007F:1"), &format!("{mapped}0100007F:2"), "01"),
-            (&format!("{mapped}0300590A:1"), &format!("{mapped}0400590A:2"), "01"),
-            (&format!("{six}01000000:1"), &format!("{six}02000000:2"), "01"),
-        ];
-        assert_eq!(counted(&lines), 2);
-    }
-
-    #[test]
-    fn a_connection_that_is_redirected_to_the_proxy_stays_within() {
-        let lines = [
-            // The application thinks it has reached the service; the proxy knows it by its address.
-            ("0300590A:9C40", "0100600A:1F90", "01"),
-            ("0100007F:3A99", "0300590A:9C40", "01"),
-            // The proxy's own connection.
-            ("0300590A:9C50", "0400590A:1F90", "01"),
-        ];
-        assert_eq!(counted(&lines), 1);
-    }
 }

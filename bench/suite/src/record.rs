@@ -97,20 +97,13 @@ pub struct Record {
     pub cpu_user_us_per_request: f64,
     /// System CPU of all proxies.
     pub cpu_system_us_per_request: f64,
-    /// CPU of all proxies where user and system are not told apart, as in a cluster; the two above are 0 then.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub cpu_undivided_us_per_request: f64,
-    /// CPU of everything, by whom, over `cpu_span_s`.
+    /// CPU of everything, by whom.
     pub cpu_ms: CpuMs,
-    /// Seconds over which CPU was counted: in the lab the measured ones, in a cluster those between the looks of
-    /// its kubelets before and after the load. 0 in records of before it was written down.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub cpu_span_s: f64,
     /// Processors that all proxies together kept busy before any load; in a cluster only.
     #[serde(skip_serializing_if = "is_zero")]
     pub idle_proxies_cpus: f64,
     /// What the kernel programs of the capture took, which is part of the CPU time of whoever
-    /// connected.
+    /// connected; in a cluster all programs of the nodes' kernels, as the baseline has those of others.
     pub kernel_programs: KernelPrograms,
     /// The most connections that were open between the client's side and the services.
     pub crossing_connections: u64,
@@ -118,7 +111,7 @@ pub struct Record {
     pub context_switches: ContextSwitches,
     /// Proxies that ran.
     pub proxies: u32,
-    /// Resident memory of all proxies together; in a cluster the working set, as its kubelets count it.
+    /// Resident memory of all proxies together.
     pub rss_kib: RssKib,
     /// Resident memory of the control plane.
     pub control_rss_kib: RssKib,
@@ -228,12 +221,14 @@ pub enum MarkKind {
     FasterThanNone,
     /// A proxy, a service or a client ended or began meanwhile: its CPU is not all there.
     Restarted,
-    /// Memory under load is, of some proxies, that of a look just after it: no kubelet looked meanwhile.
-    MemoryLate,
-    /// A kubelet said nothing under load: of its node there are fewer samples, or none.
-    KubeletSilent,
-    /// The neighbour's flood ended before the measurement did.
+    /// A watcher said nothing under load now and then: there are fewer samples of memory.
+    WatcherSilent,
+    /// What a node's processes used is not all there: its watcher said nothing after the load, or never under it.
+    FiguresMissing,
+    /// The neighbour's flood ended before the measurement did, or it is not known whether it lasted.
     FloodEnded,
+    /// What the neighbour's flood was answered is not known.
+    FloodUnreported,
     /// The rate that was found to keep a bound has not kept it when it was measured.
     BoundMissed,
     /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
@@ -253,9 +248,10 @@ impl MarkKind {
             Self::BusyMachine => "busy machine",
             Self::FasterThanNone => "faster than none",
             Self::Restarted => "restarted",
-            Self::MemoryLate => "memory late",
-            Self::KubeletSilent => "kubelet silent",
+            Self::WatcherSilent => "watcher silent",
+            Self::FiguresMissing => "figures missing",
             Self::FloodEnded => "flood ended",
+            Self::FloodUnreported => "flood unreported",
             Self::BoundMissed => "bound missed",
             Self::SharedProxies => "shared proxies",
             Self::DisturbedLess => "disturbed less",
@@ -272,6 +268,7 @@ impl MarkKind {
                 | Self::DeadTarget
                 | Self::Errors
                 | Self::Restarted
+                | Self::FiguresMissing
                 | Self::FloodEnded
                 | Self::BoundMissed
                 | Self::DisturbedLess
@@ -315,18 +312,13 @@ impl Record {
     /// User and system, all proxies.
     #[must_use]
     pub fn cpu_us_per_request(&self) -> f64 {
-        self.cpu_user_us_per_request
-            + self.cpu_system_us_per_request
-            + self.cpu_undivided_us_per_request
+        self.cpu_user_us_per_request + self.cpu_system_us_per_request
     }
 
-    /// Processors that one proxy kept busy while load was made, 0 without proxies. What is counted of the time
-    /// before and after is taken out, as what idle proxies use.
+    /// Processors that one proxy kept busy while load was made, 0 without proxies.
     #[must_use]
     pub fn cpus_per_proxy(&self) -> f64 {
-        let beside_s = (self.cpu_span_s - self.duration_s).max(0.0);
-        let under_load_s = self.cpu_ms.proxies / 1000.0 - self.idle_proxies_cpus * beside_s;
-        let all = under_load_s.max(0.0) / self.duration_s.max(f64::MIN_POSITIVE);
+        let all = self.cpu_ms.proxies / 1000.0 / self.duration_s.max(f64::MIN_POSITIVE);
         all / f64::from(self.proxies.max(1))
     }
 
@@ -500,24 +492,6 @@ mod tests {
         let chosen = of_one_generator(&all);
         let chosen: Vec<_> = chosen.iter().map(|one| (&*one.scenario, &*one.generator)).collect();
         assert_eq!(chosen, [("a", "leno"), ("b", "wrk"), ("c", "leno")]);
-    }
-
-    #[test]
-    fn processors_of_a_proxy_are_those_of_the_load_alone() {
-        let mut record = Record {
-            proxies: 2,
-            duration_s: 10.0,
-            cpu_span_s: 10.1,
-            cpu_ms: CpuMs { proxies: 4000.0, ..CpuMs::default() },
-            ..Record::default()
-        };
-        assert_eq!(record.cpus_per_proxy(), 0.2, "the lab counts no other time");
-        // Kubelets counted 50 s, in 40 of which the proxies were idle.
-        (record.cpu_span_s, record.idle_proxies_cpus) = (50.0, 0.01);
-        record.cpu_ms.proxies = 4400.0;
-        assert!((record.cpus_per_proxy() - 0.2).abs() < 1e-12, "{}", record.cpus_per_proxy());
-        record.cpu_ms.proxies = 100.0;
-        assert_eq!(record.cpus_per_proxy(), 0.0);
     }
 
     #[test]

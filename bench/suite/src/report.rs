@@ -44,8 +44,6 @@ pub struct Cell {
     pub p99_ratio: Option<Interval>,
     /// CPU of all proxies for a request, user and system, in microseconds.
     pub cpu_us: [f64; 2],
-    /// The same where the two are not told apart, as in a cluster; 0 where they are.
-    pub cpu_undivided_us: f64,
     /// Processors that all proxies kept busy.
     pub cpus: f64,
     /// Memory of one proxy in MB: idle, under load, peak.
@@ -209,7 +207,6 @@ impl Cell {
                 of(&|record| record.cpu_user_us_per_request),
                 of(&|record| record.cpu_system_us_per_request),
             ],
-            cpu_undivided_us: of(&|record| record.cpu_undivided_us_per_request),
             cpus: of(&|record| record.cpus_per_proxy() * f64::from(record.proxies)),
             rss_mb: [
                 of(&|record| each(record, record.rss_kib.idle)),
@@ -226,7 +223,7 @@ impl Cell {
     /// CPU of all proxies for a request, in microseconds.
     #[must_use]
     pub fn cpu_us_in_all(&self) -> f64 {
-        self.cpu_us[0] + self.cpu_us[1] + self.cpu_undivided_us
+        self.cpu_us[0] + self.cpu_us[1]
     }
 
     /// The scenario with its step.

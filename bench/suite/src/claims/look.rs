@@ -248,10 +248,7 @@ impl Measured<'_> {
         let values: Vec<f64> = runs.iter().filter_map(|record| figure(record)).collect();
         let mesh = runs[0].mesh.clone();
         if values.is_empty() {
-            // What a cluster alone has is not there where its meters said nothing.
-            let of_the_lab = runs[0].cluster.is_some() && what != IDLE_CPU;
-            let place = if of_the_lab { ": only the lab measures it" } else { "" };
-            return Err(format!("the records of {mesh} have no {what}{place}"));
+            return Err(format!("the records of {mesh} have no {what}"));
         }
         Ok(Figure { value: median(&values), mesh, load: None })
     }

@@ -167,7 +167,7 @@ fn a_mesh_of_a_cluster_serves_the_same_claim_and_is_named() {
     let seen = verdict(check, &[other.clone()]);
     assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "41.0 ms (linkerd)"));
     let start = verdict("{kind: start-up, mesh: linkerd2-proxy, ms: 80}", &[other]);
-    let why = "the records of linkerd have no start-up: only the lab measures it";
+    let why = "the records of linkerd have no start-up";
     assert_eq!((start.verdict, start.because.as_str()), (Verdict::NotMeasurableHere, why));
     // The other way round a sidecar of the lab is no node proxy.
     let node = "{kind: latency, scenario: http-1k, mesh: istio-ambient, quantile: p99, ms: 40}";

@@ -1,11 +1,12 @@
 //! The objects of one measurement: a namespace, and for each workload an account, a pod, and for those that are
-//! called a service.
+//! called a service; and a pod on each node that watches it.
 //!
 //! Pods and not Deployments: what stands in the way of one, such as a webhook that does not answer, is the
 //! answer to whoever makes it. Every pod may be in a namespace where Pod Security is `restricted`; the namespace
-//! asks for none, since meshes put containers with more rights into pods.
+//! asks for none, since meshes put containers with more rights into pods, and whoever watches a node needs all.
 
 mod real;
+mod watch;
 
 use std::net::SocketAddr;
 
@@ -19,6 +20,8 @@ use crate::real::{Image, Images};
 use crate::revision::CHURNING;
 use crate::scenario::Scenario;
 use crate::station;
+
+pub(super) use watch::{is_watcher, watchers};
 
 /// The label of every object that the suite makes, by which an interrupted run is found.
 pub(super) const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "leno-bench");
@@ -174,6 +177,8 @@ pub(super) fn workloads_of(scenario: &Scenario) -> Vec<String> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::cluster::nodes::tests::two_nodes;
 
@@ -202,6 +207,8 @@ pub(super) mod tests {
         let addresses: Vec<SocketAddr> = (0..scenario.services).map(address).collect();
         let mut all = vec![plan.namespace()];
         all.extend(plan.services());
+        let nodes = placement.names().into_values().collect::<BTreeSet<_>>();
+        all.extend(plan.watchers(&watchers(&nodes)));
         all.extend(plan.workloads(&addresses));
         all
     }
@@ -235,8 +242,9 @@ pub(super) mod tests {
     fn whoever_floods_has_a_pod_of_its_own() {
         let all = objects(Mesh::None, "neighbour");
         let pods = all.iter().filter(|one| one["kind"] == "Pod").count();
-        assert_eq!((pods, all.len()), (4, 1 + 2 + 8));
+        assert_eq!((pods, all.len()), (4 + 2, 1 + 2 + 8 + 4), "two of them watch the nodes");
         let scenario = crate::scenario::find("neighbour").unwrap();
         assert_eq!(workloads_of(&scenario), ["client", "neighbour", "s0", "s1"]);
+        assert!(!workloads_of(&scenario).iter().any(|name| is_watcher(name)));
     }
 }

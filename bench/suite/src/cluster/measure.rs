@@ -9,24 +9,27 @@ use leno_measure::load::{Plan, Report};
 
 use super::Mesh;
 use super::disturb::Given;
-use super::kubelets::{Answers, Kubelets};
-use super::meter::{Reading, Roles, memory};
+use super::meter::{Between, Reading, Role, Watched, between, memory};
 use super::nodes::Placement;
 use super::stage::{Stage, strike};
+use super::start::start_up;
 use super::turn::Case;
 use super::wait::pass;
+use super::watchers::{Answers, What};
 use super::{Ground, Run};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::lab::{CLIENT, NEIGHBOUR};
 use crate::record::{Mark, MarkKind, RAW, Record};
-use crate::run::measure::{FLOOD_LEAD, Flooded, Search, fill, flood, marks, plans, table};
-use crate::scenario::Pace;
+use crate::run::measure::{
+    FLOOD_LEAD, Flooded, SETTLE, Search, USAGE, fill, flood, marks, plans, table,
+};
+use crate::scenario::{Disturbance, Pace};
 
 /// How long a flood lasts beyond the measured time where nobody ends it, which is what ends it: before its end
 /// pods are reached through the API server several times, a minute each at most.
 const FLOOD_MOST: Duration = Duration::from_secs(600);
-/// Between two questions to the kubelets while load is made: each costs them some milliseconds.
-const PERIOD: Duration = Duration::from_secs(5);
+/// Between two looks while load is made: each costs its node some milliseconds.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Measures, and removes what it made, whatever became of it.
 pub(super) async fn measure(
@@ -65,61 +68,77 @@ async fn on_stage(
 ) -> Result<Record> {
     let options = &run.options;
     let place = (case.mesh, case.scenario, placement);
-    let mut stage = Stage::set((run, ground), place, interrupt, say).await?;
-    let roles = stage.roles().await?;
+    let stage = Stage::set((run, ground), place, interrupt, say).await?;
     let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
-    let kubelets = Kubelets { client: &ground.client, roles };
-    let (earlier, idle) = kubelets.looked_again(&stage.counted, interrupt, say).await?;
+    // What the first requests have touched is given back by then, by those who do that.
+    pass(SETTLE, interrupt).await?;
+    let listed = async || stage.watched().await;
+    let (_, quiet) = stage.watchers.before((listed, false), interrupt, say).await?;
+    pass(SETTLE, interrupt).await?;
+    let (watched, idle) = stage.watchers.before((listed, false), interrupt, say).await?;
     record.proxies = idle.proxies();
     are_counted(case.mesh, record.proxies)?;
-    record.idle_proxies_cpus = idle.proxies_cpus_since(&earlier);
+    record.idle_proxies_cpus = idle.proxies_cpus_since(&quiet);
+    record.binary_bytes = idle.program_bytes();
     let rate = case.step.map(|rate| rate * options.scale);
-    let plans = match (&case.scenario.pace, plans(&stage.addresses, case.scenario, options, rate)?)
-    {
-        (Pace::SearchP99Ms(bound), _) => {
+    let plans = self::plans(&stage.addresses, case.scenario, options, rate)?;
+    // A kubelet waits before it starts a container the second time, which is what a restart is measured by.
+    if !is_restarted(&stage) {
+        record.start_up_ms = start_up(&stage, (&watched, &plans[0]), interrupt, say).await?;
+    }
+    let plans = match &case.scenario.pace {
+        Pace::SearchP99Ms(bound) => {
             let rate = search(run, &stage, Duration::from_millis(*bound), interrupt).await?;
             self::plans(&stage.addresses, case.scenario, options, Some(rate))?
         }
-        (_, plans) => plans,
+        _ => plans,
     };
     if !options.warm_up.is_zero() {
         let warm = |plan: &Plan| Plan { duration: options.warm_up, ..plan.clone() };
         let warm: Vec<Plan> = plans.iter().map(warm).collect();
         stage.load(CLIENT, &warm, interrupt).await?;
     }
-    let (_, before) = kubelets.looked_again(&stage.counted, interrupt, say).await?;
-    let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
-    let begun = Instant::now();
-    let mut during = During::default();
-    let (report, flooded, mut given) =
-        load(run, &stage, (&plans, &kubelets, &mut during), interrupt).await?;
-    // What has ended meanwhile is not waited for.
-    let (_, after) = kubelets.looked_again(&[], interrupt, say).await?;
-    let (used, broken) = after.since(&before, &during.readings, &kubelets.roles.cpus);
-    record.neighbour_requests_per_s = flooded.map(|one| one.requests_per_s);
-    stage.arrived(&mut given).await;
+    let (watched, before) = stage.watchers.before((listed, true), interrupt, say).await?;
+    let mut seen = Watching::of(watched);
+    let mut loaded = load(run, &stage, (&plans, &mut seen), interrupt).await?;
+    stage.arrived(&mut loaded.given).await;
+    keep(&mut record, &stage, (&idle, &before, &seen), &loaded);
+    let raw = |what: &str| options.out.join(RAW).join(format!("{}.{what}.csv", record.name()));
+    for (path, text) in [
+        (raw("usage"), format!("{USAGE}\n{}", seen.lines)),
+        (raw("latency"), table(&loaded.report.buckets)),
+    ] {
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(record)
+}
+
+/// Writes down what was seen.
+fn keep(
+    record: &mut Record,
+    stage: &Stage<'_>,
+    (idle, before, seen): (&Reading, &Reading, &Watching),
+    Loaded { report, after, flooded, given }: &Loaded,
+) {
+    let whole: Vec<&Reading> = seen.whole.iter().collect();
+    (record.rss_kib, record.control_rss_kib) = memory(idle, &whole);
+    record.crossing_connections = whole.iter().map(|one| one.connections()).max().unwrap_or(0);
+    let readings = [before].into_iter().chain(&seen.all).chain([&after.reading]);
+    let Between { used, programs, broken } = between(&readings.collect::<Vec<_>>());
+    record.kernel_programs = programs;
     record.revisions = given.revisions;
     record.revisions_arrived = given.arrived();
-    let heading = "elapsed_ms,proxies_working_set_kib,control_working_set_kib,proxies_cpu_ms,application_cpu_ms\n";
-    let last = after.line(begun.elapsed());
-    fs::write(&usage, heading.to_owned() + &during.lines + &last)
-        .with_context(|| format!("cannot write {}", usage.display()))?;
-    let unseen;
-    (record.rss_kib, record.control_rss_kib, unseen) = memory(&idle, &during.readings, &after);
-    fill(&mut record, &report, &used);
-    record.cpu_undivided_us_per_request = used.cpu.proxies * 1000.0 / report.requests.max(1) as f64;
-    (record.cpu_user_us_per_request, record.cpu_system_us_per_request) = (0.0, 0.0);
-    record.marks = marks(&record, &report, &used);
-    record.marks.extend(Search::missed(case.scenario, &record));
-    record.marks.extend(own_marks(&record, &kubelets.roles, (&broken, unseen)));
-    record.marks.extend(during.mark());
-    record.marks.extend(flooded.and_then(Flooded::mark));
+    fill(record, report, &used);
+    record.marks = marks(record, report, &used);
+    record.marks.extend(Search::missed(stage.scenario, record));
+    if !is_restarted(stage) && !broken.is_empty() {
+        record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
+    }
+    record.marks.extend(seen.marks(after));
+    record.marks.extend(shared(stage));
+    flooded.iter().for_each(|flooded| flooded.keep(record));
     record.marks.extend(given.mark());
-    let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
-    fs::write(&raw, table(&report.buckets))
-        .with_context(|| format!("cannot write {}", raw.display()))?;
-    Ok(record)
 }
 
 /// Refuses a mesh of whose proxies nothing would be known: they would cost nothing.
@@ -133,70 +152,102 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     } else {
         String::new()
     };
-    bail!("the kubelets count no proxy of {}{which}: what it uses cannot be said", mesh.name())
+    bail!("no proxy of {} runs{which}: what it uses cannot be said", mesh.name())
 }
 
-/// What the kubelets said while load was made.
+/// Whether the scenario has every proxy and the control plane end.
+fn is_restarted(stage: &Stage<'_>) -> bool {
+    matches!(stage.scenario.disturbance, Some(Disturbance::Restart))
+}
+
+/// What was seen while load was made.
 #[derive(Debug, Default)]
-struct During {
-    readings: Vec<Reading>,
-    /// Those of which nothing is missing, as lines of the file of samples.
+struct Watching {
+    /// Whom the looks are at: everybody that ran at any of them.
+    watched: Vec<Watched>,
+    all: Vec<Reading>,
+    /// Those of which nothing is missing.
+    whole: Vec<Reading>,
+    /// The same as lines of the file of samples.
     lines: String,
-    /// The nodes whose kubelets said nothing: how often, and why the last time.
+    /// The nodes whose watchers said nothing: how often, and why the last time.
     silent: BTreeMap<String, (usize, String)>,
+    /// Why it is not known who runs after the load; none where it is.
+    unlisted: Option<String>,
 }
 
-impl During {
+impl Watching {
+    fn of(watched: Vec<Watched>) -> Self {
+        Self { watched, ..Self::default() }
+    }
+
     fn add(&mut self, elapsed: Duration, Answers { reading, silent }: Answers) {
         if silent.is_empty() {
             self.lines += &reading.line(elapsed);
+            self.whole.push(reading.clone());
         }
         for (node, why) in silent {
             let (times, last) = self.silent.entry(node).or_default();
             *times += 1;
             *last = why;
         }
-        self.readings.push(reading);
+        self.all.push(reading);
     }
 
-    fn mark(&self) -> Option<Mark> {
-        let of = self.readings.len();
-        let said = self.silent.values().map(|(times, why)| format!("{times} of {of} times, {why}"));
+    /// Adds whoever has begun since.
+    fn meet(&mut self, now: Vec<Watched>) {
+        let new: Vec<Watched> = now.into_iter().filter(|one| !self.watched.contains(one)).collect();
+        self.watched.extend(new);
+    }
+
+    /// What is to be known of figures that are not all there.
+    fn marks(&self, after: &Answers) -> Vec<Mark> {
+        let of = self.all.len();
+        let said = self
+            .silent
+            .iter()
+            .map(|(node, (times, why))| format!("{times} of {of} times of node {node}: {why}"));
         let said: Vec<String> = said.collect();
-        (!said.is_empty()).then(|| Mark { kind: MarkKind::KubeletSilent, why: said.join("; ") })
+        let silent = (!said.is_empty())
+            .then(|| Mark { kind: MarkKind::WatcherSilent, why: said.join("; ") });
+        let missing = after.silent.iter().map(|(node, why)| {
+            format!("what was used on node {node} at the end is not known: {why}")
+        });
+        let unlisted = self.unlisted.iter().map(|why| format!("who ran at the end: {why}"));
+        let unseen = self.whole.is_empty().then(|| "memory under load, and connections".to_owned());
+        let missing: Vec<String> = missing.chain(unlisted).chain(unseen).collect();
+        let missing = (!missing.is_empty())
+            .then(|| Mark { kind: MarkKind::FiguresMissing, why: missing.join("; ") });
+        silent.into_iter().chain(missing).collect()
     }
 }
 
-/// What is to be known of figures that come from kubelets.
-fn own_marks(record: &Record, roles: &Roles, (broken, unseen): (&[String], usize)) -> Vec<Mark> {
-    let mut marks = Vec::new();
-    let mut mark = |kind, why| marks.push(Mark { kind, why });
-    if !broken.is_empty() {
-        mark(MarkKind::Restarted, broken.join("; "));
-    }
-    if unseen > 0 {
-        let why = format!(
-            "no kubelet looked at {unseen} of {} proxies under load: --duration 30s lets them look at each",
-            record.proxies
-        );
-        mark(MarkKind::MemoryLate, why);
-    }
-    let shared = roles.carriers.shared();
-    if roles.mesh.carried().is_some() && !shared.is_empty() {
-        let why = format!("the proxies of {} carry the flood as well", shared.join(", "));
-        mark(MarkKind::SharedProxies, why);
-    }
-    marks
+/// What is to be known of proxies of nodes that carry the flood as well.
+fn shared(stage: &Stage<'_>) -> Option<Mark> {
+    let shared = stage.roles.carriers.shared();
+    let (kind, nodes) = (MarkKind::SharedProxies, shared.join(", "));
+    let why = format!("the proxies of {nodes} carry the flood as well");
+    (stage.mesh.carried().is_some() && !shared.is_empty()).then_some(Mark { kind, why })
 }
 
-/// The measured load, while the kubelets are asked now and then and the mesh is disturbed; what became of the
-/// neighbour's flood, and what the mesh was given.
+/// What became of the measured load.
+struct Loaded {
+    report: Report,
+    /// What is seen as soon as it was reported.
+    after: Answers,
+    flooded: Option<Flooded>,
+    /// What the mesh was given meanwhile.
+    given: Given,
+}
+
+/// The measured load, while the nodes are looked at now and then and the mesh is disturbed. Once it was reported
+/// nothing but an interrupt is an error.
 async fn load(
     run: &Run,
     stage: &Stage<'_>,
-    (plans, kubelets, during): (&[Plan], &Kubelets<'_>, &mut During),
+    (plans, seen): (&[Plan], &mut Watching),
     interrupt: &Interrupt,
-) -> Result<(Report, Option<Flooded>, Given)> {
+) -> Result<Loaded> {
     let duration = run.options.duration;
     let flooded = match stage.scenario.neighbour {
         Some(one) => Some(flood(one, stage.scenario, &stage.addresses, duration + FLOOD_MOST)?),
@@ -212,25 +263,67 @@ async fn load(
     };
     let id = stage.begin(CLIENT, plans, interrupt).await?;
     let begun = Instant::now();
-    let watched = async {
-        while let Some(left) = duration.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())
-        {
-            during.add(begun.elapsed(), kubelets.under_load().await?);
-            pass(left.min(PERIOD), interrupt).await?;
+    let watching = async {
+        let mut to_kill = is_restarted(stage);
+        while begun.elapsed() < duration {
+            if to_kill && begun.elapsed() >= duration / 2 {
+                to_kill = false;
+                kill_mesh(stage, interrupt).await?;
+            }
+            if is_restarted(stage) {
+                // Whoever follows the killed has another ID.
+                seen.meet(stage.watched().await.unwrap_or_default());
+            }
+            let (at, answers) = (begun.elapsed(), stage.watchers.under_load(&seen.watched).await);
+            seen.add(at, answers);
+            let next = (at + PERIOD).min(duration).saturating_sub(begun.elapsed());
+            pass(next, interrupt).await?;
         }
-        during.add(begun.elapsed(), kubelets.under_load().await?);
-        stage.report((CLIENT, &id), interrupt).await
+        let report = stage.report((CLIENT, &id), interrupt).await?;
+        match stage.watched().await {
+            Ok(now) => seen.meet(now),
+            Err(error) => seen.unlisted = Some(format!("{error:#}")),
+        }
+        let look = What { watched: &seen.watched, whole: true };
+        let after = stage.watchers.after(look, interrupt).await?;
+        if after.silent.is_empty() {
+            seen.lines += &after.reading.line(begun.elapsed());
+        }
+        anyhow::Ok((report, after))
     };
     let disturbed = async { Ok(stage.disturb(duration).await) };
-    let (report, given) = tokio::try_join!(watched, disturbed)?;
+    let ((report, after), given) = tokio::try_join!(watching, disturbed)?;
     let flooded = match flood {
-        Some(id) => {
-            let (report, lasted) = stage.end((NEIGHBOUR, &id), interrupt).await?;
-            Some(Flooded { requests_per_s: report.requests_per_s, lasted })
-        }
+        Some(id) => Some(end_flood(stage, &id, interrupt).await?),
         None => None,
     };
-    Ok((report, flooded, given))
+    Ok(Loaded { report, after, flooded, given })
+}
+
+/// Kills every proxy and the containers of the control plane, on their nodes, now.
+async fn kill_mesh(stage: &Stage<'_>, interrupt: &Interrupt) -> Result<()> {
+    let now = stage.watched().await?;
+    let all = now.iter().filter(|one| matches!(one.role, Role::Proxy | Role::Control));
+    stage.watchers.kill(&all.collect::<Vec<_>>(), interrupt).await
+}
+
+/// Ends the flood; what became of it, as far as that is known.
+async fn end_flood(stage: &Stage<'_>, id: &str, interrupt: &Interrupt) -> Result<Flooded> {
+    let of = (NEIGHBOUR, id);
+    let known = |result: Result<_>| match result {
+        Err(error) if error.is::<Interrupted>() => Err(error),
+        result => Ok(result.map_err(|error| format!("{error:#}"))),
+    };
+    let lasted = match known(stage.ended(of, interrupt).await)? {
+        Ok(Some(early)) => {
+            return Ok(Flooded { requests_per_s: Ok(early.requests_per_s), lasted: Ok(false) });
+        }
+        Ok(None) => Ok(true),
+        Err(why) => Err(why),
+    };
+    let report = known(stage.end(of, interrupt).await.map(Some))?;
+    let requests_per_s = report.map(|report| report.map_or(0.0, |one| one.requests_per_s));
+    Ok(Flooded { requests_per_s, lasted })
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.
@@ -262,21 +355,38 @@ mod tests {
     fn a_mesh_without_proxies_is_not_measured_as_if_it_cost_nothing() {
         assert!(are_counted(Mesh::None, 0).is_ok() && are_counted(Mesh::Leno, 2).is_ok());
         let ambient = are_counted(Mesh::IstioAmbient, 0).unwrap_err().to_string();
-        assert!(ambient.contains("no proxy of istio-ambient; those of its nodes"), "{ambient}");
+        assert!(
+            ambient.contains("no proxy of istio-ambient runs; those of its nodes"),
+            "{ambient}"
+        );
         assert!(ambient.contains("app=ztunnel"), "{ambient}");
         are_counted(Mesh::Linkerd, 0).unwrap_err();
     }
 
     #[test]
-    fn a_kubelet_that_says_nothing_under_load_is_a_mark_and_no_line() {
-        let mut during = During::default();
-        during.add(Duration::from_secs(1), Answers::default());
-        assert_eq!((during.mark(), &*during.lines), (None, "1000,0,0,0.0,0.0\n"));
-        let silent = BTreeMap::from([("n2".to_owned(), "n2 is late".to_owned())]);
-        during.add(Duration::from_secs(6), Answers { silent, ..Answers::default() });
-        let mark = during.mark().unwrap();
-        assert_eq!((mark.kind, &*mark.why), (MarkKind::KubeletSilent, "1 of 2 times, n2 is late"));
-        assert!(!mark.kind.invalidates());
-        assert_eq!(during.lines, "1000,0,0,0.0,0.0\n", "a sum of a part would be a dip");
+    fn a_watcher_that_says_nothing_under_load_is_a_mark_and_no_line() {
+        let mut seen = Watching::default();
+        let good = Answers::default();
+        seen.add(Duration::from_secs(1), Answers::default());
+        assert_eq!((seen.marks(&good), &*seen.lines), (vec![], "1000,0,0,0.0,0.0\n"));
+        let silent = BTreeMap::from([("n2".to_owned(), "no answer".to_owned())]);
+        seen.add(Duration::from_secs(2), Answers { silent: silent.clone(), ..Answers::default() });
+        let marks = seen.marks(&good);
+        let why = "1 of 2 times of node n2: no answer";
+        assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
+        assert!(!marks[0].kind.invalidates());
+        assert_eq!(seen.lines, "1000,0,0,0.0,0.0\n", "a sum of a part would be a dip");
+        // After the load there is no other moment to ask for.
+        let marks = seen.marks(&Answers { silent, ..Answers::default() });
+        assert_eq!((marks.len(), marks[1].kind), (2, MarkKind::FiguresMissing));
+        assert!(marks[1].kind.invalidates() && marks[1].why.contains("on node n2"), "{marks:?}");
+    }
+
+    #[test]
+    fn figures_that_nobody_saw_are_missing_and_so_is_who_ran() {
+        let seen = Watching { unlisted: Some("it is away".into()), ..Watching::default() };
+        let marks = seen.marks(&Answers::default());
+        let why = "who ran at the end: it is away; memory under load, and connections";
+        assert_eq!(marks, [Mark { kind: MarkKind::FiguresMissing, why: why.to_owned() }]);
     }
 }

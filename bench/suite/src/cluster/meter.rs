@@ -1,25 +1,25 @@
-//! What everything of a measurement uses, as the kubelets count it.
+//! What everything of a measurement uses, as those see it who watch the nodes.
 //!
 //! ```text
-//! kubelet:   look ........ look ........ look ........ look       every 10 to 20 s, at each container
-//! load:               [  A  ==== load ====  B  ]
+//! pods' statuses ─► container IDs by role ─► looks of each node ─► a reading
+//! reading before ── readings under load ── reading after      ─► what was used
 //! ```
-//! A kubelet looks at a container now and then, and gives its last look to whoever asks. So a measurement lies
-//! between two looks at every container: one from after all was quiet (A) and one from after the load (B). What
-//! an idle proxy uses in between is part of it. Memory under load is that of the looks between the brackets.
+//! A process counts by itself: what one had used when it ended stays counted as far as it was seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use leno_operate::statuses;
 
-use super::manifests::CONTAINER;
+use super::manifests::{CONTAINER, is_watcher};
 use super::mesh::Mesh;
 use crate::lab::{CLIENT, NEIGHBOUR};
 use crate::meter::Used;
-use crate::record::{CpuMs, RssKib};
+use crate::record::{KernelPrograms, RssKib};
 use crate::statistics::median;
+use crate::watch::{Look, Process, Whole};
 
 /// Who uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,11 +53,9 @@ pub(super) struct Roles {
     pub(super) beside: BTreeSet<String>,
     /// The service that is flooded.
     pub(super) flooded: Option<String>,
-    /// The nodes that are asked.
+    /// The nodes that are watched.
     pub(super) nodes: BTreeSet<String>,
     pub(super) carriers: Carriers,
-    /// The processors of each node.
-    pub(super) cpus: BTreeMap<String, usize>,
 }
 
 /// On which nodes a proxy of the node carries something, and whose: those of all others are idle.
@@ -97,104 +95,21 @@ impl Carriers {
     }
 }
 
-/// A container, or a node as a whole, at the kubelet's last look.
-#[derive(Clone, Debug, PartialEq)]
-struct Look {
-    /// Where it is.
-    node: String,
-    /// When, by the node's clock, in seconds.
-    at: i64,
-    /// When what is looked at began; none where that is not said.
-    began: Option<i64>,
-    /// CPU time since then.
-    cpu_ms: f64,
-    memory_kib: u64,
-    /// When memory was looked at.
-    memory_at: i64,
+/// A container that is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Watched {
+    pub(super) role: Role,
+    /// `namespace/pod/container`.
+    pub(super) name: String,
+    pub(super) node: String,
+    /// As its runtime names it; a container that is restarted has another.
+    pub(super) id: String,
 }
 
-/// The last looks at everything.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Reading {
-    /// By role, and `namespace/pod/container`.
-    containers: BTreeMap<(Role, String), Look>,
-    nodes: BTreeMap<String, Look>,
-}
-
-/// A kubelet's answer.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Summary {
-    node: NodeStats,
-    #[serde(default)]
-    pods: Vec<PodStats>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct NodeStats {
-    node_name: String,
-    cpu: Option<CpuStats>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodStats {
-    pod_ref: PodRef,
-    #[serde(default)]
-    containers: Vec<ContainerStats>,
-}
-
-#[derive(Deserialize)]
-struct PodRef {
-    name: String,
-    namespace: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ContainerStats {
-    name: String,
-    start_time: Option<Time>,
-    cpu: Option<CpuStats>,
-    memory: Option<MemoryStats>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CpuStats {
-    time: Time,
-    usage_core_nano_seconds: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct MemoryStats {
-    time: Option<Time>,
-    working_set_bytes: Option<u64>,
-}
-
-impl Look {
-    /// Whether it is at what an earlier one was at: what is restarted begins later, and has used less at first. A
-    /// beginning that is said to be earlier than before is one of a file's time, which some kubelets go by.
-    fn goes_on_from(&self, earlier: &Self) -> bool {
-        let later = earlier.began.zip(self.began).is_some_and(|(one, now)| now > one);
-        !later && self.cpu_ms >= earlier.cpu_ms
-    }
-}
-
-impl CpuStats {
-    fn look(&self, node: &str, began: Option<&Time>, memory: Option<&MemoryStats>) -> Option<Look> {
-        let bytes = memory.and_then(|memory| memory.working_set_bytes).unwrap_or_default();
-        let memory_at = memory.and_then(|memory| memory.time.as_ref()).unwrap_or(&self.time);
-        Some(Look {
-            node: node.to_owned(),
-            at: self.time.0.as_second(),
-            began: began.map(|began| began.0.as_second()),
-            cpu_ms: self.usage_core_nano_seconds? as f64 / 1e6,
-            memory_kib: bytes / 1024,
-            memory_at: memory_at.0.as_second(),
-        })
+impl Watched {
+    /// Whether the load comes from its network namespace, and it is the suite's own.
+    pub(super) fn is_client(&self) -> bool {
+        self.role == Role::Generator
     }
 }
 
@@ -213,6 +128,7 @@ impl Roles {
         }
         let ours = container == CONTAINER;
         Some(match pod {
+            _ if is_watcher(pod) => return None,
             NEIGHBOUR => Role::Neighbour,
             _ if Some(pod) == self.flooded.as_deref() => Role::Neighbour,
             _ if !ours => Role::Proxy,
@@ -221,42 +137,100 @@ impl Roles {
         })
     }
 
-    /// Adds what a kubelet says.
-    pub(super) fn add(&self, summary: &Summary, reading: &mut Reading) {
-        let node = &summary.node.node_name;
-        let look = summary.node.cpu.as_ref().and_then(|cpu| cpu.look(node, None, None));
-        reading.nodes.extend(look.map(|look| (node.clone(), look)));
-        for PodStats { pod_ref, containers } in &summary.pods {
-            for one in containers {
-                let role = self.of(node, (&pod_ref.namespace, &pod_ref.name, &one.name));
-                let (began, memory) = (one.start_time.as_ref(), one.memory.as_ref());
-                let look = one.cpu.as_ref().and_then(|cpu| cpu.look(node, began, memory));
-                let name = format!("{}/{}/{}", pod_ref.namespace, pod_ref.name, one.name);
-                reading.containers.extend(role.zip(look).map(|(role, look)| ((role, name), look)));
-            }
+    /// The running containers of a pod that are of the measurement and on a node that is watched.
+    pub(super) fn watched(&self, pod: &Pod) -> Vec<Watched> {
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        if !self.nodes.contains(&node) {
+            return Vec::new();
         }
+        let running = statuses(pod).filter(|one| {
+            let state = one.state.as_ref();
+            state.is_some_and(|state| state.running.is_some())
+        });
+        let found = running.filter_map(|one| {
+            let role = self.of(&node, (&namespace, &name, &one.name))?;
+            // As in containerd://0123.
+            let (_, id) = one.container_id.as_ref()?.rsplit_once("://")?;
+            let name = format!("{namespace}/{name}/{}", one.name);
+            Some(Watched { role, name, node: node.clone(), id: id.to_owned() })
+        });
+        found.collect()
     }
 }
 
+/// A container as it was seen.
+#[derive(Clone, Debug, PartialEq)]
+struct Container {
+    whose: Watched,
+    /// Of which kernel its processes are.
+    boot_id: String,
+    processes: Vec<Process>,
+}
+
+/// One look at everything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Reading {
+    /// Those with processes, by their IDs.
+    containers: BTreeMap<String, Container>,
+    /// The nodes that were looked at.
+    nodes: BTreeSet<String>,
+    /// When each kernel was looked at, by its boot's ID, in microseconds since its boot. Nodes may share one.
+    moments: BTreeMap<String, u64>,
+    /// Each kernel as a whole, where that was asked for.
+    kernels: BTreeMap<String, Whole>,
+    /// Connections that leave the client's network namespace.
+    connections: u64,
+}
+
+/// What was used of whom between two readings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Between {
+    pub(super) used: Used,
+    pub(super) programs: KernelPrograms,
+    /// What ended or began meanwhile; control planes have tasks that come and go.
+    pub(super) broken: Vec<String>,
+}
+
 impl Reading {
-    /// What of `wanted`, workloads with their containers as `workload/container`, the kubelets have not seen yet.
-    pub(super) fn lacks<'a>(&self, wanted: &'a [String]) -> Vec<&'a str> {
-        let seen = |one: &str| {
-            let end = format!("/{one}");
-            self.containers.keys().any(|(_, name)| name.ends_with(&end))
-        };
-        wanted.iter().map(String::as_str).filter(|one| !seen(one)).collect()
+    /// Adds what was seen of a node.
+    pub(super) fn add(&mut self, node: &str, look: Look, watched: &[Watched]) {
+        let Look { boot_id, at_us, containers, connections, whole } = look;
+        for (id, processes) in containers {
+            let Some(whose) = watched.iter().find(|one| one.id == id && one.node == node) else {
+                continue;
+            };
+            let (whose, boot_id) = (whose.clone(), boot_id.clone());
+            self.containers.insert(id, Container { whose, boot_id, processes });
+        }
+        self.nodes.insert(node.to_owned());
+        self.moments.entry(boot_id.clone()).or_insert(at_us);
+        if let Some(whole) = whole {
+            self.kernels.entry(boot_id).or_insert(whole);
+        }
+        self.connections = self.connections.max(connections.unwrap_or_default());
     }
 
-    /// What has not been looked at again since an earlier reading.
-    pub(super) fn stale(&self, earlier: &Self) -> Vec<&str> {
-        let same =
-            |look: &Look, earlier: Option<&Look>| earlier.is_some_and(|one| one.at == look.at);
-        let containers =
-            self.containers.iter().filter(|(key, look)| same(look, earlier.containers.get(*key)));
-        let nodes = self.nodes.iter().filter(|(key, look)| same(look, earlier.nodes.get(*key)));
-        let containers = containers.map(|((_, name), _)| name.as_str());
-        containers.chain(nodes.map(|(name, _)| name.as_str())).collect()
+    /// Adds what was seen of other nodes later.
+    pub(super) fn extend(&mut self, other: Self) {
+        self.containers.extend(other.containers);
+        self.nodes.extend(other.nodes);
+        for (boot_id, at_us) in other.moments {
+            self.moments.entry(boot_id).or_insert(at_us);
+        }
+        for (boot_id, whole) in other.kernels {
+            self.kernels.entry(boot_id).or_insert(whole);
+        }
+        self.connections = self.connections.max(other.connections);
+    }
+
+    fn of(&self, role: Role) -> impl Iterator<Item = &Container> {
+        self.containers.values().filter(move |one| one.whose.role == role)
+    }
+
+    /// What of this has no process.
+    pub(super) fn lacks<'a>(&self, watched: &'a [Watched]) -> Option<&'a Watched> {
+        watched.iter().find(|one| !self.containers.contains_key(&one.id))
     }
 
     /// How many proxies there are.
@@ -264,135 +238,154 @@ impl Reading {
         u32::try_from(self.of(Role::Proxy).count()).unwrap_or(u32::MAX)
     }
 
+    /// Bytes of the proxies' program, the largest that runs in their containers; none where there is none.
+    pub(super) fn program_bytes(&self) -> Option<u64> {
+        let all = self.of(Role::Proxy).flat_map(|one| &one.processes);
+        all.map(|process| process.program_bytes).filter(|bytes| *bytes > 0).max()
+    }
+
     /// Memory of all proxies, and of the control plane.
     pub(super) fn memory_kib(&self) -> (u64, u64) {
-        let sum = |role| self.of(role).map(|look| look.memory_kib).sum();
+        let sum = |role| {
+            let all = self.of(role).flat_map(|one| &one.processes);
+            all.map(|process| process.rss_kib).sum()
+        };
         (sum(Role::Proxy), sum(Role::Control))
     }
 
-    fn of(&self, role: Role) -> impl Iterator<Item = &Look> {
-        self.containers.iter().filter(move |((of, _), _)| *of == role).map(|(_, look)| look)
+    /// Connections that leave the client's network namespace.
+    pub(super) fn connections(&self) -> u64 {
+        self.connections
     }
 
-    /// What was used between an earlier reading and this one, with those in between, on nodes with so many processors
-    /// each, and what has ended or begun in between, of which only a part is counted. Control planes have tasks that
-    /// come and go. What was there before and is missing from the earlier reading counts from where it is first seen.
-    pub(super) fn since(
-        &self,
-        earlier: &Self,
-        between: &[Self],
-        cpus: &BTreeMap<String, usize>,
-    ) -> (Used, Vec<String>) {
-        let mut cpu = CpuMs::default();
-        let mut broken = Vec::new();
-        for (key, look) in &self.containers {
-            let before = earlier.containers.get(key);
-            let same = before.filter(|one| look.goes_on_from(one));
-            let begun = same.is_some() || earlier.is_older_than(look);
-            if same.is_none() && !key.0.is_beside() {
-                let what = match (before, begun) {
-                    (Some(_), _) => "was restarted meanwhile",
-                    (None, true) => "has begun meanwhile",
-                    (None, false) => "was not in the first figures of its kubelet",
-                };
-                broken.push(format!("{} {what}", key.1));
-            }
-            let of = match key.0 {
-                Role::Proxy => &mut cpu.proxies,
-                Role::Application => &mut cpu.application,
-                Role::Generator => &mut cpu.generator,
-                Role::Neighbour => &mut cpu.neighbour,
-                Role::Agent => &mut cpu.agent,
-                Role::Control => &mut cpu.control,
-            };
-            let first = || {
-                let seen = between.iter().find_map(|reading| reading.containers.get(key));
-                seen.filter(|one| look.goes_on_from(one)).unwrap_or(look)
-            };
-            *of += match same {
-                Some(same) => look.cpu_ms - same.cpu_ms,
-                None if before.is_some() || begun => look.cpu_ms,
-                None => look.cpu_ms - first().cpu_ms,
-            };
-        }
-        let ended = earlier.containers.keys().filter(|key| !self.containers.contains_key(*key));
-        let ended = ended.filter(|key| !key.0.is_beside());
-        broken.extend(ended.map(|key| format!("{} has ended meanwhile", key.1)));
-        let (mut wall, mut capacity) = (0.0, 0.0);
-        for (name, look) in &self.nodes {
-            let Some(before) = earlier.nodes.get(name) else { continue };
-            cpu.machine += (look.cpu_ms - before.cpu_ms).max(0.0);
-            let time = (look.at - before.at) as f64;
-            wall = f64::max(time, wall);
-            capacity += time * cpus.get(name).copied().unwrap_or(1) as f64;
-        }
-        let processors = (wall > 0.0).then(|| capacity / wall);
-        let wall = Duration::from_secs_f64(wall);
-        (Used { cpu, wall, processors, ..Used::default() }, broken)
-    }
-
-    /// Whether something that is looked at began after this reading, by the clock of its node.
-    fn is_older_than(&self, look: &Look) -> bool {
-        let at = self.nodes.get(&look.node).map(|node| node.at);
-        look.began.zip(at).is_some_and(|(began, at)| began > at)
-    }
-
-    /// The processors that all proxies kept busy since an earlier reading; 0 where no kubelet has looked since.
+    /// The processors that all proxies kept busy since an earlier reading.
     pub(super) fn proxies_cpus_since(&self, earlier: &Self) -> f64 {
-        let of = |(key, look): (&(Role, String), &Look)| {
-            let before = earlier.containers.get(key).filter(|one| look.goes_on_from(one))?;
-            let seconds = (look.at - before.at) as f64;
-            (seconds > 0.0).then(|| (look.cpu_ms - before.cpu_ms) / 1000.0 / seconds)
-        };
-        let proxies = self.containers.iter().filter(|((role, _), _)| *role == Role::Proxy);
-        proxies.filter_map(of).fold(0.0, |sum, one| sum + one)
+        let used = between(&[earlier, self]).used;
+        let ms = used.wall.as_secs_f64() * 1000.0;
+        if ms > 0.0 { used.cpu.proxies / ms } else { 0.0 }
     }
 
     /// A line of the file of samples.
     pub(super) fn line(&self, elapsed: Duration) -> String {
         let (proxies, control) = self.memory_kib();
-        // A sum of nothing would be -0.
-        let cpu = |role| self.of(role).fold(0.0, |sum, look| sum + look.cpu_ms);
+        let cpu = |role| {
+            let all = self.of(role).flat_map(|one| &one.processes);
+            all.map(|process| process.cpu.total_us()).sum::<u64>() as f64 / 1000.0
+        };
         let (of_proxies, of_applications) = (cpu(Role::Proxy), cpu(Role::Application));
         let elapsed = elapsed.as_millis();
         format!("{elapsed},{proxies},{control},{of_proxies:.1},{of_applications:.1}\n")
     }
+
+    /// What of it is not as in an earlier reading, where its node was looked at both times.
+    fn broken_since(&self, earlier: &Self) -> Vec<String> {
+        let of = |reading: &Self| -> BTreeMap<String, String> {
+            let all = reading.containers.values().map(|one| &one.whose);
+            let carrying = all.filter(|one| !one.role.is_beside());
+            let both = |one: &&Watched| {
+                self.nodes.contains(&one.node) && earlier.nodes.contains(&one.node)
+            };
+            carrying.filter(both).map(|one| (one.name.clone(), one.id.clone())).collect()
+        };
+        let (old, new) = (of(earlier), of(self));
+        let mut broken = Vec::new();
+        for (name, id) in &new {
+            match old.get(name) {
+                Some(before) if before == id => {}
+                Some(_) => broken.push(format!("{name} was restarted meanwhile")),
+                None => broken.push(format!("{name} has begun meanwhile")),
+            }
+        }
+        let ended = old.keys().filter(|name| !new.contains_key(*name));
+        broken.extend(ended.map(|name| format!("{name} has ended meanwhile")));
+        broken
+    }
 }
 
-/// Memory of the proxies and of the control plane under load, and how many proxies no kubelet looked at meanwhile:
-/// of those it is that of the first look after it.
-///
-/// The first reading is of the moment when load began, the others are from before it ended. A look counts once,
-/// by its own time, which readings only order: clocks of nodes are not ours. Containers are looked at at different
-/// times, so that `peak` is the sum of what each had at its own worst.
-pub(super) fn memory(
-    idle: &Reading,
-    during: &[Reading],
-    after: &Reading,
-) -> (RssKib, RssKib, usize) {
-    let of = |role: Role, idle: u64| {
-        let (mut load, mut peak, mut unseen) = (0.0, 0.0, 0);
-        for (key, last) in after.containers.iter().filter(|((of, _), _)| *of == role) {
-            let looks = during.iter().filter_map(|reading| reading.containers.get(key));
-            let looks: BTreeMap<i64, f64> =
-                looks.map(|look| (look.memory_at, look.memory_kib as f64)).collect();
-            // Where the first reading lacks it, the one after that: it may be of before the load as well.
-            let first = during.iter().find_map(|reading| reading.containers.get(key));
-            let later =
-                looks.into_iter().filter(|(at, _)| first.is_some_and(|one| *at > one.memory_at));
-            let mut kib: Vec<f64> = later.map(|(_, kib)| kib).collect();
-            if kib.is_empty() {
-                unseen += 1;
-                kib.push(last.memory_kib as f64);
-            }
-            load += median(&kib);
-            peak += kib.iter().fold(0.0, |most, one| f64::max(most, *one));
-        }
-        (RssKib { idle, load: load as u64, peak: peak as u64 }, unseen)
+/// What was used from the first of some readings to the last, which are in their order. A process that was not in
+/// the first counts from its beginning where that was later, and from first sight where it was not; one that is not
+/// in the last, as far as it was seen.
+pub(super) fn between(readings: &[&Reading]) -> Between {
+    let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
+        return Between::default();
     };
-    let (proxies, control) = idle.memory_kib();
-    let ((proxies, unseen), (control, _)) = (of(Role::Proxy, proxies), of(Role::Control, control));
-    (proxies, control, unseen)
+    let mut used = Used::default();
+    // By container, process and its beginning: where it counts from, and how far.
+    let mut seen: BTreeMap<(&str, u32, u64), (Role, Process, &Process)> = BTreeMap::new();
+    for reading in readings {
+        for (id, container) in &reading.containers {
+            for process in &container.processes {
+                let from = || {
+                    let at_first = first.moments.get(&container.boot_id);
+                    let is_new = at_first.is_some_and(|at| process.began_us > *at);
+                    if is_new { Process::default() } else { process.clone() }
+                };
+                let key = (id.as_str(), process.pid, process.began_us);
+                seen.entry(key).or_insert_with(|| (container.whose.role, from(), process)).2 =
+                    process;
+            }
+        }
+    }
+    for (role, from, to) in seen.into_values() {
+        let cpu = to.cpu - from.cpu;
+        let of = match role {
+            Role::Proxy => &mut used.cpu.proxies,
+            Role::Application => &mut used.cpu.application,
+            Role::Generator => &mut used.cpu.generator,
+            Role::Neighbour => &mut used.cpu.neighbour,
+            Role::Agent => &mut used.cpu.agent,
+            Role::Control => &mut used.cpu.control,
+        };
+        *of += cpu.total_us() as f64 / 1000.0;
+        if role == Role::Proxy {
+            used.proxy_user_ms += cpu.user_us as f64 / 1000.0;
+            let (new, old) = (to.switches, from.switches);
+            used.switches.voluntary += new.voluntary.saturating_sub(old.voluntary);
+            used.switches.involuntary += new.involuntary.saturating_sub(old.involuntary);
+        }
+    }
+    let programs = kernels((first, last), &mut used);
+    Between { used, programs, broken: last.broken_since(first) }
+}
+
+/// What each kernel has used as a whole, once for all of its nodes.
+fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelPrograms {
+    let mut programs = KernelPrograms::default();
+    let mut capacity = 0.0;
+    for (boot_id, at_us) in &last.moments {
+        let Some(before_us) = first.moments.get(boot_id) else { continue };
+        let wall = Duration::from_micros(at_us.saturating_sub(*before_us));
+        used.wall = used.wall.max(wall);
+        let kernels = last.kernels.get(boot_id).zip(first.kernels.get(boot_id));
+        let Some((new, old)) = kernels else { continue };
+        let less = |new: f64, old: f64| (new - old).max(0.0);
+        let cpu = &mut used.cpu;
+        cpu.machine += less(new.machine.busy_ms, old.machine.busy_ms);
+        cpu.interrupts += less(new.machine.interrupts_ms, old.machine.interrupts_ms);
+        cpu.steal += less(new.machine.steal_ms, old.machine.steal_ms);
+        cpu.kernel_threads += less(new.kernel_threads_ms, old.kernel_threads_ms);
+        capacity += wall.as_secs_f64() * new.machine.processors as f64;
+        for (id, (runs, nanos)) in &new.programs {
+            let (old_runs, old_nanos) = old.programs.get(id).copied().unwrap_or_default();
+            programs.runs += runs.saturating_sub(old_runs);
+            programs.ms += nanos.saturating_sub(old_nanos) as f64 / 1e6;
+        }
+    }
+    let wall = used.wall.as_secs_f64();
+    used.processors = (capacity > 0.0).then(|| capacity / wall);
+    programs
+}
+
+/// Memory of the proxies and of the control plane under load: the median and the most of what all of them had
+/// together, in the readings of which nothing is missing.
+pub(super) fn memory(idle: &Reading, during: &[&Reading]) -> (RssKib, RssKib) {
+    let of = |which: fn((u64, u64)) -> u64| {
+        let under: Vec<f64> = during.iter().map(|one| which(one.memory_kib()) as f64).collect();
+        let peak = under.iter().fold(0.0, |most, one| f64::max(most, *one));
+        let load = if under.is_empty() { 0.0 } else { median(&under) };
+        RssKib { idle: which(idle.memory_kib()), load: load as u64, peak: peak as u64 }
+    };
+    (of(|(proxies, _)| proxies), of(|(_, control)| control))
 }
 
 #[cfg(test)]

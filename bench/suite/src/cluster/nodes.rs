@@ -13,7 +13,7 @@ use crate::lab::CLIENT;
 use crate::place::Node;
 use crate::scenario::Scenario;
 
-/// Most nodes that are used: as many as have a service each in most scenarios. Each is asked for its figures.
+/// Most nodes that are used: as many as have a service each in most scenarios. Each is watched.
 const MAX_NODES: usize = 11;
 /// The label that pods choose a node by.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -35,8 +35,6 @@ pub(super) struct Nodes {
     pub(super) usable: Vec<Usable>,
     /// Those that are not Ready, and should be.
     pub(super) unready: Vec<String>,
-    /// The processors of each.
-    pub(super) cpus: BTreeMap<String, usize>,
 }
 
 /// Looks at the nodes.
@@ -57,12 +55,7 @@ pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
     found.truncate(MAX_NODES);
     let linux = |node: &&Object| node.labels().get(SYSTEM).is_none_or(|system| system == "linux");
     let unready = nodes.iter().filter(linux).filter(|node| !is_ready(node));
-    let cpus = nodes.iter().map(of).map(|one| (one.node.name, one.node.cpus));
-    Ok(Nodes {
-        unready: unready.map(|node| node.name_any()).collect(),
-        cpus: cpus.collect(),
-        usable: found,
-    })
+    Ok(Nodes { unready: unready.map(|node| node.name_any()).collect(), usable: found })
 }
 
 fn takes_pods(node: &Object) -> bool {

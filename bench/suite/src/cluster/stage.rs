@@ -15,17 +15,18 @@ use serde_json::Value;
 
 use super::disturb::{Given, Revisions};
 use super::hopeless::{hopeless, waits_for};
-use super::manifests::{CONTAINER, MANAGED, Plan, workloads_of};
+use super::manifests::{CONTAINER, MANAGED, Plan, is_watcher, watchers, workloads_of};
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait, pass};
 use super::{Ground, MANAGER, Run, install, whose};
 use crate::application::PORT;
-use crate::cluster::meter::{Carriers, Role, Roles};
+use crate::cluster::meter::{Carriers, Role, Roles, Watched};
 use crate::cluster::nodes::Placement;
+use crate::cluster::watchers::Watchers;
 use crate::interrupt::Interrupt;
 use crate::real;
 use crate::scenario::Scenario;
-use crate::station::{self, State};
+use crate::station::{self, Probe, State};
 
 /// How long pods may take to be ready: their images come from a registry.
 const READY: Duration = Duration::from_secs(300);
@@ -43,9 +44,10 @@ pub(super) struct Stage<'a> {
     pub(super) addresses: Vec<SocketAddr>,
     /// The images of the proxies.
     pub(super) proxies: BTreeSet<String>,
-    /// What the kubelets have to count, as `workload/container`.
-    pub(super) counted: Vec<String>,
-    pub(super) placement: &'a Placement,
+    pub(super) roles: Roles,
+    pub(super) watchers: Watchers,
+    /// Whether the services are a real application's.
+    real: bool,
     /// What changes while load is made.
     pub(super) revisions: Option<Revisions<'a>>,
 }
@@ -80,18 +82,22 @@ impl<'a> Stage<'a> {
         if let Some(revisions) = revisions.as_ref().filter(|_| !scenario.churns()) {
             ground.admit(&revisions.object(0), interrupt).await?;
         }
-        for workload in plan.workloads(&addresses) {
-            ground.admit(&workload, interrupt).await?;
+        let (roles, proxies) = ground.roles((mesh, scenario, placement)).await?;
+        let pods = watchers(&roles.nodes);
+        for object in plan.watchers(&pods).iter().chain(&plan.workloads(&addresses)) {
+            ground.admit(object, interrupt).await?;
         }
-        let (proxies, counted) = (BTreeSet::new(), Vec::new());
+        let (reach, namespace) = (Reach::new(ground.client.clone()), ground.namespace.clone());
+        let watchers = Watchers { reach, namespace, pods };
+        let real = run.real.is_some();
         let mut stage =
-            Self { ground, mesh, scenario, addresses, proxies, counted, placement, revisions };
+            Self { ground, mesh, scenario, addresses, proxies, roles, watchers, real, revisions };
         let pods = stage.ready(interrupt, say).await?;
         stage.look_at(&pods)?;
         if scenario.churns() {
             stage.churn(&plan.churning(), &pods).await?;
         }
-        stage.answers(run.real.is_some(), interrupt, say).await?;
+        stage.answers(interrupt, say).await?;
         Ok(stage)
     }
 
@@ -107,22 +113,20 @@ impl<'a> Stage<'a> {
     }
 
     async fn ready(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<Vec<Pod>> {
-        let pods: Api<Pod> = self.ground.pods();
-        let wanted = workloads_of(self.scenario).len();
+        let wanted = workloads_of(self.scenario).len() + self.watchers.pods.len();
         let wait = Wait { what: "pods are ready", limit: READY, interrupt, say };
         wait.until(async || {
-            let ours = ListParams::default().labels(&format!("{}={}", MANAGED.0, MANAGED.1));
-            let found = pods.list(&ours).await.map_err(Error::api("list the pods of the bench"))?;
-            for pod in &found.items {
+            let found = self.ground.pods().await?;
+            for pod in &found {
                 if let Some(why) = hopeless(pod) {
                     bail!("{why}");
                 }
             }
-            let ready = found.items.iter().filter(|pod| is_ready(pod)).count();
+            let ready = found.iter().filter(|pod| is_ready(pod)).count();
             if ready == wanted {
-                return Ok(Seen::There(found.items));
+                return Ok(Seen::There(found));
             }
-            let why = found.items.iter().filter(|pod| !is_ready(pod)).find_map(waits_for);
+            let why = found.iter().filter(|pod| !is_ready(pod)).find_map(waits_for);
             let why = why.map(|why| format!("; {why}")).unwrap_or_default();
             Ok(Seen::NotYet(format!("{ready} of {wanted} ready{why}")))
         })
@@ -133,9 +137,17 @@ impl<'a> Stage<'a> {
     fn look_at(&mut self, pods: &[Pod]) -> Result<()> {
         for pod in pods {
             let name = pod.name_any();
-            self.counted.push(format!("{name}/{CONTAINER}"));
             let others = containers(pod).filter(|(other, _)| other != CONTAINER);
             let others: Vec<(String, String)> = others.collect();
+            if is_watcher(&name) {
+                if let Some((other, _)) = others.first() {
+                    bail!(
+                        "pod {name} watches a node and is part of no mesh, and has a container {other}: a mesh that \
+                         takes every pod cannot be measured"
+                    );
+                }
+                continue;
+            }
             match self.mesh.proxy() {
                 None => {
                     if let Some((other, _)) = others.first() {
@@ -151,7 +163,6 @@ impl<'a> Stage<'a> {
                         bail!("{} put no container {proxy} into pod {name}", self.mesh.name());
                     };
                     self.proxies.insert(image.clone());
-                    self.counted.push(format!("{name}/{proxy}"));
                 }
             }
             if let Some((annotation, value)) = self.mesh.carried()
@@ -168,12 +179,7 @@ impl<'a> Stage<'a> {
 
     /// Waits until each service answers the client. Of a real application only those under load are asked: others may
     /// not speak HTTP, and it takes longer until they have found each other.
-    async fn answers(
-        &self,
-        real: bool,
-        interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<()> {
+    async fn answers(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
         let address = |address: &SocketAddr| Load {
             protocol: self.scenario.protocol,
             pace: Pace::Rate(10.0),
@@ -182,7 +188,7 @@ impl<'a> Stage<'a> {
             timeout: Duration::from_secs(2),
             ..Load::new(format!("http://{address}/"), 10.0, Duration::from_millis(200))
         };
-        let (plans, what, limit): (Vec<Load>, _, _) = match real {
+        let (plans, what, limit): (Vec<Load>, _, _) = match self.real {
             true => {
                 let plans = real::questions(&self.addresses, self.scenario);
                 (plans, "the application answers", real::ANSWERED)
@@ -246,16 +252,21 @@ impl<'a> Stage<'a> {
         self.state(of, interrupt, false).await?.context("it is waited for")
     }
 
-    /// Ends load that is to last until then, and gives its report; whether it has lasted.
+    /// The report of load that has ended before it was told to; none where it goes on.
+    pub(super) async fn ended(
+        &self,
+        of: (&str, &str),
+        interrupt: &Interrupt,
+    ) -> Result<Option<Report>> {
+        self.state(of, interrupt, true).await
+    }
+
+    /// Ends load that goes on until then, and gives its report.
     pub(super) async fn end(
         &self,
         (workload, id): (&str, &str),
         interrupt: &Interrupt,
-    ) -> Result<(Report, bool)> {
-        let early = self.state((workload, id), interrupt, true).await?;
-        if let Some(report) = early {
-            return Ok((report, false));
-        }
+    ) -> Result<Report> {
         let (reach, pod) = self.station(workload);
         let begin = Instant::now();
         let path = format!("/load/{id}");
@@ -268,7 +279,7 @@ impl<'a> Stage<'a> {
                 Err(_) => pass(Duration::from_millis(500), interrupt).await?,
             }
         }
-        Ok((self.report((workload, id), interrupt).await?, true))
+        self.report((workload, id), interrupt).await
     }
 
     /// What became of load: its report, which is waited for unless it `may_run` on; none where it does.
@@ -324,42 +335,72 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Who is who, and which nodes are to be asked. Proxies of nodes are known from then on.
-    pub(super) async fn roles(&mut self) -> Result<Roles> {
-        let client = &self.ground.client;
-        let system = install::system(client, self.mesh).await?;
-        let flooded = self.scenario.neighbour.map(|one| self.scenario.service(one.service));
-        let carriers = Carriers::of(self.placement.names(), flooded.as_deref());
-        let mut nodes: BTreeSet<String> = carriers.nodes().map(str::to_owned).collect();
-        let mut pods = Vec::new();
-        if let Some(system) = &system {
-            let all: Api<Pod> = Api::namespaced(client.clone(), system);
-            let found = all.list(&ListParams::default()).await;
-            pods.extend(found.map_err(Error::api(format!("list pods of {system}")))?);
+    /// Has the client send one request after the other, and waits until it is so far. It goes on with that.
+    pub(super) async fn probe(
+        &self,
+        plan: &Load,
+        far: impl Fn(&Probe) -> bool,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let text = serde_json::to_string(plan)?;
+        let begin = Instant::now();
+        loop {
+            let why = match self.ask_probe("POST", &text).await {
+                Ok(probe) if far(&probe) => return Ok(()),
+                Ok(probe) => format!("{probe:?}"),
+                Err(why) => why,
+            };
+            if begin.elapsed() > LATE {
+                bail!("the client's requests got no further within {} s: {why}", LATE.as_secs());
+            }
+            pass(Duration::from_millis(200), interrupt).await?;
         }
-        // What is on nodes may be in another namespace: the installation says which.
-        let mut beside = BTreeSet::new();
-        for label in self.mesh.on_nodes() {
-            let all: Api<Pod> = Api::all(client.clone());
-            let found = all.list(&ListParams::default().labels(label)).await;
-            for pod in found.map_err(Error::api(format!("list pods with the label {label}")))? {
-                if pod.namespace() != system {
-                    beside.extend(pod.namespace());
-                    pods.push(pod);
-                }
+    }
+
+    /// Ends that; how far it came.
+    pub(super) async fn end_probe(&self, interrupt: &Interrupt) -> Result<Probe> {
+        let begin = Instant::now();
+        loop {
+            match self.ask_probe("DELETE", "").await {
+                Ok(probe) => return Ok(probe),
+                Err(why) if begin.elapsed() > LATE => bail!("the client does not end: {why}"),
+                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
             }
         }
-        for pod in pods {
-            match self.mesh.role_of(&pod.name_any()) {
-                Role::Control => nodes.extend(pod.spec.and_then(|spec| spec.node_name)),
-                Role::Proxy => self.proxies.extend(containers(&pod).map(|(_, image)| image)),
-                _ => {}
-            }
-        }
-        let cpus = self.ground.nodes.cpus.clone();
-        let namespace = self.ground.namespace.clone();
-        let mesh = self.mesh;
-        Ok(Roles { namespace, mesh, system, beside, flooded, nodes, carriers, cpus })
+    }
+
+    async fn ask_probe(&self, method: &str, body: &str) -> Result<Probe, String> {
+        let (reach, pod) = self.station(crate::lab::CLIENT);
+        let reply = reach.send_to(&pod, station::PORT, (method, "/probe"), body).await;
+        let reply = reply.map_err(|error| error.said())?;
+        serde_json::from_str(&reply.body).map_err(|_| format!("{} {}", reply.status, reply.body))
+    }
+
+    /// Waits until the pods are ready again, one of whose containers has just been killed, and every service answers.
+    pub(super) async fn is_again(
+        &self,
+        killed: &Watched,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let what = "the proxy that was killed is there again";
+        let wait = Wait { what, limit: READY, interrupt, say: &mut *say };
+        wait.until(async || {
+            let now = self.watched().await?;
+            let is_new = |one: &Watched| one.name == killed.name && one.id != killed.id;
+            let there = now.iter().any(is_new);
+            Ok(if there { Seen::There(()) } else { Seen::NotYet(killed.name.clone()) })
+        })
+        .await?;
+        self.ready(interrupt, &mut *say).await?;
+        self.answers(interrupt, say).await
+    }
+
+    /// The containers whose use counts, as they run now.
+    pub(super) async fn watched(&self) -> Result<Vec<Watched>> {
+        let mut pods = self.ground.pods().await?;
+        pods.extend(self.ground.pods_of(self.mesh, self.roles.system.as_deref()).await?);
+        Ok(pods.iter().flat_map(|pod| self.roles.watched(pod)).collect())
     }
 }
 
@@ -380,8 +421,54 @@ impl Ground {
         }
     }
 
-    fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), &self.namespace)
+    /// The bench's own.
+    async fn pods(&self) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let ours = ListParams::default().labels(&format!("{}={}", MANAGED.0, MANAGED.1));
+        let found = pods.list(&ours).await.map_err(Error::api("list the pods of the bench"))?;
+        Ok(found.items)
+    }
+
+    /// Those of a mesh: of its namespace, and what it has on nodes, which may be in another.
+    async fn pods_of(&self, mesh: Mesh, system: Option<&str>) -> Result<Vec<Pod>> {
+        let client = &self.client;
+        let mut pods = Vec::new();
+        if let Some(system) = system {
+            let all: Api<Pod> = Api::namespaced(client.clone(), system);
+            let found = all.list(&ListParams::default()).await;
+            pods.extend(found.map_err(Error::api(format!("list pods of {system}")))?);
+        }
+        for label in mesh.on_nodes() {
+            let all: Api<Pod> = Api::all(client.clone());
+            let found = all.list(&ListParams::default().labels(label)).await;
+            let found = found.map_err(Error::api(format!("list pods with the label {label}")))?;
+            pods.extend(found.into_iter().filter(|pod| pod.namespace().as_deref() != system));
+        }
+        Ok(pods)
+    }
+
+    /// Who is who, and which nodes are to be watched; and the images of proxies that are on nodes.
+    async fn roles(
+        &self,
+        (mesh, scenario, placement): (Mesh, &Scenario, &Placement),
+    ) -> Result<(Roles, BTreeSet<String>)> {
+        let system = install::system(&self.client, mesh).await?;
+        let flooded = scenario.neighbour.map(|one| scenario.service(one.service));
+        let carriers = Carriers::of(placement.names(), flooded.as_deref());
+        let mut nodes: BTreeSet<String> = carriers.nodes().map(str::to_owned).collect();
+        let (mut beside, mut proxies) = (BTreeSet::new(), BTreeSet::new());
+        for pod in self.pods_of(mesh, system.as_deref()).await? {
+            if pod.namespace() != system {
+                beside.extend(pod.namespace());
+            }
+            match mesh.role_of(&pod.name_any()) {
+                Role::Control => nodes.extend(pod.spec.and_then(|spec| spec.node_name)),
+                Role::Proxy => proxies.extend(containers(&pod).map(|(_, image)| image)),
+                _ => {}
+            }
+        }
+        let namespace = self.namespace.clone();
+        Ok((Roles { namespace, mesh, system, beside, flooded, nodes, carriers }, proxies))
     }
 }
 

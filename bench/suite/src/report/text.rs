@@ -37,10 +37,7 @@ fn row(cell: &Cell) -> Vec<String> {
     };
     let proxies = |text: String| if cell.rss_mb[0] > 0.0 { text } else { "-".to_owned() };
     let [p50, p95, p99, p99_9] = cell.latency_ms;
-    let cpu = match cell.cpu_undivided_us {
-        0.0 => format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1]),
-        undivided => format!("{undivided:.0}"),
-    };
+    let cpu = format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1]);
     vec![
         if cell.valid { cell.mesh.clone() } else { format!("{} (invalid)", cell.mesh) },
         format!("{:.0}", cell.requests_per_s),
@@ -139,7 +136,7 @@ fn known(figure: Option<impl std::fmt::Display>) -> String {
 /// A column's name, and its value in a record.
 type Column = (&'static str, fn(&Record) -> String);
 
-const COLUMNS: [Column; 39] = [
+const COLUMNS: [Column; 38] = [
     ("scenario", |r| r.scenario.clone()),
     ("step", |r| r.step.map_or_else(String::new, |step| step.to_string())),
     ("mesh", |r| r.mesh.clone()),
@@ -163,7 +160,6 @@ const COLUMNS: [Column; 39] = [
     ("latency_us.max", |r| r.latency_us.max.to_string()),
     ("cpu_user_us_per_request", |r| format!("{:.2}", r.cpu_user_us_per_request)),
     ("cpu_system_us_per_request", |r| format!("{:.2}", r.cpu_system_us_per_request)),
-    ("cpu_undivided_us_per_request", |r| format!("{:.2}", r.cpu_undivided_us_per_request)),
     ("cpu_ms.proxies", |r| format!("{:.1}", r.cpu_ms.proxies)),
     ("cpu_ms.application", |r| format!("{:.1}", r.cpu_ms.application)),
     ("cpu_ms.generator", |r| format!("{:.1}", r.cpu_ms.generator)),

@@ -38,9 +38,12 @@ pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
 const FLOOD_MOST: Duration = Duration::from_secs(600);
 /// How long proxies are left alone before what they hold counts as idle: what only their start has
 /// touched is given back by then, by those who do that.
-const SETTLE: Duration = Duration::from_secs(3);
+pub(crate) const SETTLE: Duration = Duration::from_secs(3);
 /// Between two questions to a real application that does not answer yet.
 const LOOK: Duration = Duration::from_millis(500);
+/// The heading of the file of samples.
+pub(crate) const USAGE: &str =
+    "elapsed_ms,proxies_rss_kib,control_rss_kib,proxies_cpu_ms,application_cpu_ms";
 /// Steps of the search for the highest rate: each halves what is not known, to 3 % of the most.
 const SEARCH_STEPS: u32 = 5;
 
@@ -114,7 +117,6 @@ pub(super) fn measure(
     let load = stage.load(options, (case, &plans), meters, interrupt);
     drop(counting);
     let ((report, (used, programs_after, sampled)), beside) = load?;
-    record.neighbour_requests_per_s = beside.flooded.map(|one| one.requests_per_s);
     record.revisions = beside.revisions;
     let pushes = matches!(case.scenario.disturbance, Some(Disturbance::Push { .. }));
     record.revisions_arrived = (pushes && beside.revisions > 0).then(|| stage.lab.arrived());
@@ -131,7 +133,7 @@ pub(super) fn measure(
     fill(&mut record, &report, &used);
     record.marks = marks(&record, &report, &used);
     record.marks.extend(Search::missed(case.scenario, &record));
-    record.marks.extend(beside.flooded.and_then(Flooded::mark));
+    beside.flooded.iter().for_each(|flooded| flooded.keep(&mut record));
     let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
     fs::write(&raw, table(&report.buckets))
         .with_context(|| format!("cannot write {}", raw.display()))?;
@@ -204,8 +206,12 @@ impl Stage {
             let read = meters(parts);
             let report = (report?, read?);
             let Some(flood) = flood else { return Ok((report, None)) };
-            let requests_per_s = generator::end_flood(flood, interrupt)?.requests_per_s;
-            Ok((report, Some(Flooded { requests_per_s, lasted: lasted? })))
+            // The measurement is made: what is not known of the flood is for a mark.
+            let ended = generator::end_flood(flood, interrupt);
+            interrupt.check()?;
+            let known = |error: anyhow::Error| format!("{error:#}");
+            let requests_per_s = ended.map(|report| report.requests_per_s).map_err(known);
+            Ok((report, Some(Flooded { requests_per_s, lasted: lasted.map_err(known) })))
         };
         let Some(disturbance) = case.scenario.disturbance else {
             let (report, flooded) = load()?;
@@ -381,28 +387,52 @@ impl Search {
 }
 
 /// What was seen beside the measured load.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Beside {
     flooded: Option<Flooded>,
     revisions: u64,
 }
 
-/// What became of the neighbour's flood.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What became of the neighbour's flood; where that is not known, why.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Flooded {
     /// What it was answered.
-    pub(crate) requests_per_s: f64,
+    pub(crate) requests_per_s: Result<f64, String>,
     /// Whether it was still made when the measurement ended.
-    pub(crate) lasted: bool,
+    pub(crate) lasted: Result<bool, String>,
 }
 
 impl Flooded {
-    /// What is to be known of a measurement that it has not lasted for.
-    pub(crate) fn mark(self) -> Option<Mark> {
-        (!self.lasted).then(|| Mark {
-            kind: MarkKind::FloodEnded,
-            why: "the neighbour's flood had ended when the measurement did".to_owned(),
-        })
+    /// Writes it down.
+    pub(crate) fn keep(&self, record: &mut Record) {
+        record.neighbour_requests_per_s = self.requests_per_s();
+        record.marks.extend(self.marks());
+    }
+
+    /// What it was answered; none where that is not known.
+    fn requests_per_s(&self) -> Option<f64> {
+        self.requests_per_s.as_ref().ok().copied()
+    }
+
+    /// What is to be known of a measurement that it has not lasted for, or not surely, or that has no figures of it.
+    fn marks(&self) -> Vec<Mark> {
+        let mut marks = Vec::new();
+        let mut mark = |kind, why| marks.push(Mark { kind, why });
+        match &self.lasted {
+            Ok(true) => {}
+            Ok(false) => {
+                let why = "the neighbour's flood had ended when the measurement did";
+                mark(MarkKind::FloodEnded, why.to_owned());
+            }
+            Err(why) => mark(
+                MarkKind::FloodEnded,
+                format!("whether the neighbour's flood lasted is not known: {why}"),
+            ),
+        }
+        if let Err(why) = &self.requests_per_s {
+            mark(MarkKind::FloodUnreported, format!("what the neighbour was answered: {why}"));
+        }
+        marks
     }
 }
 
@@ -459,7 +489,6 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &Used) {
     record.cpu_user_us_per_request = each(used.proxy_user_ms);
     record.cpu_system_us_per_request = each((used.cpu.proxies - used.proxy_user_ms).max(0.0));
     record.cpu_ms = used.cpu;
-    record.cpu_span_s = used.wall.as_secs_f64();
     record.context_switches = used.switches;
 }
 
@@ -617,10 +646,17 @@ mod tests {
 
     #[test]
     fn a_flood_that_ended_before_the_measurement_says_so() {
-        let flooded = Flooded { requests_per_s: 1.0, lasted: true };
-        assert_eq!(flooded.mark(), None);
-        let mark = Flooded { lasted: false, ..flooded }.mark().unwrap();
-        assert!(mark.kind == MarkKind::FloodEnded && mark.kind.invalidates(), "{mark:?}");
+        let flooded = Flooded { requests_per_s: Ok(1.0), lasted: Ok(true) };
+        assert_eq!((flooded.marks(), flooded.requests_per_s()), (vec![], Some(1.0)));
+        let marks = Flooded { lasted: Ok(false), ..flooded.clone() }.marks();
+        assert!(marks[0].kind == MarkKind::FloodEnded && marks[0].kind.invalidates(), "{marks:?}");
+        let unknown = Flooded { lasted: Err("it is away".into()), ..flooded.clone() }.marks();
+        assert!(unknown[0].kind == MarkKind::FloodEnded, "{unknown:?}");
+        assert!(unknown[0].why.ends_with("not known: it is away"), "{unknown:?}");
+        let unreported = Flooded { requests_per_s: Err("it is away".into()), ..flooded };
+        let marks = unreported.marks();
+        assert_eq!((unreported.requests_per_s(), marks.len()), (None, 1));
+        assert!(!marks[0].kind.invalidates(), "what is measured was flooded: {marks:?}");
     }
 
     #[test]

@@ -1,6 +1,14 @@
-//! Answers of kubelets that are made up here, and what is made of two or more of them.
+//! Looks that are made up here, and what is made of two or more of them.
+
+use leno_measure::usage::Cpu;
+use serde_json::json;
 
 use super::*;
+use crate::counters::Machine;
+use crate::record::ContextSwitches;
+
+/// A second of a kernel's time.
+const SECOND: u64 = 1_000_000;
 
 fn roles(mesh: Mesh) -> Roles {
     Roles {
@@ -9,44 +17,45 @@ fn roles(mesh: Mesh) -> Roles {
         system: mesh.namespace().map(str::to_owned),
         beside: BTreeSet::new(),
         flooded: Some("s1".into()),
-        nodes: BTreeSet::new(),
+        nodes: BTreeSet::from(["n1".to_owned()]),
         carriers: Carriers::default(),
-        cpus: BTreeMap::from([("n1".into(), 2)]),
     }
 }
 
-/// A kubelet's answer: pods as `namespace/pod/container`, each with CPU in ms and memory in KiB.
-fn reading(roles: &Roles, second: u32, pods: &[(&str, u64, u64)]) -> Reading {
-    let cpu = |ms: u64| {
-        format!(
-            r#"{{"time": "2026-01-01T00:00:{second:02}Z", "usageCoreNanoSeconds": {}}}"#,
-            ms * 1_000_000
-        )
-    };
-    let pods: Vec<String> = pods
-        .iter()
-        .map(|(name, ms, kib)| {
-            let [namespace, pod, container] = name.split('/').collect::<Vec<_>>()[..] else {
-                panic!("{name}")
-            };
-            format!(
-                r#"{{"podRef": {{"name": "{pod}", "namespace": "{namespace}", "uid": "u"}}, "containers": [
-                {{"name": "{container}", "startTime": "{}Z", "cpu": {},
-                "memory": {{"time": "2026-01-01T00:00:{second:02}Z", "workingSetBytes": {}}}}}]}}"#,
-                // What begins anew has no memory yet.
-                if *kib == 0 { "2026-01-01T00:00:15" } else { "2025-12-31T00:00:00" },
-                cpu(*ms),
-                kib * 1024
-            )
-        })
-        .collect();
-    let machine = cpu(u64::from(second) * 1500);
-    let text = format!(
-        r#"{{"node": {{"nodeName": "n1", "cpu": {machine}, "memory": {{}}}}, "pods": [{}]}}"#,
-        pods.join(",")
-    );
+/// Containers as `namespace/pod/container`, each with its ID, CPU in ms (a fourth of it in user mode) and memory in KiB.
+type Pods<'a> = &'a [(&'a str, &'a str, u64, u64)];
+
+/// A look at containers of node `n1` at a second.
+fn reading(roles: &Roles, second: u64, pods: Pods<'_>) -> Reading {
+    let mut look = Look { boot_id: "k".into(), at_us: second * SECOND, ..Look::default() };
+    let mut watched = Vec::new();
+    for (name, id, ms, kib) in pods {
+        let [namespace, pod, container] = name.split('/').collect::<Vec<_>>()[..] else {
+            panic!("{name}")
+        };
+        let status = json!({"metadata": {"namespace": namespace, "name": pod},
+            "spec": {"nodeName": "n1", "containers": []},
+            "status": {"containerStatuses": [{"name": container, "image": "", "imageID": "", "ready": true,
+                "restartCount": 0, "containerID": format!("containerd://{id}"), "state": {"running": {}}}]}});
+        watched.extend(roles.watched(&serde_json::from_value(status).unwrap()));
+        let process = Process {
+            pid: 7,
+            began_us: if id.starts_with("new") { 15 * SECOND } else { 0 },
+            cpu: Cpu { user_us: ms * 250, system_us: ms * 750 },
+            switches: ContextSwitches { voluntary: *ms, involuntary: 1 },
+            rss_kib: *kib,
+            program_bytes: 1000 + kib,
+        };
+        look.containers.insert((*id).to_owned(), vec![process]);
+    }
+    let busy_ms = (second * 1500) as f64;
+    look.whole = Some(Whole {
+        machine: Machine { busy_ms, interrupts_ms: 1.0, steal_ms: busy_ms / 10.0, processors: 2 },
+        kernel_threads_ms: second as f64,
+        programs: BTreeMap::from([(1, (second, second * 1_000_000)), (second as u32, (5, 1))]),
+    });
     let mut reading = Reading::default();
-    roles.add(&serde_json::from_str(&text).unwrap(), &mut reading);
+    reading.add("n1", look, &watched);
     reading
 }
 
@@ -58,106 +67,117 @@ fn what_is_used_between_two_looks_is_kept_apart_by_who_used_it() {
             &roles,
             second,
             &[
-                ("leno-bench-1/client/bench", 10 * factor, 1),
-                ("leno-bench-1/client/leno-proxy", 20 * factor, 100 * factor),
-                ("leno-bench-1/s0/bench", 30 * factor, 1),
-                ("leno-bench-1/s0/leno-proxy", 40 * factor, 100),
-                ("leno-bench-1/s1/leno-proxy", 50 * factor, 1000),
-                ("leno-bench-1/neighbour/bench", 60 * factor, 1000),
-                ("leno-system/leno-agent-abcde/agent", 70 * factor, 1000),
-                ("leno-system/leno-controller-1-a/controller", 80 * factor, 50),
-                ("shop/web/leno-proxy", 90 * factor, 1000),
+                ("leno-bench-1/client/bench", "1", 10 * factor, 1),
+                ("leno-bench-1/client/leno-proxy", "2", 20 * factor, 100 * factor),
+                ("leno-bench-1/s0/bench", "3", 30 * factor, 1),
+                ("leno-bench-1/s0/leno-proxy", "4", 40 * factor, 100),
+                ("leno-bench-1/s1/leno-proxy", "5", 50 * factor, 1000),
+                ("leno-bench-1/neighbour/bench", "6", 60 * factor, 1000),
+                ("leno-system/leno-agent-abcde/agent", "7", 70 * factor, 1000),
+                ("leno-system/leno-controller-1-a/controller", "8", 80 * factor, 50),
+                ("leno-bench-1/watch-0/bench", "9", 80 * factor, 1000),
+                ("shop/web/leno-proxy", "10", 90 * factor, 1000),
             ],
         )
     };
     let (before, after) = (at(10, 1), at(20, 3));
-    let (used, broken) = after.since(&before, &[], &roles.cpus);
+    let Between { used, programs, broken } = between(&[&before, &after]);
     assert_eq!(broken, [""; 0]);
     let cpu = used.cpu;
     assert_eq!((cpu.generator, cpu.proxies, cpu.application), (20.0, 120.0, 60.0));
     assert_eq!((cpu.neighbour, cpu.agent, cpu.control), (220.0, 140.0, 160.0));
-    assert_eq!((cpu.machine, used.wall), (15_000.0, Duration::from_secs(10)));
-    assert_eq!(used.processors, Some(2.0), "of the node that was asked");
+    assert_eq!(used.proxy_user_ms, 30.0, "user and system are told apart");
+    assert_eq!(used.switches, ContextSwitches { voluntary: 120, involuntary: 0 });
+    assert_eq!((cpu.machine, cpu.steal, cpu.interrupts), (15_000.0, 1500.0, 0.0));
+    assert_eq!((cpu.kernel_threads, used.wall), (10.0, Duration::from_secs(10)));
+    assert_eq!(used.processors, Some(2.0), "of the kernel");
+    assert_eq!(programs, KernelPrograms { runs: 10 + 5, ms: 10.0 + 1e-6 });
     assert_eq!((after.proxies(), after.memory_kib()), (2, (400, 50)));
+    assert_eq!(after.program_bytes(), Some(1300), "the largest of a proxy");
     assert_eq!(after.line(Duration::from_secs(2)), "2000,400,50,180.0,90.0\n");
-    assert_eq!(before.stale(&before).len(), 9, "eight containers and the node");
-    assert_eq!(after.stale(&before), [""; 0]);
-    let wanted = ["client/leno-proxy".to_owned(), "s2/bench".to_owned()];
-    assert_eq!(after.lacks(&wanted), ["s2/bench"]);
+    assert_eq!(after.proxies_cpus_since(&before), 0.012, "120 ms in 10 s");
 }
 
 #[test]
-fn memory_under_load_is_that_of_looks_during_it_each_once() {
-    let roles = roles(Mesh::Leno);
-    let at = |second, client, s0| {
-        let pods =
-            [("leno-bench-1/client/leno-proxy", 1, client), ("leno-bench-1/s0/leno-proxy", 1, s0)];
-        reading(&roles, second, &pods)
+fn nodes_of_one_kernel_count_it_once_and_those_of_two_add_up() {
+    let whole = |ms: f64| Whole {
+        machine: Machine { busy_ms: ms, processors: 2, ..Machine::default() },
+        ..Whole::default()
     };
-    let idle = at(10, 100, 50);
-    // As it was before the load began, and before the one look that was made meanwhile.
-    let stale = at(20, 1, 1);
-    let during = [
-        stale.clone(),
-        stale.clone(),
-        at(31, 300, 70),
-        at(31, 300, 70),
-        at(41, 200, 80),
-        at(41, 200, 80),
-    ];
-    let (proxies, _, unseen) = memory(&idle, &during, &at(55, 900, 900));
-    assert_eq!((proxies.idle, proxies.load, proxies.peak, unseen), (150, 250 + 75, 300 + 80, 0));
-    let (proxies, _, unseen) = memory(&idle, &[stale.clone(), stale], &at(55, 300, 90));
-    assert_eq!((proxies.load, proxies.peak, unseen), (390, 390, 2));
+    let of = |boot_ids: [&str; 2], second: u64| {
+        let mut reading = Reading::default();
+        for (node, boot_id) in ["n1", "n2"].into_iter().zip(boot_ids) {
+            let whole = Some(whole(second as f64 * 100.0));
+            let (boot_id, at_us) = (boot_id.to_owned(), second * SECOND);
+            reading.add(node, Look { boot_id, at_us, whole, ..Look::default() }, &[]);
+        }
+        reading
+    };
+    let used = |ids| between(&[&of(ids, 10), &of(ids, 20)]).used;
+    let (one, two) = (used(["k", "k"]), used(["k", "l"]));
+    assert_eq!((one.cpu.machine, one.processors), (1000.0, Some(2.0)));
+    assert_eq!((two.cpu.machine, two.processors), (2000.0, Some(4.0)));
+    assert_eq!((one.wall, two.wall), (Duration::from_secs(10), Duration::from_secs(10)));
 }
 
 #[test]
-fn a_container_that_ends_or_begins_meanwhile_is_said() {
+fn memory_under_load_is_the_median_and_the_most_of_all_proxies_together() {
     let roles = roles(Mesh::Leno);
-    let one = ("leno-bench-1/client/leno-proxy", 20, 1);
-    let before = reading(&roles, 10, &[one]);
-    let since = |pods: &[(&str, u64, u64)]| {
-        let (used, broken) = reading(&roles, 20, pods).since(&before, &[], &roles.cpus);
+    let at = |client, s0| {
+        let pods = [
+            ("leno-bench-1/client/leno-proxy", "1", 1, client),
+            ("leno-bench-1/s0/leno-proxy", "2", 1, s0),
+            ("leno-system/leno-controller-1-a/controller", "3", 1, 7),
+        ];
+        reading(&roles, 10, &pods)
+    };
+    let idle = at(100, 50);
+    let during = [at(300, 70), at(200, 90), at(200, 80)];
+    let during: Vec<&Reading> = during.iter().collect();
+    let (proxies, control) = memory(&idle, &during);
+    assert_eq!((proxies.idle, proxies.load, proxies.peak), (150, 290, 370));
+    assert_eq!((control.idle, control.peak), (7, 7));
+    assert_eq!(memory(&idle, &[]).0, RssKib { idle: 150, load: 0, peak: 0 });
+}
+
+#[test]
+fn a_container_that_ends_or_begins_meanwhile_is_said_and_counts_as_far_as_it_was_seen() {
+    let roles = roles(Mesh::Leno);
+    let proxy = "leno-bench-1/client/leno-proxy";
+    let before = reading(&roles, 10, &[(proxy, "1", 20, 1)]);
+    let during = reading(&roles, 14, &[(proxy, "1", 29, 1)]);
+    let since = |pods: Pods<'_>| {
+        let after = reading(&roles, 20, pods);
+        let Between { used, broken, .. } = between(&[&before, &during, &after]);
         (used.cpu.proxies, broken.join("; "))
     };
-    assert_eq!(since(&[]), (0.0, "leno-bench-1/client/leno-proxy has ended meanwhile".into()));
-    let restarted = "leno-bench-1/client/leno-proxy was restarted meanwhile";
-    assert_eq!(since(&[("leno-bench-1/client/leno-proxy", 2, 1)]), (2.0, restarted.into()));
-    let busy = ("leno-bench-1/client/leno-proxy", 30, 0);
-    assert_eq!(since(&[busy]), (30.0, restarted.into()), "by when it began");
-    let (used, begun) = since(&[one, ("leno-bench-1/s0/leno-proxy", 1, 0)]);
-    assert!(used == 1.0 && begun.ends_with("s0/leno-proxy has begun meanwhile"), "{used} {begun}");
+    assert_eq!(since(&[(proxy, "1", 30, 1)]), (10.0, String::new()));
+    assert_eq!(since(&[]), (9.0, format!("{proxy} has ended meanwhile")));
+    let restarted = format!("{proxy} was restarted meanwhile");
+    assert_eq!(since(&[(proxy, "new", 2, 1)]), (9.0 + 2.0, restarted));
+    let other = "leno-bench-1/s0/leno-proxy";
+    let (used, begun) = since(&[(proxy, "1", 20, 1), (other, "new", 1, 1)]);
+    assert!(used == 1.0 && begun == format!("{other} has begun meanwhile"), "{used} {begun}");
+    // What was there, and was seen late, is not charged for its whole life.
+    let (used, _) = since(&[(proxy, "1", 29, 1), (other, "2", 5000, 1)]);
+    assert_eq!(used, 9.0);
+    // Control planes have tasks that come and go.
+    let task = ("leno-system/leno-controller-1-a/controller", "new", 3, 1);
+    assert_eq!(since(&[(proxy, "1", 29, 1), task]), (9.0, String::new()));
 }
 
 #[test]
-fn what_is_missing_at_first_is_not_charged_for_its_whole_life() {
+fn a_node_that_says_nothing_at_the_end_counts_as_far_as_it_was_seen() {
     let roles = roles(Mesh::Leno);
-    let before = reading(&roles, 10, &[]);
-    let all = |ms| {
-        [
-            ("leno-bench-1/s0/leno-proxy", ms, 1),
-            ("leno-system/leno-controller-1-a/controller", ms, 1),
-        ]
-    };
-    let between = [reading(&roles, 12, &[]), reading(&roles, 14, &all(5000))];
-    let (used, broken) = reading(&roles, 20, &all(5070)).since(&before, &between, &roles.cpus);
-    assert_eq!((used.cpu.proxies, used.cpu.control), (70.0, 70.0), "from first sight");
-    let missing = "leno-bench-1/s0/leno-proxy was not in the first figures of its kubelet";
-    assert_eq!(broken, [missing]);
-    let (used, _) = reading(&roles, 20, &all(5070)).since(&before, &[], &roles.cpus);
-    assert_eq!((used.cpu.proxies, used.cpu.control), (0.0, 0.0), "nobody has seen more");
-}
-
-#[test]
-fn what_idle_proxies_use_is_known_by_two_looks_of_when_all_was_quiet() {
-    let roles = roles(Mesh::Leno);
-    let at = |second, ms| {
-        let proxies =
-            [("leno-bench-1/client/leno-proxy", ms, 1), ("leno-bench-1/s0/leno-proxy", 2 * ms, 1)];
-        reading(&roles, second, &proxies)
-    };
-    assert_eq!(at(20, 300).proxies_cpus_since(&at(10, 100)), 0.06, "0.2 s and 0.4 s in 10 s");
-    assert_eq!(at(10, 300).proxies_cpus_since(&at(10, 100)), 0.0);
+    let proxy = "leno-bench-1/client/leno-proxy";
+    let at = |second, ms| reading(&roles, second, &[(proxy, "1", ms, 1)]);
+    let (before, during, nothing) = (at(10, 20), at(14, 90), Reading::default());
+    let Between { used, broken, .. } = between(&[&before, &during, &nothing]);
+    assert_eq!((used.cpu.proxies, broken), (70.0, vec![]), "nobody has seen it end");
+    // Another node's look of later does not take the first one's place.
+    let mut later = at(20, 100);
+    later.extend(at(21, 100));
+    assert_eq!(between(&[&before, &later]).used.wall, Duration::from_secs(10));
 }
 
 #[test]
@@ -180,4 +200,24 @@ fn proxies_of_nodes_are_proxies_where_they_carry_something() {
     let of = |pod, container| roles.of("n1", ("kube-system", pod, container));
     assert_eq!(of("ztunnel-x2x", "istio-proxy"), Some(Role::Proxy));
     assert_eq!(of("kube-proxy-x", "kube-proxy"), None);
+}
+
+#[test]
+fn a_container_is_watched_while_it_runs_on_a_node_that_is() {
+    let roles = roles(Mesh::Leno);
+    let pod = |node: &str, state: &str, id: &str| -> Pod {
+        let status = json!({"name": "leno-proxy", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "containerID": id, "state": {state: {"exitCode": 1}}});
+        serde_json::from_value(json!({"metadata": {"namespace": "leno-bench-1", "name": "client"},
+            "spec": {"nodeName": node, "containers": []},
+            "status": {"initContainerStatuses": [status]}}))
+        .unwrap()
+    };
+    let found = roles.watched(&pod("n1", "running", "cri-o://ab"));
+    let name = "leno-bench-1/client/leno-proxy".to_owned();
+    let wanted = Watched { role: Role::Proxy, name, node: "n1".into(), id: "ab".into() };
+    assert_eq!(found, [wanted]);
+    assert_eq!(roles.watched(&pod("n2", "running", "cri-o://ab")), [], "nobody watches n2");
+    assert_eq!(roles.watched(&pod("n1", "terminated", "cri-o://ab")), []);
+    assert_eq!(roles.watched(&pod("n1", "running", "")), []);
 }

@@ -1,0 +1,73 @@
+//! The pods that watch nodes, one on each.
+//!
+//! They see the processes of their node and may look into them and kill them, and are part of no mesh.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{CONTAINER, Plan};
+use crate::watch;
+
+/// How their names begin: no workload's does.
+const BEGINNING: &str = "watch-";
+
+/// Whether a pod of the bench watches its node.
+pub(in crate::cluster) fn is_watcher(pod: &str) -> bool {
+    pod.starts_with(BEGINNING)
+}
+
+/// The pods that watch these nodes, by the nodes' names.
+pub(in crate::cluster) fn watchers<'a>(
+    nodes: impl IntoIterator<Item = &'a String>,
+) -> BTreeMap<String, String> {
+    let nodes = nodes.into_iter().enumerate();
+    nodes.map(|(nth, node)| (node.clone(), format!("{BEGINNING}{nth}"))).collect()
+}
+
+impl Plan<'_> {
+    /// The watchers, each with its account.
+    pub(in crate::cluster) fn watchers(&self, watchers: &BTreeMap<String, String>) -> Vec<Value> {
+        let both =
+            |(node, name): (&String, &String)| [self.account(name), self.watcher(name, node)];
+        watchers.iter().flat_map(both).collect()
+    }
+
+    fn watcher(&self, name: &str, node: &str) -> Value {
+        let mut metadata = self.metadata(name);
+        // What each mesh leaves a pod alone by.
+        for label in [
+            ("leno.dev/inject", "disabled"),
+            ("sidecar.istio.io/inject", "false"),
+            ("istio.io/dataplane-mode", "none"),
+        ] {
+            metadata["labels"][label.0] = json!(label.1);
+        }
+        metadata["annotations"] = json!({"linkerd.io/inject": "disabled"});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+        "spec": {
+            "serviceAccountName": name,
+            "automountServiceAccountToken": false,
+            // Nodes of a control plane take no other pods.
+            "nodeName": node,
+            "tolerations": [{"operator": "Exists"}],
+            "hostPID": true,
+            "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": CONTAINER,
+                "image": self.image,
+                "imagePullPolicy": "IfNotPresent",
+                "args": ["bench", "watch", "--listen", format!("127.0.0.1:{}", watch::PORT)],
+                // The programs and namespaces of others' processes, signals to them, and the kernel's programs.
+                "securityContext": {
+                    "privileged": true,
+                    "runAsNonRoot": false,
+                    "runAsUser": 0,
+                    "runAsGroup": 0,
+                    "readOnlyRootFilesystem": true,
+                },
+            }],
+        }})
+    }
+}

@@ -1,0 +1,53 @@
+//! How long a proxy of a cluster takes from the start of its program to the first request that is served through it.
+//!
+//! ```text
+//! client:   ok ok ok ✗ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ok        by the clock of the kernel of its node, as the other
+//! watcher:          kill ....... exec
+//! ```
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use leno_measure::load::Plan;
+
+use super::meter::Watched;
+use super::stage::Stage;
+use super::wait::pass;
+use crate::interrupt::Interrupt;
+use crate::lab::CLIENT;
+use crate::station::Probe;
+use crate::watch::Start;
+
+/// How long the client may take to notice that it was answered, which all services just have: one of its requests
+/// takes a quarter of that at most.
+const NOTICE: Duration = Duration::from_secs(1);
+
+/// Kills the client's proxy, which the kubelet starts again, and measures that, in milliseconds; none where there is
+/// none beside it, or it was too quick or too slow to be seen. The pods are ready again then, and containers have
+/// other IDs.
+///
+/// # Errors
+/// When the proxy cannot be killed or is not there again in time; when somebody interrupts.
+pub(super) async fn start_up(
+    stage: &Stage<'_>,
+    (watched, plan): (&[Watched], &Plan),
+    interrupt: &Interrupt,
+    say: &mut dyn FnMut(&str),
+) -> Result<Option<f64>> {
+    let Some(proxy) = stage.mesh.proxy() else { return Ok(None) };
+    let end = format!("/{CLIENT}/{proxy}");
+    let proxy = watched.iter().find(|one| one.name.ends_with(&end));
+    let proxy = proxy.context("the client's proxy does not run")?;
+    stage.probe(plan, |probe| *probe != Probe::Asking, interrupt).await?;
+    let path = stage.watchers.restart(proxy, interrupt).await?;
+    let start = stage.watchers.started((&proxy.node, &path), interrupt).await?;
+    stage.is_again(proxy, interrupt, say).await?;
+    pass(NOTICE, interrupt).await?;
+    let probe = stage.end_probe(interrupt).await?;
+    Ok(match (start, probe) {
+        (Start::Seen(began), Probe::AnsweredAgain(served)) if served > began => {
+            Some(Duration::from_nanos(served - began).as_secs_f64() * 1000.0)
+        }
+        _ => None,
+    })
+}

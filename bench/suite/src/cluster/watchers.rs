@@ -1,0 +1,222 @@
+//! Those who watch the nodes of a measurement: all are asked together, and what is to be done where one says nothing.
+//!
+//! Before the load each of them is waited for. During it what the others said is kept, and who said nothing is for a
+//! mark. After it the client has reported, so that nothing may take the measurement away: what does not come is
+//! missing, which is for a mark as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use futures_util::future::join_all;
+use leno_operate::{PodName, Reach};
+use tokio::time::Instant;
+
+use super::meter::{Reading, Watched};
+use super::wait::{Seen, Wait, pass};
+use crate::interrupt::Interrupt;
+use crate::watch::{Look, PORT, Question, Start};
+
+/// How long a watcher may take for a look under load: what it says later is of another moment.
+const ANSWER_UNDER_LOAD: Duration = Duration::from_secs(5);
+/// How long one is waited for before the load, and after it: its pod is ready, so that it is there in a moment.
+const ANSWERED: Duration = Duration::from_secs(60);
+/// Between two questions to one that said nothing.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// The watchers of a measurement.
+pub(super) struct Watchers {
+    pub(super) reach: Reach,
+    pub(super) namespace: String,
+    /// The pod that watches each node.
+    pub(super) pods: BTreeMap<String, String>,
+}
+
+/// What is looked at.
+#[derive(Clone, Copy)]
+pub(super) struct What<'a> {
+    pub(super) watched: &'a [Watched],
+    /// Whether the kernels as a whole are, too.
+    pub(super) whole: bool,
+}
+
+/// What the watchers said to one question.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// Of those that answered.
+    pub(super) reading: Reading,
+    /// The nodes whose watchers said nothing, and why.
+    pub(super) silent: BTreeMap<String, String>,
+}
+
+impl Watchers {
+    /// Asks all of them while load is made: what does not come within 5 s is missing.
+    pub(super) async fn under_load(&self, watched: &[Watched]) -> Answers {
+        let what = What { watched, whole: false };
+        let mut answers = Answers::default();
+        let asked = self.pods.keys().map(async |node| {
+            let asked = tokio::time::timeout(ANSWER_UNDER_LOAD, self.look(node, what)).await;
+            let late = || format!("no answer within {} s", ANSWER_UNDER_LOAD.as_secs());
+            (node, asked.unwrap_or_else(|_| Err(late())))
+        });
+        for (node, look) in join_all(asked).await {
+            match look {
+                Ok(look) => answers.reading.add(node, look, watched),
+                Err(why) => drop(answers.silent.insert(node.clone(), why)),
+            }
+        }
+        answers
+    }
+
+    /// Whoever is `listed`, and a look of all watchers at them, before the load: each of them has a process.
+    ///
+    /// # Errors
+    /// When there is none within 60 s, which says what is missing; when they cannot be listed; when somebody
+    /// interrupts.
+    pub(super) async fn before(
+        &self,
+        (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Watched>>, bool),
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(Vec<Watched>, Reading)> {
+        let wait = Wait { what: "every container is seen", limit: ANSWERED, interrupt, say };
+        wait.until(async || {
+            // Those that have ended since have no process.
+            let watched = listed().await?;
+            let what = What { watched: &watched, whole };
+            let answers = self.ask(what, &self.pods.keys().cloned().collect()).await;
+            if let Some((node, why)) = answers.silent.iter().next() {
+                return Ok(Seen::NotYet(format!("the watcher of node {node}: {why}")));
+            }
+            if let Some(Watched { name, node, .. }) = answers.reading.lacks(&watched) {
+                return Ok(Seen::NotYet(format!("no process of {name} is seen on node {node}")));
+            }
+            Ok(Seen::There((watched, answers.reading)))
+        })
+        .await
+    }
+
+    /// A look of each of them after the load, the first that comes within 60 s.
+    ///
+    /// # Errors
+    /// When somebody interrupts.
+    pub(super) async fn after(&self, what: What<'_>, interrupt: &Interrupt) -> Result<Answers> {
+        let begin = Instant::now();
+        let mut answers = self.ask(what, &self.pods.keys().cloned().collect()).await;
+        while !answers.silent.is_empty() && begin.elapsed() < ANSWERED {
+            pass(AGAIN, interrupt).await?;
+            let more = self.ask(what, &answers.silent.keys().cloned().collect()).await;
+            answers.reading.extend(more.reading);
+            answers.silent = more.silent;
+        }
+        Ok(answers)
+    }
+
+    async fn ask(&self, what: What<'_>, nodes: &BTreeSet<String>) -> Answers {
+        let mut answers = Answers::default();
+        let asked = nodes.iter().map(async |node| (node, self.look(node, what).await));
+        for (node, look) in join_all(asked).await {
+            match look {
+                Ok(look) => answers.reading.add(node, look, what.watched),
+                Err(why) => drop(answers.silent.insert(node.clone(), why)),
+            }
+        }
+        answers
+    }
+
+    async fn look(&self, node: &str, what: What<'_>) -> Result<Look, String> {
+        let here = || what.watched.iter().filter(|one| one.node == node);
+        let client = here().find(|one| one.is_client());
+        let question = Question {
+            containers: here().map(|one| one.id.clone()).collect(),
+            connections_of: client.map(|one| one.id.clone()),
+            whole: what.whole,
+        };
+        let text = serde_json::to_string(&question).map_err(|error| error.to_string())?;
+        let body = self.send(node, ("POST", "/look"), &text).await?;
+        serde_json::from_str(&body).map_err(|error| format!("its answer is no look: {error}"))
+    }
+
+    /// Kills containers, on all their nodes at once, now.
+    ///
+    /// # Errors
+    /// When that cannot be told to one of the nodes, or one of the containers is not there; others may be killed then.
+    pub(super) async fn kill(&self, containers: &[&Watched], interrupt: &Interrupt) -> Result<()> {
+        let nodes: BTreeSet<&str> = containers.iter().map(|one| &*one.node).collect();
+        let path = format!("/kill/{}", now());
+        let told = nodes.into_iter().map(async |node| {
+            let here = containers.iter().filter(|one| one.node == node);
+            let ids: Vec<&str> = here.map(|one| &*one.id).collect();
+            self.tell(node, &path, &serde_json::to_string(&ids)?, interrupt).await
+        });
+        join_all(told).await.into_iter().collect()
+    }
+
+    /// Kills a container; by what it is asked when its program ran again.
+    ///
+    /// # Errors
+    /// When that cannot be told to its node, or it is not there.
+    pub(super) async fn restart(&self, one: &Watched, interrupt: &Interrupt) -> Result<String> {
+        let path = format!("/start/{}", now());
+        self.tell(&one.node, &path, &serde_json::to_string(&one.id)?, interrupt).await?;
+        Ok(path)
+    }
+
+    /// What became of a restart.
+    ///
+    /// # Errors
+    /// When it is not known within 60 s.
+    pub(super) async fn started(
+        &self,
+        (node, path): (&str, &str),
+        interrupt: &Interrupt,
+    ) -> Result<Start> {
+        let begin = Instant::now();
+        loop {
+            let body = self.send(node, ("GET", path), "").await;
+            let state =
+                body.and_then(|body| serde_json::from_str(&body).map_err(|e| e.to_string()));
+            let why = match state {
+                Ok(Start::Waiting) => "it does not run again yet".to_owned(),
+                Ok(state) => return Ok(state),
+                Err(why) => why,
+            };
+            if begin.elapsed() > ANSWERED {
+                bail!("the watcher of node {node} does not say when a proxy ran again: {why}");
+            }
+            pass(AGAIN, interrupt).await?;
+        }
+    }
+
+    /// Tells one something that it does once, however often it is told.
+    async fn tell(&self, node: &str, path: &str, body: &str, interrupt: &Interrupt) -> Result<()> {
+        let begin = Instant::now();
+        while let Err(why) = self.send(node, ("POST", path), body).await {
+            if begin.elapsed() > ANSWER_UNDER_LOAD {
+                bail!("the watcher of node {node} kills nothing: {why}");
+            }
+            pass(AGAIN, interrupt).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, node: &str, what: (&str, &str), body: &str) -> Result<String, String> {
+        let name = self.pods.get(node).ok_or("nobody watches it")?.clone();
+        let pod = PodName { namespace: self.namespace.clone(), name };
+        let reply = self.reach.send_to(&pod, PORT, what, body).await;
+        let reply = reply.map_err(|error| error.said())?;
+        match reply.status {
+            200 | 202 => Ok(reply.body),
+            status => Err(format!("{status} {}", reply.body)),
+        }
+    }
+}
+
+/// An ID that no other request of this run has.
+fn now() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default().as_nanos().to_string()
+}
+
+#[cfg(test)]
+mod tests;
