@@ -204,29 +204,6 @@ func (m mesh) isDisturbed() {
 	for _, one := range records {
 		m.isWellDisturbed(one)
 	}
-	m.isKilled()
-}
-
-// isKilled has all of a mesh killed under load, and looks whether that was done, and what was used before and after.
-func (m mesh) isKilled() {
-	out := m.t.TempDir()
-	said, err := m.bench(out, "restart", "--mesh", "none,leno", "--rounds", "1").CombinedOutput()
-	m.t.Logf("leno bench run restart:\n%s", said)
-	m.must(err)
-	m.benchLeavesNothing()
-	for _, one := range m.records(out) {
-		if one.LeftOut != "" || one.Requests == 0 || one.Errors == one.Requests {
-			m.t.Errorf("restart under %s: %d requests, %d errors, %q", one.Mesh, one.Requests, one.Errors, one.LeftOut)
-		}
-		for _, mark := range one.Marks {
-			if slices.Contains([]string{"restarted", "figures-missing", "disturbed-less"}, mark.Kind) {
-				m.t.Errorf("restart under %s is marked %s: %s", one.Mesh, mark.Kind, mark.Why)
-			}
-		}
-		if one.Mesh == "leno" && (one.User <= 0 || one.CPU["control"] <= 0 || one.StartUp != 0) {
-			m.t.Errorf("figures of restart are missing: %+v", one)
-		}
-	}
 }
 
 // isWellDisturbed looks whether a mesh was given something under load, and lost next to nothing by it.

@@ -1,5 +1,5 @@
 //! What is done to a mesh while load is made: a route, or the endpoints of a service, are another now and then,
-//! applied as its users do; or its proxies and its control plane are killed.
+//! applied as its users do.
 //!
 //! ```text
 //! load:       ==========================
@@ -60,8 +60,6 @@ pub(super) struct Given {
     failed: Option<(u64, String)>,
     /// Routes that the application has told of, or why that is not known.
     arrived: Option<Result<u64, String>>,
-    /// Why not all that should have been was killed.
-    unkilled: Option<String>,
 }
 
 impl<'a> Revisions<'a> {
@@ -145,12 +143,6 @@ impl<'a> Revisions<'a> {
 }
 
 impl Given {
-    /// What came of killing a mesh.
-    pub(super) fn killing(done: Result<()>) -> Self {
-        let unkilled = done.err().map(|error| format!("{error:#}"));
-        Self { unkilled, ..Self::default() }
-    }
-
     /// How many routes came to work, where that is known.
     pub(super) fn arrived(&self) -> Option<u64> {
         self.arrived.as_ref().and_then(|arrived| arrived.as_ref().ok().copied())
@@ -163,7 +155,6 @@ impl Given {
             let of = count + self.revisions;
             why.push(format!("{count} of {of} revisions could not be written, the last: {last}"));
         }
-        why.extend(self.unkilled.iter().map(|error| format!("not all was killed: {error}")));
         match &self.arrived {
             Some(Ok(0)) if self.revisions > 0 => {
                 why.push(format!("none of {} revisions came to work", self.revisions));
@@ -254,16 +245,6 @@ mod tests {
         let mark = given.mark().unwrap();
         assert!(mark.kind == MarkKind::DisturbedLess && mark.kind.invalidates());
         assert_eq!(mark.why, "3 of 5 revisions could not be written, the last: 5 is lost");
-    }
-
-    #[test]
-    fn what_was_not_killed_is_a_mark() {
-        assert_eq!(Given::killing(Ok(())).mark(), None);
-        let mark = Given::killing(Err(anyhow::anyhow!("n2 is away"))).mark().unwrap();
-        assert_eq!(
-            (mark.kind, &*mark.why),
-            (MarkKind::DisturbedLess, "not all was killed: n2 is away")
-        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use leno_measure::load::{Plan, Report};
 
 use super::Mesh;
 use super::disturb::Given;
-use super::meter::{Between, Reading, Watched, between, memory};
+use super::meter::{Between, Reading, Role, Watched, between, memory};
 use super::nodes::Placement;
 use super::stage::{Stage, strike};
 use super::start::start_up;
@@ -23,7 +23,7 @@ use crate::record::{Mark, MarkKind, RAW, Record};
 use crate::run::measure::{
     FLOOD_LEAD, Flooded, SETTLE, Search, USAGE, fill, flood, marks, plans, table,
 };
-use crate::scenario::Pace;
+use crate::scenario::{Disturbance, Pace};
 
 /// How long a flood lasts beyond the measured time where nobody ends it, which is what ends it: before its end
 /// pods are reached through the API server several times, a minute each at most.
@@ -84,7 +84,7 @@ async fn on_stage(
     let rate = case.step.map(|rate| rate * options.scale);
     let plans = self::plans(&stage.addresses, case.scenario, options, rate)?;
     // A kubelet waits before it starts a container the second time, which is what a restart is measured by.
-    if !stage.is_killed() {
+    if !is_restarted(&stage) {
         record.start_up_ms = start_up(&stage, (&watched, &plans[0]), interrupt, say).await?;
     }
     let plans = match &case.scenario.pace {
@@ -132,7 +132,7 @@ fn keep(
     fill(record, report, &used);
     record.marks = marks(record, report, &used);
     record.marks.extend(Search::missed(stage.scenario, record));
-    if !stage.is_killed() && !broken.is_empty() {
+    if !is_restarted(stage) && !broken.is_empty() {
         record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
     }
     record.marks.extend(seen.marks(after));
@@ -153,6 +153,11 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
         String::new()
     };
     bail!("no proxy of {} runs{which}: what it uses cannot be said", mesh.name())
+}
+
+/// Whether the scenario has every proxy and the control plane end.
+fn is_restarted(stage: &Stage<'_>) -> bool {
+    matches!(stage.scenario.disturbance, Some(Disturbance::Restart))
 }
 
 /// What was seen while load was made.
@@ -259,8 +264,13 @@ async fn load(
     let id = stage.begin(CLIENT, plans, interrupt).await?;
     let begun = Instant::now();
     let watching = async {
+        let mut to_kill = is_restarted(stage);
         while begun.elapsed() < duration {
-            if stage.is_killed() {
+            if to_kill && begun.elapsed() >= duration / 2 {
+                to_kill = false;
+                kill_mesh(stage, interrupt).await?;
+            }
+            if is_restarted(stage) {
                 // Whoever follows the killed has another ID.
                 seen.meet(stage.watched().await.unwrap_or_default());
             }
@@ -281,13 +291,20 @@ async fn load(
         }
         anyhow::Ok((report, after))
     };
-    let disturbed = async { Ok(stage.disturb(duration, interrupt).await) };
+    let disturbed = async { Ok(stage.disturb(duration).await) };
     let ((report, after), given) = tokio::try_join!(watching, disturbed)?;
     let flooded = match flood {
         Some(id) => Some(end_flood(stage, &id, interrupt).await?),
         None => None,
     };
     Ok(Loaded { report, after, flooded, given })
+}
+
+/// Kills every proxy and the containers of the control plane, on their nodes, now.
+async fn kill_mesh(stage: &Stage<'_>, interrupt: &Interrupt) -> Result<()> {
+    let now = stage.watched().await?;
+    let all = now.iter().filter(|one| matches!(one.role, Role::Proxy | Role::Control));
+    stage.watchers.kill(&all.collect::<Vec<_>>(), interrupt).await
 }
 
 /// Ends the flood; what became of it, as far as that is known.

@@ -25,7 +25,7 @@ use crate::cluster::nodes::Placement;
 use crate::cluster::watchers::Watchers;
 use crate::interrupt::Interrupt;
 use crate::real;
-use crate::scenario::{Disturbance, Scenario};
+use crate::scenario::Scenario;
 use crate::station::{self, Probe, State};
 
 /// How long pods may take to be ready: their images come from a registry.
@@ -320,28 +320,12 @@ impl<'a> Stage<'a> {
         (Reach::new(self.ground.client.clone()), PodName { namespace, name })
     }
 
-    /// Gives the mesh what changes while load is made for so long, or kills it in the middle of that.
-    pub(super) async fn disturb(&self, time: Duration, interrupt: &Interrupt) -> Given {
-        if self.is_killed() {
-            return Given::killing(self.kill(time / 2, interrupt).await);
-        }
+    /// Gives the mesh what changes while load is made for so long.
+    pub(super) async fn disturb(&self, time: Duration) -> Given {
         match &self.revisions {
             Some(revisions) => revisions.give(&self.ground.client, time).await,
             None => Given::default(),
         }
-    }
-
-    /// Whether the scenario has every proxy and the control plane end.
-    pub(super) fn is_killed(&self) -> bool {
-        matches!(self.scenario.disturbance, Some(Disturbance::Restart))
-    }
-
-    /// Kills every proxy and the containers of the control plane, on their nodes at once, after some time.
-    async fn kill(&self, after: Duration, interrupt: &Interrupt) -> Result<()> {
-        pass(after, interrupt).await?;
-        let now = self.watched().await?;
-        let all = now.iter().filter(|one| matches!(one.role, Role::Proxy | Role::Control));
-        self.watchers.kill(&all.collect::<Vec<_>>(), interrupt).await
     }
 
     /// Looks what of it came to work, once the load has ended.
