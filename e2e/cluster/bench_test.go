@@ -41,6 +41,7 @@ func TestBench(t *testing.T) {
 	}{
 		{"a mesh is measured, and the cluster is as it was", mesh.isMeasured},
 		{"a mesh is disturbed under load, and the cluster is as it was", mesh.isDisturbed},
+		{"a mesh is killed under load, is there again, and the cluster is as it was", mesh.isKilled},
 		{"a run that was killed is taken back", mesh.isTakenBack},
 		{"a mesh that is there is measured as it is", mesh.isMeasuredAsItIs},
 		{"a real application is measured in place of the bench's own", mesh.realIsMeasured},
@@ -87,8 +88,11 @@ type measured struct {
 func (m mesh) bench(out string, more ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(m.t.Context(), benchLimit)
 	m.t.Cleanup(cancel)
-	words := append([]string{"bench", "run", "--cluster", "--image", benchImage, "--duration", "5s", "--warm-up", "1s",
-		"--scale", "0.02", "--out", out}, more...)
+	words := append([]string{"bench", "run", "--cluster", "--image", benchImage, "--warm-up", "1s", "--scale", "0.02",
+		"--out", out}, more...)
+	if !slices.Contains(more, "--duration") {
+		words = append(words, "--duration", "5s")
+	}
 	command := exec.CommandContext(ctx, m.leno().Path, words...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+m.file("kubeconfig"))
 	return command
@@ -224,6 +228,41 @@ func (m mesh) isWellDisturbed(one measured) {
 	}
 	if arrived := one.Arrived != nil && *one.Arrived > 0; arrived != (pushed && one.Mesh == "leno") {
 		m.t.Errorf("%s: %d revisions, arrived: %v", what, one.Revisions, one.Arrived)
+	}
+}
+
+func (m mesh) isKilled() {
+	out := m.t.TempDir()
+	// Twice as long as its proxies may take to be there again, and what needs the mesh after it.
+	said, err := m.bench(out, "restart", "churn", "--mesh", "none,leno", "--rounds", "1", "--duration", "30s").CombinedOutput()
+	m.t.Logf("leno bench run restart churn:\n%s", said)
+	m.must(err)
+	m.benchLeavesNothing()
+	records := m.records(out)
+	if len(records) != 4 {
+		m.t.Errorf("%d records", len(records))
+	}
+	for _, one := range records {
+		if one.Scenario == "churn" {
+			m.isWellDisturbed(one)
+			continue
+		}
+		// Half of them before the kill: more were answered after it.
+		answered := one.Requests - one.Errors
+		if one.LeftOut != "" || one.Requests != 600 || answered <= one.Requests/2 {
+			m.t.Errorf("restart under %s: %d of %d answered, %q", one.Mesh, answered, one.Requests, one.LeftOut)
+		}
+		if one.Mesh == "none" && one.Errors > 0 {
+			m.t.Errorf("there is nothing to kill without a mesh: %d errors", one.Errors)
+		}
+		if one.Mesh == "leno" && (one.User <= 0 || one.CPU["control"] <= 0 || one.StartUp != 0) {
+			m.t.Errorf("figures of restart are missing: %+v", one)
+		}
+		for _, mark := range one.Marks {
+			if slices.Contains([]string{"restarted", "figures-missing", "disturbed-less"}, mark.Kind) {
+				m.t.Errorf("restart under %s is marked %s: %s", one.Mesh, mark.Kind, mark.Why)
+			}
+		}
 	}
 }
 

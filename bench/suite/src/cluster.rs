@@ -21,6 +21,7 @@ mod measure;
 mod mesh;
 mod meter;
 mod nodes;
+mod restart;
 mod stage;
 mod start;
 mod tool;

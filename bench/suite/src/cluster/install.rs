@@ -139,7 +139,15 @@ impl Installation<'_> {
         Ok(())
     }
 
-    async fn ready(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+    /// Waits until it is ready, where this program has installed it.
+    ///
+    /// # Errors
+    /// When it is not in time, or never will be, which says why; when somebody interrupts.
+    pub(super) async fn ready(
+        &self,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
         let what = format!("{} is ready", self.mesh.name());
         let wait = Wait { what: &what, limit: READY, interrupt, say };
         let mut patience = Patience::default();

@@ -9,8 +9,9 @@ use leno_measure::load::{Plan, Report};
 
 use super::Mesh;
 use super::disturb::Given;
-use super::meter::{Between, Reading, Role, Watched, between, memory};
+use super::meter::{Between, Reading, Watched, between, memory};
 use super::nodes::Placement;
+use super::restart::{Killed, kills, restart};
 use super::stage::{Stage, strike};
 use super::start::start_up;
 use super::turn::Case;
@@ -23,7 +24,7 @@ use crate::record::{Mark, MarkKind, RAW, Record};
 use crate::run::measure::{
     FLOOD_LEAD, Flooded, SETTLE, Search, USAGE, fill, flood, marks, plans, table,
 };
-use crate::scenario::{Disturbance, Pace};
+use crate::scenario::Pace;
 
 /// How long a flood lasts beyond the measured time where nobody ends it, which is what ends it: before its end
 /// pods are reached through the API server several times, a minute each at most.
@@ -84,7 +85,7 @@ async fn on_stage(
     let rate = case.step.map(|rate| rate * options.scale);
     let plans = self::plans(&stage.addresses, case.scenario, options, rate)?;
     // A kubelet waits before it starts a container the second time, which is what a restart is measured by.
-    if !is_restarted(&stage) {
+    if !kills(stage.mesh, stage.scenario) {
         record.start_up_ms = start_up(&stage, (&watched, &plans[0]), interrupt, say).await?;
     }
     let plans = match &case.scenario.pace {
@@ -119,26 +120,27 @@ fn keep(
     record: &mut Record,
     stage: &Stage<'_>,
     (idle, before, seen): (&Reading, &Reading, &Watching),
-    Loaded { report, after, flooded, given }: &Loaded,
+    Loaded { report, after, flooded, given, killed }: &Loaded,
 ) {
     let whole: Vec<&Reading> = seen.whole.iter().collect();
     (record.rss_kib, record.control_rss_kib) = memory(idle, &whole);
     record.crossing_connections = whole.iter().map(|one| one.connections()).max().unwrap_or(0);
     let readings = [before].into_iter().chain(&seen.all).chain([&after.reading]);
-    let Between { used, programs, broken } = between(&readings.collect::<Vec<_>>());
+    let Between { used, programs, mut broken } = between(&readings.collect::<Vec<_>>());
     record.kernel_programs = programs;
     record.revisions = given.revisions;
     record.revisions_arrived = given.arrived();
     fill(record, report, &used);
     record.marks = marks(record, report, &used);
     record.marks.extend(Search::missed(stage.scenario, record));
-    if !is_restarted(stage) && !broken.is_empty() {
+    broken.retain(|one| !killed.explains(one));
+    if !broken.is_empty() {
         record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
     }
     record.marks.extend(seen.marks(after));
     record.marks.extend(shared(stage));
     flooded.iter().for_each(|flooded| flooded.keep(record));
-    record.marks.extend(given.mark());
+    record.marks.extend([given.mark(), killed.mark()].into_iter().flatten());
 }
 
 /// Refuses a mesh of whose proxies nothing would be known: they would cost nothing.
@@ -153,11 +155,6 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
         String::new()
     };
     bail!("no proxy of {} runs{which}: what it uses cannot be said", mesh.name())
-}
-
-/// Whether the scenario has every proxy and the control plane end.
-fn is_restarted(stage: &Stage<'_>) -> bool {
-    matches!(stage.scenario.disturbance, Some(Disturbance::Restart))
 }
 
 /// What was seen while load was made.
@@ -238,6 +235,7 @@ struct Loaded {
     flooded: Option<Flooded>,
     /// What the mesh was given meanwhile.
     given: Given,
+    killed: Killed,
 }
 
 /// The measured load, while the nodes are looked at now and then and the mesh is disturbed. Once it was reported
@@ -264,13 +262,8 @@ async fn load(
     let id = stage.begin(CLIENT, plans, interrupt).await?;
     let begun = Instant::now();
     let watching = async {
-        let mut to_kill = is_restarted(stage);
         while begun.elapsed() < duration {
-            if to_kill && begun.elapsed() >= duration / 2 {
-                to_kill = false;
-                kill_mesh(stage, interrupt).await?;
-            }
-            if is_restarted(stage) {
+            if kills(stage.mesh, stage.scenario) {
                 // Whoever follows the killed has another ID.
                 seen.meet(stage.watched().await.unwrap_or_default());
             }
@@ -292,19 +285,13 @@ async fn load(
         anyhow::Ok((report, after))
     };
     let disturbed = async { Ok(stage.disturb(duration).await) };
-    let ((report, after), given) = tokio::try_join!(watching, disturbed)?;
+    let restarted = restart(stage, duration / 2, interrupt);
+    let ((report, after), given, killed) = tokio::try_join!(watching, disturbed, restarted)?;
     let flooded = match flood {
         Some(id) => Some(end_flood(stage, &id, interrupt).await?),
         None => None,
     };
-    Ok(Loaded { report, after, flooded, given })
-}
-
-/// Kills every proxy and the containers of the control plane, on their nodes, now.
-async fn kill_mesh(stage: &Stage<'_>, interrupt: &Interrupt) -> Result<()> {
-    let now = stage.watched().await?;
-    let all = now.iter().filter(|one| matches!(one.role, Role::Proxy | Role::Control));
-    stage.watchers.kill(&all.collect::<Vec<_>>(), interrupt).await
+    Ok(Loaded { report, after, flooded, given, killed })
 }
 
 /// Ends the flood; what became of it, as far as that is known.

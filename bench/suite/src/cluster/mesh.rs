@@ -108,9 +108,6 @@ impl Mesh {
             (Self::IstioAmbient, Disturbance::Churn { .. }) => Some(
                 "ztunnel takes pods as endpoints by selectors alone, and what changes here is an EndpointSlice",
             ),
-            (_, Disturbance::Restart) => Some(
-                "every proxy and the control plane are killed in the lab alone: run it without --context",
-            ),
             _ => None,
         }
     }
@@ -284,8 +281,8 @@ mod tests {
             all.filter(|one| mesh.unable(one).is_some()).map(|one| one.name).collect()
         };
         for mesh in [Mesh::None, Mesh::Leno, Mesh::Istio, Mesh::Linkerd] {
-            assert_eq!(unable(mesh), ["restart"], "{mesh:?}");
+            assert_eq!(unable(mesh), [""; 0], "{mesh:?}");
         }
-        assert_eq!(unable(Mesh::IstioAmbient), ["churn", "push", "restart"]);
+        assert_eq!(unable(Mesh::IstioAmbient), ["churn", "push"]);
     }
 }

@@ -11,6 +11,7 @@ use super::install::{self, Installation};
 use super::inventory::Inventory;
 use super::ledger::{Installed, Ledger};
 use super::measure::{self, Left};
+use super::restart::kills;
 use super::{Ground, Mesh, Run, at, disturb, take_back, whose};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::Record;
@@ -178,8 +179,12 @@ impl Turn<'_> {
             true => disturb::lacks_routes(&self.ground.client).await?,
             false => None,
         };
+        let others = "it kills every proxy and the control plane, which may be of use to others: leave --no-install \
+                      out, and the mesh is installed for it alone";
         let refused = |(scenario, _): &(&Scenario, Option<f64>)| {
             let unable = mesh.unable(scenario).map(str::to_owned);
+            let found = !self.run.install && kills(mesh, scenario);
+            let unable = unable.or_else(|| found.then(|| others.to_owned()));
             unable.or_else(|| lacks.clone().filter(|_| pushes(scenario)))
         };
         Ok(self.turn.cases.iter().map(refused).collect())
@@ -192,36 +197,55 @@ impl Turn<'_> {
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
-        if let Err(error) = &installed
-            && error.is::<Interrupted>()
-        {
-            return installed;
-        }
+        let name = self.turn.mesh.name();
+        let mut lacks = match installed {
+            Err(error) if error.is::<Interrupted>() => return Err(error),
+            installed => installed.err().map(|why| format!("{name} cannot be installed: {why:#}")),
+        };
         for ((scenario, step), refused) in self.turn.cases.iter().zip(refused) {
-            let able = (&installed, refused.as_deref());
-            let mut record = self.one(able, (scenario, *step), interrupt, say).await?;
+            let left_out = refused.clone().or_else(|| lacks.clone());
+            let is_killed = left_out.is_none() && kills(self.turn.mesh, scenario);
+            let mut record = self.one(left_out, (scenario, *step), interrupt, say).await?;
             write(&self.run.options.out, &mut record)?;
             let (far, left) = clock.next();
             say(&line(&record, far, left));
+            if is_killed {
+                lacks = self.is_back(scenario, interrupt, say).await?;
+            }
         }
         Ok(())
     }
 
+    /// Waits until a mesh is there again of which everything was killed; why it is not.
+    async fn is_back(
+        &self,
+        scenario: &Scenario,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Option<String>> {
+        let (mesh, tool) = (self.turn.mesh, self.tool);
+        let (client, target) = (&self.ground.client, &self.ground.target);
+        let installation = Installation { client, target, mesh, tool };
+        match installation.ready(interrupt, say).await {
+            Err(error) if error.is::<Interrupted>() => Err(error),
+            ready => Ok(ready.err().map(|why| {
+                let (mesh, scenario) = (mesh.name(), &scenario.name);
+                format!("{mesh} is not there again since {scenario} has killed it: {why:#}")
+            })),
+        }
+    }
+
     async fn one(
         &self,
-        (installed, refused): (&Result<()>, Option<&str>),
+        left_out: Option<String>,
         (scenario, step): (&Scenario, Option<f64>),
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<Record> {
         let Cases { mesh, round, .. } = *self.turn;
         let mut record = at(self.run, self.ground, (scenario, mesh, round, step), self.beside);
-        if let Some(why) = refused {
-            record.left_out = Some(why.to_owned());
-            return Ok(record);
-        }
-        if let Err(error) = installed {
-            record.left_out = Some(format!("{} cannot be installed: {error:#}", mesh.name()));
+        if left_out.is_some() {
+            record.left_out = left_out;
             return Ok(record);
         }
         let measured = async {

@@ -98,3 +98,20 @@ async fn endpoints_of_a_service_without_selector_are_those_of_the_pods() {
     assert_eq!(endpoints[3]["addresses"], json!(["10.1.2.3"]));
     assert_eq!(slice.data["ports"][0]["port"], 8080);
 }
+
+#[tokio::test]
+async fn a_mesh_that_others_may_use_is_not_killed() {
+    let Some(kube) = binary() else { return };
+    let bench = Bench::open(&kube).await;
+    linkerd(&bench).await;
+    let hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let run = bench.run_of("restart", &["--mesh", "none,linkerd", "--no-install"]).await;
+    assert!(run.status.success(), "{}", said(&run));
+    let why = bench.why("linkerd");
+    assert!(why.contains("may be of use to others: leave --no-install out"), "{why}");
+    // Without a mesh nothing is killed.
+    assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));
+    let (namespace, _) = hands.seen().unwrap();
+    let annotations = namespace.metadata.annotations.unwrap();
+    assert!(!annotations.contains_key("linkerd.io/inject"), "{annotations:?}");
+}
