@@ -1,23 +1,25 @@
 //! The place of one measurement in a cluster: a namespace with the client, the services, and what a mesh puts
 //! into their pods.
 
+mod client;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
-use leno_measure::load::{Pace, Plan as Load, Report};
-use leno_operate::{Error, Named, PodName, Reach, is_ready};
+use leno_measure::load::{Pace, Plan as Load};
+use leno_operate::{Error, Named, Reach, is_ready};
 use serde_json::Value;
 
 use super::disturb::{Given, Revisions};
 use super::hopeless::{hopeless, waits_for};
 use super::manifests::{CONTAINER, MANAGED, Plan, is_watcher, watchers, workloads_of};
 use super::mesh::Mesh;
-use super::wait::{Seen, Wait, pass};
+use super::wait::{Seen, Wait};
 use super::{Ground, MANAGER, Run, install, whose};
 use crate::application::PORT;
 use crate::cluster::meter::{Carriers, Role, Roles, Watched};
@@ -26,7 +28,6 @@ use crate::cluster::watchers::Watchers;
 use crate::interrupt::Interrupt;
 use crate::real;
 use crate::scenario::Scenario;
-use crate::station::{self, Probe, State};
 
 /// How long pods may take to be ready: their images come from a registry.
 const READY: Duration = Duration::from_secs(300);
@@ -34,8 +35,7 @@ const READY: Duration = Duration::from_secs(300);
 const ADMITTED: Duration = Duration::from_secs(30);
 /// How long requests may fail after all pods are ready: nodes learn of services, and proxies of each other.
 const ANSWERED: Duration = Duration::from_secs(60);
-/// How long a report may be late: the generator waits for its last answers, and is asked through the API server.
-const LATE: Duration = Duration::from_secs(60);
+
 /// Pods under a mesh, ready for load. It is to be struck, whatever became of it.
 pub(super) struct Stage<'a> {
     ground: &'a Ground,
@@ -208,118 +208,6 @@ impl<'a> Stage<'a> {
         .await
     }
 
-    /// Has a workload make load, and waits for the report.
-    pub(super) async fn load(
-        &self,
-        workload: &str,
-        plans: &[Load],
-        interrupt: &Interrupt,
-    ) -> Result<Report> {
-        let id = self.begin(workload, plans, interrupt).await?;
-        let longest = plans.iter().map(|plan| plan.warm_up + plan.duration).max();
-        pass(longest.unwrap_or_default(), interrupt).await?;
-        self.report((workload, &id), interrupt).await
-    }
-
-    /// Has a workload begin with load; by what it is asked for the report. A station that has just started may not
-    /// listen yet, and an answer may be lost: the load is made once all the same.
-    pub(super) async fn begin(
-        &self,
-        workload: &str,
-        plans: &[Load],
-        interrupt: &Interrupt,
-    ) -> Result<String> {
-        let (reach, pod) = self.station(workload);
-        let text = serde_json::to_string(plans)?;
-        let begin = Instant::now();
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let id = since.as_nanos().to_string();
-        let path = format!("/load/{id}");
-        loop {
-            match reach.send_to(&pod, station::PORT, ("POST", &path), &text).await {
-                Ok(reply) if reply.status == 202 => return Ok(id),
-                Ok(reply) => bail!("pod {workload} makes no load: {} {}", reply.status, reply.body),
-                Err(error) if error.is_forbidden() || begin.elapsed() > LATE => {
-                    return Err(error.into());
-                }
-                Err(_) => pass(Duration::from_secs(1), interrupt).await?,
-            }
-        }
-    }
-
-    /// The report of load that should have ended.
-    pub(super) async fn report(&self, of: (&str, &str), interrupt: &Interrupt) -> Result<Report> {
-        self.state(of, interrupt, false).await?.context("it is waited for")
-    }
-
-    /// The report of load that has ended before it was told to; none where it goes on.
-    pub(super) async fn ended(
-        &self,
-        of: (&str, &str),
-        interrupt: &Interrupt,
-    ) -> Result<Option<Report>> {
-        self.state(of, interrupt, true).await
-    }
-
-    /// Ends load that goes on until then, and gives its report.
-    pub(super) async fn end(
-        &self,
-        (workload, id): (&str, &str),
-        interrupt: &Interrupt,
-    ) -> Result<Report> {
-        let (reach, pod) = self.station(workload);
-        let begin = Instant::now();
-        let path = format!("/load/{id}");
-        loop {
-            match reach.send_to(&pod, station::PORT, ("DELETE", &path), "").await {
-                // Where the answer to an earlier one was lost, it has ended already.
-                Ok(reply) if matches!(reply.status, 202 | 404) => break,
-                Ok(reply) => bail!("pod {workload} ends no load: {} {}", reply.status, reply.body),
-                Err(error) if begin.elapsed() > LATE => return Err(error.into()),
-                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
-            }
-        }
-        self.report((workload, id), interrupt).await
-    }
-
-    /// What became of load: its report, which is waited for unless it `may_run` on; none where it does.
-    async fn state(
-        &self,
-        (workload, id): (&str, &str),
-        interrupt: &Interrupt,
-        may_run: bool,
-    ) -> Result<Option<Report>> {
-        let (reach, pod) = self.station(workload);
-        let begin = Instant::now();
-        let path = format!("/load/{id}");
-        loop {
-            let why = match reach.send_to(&pod, station::PORT, ("GET", &path), "").await {
-                Ok(reply) => match serde_json::from_str(&reply.body) {
-                    Ok(State::Done(report)) => return Ok(Some(*report)),
-                    Ok(State::Failed(why)) => bail!("pod {workload} made no load: {why}"),
-                    Ok(State::Idle) => bail!("pod {workload} was restarted while it made load"),
-                    Ok(State::Running) if may_run => return Ok(None),
-                    Ok(State::Running) => "it has not ended".to_owned(),
-                    Err(error) => error.to_string(),
-                },
-                // One that is cut off is asked again: the load is not, so that nothing is lost.
-                Err(error) => error.said(),
-            };
-            if begin.elapsed() > LATE {
-                bail!(
-                    "no report of the load from pod {workload} within {} s: {why}",
-                    LATE.as_secs()
-                );
-            }
-            pass(Duration::from_millis(500), interrupt).await?;
-        }
-    }
-
-    fn station(&self, workload: &str) -> (Reach, PodName) {
-        let (namespace, name) = (self.ground.namespace.clone(), workload.to_owned());
-        (Reach::new(self.ground.client.clone()), PodName { namespace, name })
-    }
-
     /// Gives the mesh what changes while load is made for so long.
     pub(super) async fn disturb(&self, time: Duration) -> Given {
         match &self.revisions {
@@ -333,47 +221,6 @@ impl<'a> Stage<'a> {
         if let Some(revisions) = &self.revisions {
             revisions.look(&self.ground.client, given).await;
         }
-    }
-
-    /// Has the client send one request after the other, and waits until it is so far. It goes on with that.
-    pub(super) async fn probe(
-        &self,
-        plan: &Load,
-        far: impl Fn(&Probe) -> bool,
-        interrupt: &Interrupt,
-    ) -> Result<()> {
-        let text = serde_json::to_string(plan)?;
-        let begin = Instant::now();
-        loop {
-            let why = match self.ask_probe("POST", &text).await {
-                Ok(probe) if far(&probe) => return Ok(()),
-                Ok(probe) => format!("{probe:?}"),
-                Err(why) => why,
-            };
-            if begin.elapsed() > LATE {
-                bail!("the client's requests got no further within {} s: {why}", LATE.as_secs());
-            }
-            pass(Duration::from_millis(200), interrupt).await?;
-        }
-    }
-
-    /// Ends that; how far it came.
-    pub(super) async fn end_probe(&self, interrupt: &Interrupt) -> Result<Probe> {
-        let begin = Instant::now();
-        loop {
-            match self.ask_probe("DELETE", "").await {
-                Ok(probe) => return Ok(probe),
-                Err(why) if begin.elapsed() > LATE => bail!("the client does not end: {why}"),
-                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
-            }
-        }
-    }
-
-    async fn ask_probe(&self, method: &str, body: &str) -> Result<Probe, String> {
-        let (reach, pod) = self.station(crate::lab::CLIENT);
-        let reply = reach.send_to(&pod, station::PORT, (method, "/probe"), body).await;
-        let reply = reply.map_err(|error| error.said())?;
-        serde_json::from_str(&reply.body).map_err(|_| format!("{} {}", reply.status, reply.body))
     }
 
     /// Waits until the pods are ready again, one of whose containers has just been killed, and every service answers.

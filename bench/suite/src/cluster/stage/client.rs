@@ -1,0 +1,175 @@
+//! Who makes load in the pods of a stage: what they are told, and what they give back.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use leno_measure::load::{Plan, Report};
+use leno_operate::{PodName, Reach};
+
+use super::Stage;
+use crate::cluster::wait::pass;
+use crate::interrupt::Interrupt;
+use crate::lab::CLIENT;
+use crate::station::{self, Probe, State};
+
+/// How long a report may be late: the generator waits for its last answers, and is asked through the API server.
+const LATE: Duration = Duration::from_secs(60);
+
+impl Stage<'_> {
+    /// Has a workload make load, and waits for the report.
+    pub(in crate::cluster) async fn load(
+        &self,
+        workload: &str,
+        plans: &[Plan],
+        interrupt: &Interrupt,
+    ) -> Result<Report> {
+        let id = self.begin(workload, plans, interrupt).await?;
+        let longest = plans.iter().map(|plan| plan.warm_up + plan.duration).max();
+        pass(longest.unwrap_or_default(), interrupt).await?;
+        self.report((workload, &id), interrupt).await
+    }
+
+    /// Has a workload begin with load; by what it is asked for the report. A station that has just started may not
+    /// listen yet, and an answer may be lost: the load is made once all the same.
+    pub(in crate::cluster) async fn begin(
+        &self,
+        workload: &str,
+        plans: &[Plan],
+        interrupt: &Interrupt,
+    ) -> Result<String> {
+        let (reach, pod) = self.station(workload);
+        let text = serde_json::to_string(plans)?;
+        let begin = Instant::now();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let id = since.as_nanos().to_string();
+        let path = format!("/load/{id}");
+        loop {
+            match reach.send_to(&pod, station::PORT, ("POST", &path), &text).await {
+                Ok(reply) if reply.status == 202 => return Ok(id),
+                Ok(reply) => bail!("pod {workload} makes no load: {} {}", reply.status, reply.body),
+                Err(error) if error.is_forbidden() || begin.elapsed() > LATE => {
+                    return Err(error.into());
+                }
+                Err(_) => pass(Duration::from_secs(1), interrupt).await?,
+            }
+        }
+    }
+
+    /// The report of load that should have ended.
+    pub(in crate::cluster) async fn report(
+        &self,
+        of: (&str, &str),
+        interrupt: &Interrupt,
+    ) -> Result<Report> {
+        self.state(of, interrupt, false).await?.context("it is waited for")
+    }
+
+    /// The report of load that has ended before it was told to; none where it goes on.
+    pub(in crate::cluster) async fn ended(
+        &self,
+        of: (&str, &str),
+        interrupt: &Interrupt,
+    ) -> Result<Option<Report>> {
+        self.state(of, interrupt, true).await
+    }
+
+    /// Ends load that goes on until then, and gives its report.
+    pub(in crate::cluster) async fn end(
+        &self,
+        (workload, id): (&str, &str),
+        interrupt: &Interrupt,
+    ) -> Result<Report> {
+        let (reach, pod) = self.station(workload);
+        let begin = Instant::now();
+        let path = format!("/load/{id}");
+        loop {
+            match reach.send_to(&pod, station::PORT, ("DELETE", &path), "").await {
+                // Where the answer to an earlier one was lost, it has ended already.
+                Ok(reply) if matches!(reply.status, 202 | 404) => break,
+                Ok(reply) => bail!("pod {workload} ends no load: {} {}", reply.status, reply.body),
+                Err(error) if begin.elapsed() > LATE => return Err(error.into()),
+                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
+            }
+        }
+        self.report((workload, id), interrupt).await
+    }
+
+    /// What became of load: its report, which is waited for unless it `may_run` on; none where it does.
+    async fn state(
+        &self,
+        (workload, id): (&str, &str),
+        interrupt: &Interrupt,
+        may_run: bool,
+    ) -> Result<Option<Report>> {
+        let (reach, pod) = self.station(workload);
+        let begin = Instant::now();
+        let path = format!("/load/{id}");
+        loop {
+            let why = match reach.send_to(&pod, station::PORT, ("GET", &path), "").await {
+                Ok(reply) => match serde_json::from_str(&reply.body) {
+                    Ok(State::Done(report)) => return Ok(Some(*report)),
+                    Ok(State::Failed(why)) => bail!("pod {workload} made no load: {why}"),
+                    Ok(State::Idle) => bail!("pod {workload} was restarted while it made load"),
+                    Ok(State::Running) if may_run => return Ok(None),
+                    Ok(State::Running) => "it has not ended".to_owned(),
+                    Err(error) => error.to_string(),
+                },
+                // One that is cut off is asked again: the load is not, so that nothing is lost.
+                Err(error) => error.said(),
+            };
+            if begin.elapsed() > LATE {
+                bail!(
+                    "no report of the load from pod {workload} within {} s: {why}",
+                    LATE.as_secs()
+                );
+            }
+            pass(Duration::from_millis(500), interrupt).await?;
+        }
+    }
+
+    fn station(&self, workload: &str) -> (Reach, PodName) {
+        let (namespace, name) = (self.ground.namespace.clone(), workload.to_owned());
+        (Reach::new(self.ground.client.clone()), PodName { namespace, name })
+    }
+
+    /// Has the client send one request after the other, and waits until it is so far. It goes on with that.
+    pub(in crate::cluster) async fn probe(
+        &self,
+        plan: &Plan,
+        far: impl Fn(&Probe) -> bool,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let text = serde_json::to_string(plan)?;
+        let begin = Instant::now();
+        loop {
+            let why = match self.ask_probe("POST", &text).await {
+                Ok(probe) if far(&probe) => return Ok(()),
+                Ok(probe) => format!("{probe:?}"),
+                Err(why) => why,
+            };
+            if begin.elapsed() > LATE {
+                bail!("the client's requests got no further within {} s: {why}", LATE.as_secs());
+            }
+            pass(Duration::from_millis(200), interrupt).await?;
+        }
+    }
+
+    /// Ends that; how far it came.
+    pub(in crate::cluster) async fn end_probe(&self, interrupt: &Interrupt) -> Result<Probe> {
+        let begin = Instant::now();
+        loop {
+            match self.ask_probe("DELETE", "").await {
+                Ok(probe) => return Ok(probe),
+                Err(why) if begin.elapsed() > LATE => bail!("the client does not end: {why}"),
+                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
+            }
+        }
+    }
+
+    async fn ask_probe(&self, method: &str, body: &str) -> Result<Probe, String> {
+        let (reach, pod) = self.station(CLIENT);
+        let reply = reach.send_to(&pod, station::PORT, (method, "/probe"), body).await;
+        let reply = reply.map_err(|error| error.said())?;
+        serde_json::from_str(&reply.body).map_err(|_| format!("{} {}", reply.status, reply.body))
+    }
+}
