@@ -28,11 +28,11 @@ impl Cpu {
 impl Sub for Cpu {
     type Output = Cpu;
 
+    /// The sum is kept: it may be finer than its parts, of which one falls then when the other takes a step.
     fn sub(self, earlier: Cpu) -> Cpu {
-        Cpu {
-            user_us: self.user_us.saturating_sub(earlier.user_us),
-            system_us: self.system_us.saturating_sub(earlier.system_us),
-        }
+        let all = self.total_us().saturating_sub(earlier.total_us());
+        let user_us = self.user_us.saturating_sub(earlier.user_us).min(all);
+        Cpu { user_us, system_us: all - user_us }
     }
 }
 
@@ -195,6 +195,17 @@ mod tests {
         while cpu_of_process(std::process::id()).unwrap().total_us() <= before.cpu.total_us() {
             spin = spin.wrapping_add(1);
         }
+    }
+
+    #[test]
+    fn what_was_used_since_is_no_more_than_the_sum_has_grown() {
+        let at = |user_us, system_us| Cpu { user_us, system_us };
+        // A clock tick of user time is seen, and taken from the system's: 2 ms were used.
+        assert_eq!(at(110_000, 45_200) - at(100_000, 53_200), at(2000, 0));
+        assert_eq!(at(110_000, 65_200) - at(110_000, 45_200), at(0, 20_000));
+        assert_eq!(at(250, 750) - at(50, 150), at(200, 600));
+        // A thread that ends takes what is finer than ticks with it.
+        assert_eq!(at(100_000, 50_000) - at(100_000, 53_200), at(0, 0));
     }
 
     #[test]
