@@ -23,8 +23,8 @@ use crate::counters::processes;
 
 /// How long a container may take to be there again: kubelets wait 10 s before the second time.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// Between two looks: what a start is known to.
-const LOOK: Duration = Duration::from_millis(1);
+/// Between two looks: to this, and what a look at all processes takes, a start is known.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What became of a start that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub(crate) enum Start {
     Unknown,
     /// The container was killed, and the program does not run yet.
     Waiting,
-    /// When it was seen to run, in nanoseconds of CLOCK_MONOTONIC.
+    /// When the look began that saw it run, in nanoseconds of CLOCK_MONOTONIC.
     Seen(u64),
     /// It was not, and why.
     Failed(String),
@@ -64,7 +64,7 @@ pub(super) struct Killed {
     pods: BTreeSet<String>,
     /// What ran in it, by path and size: runc, which runs first in a container, is another.
     programs: BTreeSet<(PathBuf, u64)>,
-    /// The processes that were there before.
+    /// The processes that were there before, and still are.
     before: BTreeSet<u32>,
 }
 
@@ -89,20 +89,28 @@ impl Killed {
     }
 
     /// Waits until one of its programs runs in another container of the pod.
-    pub(super) fn follow(self, limit: Duration) -> Start {
+    pub(super) fn follow(mut self, limit: Duration) -> Start {
         let begun = Instant::now();
         while begun.elapsed() < limit {
-            // Each look again: a process becomes another program when it executes one.
-            let mut new = processes().filter(|pid| !self.before.contains(pid));
-            if new.any(|pid| self.is_again(pid)) {
-                return match clock_gettime(ClockId::CLOCK_MONOTONIC) {
-                    Ok(now) => Start::Seen(Duration::from(now).as_nanos() as u64),
-                    Err(error) => Start::Failed(error.to_string()),
-                };
+            // What the look itself takes would be missing from the start.
+            let at = match clock_gettime(ClockId::CLOCK_MONOTONIC) {
+                Ok(now) => Duration::from(now).as_nanos() as u64,
+                Err(error) => return Start::Failed(error.to_string()),
+            };
+            if self.runs_again() {
+                return Start::Seen(at);
             }
             thread::sleep(LOOK);
         }
         Start::Failed(format!("no program of container {} ran again within {limit:?}", self.id))
+    }
+
+    fn runs_again(&mut self) -> bool {
+        let now: BTreeSet<u32> = processes().collect();
+        // An ID that has become free may be given to whom is waited for.
+        self.before.retain(|pid| now.contains(pid));
+        // Each look again: a process becomes another program when it executes one.
+        now.difference(&self.before).any(|pid| self.is_again(*pid))
     }
 
     fn is_again(&self, pid: u32) -> bool {
@@ -110,5 +118,27 @@ impl Killed {
         let mut places = places(&cgroups);
         places.any(|(pod, id)| id != self.id && self.pods.contains(pod))
             && program(pid).is_some_and(|program| self.programs.contains(&program))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_process_that_has_ended_is_not_taken_for_that_of_one_of_before() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let (child_id, own) = (child.id(), std::process::id());
+        let mut killed = Killed {
+            id: String::new(),
+            pods: BTreeSet::new(),
+            programs: BTreeSet::new(),
+            before: BTreeSet::from([child_id, own]),
+        };
+        assert!(!killed.runs_again() && killed.before.contains(&child_id));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!killed.runs_again());
+        assert_eq!(killed.before, BTreeSet::from([own]));
     }
 }
