@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -238,6 +240,7 @@ func (m mesh) isKilled() {
 	m.t.Logf("leno bench run restart churn:\n%s", said)
 	m.must(err)
 	m.benchLeavesNothing()
+	m.samplesRise(out)
 	records := m.records(out)
 	if len(records) != 4 {
 		m.t.Errorf("%d records", len(records))
@@ -262,6 +265,35 @@ func (m mesh) isKilled() {
 			if slices.Contains([]string{"restarted", "figures-missing", "disturbed-less"}, mark.Kind) {
 				m.t.Errorf("restart under %s is marked %s: %s", one.Mesh, mark.Kind, mark.Why)
 			}
+		}
+	}
+}
+
+// samplesRise looks whether CPU only grows in the samples of a run, also where proxies are killed.
+func (m mesh) samplesRise(out string) {
+	files, err := filepath.Glob(filepath.Join(out, "raw", "*.usage.csv"))
+	m.must(err)
+	if len(files) == 0 {
+		m.t.Error("there is no file of samples")
+	}
+	for _, name := range files {
+		file, err := os.Open(name)
+		m.must(err)
+		lines, err := csv.NewReader(file).ReadAll()
+		m.must(err)
+		m.must(file.Close())
+		column := slices.Index(lines[0], "proxies_cpu_ms")
+		last := 0.0
+		for _, line := range lines[1:] {
+			ms, err := strconv.ParseFloat(line[column], 64)
+			m.must(err)
+			if ms < last {
+				m.t.Errorf("%s: CPU fell from %v ms: %v", filepath.Base(name), last, line)
+			}
+			last = ms
+		}
+		if len(lines) < 3 || (last > 0) != strings.Contains(name, ".leno.") {
+			m.t.Errorf("%s: %d lines, and %v ms at the end", filepath.Base(name), len(lines), last)
 		}
 	}
 }

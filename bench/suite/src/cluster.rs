@@ -28,6 +28,7 @@ mod tool;
 mod turn;
 mod wait;
 mod watchers;
+mod watching;
 
 use std::collections::BTreeMap;
 use std::fs;

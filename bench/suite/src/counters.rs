@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::ContextSwitches;
 
-/// The parent of every thread of the kernel's own.
-const KTHREADD: &str = "2";
+/// What the flags of every thread of the kernel's own have (`PF_KTHREAD` of include/linux/sched.h).
+const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// CPU time of a machine since its boot, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,14 +50,12 @@ impl Machine {
     }
 }
 
-/// CPU time of the kernel's own threads, in milliseconds.
-pub(crate) fn kernel_threads_ms() -> f64 {
-    let ticks: u64 = processes()
-        .filter_map(Stat::of)
-        .filter(|stat| stat.field(1) == Some(KTHREADD))
-        .map(|stat| stat.number(11) + stat.number(12))
-        .sum();
-    ticks as f64 * tick_ms()
+/// CPU time of the kernel's own threads, in milliseconds; none where none of them is seen, as in the PID namespace of a
+/// container that is a node.
+pub(crate) fn kernel_threads_ms() -> Option<f64> {
+    let stats = processes().filter_map(Stat::of).filter(Stat::is_of_the_kernel);
+    let ticks = stats.map(|stat| stat.number(11) + stat.number(12)).reduce(|sum, one| sum + one);
+    ticks.map(|ticks| ticks as f64 * tick_ms())
 }
 
 /// Every process that is there now.
@@ -126,17 +124,23 @@ struct Stat(String);
 
 impl Stat {
     fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything; fields are counted after its end.
-        Some(Self(stat.rsplit_once(')')?.1.to_owned()))
+        Self::after_the_name(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    fn field(&self, nth: usize) -> Option<&str> {
-        self.0.split_ascii_whitespace().nth(nth)
+    /// The name, in parentheses, may hold anything; fields are counted after its end.
+    fn after_the_name(line: &str) -> Option<Self> {
+        Some(Self(line.rsplit_once(')')?.1.to_owned()))
+    }
+
+    /// Whether it is a thread of the kernel's own, as its flags say: the ID of their parent is another's in the PID
+    /// namespace of a container.
+    fn is_of_the_kernel(&self) -> bool {
+        self.number(6) & KERNEL_THREAD != 0
     }
 
     fn number(&self, nth: usize) -> u64 {
-        self.field(nth).and_then(|field| field.parse().ok()).unwrap_or(0)
+        let field = self.0.split_ascii_whitespace().nth(nth);
+        field.and_then(|field| field.parse().ok()).unwrap_or(0)
     }
 }
 
@@ -153,6 +157,19 @@ fn field(text: &str, name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_of_the_kernel_are_known_by_their_flags_and_not_by_their_parent() {
+        let of = |line| Stat::after_the_name(line).unwrap();
+        let kthreadd = of("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 3 4 0 0 20 0 1 0 24 0 0");
+        assert!(kthreadd.is_of_the_kernel() && kthreadd.number(11) + kthreadd.number(12) == 7);
+        let worker =
+            of("9 (kworker/0:1 (x)) I 2 0 0 0 -1 69238880 0 0 0 0 0 5 0 0 20 0 1 0 24 0 0");
+        assert!(worker.is_of_the_kernel() && worker.number(12) == 5);
+        // In the namespace of a container the process 2 may be anybody.
+        let child = of("31 (kubelet) S 2 31 31 0 -1 4194560 9 0 0 0 80 40 0 0 20 0 1 0 24 0 0");
+        assert!(!child.is_of_the_kernel());
+    }
 
     fn counted(lines: &[(&str, &str, &str)]) -> u64 {
         let mut table = "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned();

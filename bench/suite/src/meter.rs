@@ -58,6 +58,8 @@ pub(crate) struct Used {
     pub(crate) wall: Duration,
     /// The processors on which `cpu.machine` was counted; none where they are those of the record.
     pub(crate) processors: Option<f64>,
+    /// What of `cpu` was used on machines that `cpu.machine` is not of.
+    pub(crate) elsewhere_ms: f64,
 }
 
 impl Parts {
@@ -161,6 +163,7 @@ impl Reading {
         let less = |new: f64, old: f64| (new - old).max(0.0);
         Ok(Used {
             processors: None,
+            elsewhere_ms: 0.0,
             cpu: CpuMs {
                 proxies: less(new.proxies, old.proxies),
                 application: less(new.application, old.application),
@@ -168,7 +171,10 @@ impl Reading {
                 neighbour: less(new.neighbour, old.neighbour),
                 agent: less(new.agent, old.agent),
                 control: less(new.control, old.control),
-                kernel_threads: less(new.kernel_threads, old.kernel_threads),
+                kernel_threads: new
+                    .kernel_threads
+                    .zip(old.kernel_threads)
+                    .map(|(new, old)| less(new, old)),
                 interrupts: less(new.interrupts, old.interrupts),
                 machine: less(new.machine, old.machine),
                 steal: less(new.steal, old.steal),

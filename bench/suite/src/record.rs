@@ -154,8 +154,9 @@ pub struct CpuMs {
     pub agent: f64,
     /// The control plane.
     pub control: f64,
-    /// Threads of the kernel itself.
-    pub kernel_threads: f64,
+    /// Threads of the kernel itself; none where they are not seen, as in a container that is a node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_threads: Option<f64>,
     /// Interrupts, hard and soft, wherever they struck.
     pub interrupts: f64,
     /// The whole machine, everything else included.

@@ -1,6 +1,6 @@
 //! One measurement in a cluster: pods, load, what everything used, and a record of it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,15 @@ use leno_measure::load::{Plan, Report};
 
 use super::Mesh;
 use super::disturb::Given;
-use super::meter::{Between, Reading, Watched, between, memory};
+use super::meter::{Between, Reading, between, memory};
 use super::nodes::Placement;
 use super::restart::{Killed, kills, restart};
 use super::stage::{Stage, strike};
 use super::start::start_up;
 use super::turn::Case;
 use super::wait::pass;
-use super::watchers::{Answers, What};
+use super::watchers::What;
+use super::watching::{After, Watching};
 use super::{Ground, Run};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::lab::{CLIENT, NEIGHBOUR};
@@ -31,6 +32,9 @@ use crate::scenario::Pace;
 const FLOOD_MOST: Duration = Duration::from_secs(600);
 /// Between two looks while load is made: each costs its node some milliseconds.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// How long the generator waits for its last answers, of a request that is sent at the end.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
 /// Measures, and removes what it made, whatever became of it.
 pub(super) async fn measure(
@@ -75,9 +79,10 @@ async fn on_stage(
     // What the first requests have touched is given back by then, by those who do that.
     pass(SETTLE, interrupt).await?;
     let listed = async || stage.watched().await;
-    let (_, quiet) = stage.watchers.before((listed, false), interrupt, say).await?;
+    let none = BTreeSet::new();
+    let (_, quiet) = stage.watchers.before((listed, &none), interrupt, say).await?;
     pass(SETTLE, interrupt).await?;
-    let (watched, idle) = stage.watchers.before((listed, false), interrupt, say).await?;
+    let (watched, idle) = stage.watchers.before((listed, &none), interrupt, say).await?;
     record.proxies = idle.proxies();
     are_counted(case.mesh, record.proxies)?;
     record.idle_proxies_cpus = idle.proxies_cpus_since(&quiet);
@@ -100,14 +105,16 @@ async fn on_stage(
         let warm: Vec<Plan> = plans.iter().map(warm).collect();
         stage.load(CLIENT, &warm, interrupt).await?;
     }
-    let (watched, before) = stage.watchers.before((listed, true), interrupt, say).await?;
-    let mut seen = Watching::of(watched);
+    // Where the mesh's control plane is besides, nobody looks at the kernel without a mesh either.
+    let whole: BTreeSet<String> = stage.roles.carriers.nodes().map(str::to_owned).collect();
+    let (watched, before) = stage.watchers.before((listed, &whole), interrupt, say).await?;
+    let mut seen = Watching::of(watched, whole);
     let mut loaded = load(run, &stage, (&plans, &mut seen), interrupt).await?;
     stage.arrived(&mut loaded.given).await;
     keep(&mut record, &stage, (&idle, &before, &seen), &loaded);
     let raw = |what: &str| options.out.join(RAW).join(format!("{}.{what}.csv", record.name()));
     for (path, text) in [
-        (raw("usage"), format!("{USAGE}\n{}", seen.lines)),
+        (raw("usage"), format!("{USAGE}\n{}", seen.lines(&before, &loaded.after))),
         (raw("latency"), table(&loaded.report.buckets)),
     ] {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -122,10 +129,11 @@ fn keep(
     (idle, before, seen): (&Reading, &Reading, &Watching),
     Loaded { report, after, flooded, given, killed }: &Loaded,
 ) {
-    let whole: Vec<&Reading> = seen.whole.iter().collect();
-    (record.rss_kib, record.control_rss_kib) = memory(idle, &whole);
-    record.crossing_connections = whole.iter().map(|one| one.connections()).max().unwrap_or(0);
-    let readings = [before].into_iter().chain(&seen.all).chain([&after.reading]);
+    let complete: Vec<&Reading> = seen.complete().collect();
+    (record.rss_kib, record.control_rss_kib) = memory(idle, &complete);
+    record.crossing_connections = complete.iter().map(|one| one.connections()).max().unwrap_or(0);
+    let during = seen.looks.iter().map(|look| &look.reading);
+    let readings = [before].into_iter().chain(during).chain([&after.answers.reading]);
     let Between { used, programs, mut broken } = between(&readings.collect::<Vec<_>>());
     record.kernel_programs = programs;
     record.revisions = given.revisions;
@@ -157,68 +165,6 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     bail!("no proxy of {} runs{which}: what it uses cannot be said", mesh.name())
 }
 
-/// What was seen while load was made.
-#[derive(Debug, Default)]
-struct Watching {
-    /// Whom the looks are at: everybody that ran at any of them.
-    watched: Vec<Watched>,
-    all: Vec<Reading>,
-    /// Those of which nothing is missing.
-    whole: Vec<Reading>,
-    /// The same as lines of the file of samples.
-    lines: String,
-    /// The nodes whose watchers said nothing: how often, and why the last time.
-    silent: BTreeMap<String, (usize, String)>,
-    /// Why it is not known who runs after the load; none where it is.
-    unlisted: Option<String>,
-}
-
-impl Watching {
-    fn of(watched: Vec<Watched>) -> Self {
-        Self { watched, ..Self::default() }
-    }
-
-    fn add(&mut self, elapsed: Duration, Answers { reading, silent }: Answers) {
-        if silent.is_empty() {
-            self.lines += &reading.line(elapsed);
-            self.whole.push(reading.clone());
-        }
-        for (node, why) in silent {
-            let (times, last) = self.silent.entry(node).or_default();
-            *times += 1;
-            *last = why;
-        }
-        self.all.push(reading);
-    }
-
-    /// Adds whoever has begun since.
-    fn meet(&mut self, now: Vec<Watched>) {
-        let new: Vec<Watched> = now.into_iter().filter(|one| !self.watched.contains(one)).collect();
-        self.watched.extend(new);
-    }
-
-    /// What is to be known of figures that are not all there.
-    fn marks(&self, after: &Answers) -> Vec<Mark> {
-        let of = self.all.len();
-        let said = self
-            .silent
-            .iter()
-            .map(|(node, (times, why))| format!("{times} of {of} times of node {node}: {why}"));
-        let said: Vec<String> = said.collect();
-        let silent = (!said.is_empty())
-            .then(|| Mark { kind: MarkKind::WatcherSilent, why: said.join("; ") });
-        let missing = after.silent.iter().map(|(node, why)| {
-            format!("what was used on node {node} at the end is not known: {why}")
-        });
-        let unlisted = self.unlisted.iter().map(|why| format!("who ran at the end: {why}"));
-        let unseen = self.whole.is_empty().then(|| "memory under load, and connections".to_owned());
-        let missing: Vec<String> = missing.chain(unlisted).chain(unseen).collect();
-        let missing = (!missing.is_empty())
-            .then(|| Mark { kind: MarkKind::FiguresMissing, why: missing.join("; ") });
-        silent.into_iter().chain(missing).collect()
-    }
-}
-
 /// What is to be known of proxies of nodes that carry the flood as well.
 fn shared(stage: &Stage<'_>) -> Option<Mark> {
     let shared = stage.roles.carriers.shared();
@@ -231,7 +177,7 @@ fn shared(stage: &Stage<'_>) -> Option<Mark> {
 struct Loaded {
     report: Report,
     /// What is seen as soon as it was reported.
-    after: Answers,
+    after: After,
     flooded: Option<Flooded>,
     /// What the mesh was given meanwhile.
     given: Given,
@@ -273,15 +219,11 @@ async fn load(
             pass(next, interrupt).await?;
         }
         let report = stage.report((CLIENT, &id), interrupt).await?;
-        match stage.watched().await {
-            Ok(now) => seen.meet(now),
-            Err(error) => seen.unlisted = Some(format!("{error:#}")),
-        }
-        let look = What { watched: &seen.watched, whole: true };
-        let after = stage.watchers.after(look, interrupt).await?;
-        if after.silent.is_empty() {
-            seen.lines += &after.reading.line(begun.elapsed());
-        }
+        // A report that cannot be had for a while has ended in time all the same.
+        let ended = Instant::now().min(begun + duration + LAST_ANSWERS).into();
+        let look = async |what: What<'_>| stage.watchers.after(what, interrupt).await;
+        let answers = seen.end(stage.watched(), look).await?;
+        let after = After { elapsed: begun.elapsed(), ended, answers };
         anyhow::Ok((report, after))
     };
     let disturbed = async { Ok(stage.disturb(duration).await) };
@@ -348,32 +290,5 @@ mod tests {
         );
         assert!(ambient.contains("app=ztunnel"), "{ambient}");
         are_counted(Mesh::Linkerd, 0).unwrap_err();
-    }
-
-    #[test]
-    fn a_watcher_that_says_nothing_under_load_is_a_mark_and_no_line() {
-        let mut seen = Watching::default();
-        let good = Answers::default();
-        seen.add(Duration::from_secs(1), Answers::default());
-        assert_eq!((seen.marks(&good), &*seen.lines), (vec![], "1000,0,0,0.0,0.0\n"));
-        let silent = BTreeMap::from([("n2".to_owned(), "no answer".to_owned())]);
-        seen.add(Duration::from_secs(2), Answers { silent: silent.clone(), ..Answers::default() });
-        let marks = seen.marks(&good);
-        let why = "1 of 2 times of node n2: no answer";
-        assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
-        assert!(!marks[0].kind.invalidates());
-        assert_eq!(seen.lines, "1000,0,0,0.0,0.0\n", "a sum of a part would be a dip");
-        // After the load there is no other moment to ask for.
-        let marks = seen.marks(&Answers { silent, ..Answers::default() });
-        assert_eq!((marks.len(), marks[1].kind), (2, MarkKind::FiguresMissing));
-        assert!(marks[1].kind.invalidates() && marks[1].why.contains("on node n2"), "{marks:?}");
-    }
-
-    #[test]
-    fn figures_that_nobody_saw_are_missing_and_so_is_who_ran() {
-        let seen = Watching { unlisted: Some("it is away".into()), ..Watching::default() };
-        let marks = seen.marks(&Answers::default());
-        let why = "who ran at the end: it is away; memory under load, and connections";
-        assert_eq!(marks, [Mark { kind: MarkKind::FiguresMissing, why: why.to_owned() }]);
     }
 }

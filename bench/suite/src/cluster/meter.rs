@@ -265,18 +265,6 @@ impl Reading {
         if ms > 0.0 { used.cpu.proxies / ms } else { 0.0 }
     }
 
-    /// A line of the file of samples.
-    pub(super) fn line(&self, elapsed: Duration) -> String {
-        let (proxies, control) = self.memory_kib();
-        let cpu = |role| {
-            let all = self.of(role).flat_map(|one| &one.processes);
-            all.map(|process| process.cpu.total_us()).sum::<u64>() as f64 / 1000.0
-        };
-        let (of_proxies, of_applications) = (cpu(Role::Proxy), cpu(Role::Application));
-        let elapsed = elapsed.as_millis();
-        format!("{elapsed},{proxies},{control},{of_proxies:.1},{of_applications:.1}\n")
-    }
-
     /// What of it is not as in an earlier reading, where its node was looked at both times.
     fn broken_since(&self, earlier: &Self) -> Vec<String> {
         let of = |reading: &Self| -> BTreeMap<String, String> {
@@ -309,49 +297,107 @@ pub(super) fn between(readings: &[&Reading]) -> Between {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Between::default();
     };
-    let mut used = Used::default();
-    // By container, process and its beginning: where it counts from, and how far.
-    let mut seen: BTreeMap<(&str, u32, u64), (Role, Process, &Process)> = BTreeMap::new();
-    for reading in readings {
+    let mut tally = Tally::since(first);
+    readings.iter().for_each(|reading| tally.add(reading));
+    let mut used = tally.used(last);
+    let programs = kernels((first, last), &mut used);
+    Between { used, programs, broken: last.broken_since(first) }
+}
+
+/// The file of samples: a line for each reading of which nothing is missing, with the memory of then and the CPU that
+/// was used since the first. The readings are in their order.
+pub(super) fn lines(first: &Reading, readings: &[(Duration, &Reading, bool)]) -> String {
+    let mut tally = Tally::since(first);
+    let mut text = String::new();
+    for (elapsed, reading, is_whole) in readings {
+        tally.add(reading);
+        if *is_whole {
+            let (proxies, control) = reading.memory_kib();
+            let cpu = tally.used(reading).cpu;
+            let (elapsed, of_proxies, of_applications) =
+                (elapsed.as_millis(), cpu.proxies, cpu.application);
+            text +=
+                &format!("{elapsed},{proxies},{control},{of_proxies:.1},{of_applications:.1}\n");
+        }
+    }
+    text
+}
+
+/// What every process has used since a reading, as far as those that were added have seen it.
+struct Tally<'r> {
+    first: &'r Reading,
+    /// By container, process and its beginning.
+    seen: BTreeMap<(&'r str, u32, u64), Counted<'r>>,
+}
+
+/// A process that is counted.
+struct Counted<'r> {
+    container: &'r Container,
+    /// What is not counted of it.
+    from: Process,
+    to: &'r Process,
+}
+
+impl<'r> Tally<'r> {
+    fn since(first: &'r Reading) -> Self {
+        let mut tally = Self { first, seen: BTreeMap::new() };
+        tally.add(first);
+        tally
+    }
+
+    fn add(&mut self, reading: &'r Reading) {
         for (id, container) in &reading.containers {
-            for process in &container.processes {
-                let from = || {
-                    let at_first = first.moments.get(&container.boot_id);
-                    let is_new = at_first.is_some_and(|at| process.began_us > *at);
-                    if is_new { Process::default() } else { process.clone() }
-                };
-                let key = (id.as_str(), process.pid, process.began_us);
-                seen.entry(key).or_insert_with(|| (container.whose.role, from(), process)).2 =
-                    process;
+            let at_first = self.first.moments.get(&container.boot_id);
+            for to in &container.processes {
+                let is_new = at_first.is_some_and(|at| to.began_us > *at);
+                let from = || if is_new { Process::default() } else { to.clone() };
+                let key = (id.as_str(), to.pid, to.began_us);
+                let counted =
+                    self.seen.entry(key).or_insert_with(|| Counted { container, from: from(), to });
+                // A thread that has ended takes a part of what was seen with it.
+                if to.cpu.total_us() >= counted.to.cpu.total_us() {
+                    counted.to = to;
+                }
             }
         }
     }
-    for (role, from, to) in seen.into_values() {
-        let cpu = to.cpu - from.cpu;
-        let of = match role {
-            Role::Proxy => &mut used.cpu.proxies,
-            Role::Application => &mut used.cpu.application,
-            Role::Generator => &mut used.cpu.generator,
-            Role::Neighbour => &mut used.cpu.neighbour,
-            Role::Agent => &mut used.cpu.agent,
-            Role::Control => &mut used.cpu.control,
-        };
-        *of += cpu.total_us() as f64 / 1000.0;
-        if role == Role::Proxy {
-            used.proxy_user_ms += cpu.user_us as f64 / 1000.0;
-            let (new, old) = (to.switches, from.switches);
-            used.switches.voluntary += new.voluntary.saturating_sub(old.voluntary);
-            used.switches.involuntary += new.involuntary.saturating_sub(old.involuntary);
+
+    /// Until `last`, the reading that was added last.
+    fn used(&self, last: &Reading) -> Used {
+        let mut used = Used::default();
+        for Counted { container, from, to } in self.seen.values() {
+            let cpu = to.cpu - from.cpu;
+            let role = container.whose.role;
+            let of = match role {
+                Role::Proxy => &mut used.cpu.proxies,
+                Role::Application => &mut used.cpu.application,
+                Role::Generator => &mut used.cpu.generator,
+                Role::Neighbour => &mut used.cpu.neighbour,
+                Role::Agent => &mut used.cpu.agent,
+                Role::Control => &mut used.cpu.control,
+            };
+            let ms = cpu.total_us() as f64 / 1000.0;
+            *of += ms;
+            let is_there = |reading: &Reading| reading.kernels.contains_key(&container.boot_id);
+            if !is_there(self.first) || !is_there(last) {
+                used.elsewhere_ms += ms;
+            }
+            if role == Role::Proxy {
+                used.proxy_user_ms += cpu.user_us as f64 / 1000.0;
+                let (new, old) = (to.switches, from.switches);
+                used.switches.voluntary += new.voluntary.saturating_sub(old.voluntary);
+                used.switches.involuntary += new.involuntary.saturating_sub(old.involuntary);
+            }
         }
+        used
     }
-    let programs = kernels((first, last), &mut used);
-    Between { used, programs, broken: last.broken_since(first) }
 }
 
 /// What each kernel has used as a whole, once for all of its nodes.
 fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelPrograms {
     let mut programs = KernelPrograms::default();
     let mut capacity = 0.0;
+    let mut threads = Some(0.0);
     for (boot_id, at_us) in &last.moments {
         let Some(before_us) = first.moments.get(boot_id) else { continue };
         let wall = Duration::from_micros(at_us.saturating_sub(*before_us));
@@ -363,7 +409,8 @@ fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelProgra
         cpu.machine += less(new.machine.busy_ms, old.machine.busy_ms);
         cpu.interrupts += less(new.machine.interrupts_ms, old.machine.interrupts_ms);
         cpu.steal += less(new.machine.steal_ms, old.machine.steal_ms);
-        cpu.kernel_threads += less(new.kernel_threads_ms, old.kernel_threads_ms);
+        let pair = new.kernel_threads_ms.zip(old.kernel_threads_ms);
+        threads = threads.zip(pair).map(|(sum, (new, old))| sum + less(new, old));
         capacity += wall.as_secs_f64() * new.machine.processors as f64;
         for (id, (runs, nanos)) in &new.programs {
             let (old_runs, old_nanos) = old.programs.get(id).copied().unwrap_or_default();
@@ -373,6 +420,8 @@ fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelProgra
     }
     let wall = used.wall.as_secs_f64();
     used.processors = (capacity > 0.0).then(|| capacity / wall);
+    // Where one kernel's are not seen, the sum of the others would be taken for all.
+    used.cpu.kernel_threads = threads.filter(|_| capacity > 0.0);
     programs
 }
 

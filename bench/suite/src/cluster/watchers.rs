@@ -36,8 +36,25 @@ pub(super) struct Watchers {
 #[derive(Clone, Copy)]
 pub(super) struct What<'a> {
     pub(super) watched: &'a [Watched],
-    /// Whether the kernels as a whole are, too.
-    pub(super) whole: bool,
+    /// The nodes whose kernels as a whole are, too.
+    pub(super) whole: &'a BTreeSet<String>,
+}
+
+impl What<'_> {
+    /// What a node is asked for.
+    fn question(&self, node: &str) -> Question {
+        let here = || self.watched.iter().filter(|one| one.node == node);
+        let client = here().find(|one| one.is_client());
+        Question {
+            containers: here().map(|one| one.id.clone()).collect(),
+            connections_of: client.map(|one| one.id.clone()),
+            whole: self.whole.contains(node),
+        }
+    }
+
+    fn is_of(&self, node: &str) -> bool {
+        self.whole.contains(node) || self.watched.iter().any(|one| one.node == node)
+    }
 }
 
 /// What the watchers said to one question.
@@ -47,12 +64,23 @@ pub(super) struct Answers {
     pub(super) reading: Reading,
     /// The nodes whose watchers said nothing, and why.
     pub(super) silent: BTreeMap<String, String>,
+    /// When each of those that answered did.
+    pub(super) came: BTreeMap<String, Instant>,
+}
+
+impl Answers {
+    /// Adds what was said later.
+    pub(super) fn extend(&mut self, later: Self) {
+        self.reading.extend(later.reading);
+        self.silent.extend(later.silent);
+        self.came.extend(later.came);
+    }
 }
 
 impl Watchers {
     /// Asks all of them while load is made: what does not come within 5 s is missing.
     pub(super) async fn under_load(&self, watched: &[Watched]) -> Answers {
-        let what = What { watched, whole: false };
+        let what = What { watched, whole: &BTreeSet::new() };
         let mut answers = Answers::default();
         let asked = self.pods.keys().map(async |node| {
             let asked = tokio::time::timeout(ANSWER_UNDER_LOAD, self.look(node, what)).await;
@@ -75,7 +103,7 @@ impl Watchers {
     /// interrupts.
     pub(super) async fn before(
         &self,
-        (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Watched>>, bool),
+        (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Watched>>, &BTreeSet<String>),
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<(Vec<Watched>, Reading)> {
@@ -96,28 +124,35 @@ impl Watchers {
         .await
     }
 
-    /// A look of each of them after the load, the first that comes within 60 s.
+    /// A look after the load of each that has something to look at, the first that comes within 60 s.
     ///
     /// # Errors
     /// When somebody interrupts.
     pub(super) async fn after(&self, what: What<'_>, interrupt: &Interrupt) -> Result<Answers> {
         let begin = Instant::now();
-        let mut answers = self.ask(what, &self.pods.keys().cloned().collect()).await;
+        let nodes = self.pods.keys().filter(|node| what.is_of(node)).cloned().collect();
+        let mut answers = self.ask(what, &nodes).await;
         while !answers.silent.is_empty() && begin.elapsed() < ANSWERED {
             pass(AGAIN, interrupt).await?;
             let more = self.ask(what, &answers.silent.keys().cloned().collect()).await;
-            answers.reading.extend(more.reading);
-            answers.silent = more.silent;
+            answers.silent.clear();
+            answers.extend(more);
         }
         Ok(answers)
     }
 
     async fn ask(&self, what: What<'_>, nodes: &BTreeSet<String>) -> Answers {
         let mut answers = Answers::default();
-        let asked = nodes.iter().map(async |node| (node, self.look(node, what).await));
-        for (node, look) in join_all(asked).await {
+        let asked = nodes.iter().map(async |node| {
+            let look = self.look(node, what).await;
+            (node, look, Instant::now())
+        });
+        for (node, look, at) in join_all(asked).await {
             match look {
-                Ok(look) => answers.reading.add(node, look, what.watched),
+                Ok(look) => {
+                    answers.reading.add(node, look, what.watched);
+                    answers.came.insert(node.clone(), at);
+                }
                 Err(why) => drop(answers.silent.insert(node.clone(), why)),
             }
         }
@@ -125,14 +160,8 @@ impl Watchers {
     }
 
     async fn look(&self, node: &str, what: What<'_>) -> Result<Look, String> {
-        let here = || what.watched.iter().filter(|one| one.node == node);
-        let client = here().find(|one| one.is_client());
-        let question = Question {
-            containers: here().map(|one| one.id.clone()).collect(),
-            connections_of: client.map(|one| one.id.clone()),
-            whole: what.whole,
-        };
-        let text = serde_json::to_string(&question).map_err(|error| error.to_string())?;
+        let text =
+            serde_json::to_string(&what.question(node)).map_err(|error| error.to_string())?;
         let body = self.send(node, ("POST", "/look"), &text).await?;
         serde_json::from_str(&body).map_err(|error| format!("its answer is no look: {error}"))
     }

@@ -164,7 +164,9 @@ const COLUMNS: [Column; 38] = [
     ("cpu_ms.application", |r| format!("{:.1}", r.cpu_ms.application)),
     ("cpu_ms.generator", |r| format!("{:.1}", r.cpu_ms.generator)),
     ("cpu_ms.control", |r| format!("{:.1}", r.cpu_ms.control)),
-    ("cpu_ms.kernel_threads", |r| format!("{:.1}", r.cpu_ms.kernel_threads)),
+    ("cpu_ms.kernel_threads", |r| {
+        r.cpu_ms.kernel_threads.map_or_else(String::new, |ms| format!("{ms:.1}"))
+    }),
     ("rss_kib.idle", |r| r.rss_kib.idle.to_string()),
     ("rss_kib.load", |r| r.rss_kib.load.to_string()),
     ("rss_kib.peak", |r| r.rss_kib.peak.to_string()),

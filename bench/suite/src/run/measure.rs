@@ -527,12 +527,17 @@ pub(crate) fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> 
         + cpu.neighbour
         + cpu.agent
         + cpu.control
-        + cpu.kernel_threads
-        + cpu.interrupts;
+        + cpu.kernel_threads.unwrap_or_default()
+        + cpu.interrupts
+        - used.elsewhere_ms;
     let (others, steal) = ((cpu.machine - ours).max(0.0) / all_ms, cpu.steal / all_ms);
     if others > MAX_OTHERS {
         let share = others * 100.0;
-        mark(MarkKind::BusyMachine, format!("others used {share:.0} % of the machine"));
+        let who = match cpu.kernel_threads {
+            Some(_) => "others",
+            None => "others, or threads of the kernel, which are not seen here,",
+        };
+        mark(MarkKind::BusyMachine, format!("{who} used {share:.0} % of the machine"));
     }
     if steal > MAX_STEAL {
         let share = steal * 100.0;
@@ -667,6 +672,17 @@ mod tests {
         let cpu = CpuMs { machine: 6000.0, proxies: 5000.0, ..CpuMs::default() };
         let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
         assert_eq!(kinds(&report(), &used), []);
+        // What proxies used on a machine that is not counted is no part of this one.
+        let elsewhere = Used { elsewhere_ms: 3000.0, ..used };
+        assert_eq!(kinds(&report(), &elsewhere), [MarkKind::BusyMachine]);
+        let why = |kernel_threads| {
+            let cpu = CpuMs { kernel_threads, ..cpu };
+            marks(&record(), &report(), &Used { cpu, ..elsewhere }).remove(0).why
+        };
+        assert_eq!(why(Some(600.0)), "others used 17 % of the machine");
+        let unseen =
+            "others, or threads of the kernel, which are not seen here, used 20 % of the machine";
+        assert_eq!(why(None), unseen);
         let cpu = CpuMs { steal: 500.0, ..CpuMs::default() };
         let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
         assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);

@@ -59,7 +59,8 @@ pub(crate) struct Process {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Whole {
     pub(crate) machine: Machine,
-    pub(crate) kernel_threads_ms: f64,
+    /// None where they are not seen.
+    pub(crate) kernel_threads_ms: Option<f64>,
     /// Every kernel program by its ID: how often it ran, and how many nanoseconds in all.
     pub(crate) programs: BTreeMap<u32, (u64, u64)>,
 }

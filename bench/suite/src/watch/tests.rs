@@ -122,6 +122,9 @@ async fn processes_of_a_container_are_counted_each_by_itself() {
     let after = until(watcher, &Question { whole: true, ..question }, busier).await;
     assert!(after.at_us > before.at_us && after.boot_id == before.boot_id);
     let (process, whole) = (spins(&after), after.whole.unwrap());
+    // Where this process sees threads of the kernel, so does who watches.
+    let seen = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
+    assert!(!seen || whole.kernel_threads_ms.is_some(), "{whole:?}");
     assert_eq!(process.began_us, spins(&before).began_us);
     assert!(process.began_us <= before.at_us && process.rss_kib > 0, "{process:?}");
     let shell = fs::metadata(format!("/proc/{}/exe", child.id())).unwrap();

@@ -51,7 +51,7 @@ fn reading(roles: &Roles, second: u64, pods: Pods<'_>) -> Reading {
     let busy_ms = (second * 1500) as f64;
     look.whole = Some(Whole {
         machine: Machine { busy_ms, interrupts_ms: 1.0, steal_ms: busy_ms / 10.0, processors: 2 },
-        kernel_threads_ms: second as f64,
+        kernel_threads_ms: Some(second as f64),
         programs: BTreeMap::from([(1, (second, second * 1_000_000)), (second as u32, (5, 1))]),
     });
     let mut reading = Reading::default();
@@ -89,12 +89,14 @@ fn what_is_used_between_two_looks_is_kept_apart_by_who_used_it() {
     assert_eq!(used.proxy_user_ms, 30.0, "user and system are told apart");
     assert_eq!(used.switches, ContextSwitches { voluntary: 120, involuntary: 0 });
     assert_eq!((cpu.machine, cpu.steal, cpu.interrupts), (15_000.0, 1500.0, 0.0));
-    assert_eq!((cpu.kernel_threads, used.wall), (10.0, Duration::from_secs(10)));
+    assert_eq!((cpu.kernel_threads, used.wall), (Some(10.0), Duration::from_secs(10)));
+    assert_eq!(used.elsewhere_ms, 0.0);
     assert_eq!(used.processors, Some(2.0), "of the kernel");
     assert_eq!(programs, KernelPrograms { runs: 10 + 5, ms: 10.0 + 1e-6 });
     assert_eq!((after.proxies(), after.memory_kib()), (2, (400, 50)));
     assert_eq!(after.program_bytes(), Some(1300), "the largest of a proxy");
-    assert_eq!(after.line(Duration::from_secs(2)), "2000,400,50,180.0,90.0\n");
+    let line = lines(&before, &[(Duration::from_secs(2), &after, true)]);
+    assert_eq!(line, "2000,400,50,120.0,60.0\n", "since the first");
     assert_eq!(after.proxies_cpus_since(&before), 0.012, "120 ms in 10 s");
 }
 
@@ -118,6 +120,86 @@ fn nodes_of_one_kernel_count_it_once_and_those_of_two_add_up() {
     assert_eq!((one.cpu.machine, one.processors), (1000.0, Some(2.0)));
     assert_eq!((two.cpu.machine, two.processors), (2000.0, Some(4.0)));
     assert_eq!((one.wall, two.wall), (Duration::from_secs(10), Duration::from_secs(10)));
+}
+
+#[test]
+fn threads_of_kernels_that_one_node_does_not_see_are_none() {
+    let of = |node: &str, second: u64, kernel_threads_ms| {
+        let machine = Machine { processors: 2, ..Machine::default() };
+        let whole = Some(Whole { machine, kernel_threads_ms, ..Whole::default() });
+        let (boot_id, at_us) = (node.to_owned(), second * SECOND);
+        let mut reading = Reading::default();
+        reading.add(node, Look { boot_id, at_us, whole, ..Look::default() }, &[]);
+        reading
+    };
+    let threads = |other: Option<f64>| {
+        let (mut before, mut after) = (of("n1", 10, Some(5.0)), of("n1", 20, Some(9.0)));
+        before.extend(of("n2", 10, other));
+        after.extend(of("n2", 20, other.map(|ms| ms + 2.0)));
+        between(&[&before, &after]).used.cpu.kernel_threads
+    };
+    assert_eq!((threads(Some(1.0)), threads(None)), (Some(6.0), None));
+}
+
+/// A reading of one proxy of node `n1`, with the kernel as a whole or not.
+fn of_proxy(second: u64, id: &str, cpu: Cpu, is_whole: bool) -> Reading {
+    let mut reading =
+        reading(&roles(Mesh::Leno), second, &[("leno-bench-1/client/leno-proxy", id, 0, 100)]);
+    reading.containers.get_mut(id).unwrap().processes[0].cpu = cpu;
+    if !is_whole {
+        reading.kernels.clear();
+    }
+    reading
+}
+
+#[test]
+fn a_tick_of_user_time_is_not_counted_beside_what_the_sum_has_grown() {
+    let at = |second, user_us, system_us| of_proxy(second, "1", Cpu { user_us, system_us }, true);
+    // run_time 153.2 ms and 155.2 ms, of which the tick has just been found to be the user's.
+    let (before, after) = (at(10, 100_000, 53_200), at(13, 110_000, 45_200));
+    let used = between(&[&before, &after]).used;
+    assert_eq!((used.cpu.proxies, used.proxy_user_ms), (2.0, 2.0));
+    assert_eq!(after.proxies_cpus_since(&before), 2.0 / 3000.0);
+}
+
+#[test]
+fn what_was_used_where_the_machine_is_not_looked_at_is_told_apart() {
+    let at = |second, system_us, is_whole| {
+        of_proxy(second, "1", Cpu { user_us: 0, system_us }, is_whole)
+    };
+    let used = |is_whole| between(&[&at(10, 0, is_whole), &at(20, 5000, is_whole)]).used;
+    assert_eq!((used(true).cpu.proxies, used(true).elsewhere_ms), (5.0, 0.0));
+    assert_eq!((used(false).cpu.proxies, used(false).elsewhere_ms), (5.0, 5.0));
+    assert_eq!(used(false).cpu.kernel_threads, None);
+}
+
+#[test]
+fn samples_of_cpu_never_run_backwards_where_a_proxy_is_killed_or_a_thread_ends() {
+    let at =
+        |second, id, ms: u64| of_proxy(second, id, Cpu { user_us: 0, system_us: ms * 1000 }, true);
+    let before = at(10, "1", 500);
+    let readings = [at(11, "1", 520), at(12, "1", 518), at(16, "new", 3), at(17, "new", 8)];
+    let mut silent = at(13, "1", 525);
+    silent.containers.clear();
+    let seconds = |nth: u64| Duration::from_secs(nth);
+    let all = [
+        (seconds(1), &readings[0], true),
+        (seconds(2), &readings[1], true),
+        (seconds(3), &silent, false),
+        (seconds(6), &readings[2], true),
+        (seconds(7), &readings[3], true),
+    ];
+    let text = lines(&before, &all);
+    let wanted = [
+        "1000,100,0,20.0,0.0",
+        "2000,100,0,20.0,0.0",
+        "6000,100,0,23.0,0.0",
+        "7000,100,0,28.0,0.0",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), wanted);
+    let last = &readings[3];
+    let used = between(&[&before, &readings[0], &readings[1], &readings[2], last]).used;
+    assert_eq!(used.cpu.proxies, 28.0, "as the last line");
 }
 
 #[test]
@@ -156,8 +238,9 @@ fn a_container_that_ends_or_begins_meanwhile_is_said_and_counts_as_far_as_it_was
     let restarted = format!("{proxy} was restarted meanwhile");
     assert_eq!(since(&[(proxy, "new", 2, 1)]), (9.0 + 2.0, restarted));
     let other = "leno-bench-1/s0/leno-proxy";
+    // Its sum has fallen to 20 by a thread that has ended.
     let (used, begun) = since(&[(proxy, "1", 20, 1), (other, "new", 1, 1)]);
-    assert!(used == 1.0 && begun == format!("{other} has begun meanwhile"), "{used} {begun}");
+    assert!(used == 9.0 + 1.0 && begun == format!("{other} has begun meanwhile"), "{used} {begun}");
     // What was there, and was seen late, is not charged for its whole life.
     let (used, _) = since(&[(proxy, "1", 29, 1), (other, "2", 5000, 1)]);
     assert_eq!(used, 9.0);
