@@ -360,7 +360,7 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
             "istioctl uninstall --purge -y",
             "istioctl install -y --set profile=ambient",
             "istioctl uninstall --purge -y",
-            "linkerd install --crds",
+            "linkerd install --crds --set installGatewayAPI=true",
             "linkerd install",
             "linkerd uninstall",
         ]

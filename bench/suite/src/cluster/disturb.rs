@@ -207,12 +207,23 @@ fn endpoint(pod: &Pod) -> Option<Value> {
     Some(endpoint)
 }
 
-/// What a cluster lacks for routes to be pushed; none where it takes them.
-pub(super) async fn lacks_routes(client: &Client) -> Result<Option<String>, Error> {
+/// The definition of routes; none where the cluster has none.
+async fn definition(client: &Client) -> Result<Option<CustomResourceDefinition>, Error> {
     let all: Api<CustomResourceDefinition> = Api::all(client.clone());
     let asked = ListParams::default().fields(&format!("metadata.name={ROUTES}"));
     let found = all.list(&asked).await.map_err(Error::api(format!("list {ROUTES}")))?;
-    let mut versions = found.items.iter().flat_map(|one| &one.spec.versions);
+    Ok(found.items.into_iter().next())
+}
+
+/// Whether somebody has brought the Gateway API, in whatever version.
+pub(super) async fn defines_routes(client: &Client) -> Result<bool, Error> {
+    Ok(definition(client).await?.is_some())
+}
+
+/// What a cluster lacks for routes to be pushed; none where it takes them.
+pub(super) async fn lacks_routes(client: &Client) -> Result<Option<String>, Error> {
+    let found = definition(client).await?;
+    let mut versions = found.iter().flat_map(|one| &one.spec.versions);
     let served = versions.any(|version| version.name == "v1" && version.served);
     Ok((!served).then(|| {
         format!(

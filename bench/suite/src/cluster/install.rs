@@ -24,14 +24,14 @@ use super::hopeless::Patience;
 use super::ledger::Installed;
 use super::mesh::Mesh;
 use super::wait::{Seen, Wait};
-use super::{MANAGER, claim, tool};
+use super::{MANAGER, claim, disturb, tool};
 use crate::interrupt::Interrupt;
 
 /// How long a mesh may take to be ready: its images come from a registry.
 const READY: Duration = Duration::from_secs(300);
 
 /// Kinds of which others' installations have objects.
-const OTHERS: [(&str, &str); 14] = [
+const OTHERS: [(&str, &str); 15] = [
     ("", "namespaces"),
     ("", "serviceaccounts"),
     ("", "services"),
@@ -39,6 +39,7 @@ const OTHERS: [(&str, &str); 14] = [
     ("", "secrets"),
     ("apps", "deployments"),
     ("apps", "daemonsets"),
+    ("batch", "cronjobs"),
     ("rbac.authorization.k8s.io", "roles"),
     ("rbac.authorization.k8s.io", "rolebindings"),
     ("rbac.authorization.k8s.io", "clusterroles"),
@@ -93,7 +94,12 @@ impl Installation<'_> {
             Mesh::Istio => self.istio("profile=minimal", interrupt)?,
             Mesh::IstioAmbient => self.istio("profile=ambient", interrupt)?,
             Mesh::Linkerd => {
-                self.apply(&self.run(&["install", "--crds"], interrupt)?, interrupt).await?;
+                let mut words = vec!["install", "--crds"];
+                if !disturb::defines_routes(self.client).await? {
+                    // It has its own for whoever has none, and refuses to lay them over somebody's.
+                    words.extend(["--set", "installGatewayAPI=true"]);
+                }
+                self.apply(&self.run(&words, interrupt)?, interrupt).await?;
                 self.apply(&self.run(&["install"], interrupt)?, interrupt).await?;
             }
         }
@@ -193,6 +199,12 @@ impl Installation<'_> {
             }
             Mesh::Linkerd => {
                 let text = self.run(&["uninstall"], &interrupt)?;
+                if text.trim().is_empty() {
+                    // So it does where it may not, or cannot, list something.
+                    bail!(
+                        "linkerd uninstall names nothing to remove, and something of it is there"
+                    );
+                }
                 for one in leno_operate::named(&text)?.iter().rev() {
                     leno_operate::delete(self.client, one).await?;
                 }

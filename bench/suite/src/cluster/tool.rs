@@ -69,7 +69,9 @@ pub(super) fn run(
         let said = read(errors)?;
         let said = said.trim();
         let shown = said.char_indices().rev().nth(SHOWN).map_or(said, |(at, _)| &said[at..]);
-        bail!("{name} ended with {status}: {shown}");
+        // It is part of a line of progress, and of a report.
+        let shown: Vec<&str> = shown.split_whitespace().collect();
+        bail!("{name} ended with {status}: {}", shown.join(" "));
     }
     read(out)
 }
