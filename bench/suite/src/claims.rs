@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cost::Price;
 use crate::error::{Error, Result};
 use crate::record::{Record, of_one_generator};
+use crate::{compare, scenario};
 
 /// The claims, a file of this program.
 const CLAIMS: &str = include_str!("../data/claims.yaml");
@@ -85,6 +86,29 @@ enum Check {
     Dollars { machine: String, cpus: f64, mb: f64, dollars: f64 },
     /// Nothing here can check it.
     Unmeasurable { why: String },
+}
+
+impl Check {
+    /// Whose records are looked at; none where any will do, or none are needed.
+    fn scenario(&self) -> Option<&str> {
+        match self {
+            Self::Latency { scenario, .. }
+            | Self::AddedLatency { scenario, .. }
+            | Self::LessLatency { scenario, .. }
+            | Self::LessSwitches { scenario, .. }
+            | Self::Leads { scenario, .. }
+            | Self::Keeps { scenario, .. }
+            | Self::Cpu { scenario, .. }
+            | Self::MemoryOrder { scenario, .. } => Some(scenario),
+            Self::Memory { scenario, .. } => scenario.as_deref(),
+            Self::IdleCpu { .. }
+            | Self::StartUp { .. }
+            | Self::Binary { .. }
+            | Self::HighestRate { .. }
+            | Self::Dollars { .. }
+            | Self::Unmeasurable { .. } => None,
+        }
+    }
 }
 
 /// Which latency.
@@ -166,12 +190,23 @@ pub fn check(claims: &[Claim], records: &[Record], prices: &[Price]) -> Vec<Outc
             Ok((_, because)) => (Verdict::DoesNotHoldHere, because),
             Err(why) => (Verdict::NotMeasurableHere, why),
         };
-        if let Some(but) = claim.but.as_ref().filter(|_| verdict != Verdict::NotMeasurableHere) {
-            because += &format!("; {but}");
+        if verdict != Verdict::NotMeasurableHere {
+            let toy = claim.check.scenario().is_some_and(|name| is_of_toys(name, records));
+            let toy = toy.then_some("our own services of its shape, which do less");
+            for but in claim.but.as_deref().into_iter().chain(toy) {
+                because += &format!("; {but}");
+            }
         }
         Outcome { source: claim.source.clone(), says: claim.says.clone(), verdict, because }
     };
     claims.iter().map(outcome).collect()
+}
+
+/// Whether a scenario has a real application, which records of it do not have.
+fn is_of_toys(scenario: &str, records: &[Record]) -> bool {
+    let real = |record: &Record| record.scenario == scenario && compare::real(record).is_some();
+    let found = scenario::find(scenario);
+    found.is_ok_and(|one| one.is_an_application()) && !records.iter().any(real)
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ pub async fn run(
     let _held = claim::directory(&out)?;
     finish(&out, say).await?;
     run::prepare_out(&run.options)?;
-    let old = old_records(&run.options, &ground)?;
+    let old = old_records(run, &ground)?;
     ground.is_free().await?;
     let there = Inventory::take(&ground.client).await?;
     let found = |mesh: &Mesh| !there.of(*mesh).is_empty();
@@ -252,8 +252,9 @@ pub async fn run(
     flag_impossible(&out)
 }
 
-/// The records that are there, which have to be of the same cluster.
-fn old_records(options: &Options, ground: &Ground) -> Result<Vec<Record>> {
+/// The records that are there, which have to be of the same cluster and applications.
+fn old_records(run: &Run, ground: &Ground) -> Result<Vec<Record>> {
+    let options = &run.options;
     let old = record::there(&options.out)?;
     let same = |cluster: &Cluster| cluster.uid == ground.identity;
     let other = old.iter().find(|record| !record.cluster.as_ref().is_some_and(same));
@@ -268,6 +269,10 @@ fn old_records(options: &Options, ground: &Ground) -> Result<Vec<Record>> {
             options.out.display(),
             ground.identity
         );
+    }
+    for scenario in &options.scenarios {
+        let record = at(run, ground, (scenario, Mesh::None, 0, None), &[]);
+        run::has_same_application(&options.out, &old, &record)?;
     }
     Ok(old)
 }

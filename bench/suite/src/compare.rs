@@ -98,13 +98,13 @@ fn came(record: &Record) -> &'static str {
 }
 
 /// The real application that was measured behind; none where it was the suite's own services.
-fn real(record: &Record) -> Option<String> {
+pub(crate) fn real(record: &Record) -> Option<String> {
     let images = record.cluster.as_ref().and_then(|cluster| cluster.application.as_ref());
     images.map(Images::line).or_else(|| record.application.clone())
 }
 
 /// The applications of two records in words, where they are not the same.
-fn applications(one: &Record, two: &Record) -> Option<(String, String)> {
+pub(crate) fn applications(one: &Record, two: &Record) -> Option<(String, String)> {
     let images = |record: &Record| record.cluster.as_ref()?.application.clone();
     let own = || "the suite's own services".to_owned();
     let words = [real(one), real(two)].map(|real| real.unwrap_or_else(own));
@@ -155,9 +155,6 @@ pub fn within(records: &[Record]) -> Vec<String> {
     let mut scenarios: BTreeMap<&str, &Record> = BTreeMap::new();
     for record in &measured {
         let scenario = &record.scenario;
-        if let Some(real) = real(record) {
-            found.push(format!("{scenario} is the real application ({real})"));
-        }
         let known = *scenarios.entry(scenario).or_insert(record);
         if let Some((one, two)) = applications(known, record) {
             found.push(format!("{scenario} with different applications ({one} and {two})"));
@@ -179,6 +176,18 @@ pub fn within(records: &[Record]) -> Vec<String> {
             found.push(format!("{} with different scales", record.scenario));
         }
     }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Which scenarios are real applications: to be known, and no difference between records.
+#[must_use]
+pub fn real_applications(records: &[Record]) -> Vec<String> {
+    let line = |record: &Record| {
+        Some(format!("{} is the real application ({})", record.scenario, real(record)?))
+    };
+    let mut found: Vec<String> = measured(records).into_iter().filter_map(line).collect();
     found.sort();
     found.dedup();
     found
@@ -325,10 +334,11 @@ mod tests {
             ..record(0, 100)
         };
         let same = of("1", "b");
-        assert_eq!(
-            within(std::slice::from_ref(&same)),
-            ["http-1k is the real application (face face:1)"]
-        );
+        let twice = [same.clone(), same.clone()];
+        assert_eq!((within(&twice), compare(&twice, &twice).caveats), (vec![], vec![]));
+        let said = ["http-1k is the real application (face face:1)"];
+        assert_eq!(real_applications(&twice), said);
+        assert_eq!(real_applications(std::slice::from_ref(&own)), [""; 0]);
         for (one, two, words) in [
             (&own, &same, "the suite's own services and face face:1"),
             (&same, &of("2", "b"), "face face:1 and face face:2"),

@@ -126,8 +126,9 @@ impl Summary {
             .map(|record| (record.mesh.clone(), record.mesh_version.clone()))
             .collect();
         // The generators' table is of every record.
-        let within = compare::within(if generators.is_empty() { records } else { everything });
-        let caveats = caveats(within, records);
+        let all = if generators.is_empty() { records } else { everything };
+        let said = [compare::real_applications(all), compare::within(all)].concat();
+        let caveats = caveats(said, records);
         Summary { caveats, cells, generators, left_out, machine, versions }
     }
 }

@@ -97,6 +97,9 @@ pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&st
     }
     let mut cases = cases(options, &able);
     let total = cases.len();
+    for case in &cases {
+        has_same_application(&options.out, &old, &begun(options, case))?;
+    }
     cases.retain(|case| {
         let record = begun(options, case);
         !is_measured(&old, &record)
@@ -205,6 +208,18 @@ pub(crate) fn leave_out(
     Ok(())
 }
 
+/// Refuses to go on in a directory with figures of another application.
+pub(crate) fn has_same_application(out: &Path, old: &[Record], record: &Record) -> Result<()> {
+    let mut measured = old.iter().filter(|one| one.left_out.is_none());
+    let other = measured.find_map(|one| {
+        let same = one.scenario == record.scenario;
+        same.then(|| compare::applications(one, record)).flatten()
+    });
+    let Some((there, here)) = other else { return Ok(()) };
+    let (out, scenario) = (out.display(), &record.scenario);
+    bail!("{out} holds records of {scenario} with {there}, not {here}: choose another --out")
+}
+
 /// Whether a record of the same name has figures.
 pub(crate) fn is_measured(old: &[Record], record: &Record) -> bool {
     let name = record.name();
@@ -290,25 +305,29 @@ fn impossible(out: &Path, record: &Record) -> Result<Option<Mark>> {
     }))
 }
 
-/// What is to be said about a run's records before anything else.
-#[must_use]
-pub fn caveats(records: &[Record]) -> Vec<String> {
-    let mut said = compare::within(records);
-    for record in records {
-        for mark in &record.marks {
-            let (scenario, mesh, round) = (&record.scenario, &record.mesh, record.round + 1);
-            let what = mark.kind.as_str();
-            said.push(format!("{scenario}, {mesh}, round {round}: {what}: {}", mark.why));
-        }
-    }
-    said
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::mesh::{Choices, named};
     use crate::record::Latency;
+
+    #[test]
+    fn figures_of_another_application_are_not_gone_on_with() {
+        let options = options(&[], Path::new("/out"));
+        let faces = crate::scenario::find("faces").unwrap();
+        let of = |application: Option<&str>| Record {
+            application: application.map(str::to_owned),
+            ..blank(&options, &faces, "leno", 0)
+        };
+        let go_on = |old: Record, new: Record| has_same_application(&options.out, &[old], &new);
+        go_on(of(None), of(None)).unwrap();
+        go_on(of(Some("/faces")), of(Some("/faces"))).unwrap();
+        let nothing = Record { left_out: Some("envoy is missing".into()), ..of(None) };
+        go_on(nothing, of(Some("/faces"))).unwrap();
+        let refused = go_on(of(None), of(Some("/faces"))).unwrap_err().to_string();
+        let why = "/out holds records of faces with the suite's own services, not /faces: choose another --out";
+        assert_eq!(refused, why);
+    }
 
     /// Two rounds of a second.
     pub(crate) fn options(meshes: &[&str], out: &Path) -> Options {

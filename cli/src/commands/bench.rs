@@ -13,6 +13,8 @@ mod run;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use leno_suite::compare::{real_applications, within};
+use leno_suite::record::Record;
 
 use super::{Output, print, print_json};
 
@@ -96,4 +98,11 @@ fn columns(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// What is to be known before figures of a run are put side by side, a line each.
+fn caveats(records: &[Record]) -> String {
+    let differ = within(records).into_iter().map(|what| format!("NOT THE SAME: {what}\n"));
+    let real = real_applications(records).into_iter().map(|what| format!("! {what}\n"));
+    differ.chain(real).collect()
 }

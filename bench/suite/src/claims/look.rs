@@ -305,7 +305,7 @@ impl Measured<'_> {
 fn command(scenario: &str, mesh: &str, more: &str) -> String {
     let others = if mesh == "none" { String::new() } else { format!(",{mesh}") };
     let cluster = IN_A_CLUSTER.iter().any(|(_, name)| *name == mesh);
-    let place = if cluster { " --context NAME" } else { "" };
+    let place = if cluster { " --context NAME --image IMAGE" } else { "" };
     // Nobody installs these.
     let program = match mesh {
         "linkerd2-proxy" => " --linkerd2-proxy PATH",

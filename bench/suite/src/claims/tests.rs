@@ -115,7 +115,7 @@ fn the_command_that_brings_a_record_has_all_that_it_needs() {
         ("envoy", "--mesh none,envoy"),
         ("linkerd2-proxy", "--mesh none,linkerd2-proxy --linkerd2-proxy PATH"),
         ("ztunnel", "--mesh none,ztunnel --ztunnel PATH"),
-        ("linkerd", "--context NAME --mesh none,linkerd"),
+        ("linkerd", "--context NAME --image IMAGE --mesh none,linkerd"),
     ] {
         let check =
             format!("{{kind: latency, scenario: http-1k, mesh: {mesh}, quantile: p99, ms: 1}}");
@@ -153,7 +153,8 @@ fn a_step_is_judged_by_its_own_records() {
     let check =
         "{kind: latency, scenario: teastore, step: 100, mesh: envoy, quantile: p75, ms: 42}";
     let seen = verdict(check, &records);
-    assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, "40.0 ms (envoy)"));
+    let because = "40.0 ms (envoy); our own services of its shape, which do less";
+    assert_eq!((seen.verdict, seen.because.as_str()), (Verdict::Holds, because));
     let without = verdict(check, &records[..1]);
     assert_eq!(without.verdict, Verdict::NotMeasurableHere);
     assert!(without.because.contains("at 100/s"), "{}", without.because);
@@ -173,7 +174,11 @@ fn a_mesh_of_a_cluster_serves_the_same_claim_and_is_named() {
     let node = "{kind: latency, scenario: http-1k, mesh: istio-ambient, quantile: p99, ms: 40}";
     let seen = verdict(node, &[record("ztunnel", 40_000)]);
     assert_eq!(seen.verdict, Verdict::NotMeasurableHere);
-    assert!(seen.because.contains("--context NAME --mesh none,istio-ambient"), "{}", seen.because);
+    assert!(
+        seen.because.contains("--context NAME --image IMAGE --mesh none,istio-ambient"),
+        "{}",
+        seen.because
+    );
 }
 
 #[test]
@@ -281,8 +286,20 @@ fn two_meshes_are_put_in_order() {
     let seen = verdict(leads, &records);
     assert_eq!(seen.verdict, Verdict::NotMeasurableHere);
     assert!(seen.because.contains("0/s to each service is the most"), "{}", seen.because);
-    let run = "leno bench run http-1k --context NAME --mesh none,istio --scale 10 --out DIR";
+    let run = "leno bench run http-1k --context NAME --image IMAGE --mesh none,istio --scale 10 --out DIR";
     assert!(seen.because.ends_with(run), "{}", seen.because);
+}
+
+#[test]
+fn a_claim_about_a_real_application_says_that_ours_is_none() {
+    let check = "{kind: latency, scenario: faces, mesh: leno, quantile: p50, ms: 1}";
+    let of = |application: Option<&str>| {
+        let application = application.map(str::to_owned);
+        let record = Record { scenario: "faces".into(), application, ..record("leno", 1000) };
+        verdict(check, &[record]).because
+    };
+    assert!(of(None).ends_with("; our own services of its shape, which do less"), "{}", of(None));
+    assert!(!of(Some("/opt/faces")).contains("our own"), "{}", of(Some("/opt/faces")));
 }
 
 #[test]

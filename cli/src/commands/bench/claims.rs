@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_suite::{claims, compare, cost, record};
+use leno_suite::{claims, cost, record};
 
-use super::{Output, print, print_json};
+use super::{Output, caveats, print, print_json};
 
 /// Puts published claims about meshes beside what was measured here
 ///
@@ -25,16 +25,16 @@ pub(super) struct Claims {
 pub(super) fn run(args: &Claims) -> Result<bool> {
     let records = args.directory.as_deref().map(record::read).transpose()?.unwrap_or_default();
     let outcomes = claims::check(&claims::claims()?, &records, &cost::prices(None)?);
+    let caveats = caveats(&records);
     if args.output == Output::Json {
+        eprint!("{caveats}");
         return print_json(&outcomes).map(|()| true);
     }
     let mut text = String::new();
     if let Some(cluster) = records.iter().find_map(|record| record.cluster.as_ref()) {
-        text += &format!("measured in {}; memory is the working set\n", cluster.line());
+        text += &format!("measured in {}\n", cluster.line());
     }
-    for caveat in compare::within(&records) {
-        text += &format!("NOT THE SAME: {caveat}\n");
-    }
+    text += &caveats;
     for one in &outcomes {
         let verdict = one.verdict.to_string();
         text += &format!("{verdict:<20} {}  {}\n{:23}{}\n", one.source, one.says, "", one.because);

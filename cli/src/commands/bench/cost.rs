@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use leno_suite::{cost, record};
 
-use super::{Output, columns, print, print_json};
+use super::{Output, caveats, columns, print, print_json};
 
 /// Tells what 100 sidecars cost a year, from measured CPU and memory and a table of prices
 ///
@@ -53,9 +53,9 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
     let records = record::of_one_generator(&record::read(directory)?);
     let costs = cost::costs(&records, &prices);
     let uncounted = cost::uncounted(&records).into_iter().map(|line| format!("! {line}\n"));
-    let uncounted: String = uncounted.collect();
+    let said = caveats(&records) + &uncounted.collect::<String>();
     if args.output == Output::Json {
-        eprint!("{uncounted}");
+        eprint!("{said}");
         return print_json(&costs).map(|()| true);
     }
     let heading = ["SCENARIO", "MESH", "MACHINE", "CPUS", "MB", "$ A YEAR, 100", "SAVED $"];
@@ -71,5 +71,5 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
             format!("{:.0}", cost.saved_dollars),
         ]);
     }
-    print(&(uncounted + &columns(&rows))).map(|()| true)
+    print(&(said + &columns(&rows))).map(|()| true)
 }

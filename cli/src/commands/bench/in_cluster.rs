@@ -26,8 +26,8 @@ pub(super) struct Place {
     #[command(flatten)]
     which: Cluster,
 
-    /// An image with this version of leno as its entrypoint, which is the client and the suite's own services; Leno's
-    /// own images are those beside it, unless --set says otherwise [default: leno:<version>]
+    /// An image with this version of leno as its entrypoint, which is the client, the suite's own services and
+    /// what watches nodes; nodes have it, or can fetch it. Leno's own images are those beside it, unless --set says otherwise [default: leno:<version>]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 

@@ -32,8 +32,8 @@ use crate::commands::up::{duration, within};
     after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench\n  \
                   sudo leno bench run http-1k --mesh none,leno --generator leno,fortio --out checked\n  \
                   leno bench run http-1k --context staging --image registry.example/leno:1 --mesh none,leno,linkerd --out cluster\n  \
-                  leno bench run http-1k --context staging --no-install --mesh none,istio --out cluster\n  \
-                  leno bench run faces --context staging --application images.yaml --out faces"
+                  leno bench run http-1k --context staging --image registry.example/leno:1 --no-install --mesh none,istio --out as-it-is\n  \
+                  leno bench run faces --context staging --image registry.example/leno:1 --application images.yaml --out faces"
 )]
 pub(super) struct Run {
     /// Scenarios of `leno bench list`; of one that is measured at several rates, faces@60,600 names some
