@@ -85,6 +85,17 @@ fn failures_are_told_apart() {
     assert_eq!(run(&plan).unwrap().errors_by_kind.get("connect"), Some(&5));
 }
 
+/// Half of the pages of a shop send their visitor on to another.
+#[test]
+fn a_redirect_is_an_answer() {
+    let server = Server::start(Backend::default()).unwrap();
+    for status in [302, 304] {
+        let url = server.url(&format!("/?status={status}"));
+        let report = run(&Plan::new(url, 100.0, Duration::from_millis(100))).unwrap();
+        assert_eq!((report.requests, report.errors), (10, 0), "{status}: {report:?}");
+    }
+}
+
 #[test]
 fn a_closed_loop_runs_as_fast_as_it_can() {
     let server = Server::start(Backend::default()).unwrap();

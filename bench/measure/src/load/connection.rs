@@ -40,10 +40,10 @@ impl Failure {
         }
     }
 
-    /// What a status that is no success counts as.
+    /// What a status counts as that is no answer. A redirect is one, as for h2load and wrk, and is not followed.
     pub(super) fn of_status(status: u16) -> Option<Self> {
         match status {
-            200..300 => None,
+            200..400 => None,
             400..500 => Some(Failure::Status4xx),
             500..600 => Some(Failure::Status5xx),
             _ => Some(Failure::StatusOther),

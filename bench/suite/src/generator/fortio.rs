@@ -65,6 +65,15 @@ struct Request {
     /// Seconds.
     latency: f64,
     ok: bool,
+    /// The status. Fortio takes a redirect for a failure, which is an answer for every other generator.
+    #[serde(default)]
+    details: String,
+}
+
+impl Request {
+    fn is_answered(&self) -> bool {
+        self.ok || matches!(self.details.parse(), Ok(300..400))
+    }
 }
 
 impl Said {
@@ -72,12 +81,12 @@ impl Said {
         let failed: BTreeMap<String, u64> = self
             .ret_codes
             .iter()
-            .filter(|(code, _)| !matches!(code.parse(), Ok(200..300)))
+            .filter(|(code, _)| !matches!(code.parse(), Ok(200..400)))
             .map(|(code, count)| (format!("status_{code}"), *count))
             .collect();
         let requests = log.lines().filter_map(|line| serde_json::from_str::<Request>(line).ok());
         let mut counted: BTreeMap<u64, u64> = BTreeMap::new();
-        for request in requests.filter(|request| request.ok) {
+        for request in requests.filter(Request::is_answered) {
             *counted.entry((request.latency * 1e6).round() as u64).or_default() += 1;
         }
         Report {
@@ -112,13 +121,16 @@ mod tests {
     #[test]
     fn its_report_is_read() {
         let text = r#"{"ActualQPS": 99.5, "ActualDuration": 2010000000,
-            "DurationHistogram": {"Count": 200}, "RetCodes": {"200": 198, "503": 1, "-1": 1}}"#;
+            "DurationHistogram": {"Count": 200}, "RetCodes": {"200": 197, "302": 1, "503": 1, "-1": 1}}"#;
         let log = "{\"latency\":0.0105,\"ok\":true,\"details\":\"200\"}\n\
-            {\"latency\":0.0105,\"ok\":true}\n{\"latency\":9,\"ok\":false}\n";
+            {\"latency\":0.0105,\"ok\":true}\n\
+            {\"latency\":0.02,\"ok\":false,\"details\":\"302\"}\n\
+            {\"latency\":9,\"ok\":false,\"details\":\"503\"}\n";
         let said: Said = serde_json::from_str(text).unwrap();
         let report = said.read(log, &Plan::new("http://a/", 100.0, Duration::from_secs(2)), 100.0);
         assert_eq!((report.requests, report.errors), (200, 2));
-        assert_eq!(report.buckets, [Bucket { us: 10_500, count: 2 }]);
+        let answered = [Bucket { us: 10_500, count: 2 }, Bucket { us: 20_000, count: 1 }];
+        assert_eq!(report.buckets, answered, "a redirect is an answer");
         assert!(!report.generator_limited && (report.duration_s - 2.01).abs() < 1e-9);
     }
 

@@ -50,7 +50,7 @@ fn read(plan: &Plan, said: &str, log: &str) -> Report {
         let status = fields.next().and_then(|status| status.parse::<i64>().ok());
         let us = fields.next().and_then(|us| us.parse().ok());
         match (status, us) {
-            (Some(200..300), Some(us)) => taken.push(us),
+            (Some(200..400), Some(us)) => taken.push(us),
             _ => errors += 1,
         }
     }
