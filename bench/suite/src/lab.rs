@@ -309,8 +309,8 @@ fn application(leno: &Path, scenario: &Scenario, nth: u32) -> String {
     let address = |service: u32| format!("{}:{PORT}", scenario.service(service));
     let words = [leno.display().to_string()];
     let words = words.into_iter().chain(arguments(scenario, nth, address));
-    let quoted: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
-    format!("[{}]", quoted.join(", "))
+    // JSON is YAML.
+    serde_json::to_string(&words.collect::<Vec<_>>()).expect("it is text")
 }
 
 /// A service of all workloads that have a label, which comes and goes.
@@ -405,6 +405,8 @@ fn read(file: &mut File) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -432,17 +434,22 @@ mod tests {
         let shop = crate::scenario::find("teastore").unwrap();
         let leno = Path::new("/x/leno");
         let programs = Programs { leno, application: Some(folder.path()) };
+        let make = |name: &str| {
+            let file = folder.path().join(name);
+            fs::write(&file, "").unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        };
         for name in ["webui.jar", "auth", "persistence.jar", "image.jar", "recommender.jar"] {
-            fs::write(folder.path().join(name), "").unwrap();
+            make(name);
         }
         let missing = documents(programs, &shop, true, 0).unwrap_err().to_string();
         assert!(missing.contains("registry.jar"), "{missing}");
         for name in ["registry.jar", "db"] {
-            fs::write(folder.path().join(name), "").unwrap();
+            make(name);
         }
         let text = documents(programs, &shop, true, 0).unwrap();
         assert_eq!(
-            (text.matches("[java, -jar").count(), text.matches("\"serve\"").count()),
+            (text.matches("[\"java\",\"-jar\"").count(), text.matches("\"serve\"").count()),
             (5, 0)
         );
         assert!(text.contains("REGISTRY_HOST: registry, REGISTRY_PORT: \"8080\""), "{text}");
@@ -458,12 +465,12 @@ mod tests {
         assert!(of("http-1k", false, 0).contains("inject: disabled"));
         assert!(of("tcp-64k", true, 0).contains("--tcp"));
         let faces = of("faces", true, 0);
-        assert_eq!(faces.matches("\"--call-grpc\", \"color:8080\"").count(), 1);
+        assert_eq!(faces.matches("\"--call-grpc\",\"color:8080\"").count(), 1);
         assert_eq!(faces.matches("appProtocol: grpc").count(), 1);
         assert_eq!(of("neighbour", true, 0).matches("kind: Workload").count(), 4);
         let shop = of("teastore", true, 0);
         assert!(
-            shop.contains("\"--call-http\", \"recommender:8080=/product,/cartAction\""),
+            shop.contains("\"--call-http\",\"recommender:8080=/product,/cartAction\""),
             "{shop}"
         );
         assert_eq!(shop.matches("--call-http").count(), 6);

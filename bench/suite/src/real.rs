@@ -6,13 +6,15 @@
 mod images;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_measure::load::{Plan, Report};
 
 use crate::application::PORT;
-use crate::error::{Error, Result};
+use crate::error::{Attempt as _, Error, Result};
+use crate::mesh::tools;
 use crate::scenario::{self, Scenario};
 
 pub use images::{AppProtocol, Image, Images, Privileges};
@@ -71,8 +73,14 @@ pub(crate) fn unanswered(report: &Report) -> Option<String> {
 /// Refuses a folder in which something of the real application is missing.
 ///
 /// # Errors
-/// When it is no folder, a scenario has no real application, or a service has neither a program nor a jar.
+/// When it is no folder, a scenario has no real application, a service has neither a program nor a jar, or there is
+/// no `java` for one.
 pub(crate) fn check_folder(folder: &Path, scenarios: &[Scenario]) -> Result<()> {
+    look_into(folder, scenarios, tools::find("java").is_some())
+}
+
+/// As [`check_folder`], on a machine that has `java` or has not.
+fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     let one = scenarios.first().map(|one| one.name.as_str()).unwrap_or_default();
     if !folder.is_dir() {
         return Err(Error::Refused(format!(
@@ -84,30 +92,58 @@ pub(crate) fn check_folder(folder: &Path, scenarios: &[Scenario]) -> Result<()> 
     for scenario in scenarios {
         is_one(scenario)?;
         for nth in 0..scenario.services {
-            program(folder, scenario, nth)?;
+            match found(folder, &scenario.service(nth))? {
+                Found::Jar(jar) if !java => {
+                    return Err(Error::Refused(format!(
+                        "java is missing, which {} is run with: apt-get install -y default-jre-headless",
+                        jar.display()
+                    )));
+                }
+                Found::Program(_) | Found::Jar(_) => {}
+            }
         }
     }
     Ok(())
+}
+
+/// What a folder has for a service.
+enum Found {
+    Program(PathBuf),
+    Jar(PathBuf),
+}
+
+/// What of this name is in a folder: a program, or without one a jar.
+fn found(folder: &Path, name: &str) -> Result<Found> {
+    let (program, jar) = (folder.join(name), folder.join(format!("{name}.jar")));
+    if program.is_file() {
+        let metadata = program.metadata().attempt(|| format!("read {}", program.display()))?;
+        if metadata.permissions().mode() & 0o111 == 0 {
+            let program = program.display();
+            return Err(Error::Refused(format!("{program} cannot be run: chmod +x {program}")));
+        }
+        return Ok(Found::Program(program));
+    }
+    if jar.is_file() {
+        return Ok(Found::Jar(jar));
+    }
+    let folder = folder.display();
+    Err(Error::Refused(format!("{folder} has no program {name} and no {name}.jar")))
 }
 
 /// The command of a service of the real application, and its environment: a program or a jar of the service's name,
 /// which finds the others by theirs.
 ///
 /// # Errors
-/// When there is neither.
+/// When there is neither, or its path is no text.
 pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
     let name = scenario.service(nth);
-    let (program, jar) = (folder.join(&name), folder.join(format!("{name}.jar")));
-    let command = match (program.is_file(), jar.is_file()) {
-        (true, _) => format!("[\"{}\"]", program.display()),
-        (false, true) => format!("[java, -jar, \"{}\"]", jar.display()),
-        _ => {
-            let folder = folder.display();
-            return Err(Error::Refused(format!(
-                "{folder} has no program {name} and no {name}.jar"
-            )));
-        }
+    let words = match found(folder, &name)? {
+        Found::Program(program) => vec![program],
+        Found::Jar(jar) => vec![PathBuf::from("java"), PathBuf::from("-jar"), jar],
     };
+    // JSON is YAML.
+    let command = serde_json::to_string(&words)
+        .map_err(|error| Error::Refused(format!("{}: {error}", folder.display())))?;
     // What the TeaStore's own images are told by, and then Faces'.
     let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
     for other in (0..scenario.services).map(|nth| scenario.service(nth)) {
@@ -173,6 +209,23 @@ mod tests {
         assert_eq!(unanswered(&report).unwrap(), "of 8 requests: 2 status_5xx");
     }
 
+    fn may_be_run(program: &Path) {
+        fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn a_folder_may_have_any_name() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("a \"b\" {c}: \\d");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("face"), "").unwrap();
+        may_be_run(&folder.join("face"));
+        let text = program(&folder, &scenario::find("faces").unwrap(), 0).unwrap();
+        let read: serde_json::Value =
+            serde_saphyr::from_str(&format!("spec:\n  command: {text}")).unwrap();
+        assert_eq!(read["spec"]["command"][0], folder.join("face").to_str().unwrap());
+    }
+
     #[test]
     fn a_folder_is_looked_at_before_anything_runs() {
         let folder = tempfile::tempdir().unwrap();
@@ -187,7 +240,14 @@ mod tests {
         for name in ["face", "smiley.jar", "color"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        check_folder(folder.path(), &faces).unwrap();
+        let refused = why(&faces, folder.path());
+        assert!(refused.contains("face cannot be run: chmod +x "), "{refused}");
+        for name in ["face", "color"] {
+            may_be_run(&folder.path().join(name));
+        }
+        let jar = look_into(folder.path(), &faces, false).unwrap_err().to_string();
+        assert!(jar.contains("java is missing") && jar.contains("smiley.jar"), "{jar}");
+        look_into(folder.path(), &faces, true).unwrap();
         let text = program(folder.path(), &faces[0], 0).unwrap();
         assert!(text.contains("SMILEY_SERVICE: \"smiley:8080\""), "{text}");
         assert!(

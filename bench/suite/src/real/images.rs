@@ -11,6 +11,9 @@ use crate::application::PORT;
 use crate::error::{Attempt, Error, Result};
 use crate::scenario::Scenario;
 
+/// The highest user that Kubernetes runs a container as.
+const MAX_USER: u32 = i32::MAX as u32;
+
 /// A real application: an image for each service of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,7 +51,7 @@ pub struct Image {
     /// Whether it is held to what any pod may do.
     #[serde(default)]
     pub privileges: Privileges,
-    /// The user that it runs as; 65532 without it.
+    /// The user that it runs as, 1 to 2147483647; 65532 without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<NonZeroU32>,
 }
@@ -86,6 +89,13 @@ impl AppProtocol {
             Self::Tcp => "tcp",
         }
     }
+}
+
+/// Whether every Kubernetes takes it for the name of a variable of the environment (apimachinery's `IsEnvVarName`).
+fn is_variable(word: &str) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let begins_well = word.starts_with(|c: char| !c.is_ascii_digit());
+    begins_well && word.chars().all(known) && word != "." && !word.starts_with("..")
 }
 
 fn own_port() -> NonZeroU16 {
@@ -141,6 +151,18 @@ impl Images {
         for (name, one) in &self.services {
             if one.image.trim().is_empty() {
                 return Err(format!("services.{name}.image: it is empty"));
+            }
+            if one.image.chars().any(char::is_whitespace) {
+                return Err(format!("services.{name}.image: there is a space in {:?}", one.image));
+            }
+            if let Some(word) = one.env.keys().find(|word| !is_variable(word)) {
+                return Err(format!(
+                    "services.{name}.env: {word:?} is no name of a variable: letters, digits, `_`, `-` and `.` are, \
+                     with no digit and no `..` first"
+                ));
+            }
+            if let Some(user) = one.user.filter(|user| user.get() > MAX_USER) {
+                return Err(format!("services.{name}.user: {user} is above {MAX_USER}"));
             }
             if one.user.is_some() && one.privileges == Privileges::Image {
                 return Err(format!(
@@ -239,6 +261,14 @@ mod tests {
             (of("image: a, app_protocol: mysql"), &["mysql", "tcp", "line 2"]),
             (of("image: a, privileges: all"), &["all", "restricted", "image"]),
             (of("image: a, user: 0"), &["line 2"]),
+            (
+                of("image: a, user: 3000000000"),
+                &["services.face.user: 3000000000 is above 2147483647"],
+            ),
+            (of("image: \"a \""), &["services.face.image: there is a space in \"a \""]),
+            (of("image: a, env: {\"A=B\": x}"), &["services.face.env: \"A=B\" is no name"]),
+            (of("image: a, env: {\"\": x}"), &["services.face.env: \"\" is no name"]),
+            (of("image: a, env: {1A: x}"), &["services.face.env: \"1A\" is no name"]),
             (
                 of("image: a, user: 5, privileges: image"),
                 &["services.face.user: with `privileges: image`", "leave one out"],
