@@ -200,10 +200,12 @@ impl<'a> Stage<'a> {
         let wait = Wait { what, limit, interrupt, say };
         wait.until(async || {
             let report = self.load(crate::lab::CLIENT, &plans, interrupt).await?;
-            Ok(match real::unanswered(&report) {
-                None => Seen::There(()),
-                Some(far) => Seen::NotYet(far),
-            })
+            let Some(far) = real::unanswered(&report) else { return Ok(Seen::There(())) };
+            // Some listen, and end when they do not find another.
+            if let Some(why) = self.ground.pods().await?.iter().find_map(hopeless) {
+                bail!("{why}");
+            }
+            Ok(Seen::NotYet(far))
         })
         .await
     }
