@@ -113,6 +113,11 @@ impl Lab {
         Ok(Status::read(&self.layout)?)
     }
 
+    /// Whether the services are those of the real application.
+    pub(crate) fn is_real(&self) -> bool {
+        self.application.is_some()
+    }
+
     /// A directory that every user may enter and that lives as long as the lab.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
@@ -283,7 +288,8 @@ fn documents(
         None => Vec::new(),
     };
     for nth in 0..scenario.services {
-        let protocol = scenario.app_protocol(nth);
+        let is_opaque = programs.application.is_some() && scenario.opaque.contains(&nth);
+        let protocol = if is_opaque { "tcp" } else { scenario.app_protocol(nth) };
         let ports = format!("  ports: [{{name: x, port: {PORT}, appProtocol: {protocol}}}]\n");
         let is_there = scenario.churns() && there.contains(&nth);
         let command = match programs.application {
@@ -452,6 +458,10 @@ mod tests {
             (text.matches("[\"java\",\"-jar\"").count(), text.matches("\"serve\"").count()),
             (5, 0)
         );
+        let db = text.split("---\n").find(|one| one.contains("{name: db,")).unwrap();
+        assert!(db.contains("appProtocol: tcp"), "it speaks first: {db}");
+        assert_eq!(text.matches("appProtocol: http").count(), 6);
+        assert!(!of("teastore", true, 0).contains("appProtocol: tcp"), "ours speaks HTTP");
         assert!(text.contains("REGISTRY_HOST: registry, REGISTRY_PORT: \"8080\""), "{text}");
         for document in text.split("---\n") {
             serde_saphyr::from_str::<serde_json::Value>(document).expect(document);

@@ -111,6 +111,8 @@ pub struct Hop<'a> {
     pub application: Option<SocketAddrV4>,
     /// The services that the workload calls; none beside one that only answers.
     pub services: &'a [SocketAddrV4],
+    /// Those of all services into which no proxy is to look, whatever passes elsewhere.
+    pub opaque: &'a [SocketAddrV4],
     /// The workload that it is beside, in the namespace `bench`, with a service account of its name.
     pub workload: &'a str,
     /// All workloads, with their addresses.
@@ -254,6 +256,7 @@ mod tests {
             mixed: false,
             application: None,
             services: &[],
+            opaque: &[],
             workload: "client",
             workloads: &[],
             directory: Path::new("/d"),
@@ -322,6 +325,24 @@ mod tests {
                 assert!(server.contains(back), "{name}: {server}");
             }
         }
+    }
+
+    #[test]
+    fn envoy_does_not_look_into_what_goes_to_an_opaque_service() {
+        let services = [3, 4].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
+        let envoy = named("envoy", &Choices::default()).unwrap();
+        let caller = Hop { services: &services, opaque: &services[1..], ..hop() };
+        let text = envoy.configure(&caller).unwrap().text;
+        let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
+        let chains = &read["static_resources"]["listeners"][0]["filter_chains"];
+        let filter = |nth: usize| chains[nth]["filters"][0]["name"].as_str().unwrap();
+        assert_eq!(filter(0), "envoy.filters.network.http_connection_manager");
+        assert_eq!(filter(1), "envoy.filters.network.tcp_proxy");
+        let matching = &chains[1]["filter_chain_match"]["prefix_ranges"];
+        assert_eq!(
+            *matching,
+            serde_json::json!([{"address_prefix": "10.89.0.4", "prefix_len": 32}])
+        );
     }
 
     #[test]

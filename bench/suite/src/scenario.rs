@@ -48,6 +48,9 @@ pub struct Scenario {
     /// What they are called; `s0`, `s1`, ... without it.
     #[serde(default)]
     pub names: Vec<String>,
+    /// Those that are no HTTP in the real application: a mesh is not to look into what passes.
+    #[serde(default)]
+    pub opaque: Vec<u32>,
     /// How long an application works before it answers, in milliseconds.
     #[serde(default)]
     pub work_ms: u64,
@@ -373,6 +376,7 @@ mod tests {
             assert!(!scenario.source.is_empty(), "{name}");
             let inner = 1..scenario.services;
             assert!(scenario.calls.iter().all(|call| inner.contains(&call.service)), "{name}");
+            assert!(scenario.opaque.iter().all(|service| inner.contains(service)), "{name}");
             assert!(scenario.neighbour.is_none_or(|one| inner.contains(&one.service)), "{name}");
             let named = scenario.names.len();
             assert!(named == 0 || named == scenario.services as usize, "{name}");

@@ -21,6 +21,8 @@ const SHEBANG: usize = 256;
 const UNBOUNDED: &str = "{thresholds: [{max_connections: 65536, max_pending_requests: 65536, \
                          max_requests: 65536, max_retries: 65536}]}";
 
+/// What the types of its filters begin with.
+const FILTERS: &str = "type.googleapis.com/envoy.extensions.filters";
 /// The file of the endpoints that come and go.
 const ENDPOINTS: &str = "endpoints.yaml";
 /// The file of the routes that are pushed.
@@ -113,7 +115,30 @@ fn outbound(hop: &Hop<'_>) -> (String, String) {
         protocol(hop),
         tls(hop, "          "),
     );
-    (listener(hop, ("127.0.0.1", OUTBOUND), ("out", "")), cluster)
+    (listener(hop, ("127.0.0.1", OUTBOUND), ("out", "")) + &opaque(hop), cluster)
+}
+
+/// What goes to those that are not looked into, as one more chain of the listener; nothing where there are none.
+fn opaque(hop: &Hop<'_>) -> String {
+    if hop.opaque.is_empty() {
+        return String::new();
+    }
+    let one = |to: &SocketAddrV4| format!("{{address_prefix: {}, prefix_len: 32}}", to.ip());
+    let all: Vec<String> = hop.opaque.iter().map(one).collect();
+    let ranges = all.join(", ");
+    format!(
+        "    - filter_chain_match: {{prefix_ranges: [{ranges}]}}\n      filters:\n{}",
+        relay("out")
+    )
+}
+
+/// A filter that passes bytes on.
+fn relay(to: &str) -> String {
+    format!(
+        "      - name: envoy.filters.network.tcp_proxy\n        typed_config:\n          \
+         \"@type\": {FILTERS}.network.tcp_proxy.v3.TcpProxy\n          \
+         stat_prefix: {to}\n          cluster: {to}\n"
+    )
 }
 
 /// The application, for those with a certificate.
@@ -138,13 +163,9 @@ fn inbound(hop: &Hop<'_>, application: &str) -> (String, String) {
 
 /// A listener, its filter for the original destination, and what it does with a connection.
 fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), (to, socket): (&str, &str)) -> String {
-    let types = "type.googleapis.com/envoy.extensions.filters";
+    let types = FILTERS;
     let filter = if hop.protocol == leno_measure::load::Protocol::Tcp {
-        format!(
-            "      - name: envoy.filters.network.tcp_proxy\n        typed_config:\n          \
-             \"@type\": {types}.network.tcp_proxy.v3.TcpProxy\n          \
-             stat_prefix: {to}\n          cluster: {to}\n"
-        )
+        relay(to)
     } else {
         format!(
             "      - name: envoy.filters.network.http_connection_manager\n        \

@@ -21,6 +21,7 @@ use leno_local::cgroup::Cgroup;
 use leno_local::enclosure::{Credentials, Enclosure, Tether};
 use leno_local::netns::Netns;
 use leno_local::status::InstanceStatus;
+use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND, PROXY_UID};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -31,6 +32,8 @@ use crate::interrupt::Interrupt;
 use crate::lab::{Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
 use crate::scenario::Scenario;
 
+/// Where an application is for the proxy beside it.
+const APPLICATION: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, crate::application::PORT);
 /// How long a proxy may take to listen.
 const LISTEN: Duration = Duration::from_secs(20);
 /// How often it is looked at.
@@ -64,7 +67,26 @@ struct Task {
     workloads: Arc<[(String, Ipv4Addr)]>,
     application: Option<SocketAddrV4>,
     services: Vec<SocketAddrV4>,
+    opaque: Opaque,
     directory: PathBuf,
+}
+
+/// The services into which no proxy is to look, which those of the real application are alone.
+#[derive(Clone)]
+struct Opaque {
+    names: Arc<[String]>,
+    addresses: Arc<[SocketAddrV4]>,
+}
+
+impl Opaque {
+    fn of((lab, scenario): (&Lab, &Scenario), services: &[SocketAddrV4]) -> Self {
+        let all: Vec<u32> = scenario.opaque.iter().copied().filter(|_| lab.is_real()).collect();
+        let address = |nth: &u32| services.get(*nth as usize).copied();
+        Self {
+            names: all.iter().map(|nth| scenario.service(*nth)).collect(),
+            addresses: all.iter().filter_map(address).collect(),
+        }
+    }
 }
 
 impl Task {
@@ -79,11 +101,13 @@ impl Task {
         let there = there.unwrap_or_default();
         let endpoints: Vec<SocketAddrV4> =
             there.iter().filter_map(|nth| self.services.get(*nth as usize).copied()).collect();
+        let is_opaque = self.opaque.names.contains(&self.workload);
         work(&Hop {
-            protocol: scenario.protocol,
+            protocol: if is_opaque { Protocol::Tcp } else { scenario.protocol },
             mixed: scenario.is_mixed(),
             application: self.application,
             services: &self.services,
+            opaque: &self.opaque.addresses,
             workload: &self.workload,
             workloads: &self.workloads,
             directory: &self.directory,
@@ -123,6 +147,7 @@ impl Sidecars {
             Sidecars { all: Vec::new(), program: program.to_owned(), controls: Vec::new() };
         let instances = lab.status()?.instances;
         let workloads: Arc<[_]> = instances.iter().filter_map(named).collect();
+        let opaque = Opaque::of((lab, scenario), services);
         for instance in instances {
             let directory = lab.directory().join(&instance.name);
             fs::create_dir(&directory)?;
@@ -131,13 +156,13 @@ impl Sidecars {
             chown(&directory, Some(PROXY_UID), Some(PROXY_UID))?;
             authority.write(&directory, &instance.workload)?;
             let client = makes_load(&instance);
-            let application = SocketAddrV4::new([127, 0, 0, 1].into(), crate::application::PORT);
-            let calls = client || scenario.has_calls(&instance.workload);
+            let calls = client || lab.is_real() || scenario.has_calls(&instance.workload);
             let task = Task {
                 workload: instance.workload.clone(),
                 workloads: workloads.clone(),
-                application: (!client).then_some(application),
+                application: (!client).then_some(APPLICATION),
                 services: if calls { services.to_vec() } else { Vec::new() },
+                opaque: opaque.clone(),
                 directory,
             };
             let configuration = task.configure(mesh, (scenario, 0))?;

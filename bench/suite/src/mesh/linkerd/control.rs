@@ -52,6 +52,8 @@ pub struct Control {
     authority: Arc<Authority>,
     workloads: Vec<(String, Ipv4Addr)>,
     protocol: Protocol,
+    /// Addresses at which something else is spoken.
+    opaque: Vec<SocketAddr>,
 }
 
 /// A running stand-in; dropping it ends it.
@@ -70,7 +72,8 @@ fn once_and_stay<T: Send + 'static>(item: T) -> Response<Streamed<T>> {
 
 impl Control {
     pub(super) fn new(hop: &Hop<'_>, authority: Arc<Authority>) -> Self {
-        Self { authority, workloads: hop.workloads.to_vec(), protocol: hop.protocol }
+        let opaque = hop.opaque.iter().map(|one| SocketAddr::V4(*one)).collect();
+        Self { authority, workloads: hop.workloads.to_vec(), protocol: hop.protocol, opaque }
     }
 
     /// Where proxies look for it.
@@ -132,9 +135,9 @@ impl Control {
         let address: SocketAddr = path.parse().ok()?;
         let (workload, _) = self.workloads.iter().find(|(_, ip)| address.ip() == *ip)?;
         let name = || tls_identity::DnsLikeIdentity { name: identity(workload) };
-        let hint = match self.protocol {
-            Protocol::Tcp => protocol_hint::Protocol::Opaque(protocol_hint::Opaque {}),
-            _ => protocol_hint::Protocol::H2(protocol_hint::H2 {}),
+        let hint = match self.is_opaque(path) {
+            true => protocol_hint::Protocol::Opaque(protocol_hint::Opaque {}),
+            false => protocol_hint::Protocol::H2(protocol_hint::H2 {}),
         };
         Some(WeightedAddr {
             addr: Some(address.into()),
@@ -146,6 +149,12 @@ impl Control {
             protocol_hint: Some(ProtocolHint { protocol: Some(hint), ..ProtocolHint::default() }),
             ..WeightedAddr::default()
         })
+    }
+
+    /// Whether a proxy is not to look into what goes to an address.
+    fn is_opaque(&self, path: &str) -> bool {
+        let is_other = |address| self.opaque.contains(&address);
+        self.protocol == Protocol::Tcp || path.parse().is_ok_and(is_other)
     }
 
     /// What passes on a port, for every client with an identity of the mesh.
@@ -240,10 +249,10 @@ impl Destination for Control {
         &self,
         request: Request<GetDestination>,
     ) -> Result<Response<Self::GetProfileStream>, Status> {
-        let endpoint = self.endpoint(&request.into_inner().path);
+        let path = request.into_inner().path;
         Ok(once_and_stay(DestinationProfile {
-            opaque_protocol: self.protocol == Protocol::Tcp,
-            endpoint,
+            opaque_protocol: self.is_opaque(&path),
+            endpoint: self.endpoint(&path),
             ..DestinationProfile::default()
         }))
     }

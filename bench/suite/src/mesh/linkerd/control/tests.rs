@@ -76,6 +76,19 @@ async fn an_address_has_the_identity_of_its_workload_and_takes_http2() {
 }
 
 #[tokio::test]
+async fn an_opaque_service_is_so_by_its_address_alone() {
+    let workloads =
+        [("s0".to_owned(), [10, 89, 0, 3].into()), ("db".to_owned(), [10, 89, 0, 4].into())];
+    let opaque = ["10.89.0.4:8080".parse().unwrap()];
+    let hop = Hop { workloads: &workloads, opaque: &opaque, ..hop() };
+    let control = Control::new(&hop, Arc::new(Authority::new().unwrap()));
+    let hint = |path: &str| control.endpoint(path).unwrap().protocol_hint.unwrap().protocol;
+    let bytes = Some(protocol_hint::Protocol::Opaque(protocol_hint::Opaque {}));
+    assert_eq!(hint("10.89.0.4:8080"), bytes);
+    assert_ne!(hint("10.89.0.3:8080"), bytes);
+}
+
+#[tokio::test]
 async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
     let (server, channel, _running) = server_of(Protocol::Grpc).await;
     let Some(proxy_protocol::Kind::Http2(http)) = server.protocol.unwrap().kind else {
