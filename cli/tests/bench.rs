@@ -1,6 +1,7 @@
 //! `leno bench` from the command line: a whole run under real meshes, its report, and its errors.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -179,6 +180,52 @@ fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
     assert!(flooded.neighbour_requests_per_s > Some(0.0) && flooded.cpu_ms.neighbour > 0.0);
     assert_eq!(flooded.proxies, 2, "the flood's are not the measured ones");
     assert!(!flooded.marks.iter().any(|mark| mark.kind == MarkKind::FloodEnded), "{flooded:?}");
+}
+
+/// What stands for a real application: programs that listen where they are told, and find each other by what they are
+/// told.
+#[test]
+fn a_folder_of_programs_is_measured_in_place_of_our_own_services() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (folder, out) = (directory.path().join("its programs"), directory.path().join("bench"));
+    fs::create_dir(&folder).unwrap();
+    let program = |name: &str, more: &str| {
+        let leno = env!("CARGO_BIN_EXE_leno");
+        let listen = "bench serve --listen 0.0.0.0:\"$PORT\"";
+        let file = folder.join(name);
+        fs::write(&file, format!("#!/bin/sh\nexec \"{leno}\" {listen} {more}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    program("face", "--call-http \"$SMILEY_SERVICE\" --call-grpc \"$COLOR_SERVICE\"");
+    program("smiley", "");
+    let (folder, out_text) = (folder.display().to_string(), out.display().to_string());
+    let mut words = vec!["run", "faces@60", "--application", &folder, "--mesh", "none,leno"];
+    words.extend(["--duration", "1s", "--warm-up", "200ms", "--rounds", "1", "--scale", "1"]);
+    words.extend(["--out", &out_text]);
+    let refused = leno(&words);
+    let why = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && why.contains("no program color"), "{why}");
+    assert!(!out.exists(), "nothing was made");
+    program("color", "");
+    let output = leno(&words);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let records = record::read(&out).unwrap();
+    for (mesh, proxies) in [(run_baseline(), 0), ("leno", 4)] {
+        let record = find(&records, mesh);
+        assert_eq!(record.left_out, None, "{mesh}");
+        assert_eq!(
+            (record.requests, record.errors),
+            (60, 0),
+            "{mesh}: {:?}",
+            record.errors_by_kind
+        );
+        assert_eq!((record.application.as_deref(), record.proxies), (Some(&*folder), proxies));
+    }
+    let said = text(&leno(&["report", &out_text]).stdout);
+    assert!(said.contains(&format!("faces is the real application ({folder}")), "{said}");
 }
 
 /// Whether a tool of Debian's is there; where it has to be, that it is not is a failure.
