@@ -54,6 +54,8 @@ case ${1-} in
       cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
       export CLUSTER_BIN="${target%/cluster}/debug"
     fi
+    # CLUSTER_FACES names a folder with the programs face, smiley and color of Faces, static ones: without it what
+    # stands for them is built.
     # Everything is there now, so that nothing may be left out.
     export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}cluster"
     # Twenty minutes on two idle cores; go test would end it after ten.

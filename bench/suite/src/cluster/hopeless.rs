@@ -74,10 +74,28 @@ fn said(of: &Pod, container: &ContainerStatus, waiting: &ContainerStateWaiting) 
 fn ended(container: &ContainerStatus) -> String {
     let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
     let Some(last) = last else { return String::new() };
-    let text = last.message.as_deref().unwrap_or_default().trim();
+    let text = plain(last.message.as_deref().unwrap_or_default());
     let from = text.char_indices().rev().nth(LAST - 1).map_or(0, |(at, _)| at);
     let words = if text.is_empty() { "nothing" } else { &text[from..] };
     format!("; it ended with code {}, and said: {words}", last.exit_code)
+}
+
+/// A text of several lines and colours in one line without any.
+fn plain(text: &str) -> String {
+    let mut line = String::new();
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        // A control sequence (ECMA-48, 5.4) ends with the first of these.
+        if c == '\u{1b}' && chars.next_if_eq(&'[').is_some() {
+            chars.by_ref().find(|end| ('@'..='~').contains(end));
+        } else if !c.is_control() && !c.is_whitespace() {
+            line.push(c);
+        } else if !line.is_empty() && !line.ends_with(' ') {
+            line.push(' ');
+        }
+    }
+    line.truncate(line.trim_end().len());
+    line
 }
 
 /// The option that names the image of a container of the bench's own.
@@ -151,6 +169,13 @@ mod tests {
         let pod = waiting(CONTAINER, "ContainerCreating");
         assert_eq!((hopeless(&pod), is_ready(&pod)), (None, false));
         assert_eq!(waits_for(&pod).unwrap(), "pod s0: bench: ContainerCreating");
+    }
+
+    #[test]
+    fn last_words_are_one_line_without_colours() {
+        let said = "\u{1b}[1;31mError\u{1b}[0m: no db\n\tat A.b(A.java:1)\r\n\tat é\u{7}\n\u{1b}";
+        assert_eq!(plain(said), "Error: no db at A.b(A.java:1) at é");
+        assert_eq!((plain("\n"), plain("\u{1b}[31")), (String::new(), String::new()));
     }
 
     #[test]

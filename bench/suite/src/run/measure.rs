@@ -70,9 +70,6 @@ pub(super) fn measure(
     interrupt: &Interrupt,
 ) -> Result<Record> {
     let mut stage = Stage::set(options, case, interrupt)?;
-    if options.application.is_some() {
-        stage.answers(case.scenario, interrupt)?;
-    }
     record.capture = stage.capture()?;
     record.proxies = stage.parts.proxies();
     let program = case.found.program.as_deref();
@@ -81,6 +78,9 @@ pub(super) fn measure(
         interrupt.sleep(SETTLE)?;
     }
     let (idle, control_idle) = stage.parts.memory_kib();
+    if options.application.is_some() {
+        stage.answers(case.scenario, interrupt)?;
+    }
     let plans = self::plans(
         &stage.addresses,
         case.scenario,
