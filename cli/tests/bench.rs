@@ -223,6 +223,7 @@ fn a_folder_of_programs_is_measured_in_place_of_our_own_services() {
             record.errors_by_kind
         );
         assert_eq!((record.application.as_deref(), record.proxies), (Some(&*folder), proxies));
+        assert_eq!(record.application_digests.len(), 3, "{mesh}");
     }
     let said = text(&leno(&["report", &out_text]).stdout);
     assert!(said.contains(&format!("faces is the real application ({folder}")), "{said}");

@@ -108,13 +108,35 @@ pub(crate) fn applications(one: &Record, two: &Record) -> Option<(String, String
     let images = |record: &Record| record.cluster.as_ref()?.application.clone();
     let own = || "the suite's own services".to_owned();
     let words = [real(one), real(two)].map(|real| real.unwrap_or_else(own));
+    // In the lab the same folder may hold others, and another the same.
+    let are_known =
+        |record: &&Record| record.cluster.is_none() && !record.application_digests.is_empty();
+    if [one, two].iter().all(are_known) {
+        return others(one, two);
+    }
     match (images(one), images(two)) {
         (Some(old), Some(new)) if old != new && words[0] == words[1] => {
             Some((old.in_full(), new.in_full()))
         }
         _ if words[0] != words[1] => Some(words.into()),
-        _ => None,
+        // A tag may have moved.
+        _ => others(one, two),
     }
+}
+
+/// The services of which two records had others, with what they had; none where one does not know it.
+fn others(one: &Record, two: &Record) -> Option<(String, String)> {
+    let all = [one, two].map(|record| &record.application_digests);
+    let [old, new] = all;
+    if old == new || old.is_empty() || new.is_empty() {
+        return None;
+    }
+    let differs = |(name, _): &(&String, &String)| old.get(*name) != new.get(*name);
+    let words = all.map(|digests| {
+        let each = digests.iter().filter(differs).map(|(name, digest)| format!("{name} {digest}"));
+        each.collect::<Vec<_>>().join(", ")
+    });
+    Some(words.into())
 }
 
 /// Why records of one run should not be put side by side: a resumed run may have moved.
@@ -356,6 +378,31 @@ mod tests {
         let moved = Record { application: Some("/other.yaml".into()), ..same.clone() };
         let said = compare(&[same], &[moved]).caveats.join("\n");
         assert!(!said.contains("differ"), "the file has the same content: {said}");
+    }
+
+    #[test]
+    fn what_ran_under_the_same_name_is_told_apart_by_its_digest() {
+        let of = |folder: &str, face: &str| {
+            let digests = [("face", face), ("color", "sha256:0")];
+            let application_digests =
+                digests.map(|(name, digest)| (name.to_owned(), digest.to_owned())).into();
+            Record { application: Some(folder.into()), application_digests, ..record(0, 100) }
+        };
+        let said = |one: &Record, two: &Record| {
+            let both = compare(std::slice::from_ref(one), std::slice::from_ref(two));
+            both.caveats.join("\n")
+        };
+        let before = of("/faces", "sha256:1");
+        let differs = said(&before, &of("/faces", "sha256:2"));
+        let words = "application of leno differs: face sha256:1 and face sha256:2";
+        assert!(differs.contains(words) && !differs.contains("color"), "{differs}");
+        assert!(!said(&before, &of("/moved", "sha256:1")).contains("differs"), "they are the same");
+        let in_cluster = |digest: &str| {
+            let cluster = Some(place::Cluster::default());
+            Record { cluster, ..of("/images.yaml", digest) }
+        };
+        let differs = said(&in_cluster("a@sha256:1"), &in_cluster("a@sha256:2"));
+        assert!(differs.contains("face a@sha256:1 and face a@sha256:2"), "{differs}");
     }
 
     #[test]

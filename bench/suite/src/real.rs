@@ -3,8 +3,10 @@
 //!
 //! Only scenarios whose services have names are the shape of one.
 
+mod digest;
 mod images;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -154,6 +156,15 @@ pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<St
     Ok(format!("{command}\n  env: {{{environment}}}"))
 }
 
+/// What is in the folder for each service, by the digest of its program or jar.
+pub(crate) fn digests(folder: &Path, scenario: &Scenario) -> Result<BTreeMap<String, String>> {
+    let one = |name: String| {
+        let (Found::Program(file) | Found::Jar(file)) = found(folder, &name)?;
+        Ok((name, digest::of(&file)?))
+    };
+    (0..scenario.services).map(|nth| one(scenario.service(nth))).collect()
+}
+
 /// Refuses a scenario that is not the shape of a real application.
 fn is_one(scenario: &Scenario) -> Result<()> {
     if scenario.is_an_application() { Ok(()) } else { Err(none(&scenario.name)) }
@@ -248,6 +259,11 @@ mod tests {
         let jar = look_into(folder.path(), &faces, false).unwrap_err().to_string();
         assert!(jar.contains("java is missing") && jar.contains("smiley.jar"), "{jar}");
         look_into(folder.path(), &faces, true).unwrap();
+        let before = digests(folder.path(), &faces[0]).unwrap();
+        assert!(before.len() == 3 && before["face"] == before["smiley"], "both are empty");
+        fs::write(folder.path().join("smiley.jar"), "another").unwrap();
+        let after = digests(folder.path(), &faces[0]).unwrap();
+        assert!(before["face"] == after["face"] && before["smiley"] != after["smiley"]);
         let text = program(folder.path(), &faces[0], 0).unwrap();
         assert!(text.contains("SMILEY_SERVICE: \"smiley:8080\""), "{text}");
         assert!(

@@ -66,6 +66,10 @@ pub struct Record {
     /// `cluster` has the content of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub application: Option<String>,
+    /// What each of its services was: in the lab `sha256:` of its program or jar, in a cluster its image's ID as its
+    /// node had it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub application_digests: BTreeMap<String, String>,
     /// Measured seconds, warm-up left out.
     pub duration_s: f64,
     /// Requests that ended, well or not.

@@ -76,6 +76,7 @@ async fn on_stage(
     let stage = Stage::set((run, ground), place, interrupt, say).await?;
     let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
+    record.application_digests = stage.images().await?;
     // What the first requests have touched is given back by then, by those who do that.
     pass(SETTLE, interrupt).await?;
     let listed = async || stage.watched().await;

@@ -3,7 +3,7 @@
 
 mod client;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -210,6 +210,18 @@ impl<'a> Stage<'a> {
         .await
     }
 
+    /// The images of a real application as their nodes have them, by service; none of the suite's own services.
+    pub(super) async fn images(&self) -> Result<BTreeMap<String, String>> {
+        if !self.real {
+            return Ok(BTreeMap::new());
+        }
+        let is_one =
+            |name: &str| (0..self.scenario.services).any(|nth| self.scenario.service(nth) == name);
+        let pods = self.ground.pods().await?;
+        let ours = pods.iter().filter(|pod| is_one(&pod.name_any()));
+        Ok(ours.filter_map(|pod| Some((pod.name_any(), image_id(pod)?))).collect())
+    }
+
     /// Gives the mesh what changes while load is made for so long.
     pub(super) async fn disturb(&self, time: Duration) -> Given {
         match &self.revisions {
@@ -388,6 +400,13 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (String, String)> {
     })
 }
 
+/// Which image its node runs as a pod of the bench's own.
+fn image_id(pod: &Pod) -> Option<String> {
+    let mut all = leno_operate::statuses(pod);
+    let own = all.find(|status| status.name == CONTAINER)?;
+    (!own.image_id.is_empty()).then(|| own.image_id.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -404,5 +423,16 @@ mod tests {
         .unwrap();
         let names: Vec<String> = containers(&pod).map(|(name, _)| name).collect();
         assert_eq!(names, ["bench", "leno-proxy"]);
+    }
+
+    #[test]
+    fn the_image_of_a_pod_is_the_one_that_its_node_has() {
+        let of = |id: &str| -> Pod {
+            let status = |name: &str, id: &str| json!({"name": name, "image": "a:1", "imageID": id, "ready": true, "restartCount": 0});
+            let all = [status("leno-proxy", "b@sha256:2"), status(CONTAINER, id)];
+            serde_json::from_value(json!({"status": {"containerStatuses": all}})).unwrap()
+        };
+        assert_eq!(image_id(&of("a@sha256:1")).as_deref(), Some("a@sha256:1"));
+        assert_eq!(image_id(&of("")), None, "it is not known yet");
     }
 }

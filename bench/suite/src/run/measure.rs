@@ -78,7 +78,8 @@ pub(super) fn measure(
         interrupt.sleep(SETTLE)?;
     }
     let (idle, control_idle) = stage.parts.memory_kib();
-    if options.application.is_some() {
+    if let Some(folder) = &options.application {
+        record.application_digests = real::digests(folder, case.scenario)?;
         stage.answers(case.scenario, interrupt)?;
     }
     let plans = self::plans(
