@@ -21,7 +21,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Why a pod of the bench's own will not be ready.
 pub(super) fn hopeless(pod: &Pod) -> Option<String> {
     let stuck = || unstartable(pod).map(|(container, waiting)| said(pod, container, waiting));
-    ends(pod).or_else(stuck)
+    refused(pod).or_else(|| ends(pod)).or_else(stuck)
+}
+
+/// Why a kubelet has not taken a pod, or has thrown it out: it has no containers then that could say more.
+fn refused(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref().filter(|one| one.phase.as_deref() == Some("Failed"))?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("unknown");
+    let reason = status.reason.as_deref().unwrap_or("Failed");
+    let message = status.message.as_deref().unwrap_or("no message");
+    let name = pod.name_any();
+    Some(format!("pod {name} on node {node}: {reason}: {message}; make room on node {node}"))
 }
 
 /// How long pods of a mesh have been ending.
@@ -176,6 +186,22 @@ mod tests {
         let said = "\u{1b}[1;31mError\u{1b}[0m: no db\n\tat A.b(A.java:1)\r\n\tat é\u{7}\n\u{1b}";
         assert_eq!(plain(said), "Error: no db at A.b(A.java:1) at é");
         assert_eq!((plain("\n"), plain("\u{1b}[31")), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn a_pod_that_its_kubelet_has_refused_says_why_and_what_to_do() {
+        let pod = |phase: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"name": "watch-0"},
+                "spec": {"nodeName": "n1", "containers": []},
+                "status": {"phase": phase, "reason": "OutOfpods", "message": "Node didn't have enough resource: pods"},
+            }))
+            .unwrap()
+        };
+        let why = hopeless(&pod("Failed")).unwrap();
+        let wanted = "pod watch-0 on node n1: OutOfpods: Node didn't have enough resource: pods; make room on node n1";
+        assert_eq!(why, wanted);
+        assert_eq!(hopeless(&pod("Pending")), None);
     }
 
     #[test]
