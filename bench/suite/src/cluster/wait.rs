@@ -1,8 +1,9 @@
 //! Waiting for something of a cluster, with a bound, and with a word about how far it is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
+use tokio::time::Instant;
 
 use crate::interrupt::Interrupt;
 
@@ -10,6 +11,9 @@ use crate::interrupt::Interrupt;
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two words about how far it is.
 const WORD: Duration = Duration::from_secs(10);
+
+/// How long an interrupt may go unnoticed during a look.
+const NOTICED: Duration = Duration::from_millis(100);
 
 /// What a look has shown.
 pub(super) enum Seen<T> {
@@ -40,7 +44,11 @@ impl Wait<'_> {
         let begin = Instant::now();
         let mut said = begin;
         loop {
-            let far = match look().await? {
+            let seen = tokio::select! {
+                seen = look() => seen?,
+                error = raised(self.interrupt) => return Err(error),
+            };
+            let far = match seen {
                 Seen::There(found) => return Ok(found),
                 Seen::NotYet(far) => far,
             };
@@ -60,12 +68,41 @@ impl Wait<'_> {
 /// Lets time pass, unless somebody interrupts.
 pub(super) async fn pass(time: Duration, interrupt: &Interrupt) -> Result<()> {
     let end = Instant::now() + time;
-    while let Some(left) = end.checked_duration_since(Instant::now()) {
+    let left = || Some(end.duration_since(Instant::now())).filter(|left| !left.is_zero());
+    while let Some(left) = left() {
         interrupt.check()?;
         tokio::time::sleep(left.min(LOOK)).await;
     }
     interrupt.check()?;
     Ok(())
+}
+
+/// What comes within a time.
+///
+/// # Errors
+/// When it does not come in time, or fails; when somebody interrupts.
+pub(super) async fn within<T>(
+    time: Duration,
+    what: impl Future<Output = Result<T>>,
+    interrupt: &Interrupt,
+) -> Result<T> {
+    tokio::select! {
+        done = what => done,
+        passed = pass(time, interrupt) => {
+            passed?;
+            bail!("no answer within {} s", time.as_secs())
+        }
+    }
+}
+
+/// Waits until somebody interrupts.
+async fn raised(interrupt: &Interrupt) -> anyhow::Error {
+    loop {
+        if let Err(error) = interrupt.check() {
+            return error.into();
+        }
+        tokio::time::sleep(NOTICED).await;
+    }
 }
 
 #[cfg(test)]
@@ -93,5 +130,21 @@ mod tests {
         interrupt.raise();
         let error = wait(Duration::from_secs(60)).until(never).await.unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_interrupt_ends_a_look_that_never_ends_and_so_does_a_bound() {
+        let (interrupt, limit) = (Interrupt::default(), Duration::from_secs(10));
+        let never = || std::future::pending::<Result<()>>();
+        let late = within(limit, never(), &interrupt).await.unwrap_err().to_string();
+        assert_eq!(late, "no answer within 10 s");
+        within(limit, async { Ok(()) }, &interrupt).await.unwrap();
+        interrupt.raise();
+        let error = within(limit, never(), &interrupt).await.unwrap_err();
+        assert!(error.is::<crate::interrupt::Interrupted>(), "{error}");
+        let wait = Wait { what: "pods", limit, interrupt: &interrupt, say: &mut |_| {} };
+        let look = async || std::future::pending::<Result<Seen<()>>>().await;
+        let error = wait.until(look).await.unwrap_err();
+        assert!(error.is::<crate::interrupt::Interrupted>(), "{error}");
     }
 }
