@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{NAMESPACE, Values};
-use leno_operate::{Error, Removal, Removed, Right, Target};
+use leno_operate::{Error, Removal, Removed, Right, Target, is_ready};
 use serde_json::Value;
 
 use super::hopeless::Patience;
@@ -154,17 +154,33 @@ impl Installation<'_> {
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
+        self.ready_on(&[], interrupt, say).await
+    }
+
+    /// The same, and until each of its pods on these nodes is ready: of a mesh of which everything was killed, what the
+    /// nodes have is not ready as soon as a replica of each Deployment is.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready).
+    pub(super) async fn ready_on(
+        &self,
+        nodes: &[&str],
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
         let what = format!("{} is ready", self.mesh.name());
         let wait = Wait { what: &what, limit: READY, interrupt, say };
         let mut patience = Patience::default();
         wait.until(async || {
-            if let Some(why) = patience.ends_with(&self.pods().await?, Instant::now()) {
+            let pods = self.pods().await?;
+            if let Some(why) = patience.ends_with(&pods, Instant::now()) {
                 bail!("{why}");
             }
             let missing = match self.mesh {
                 Mesh::Leno => leno_lacks(self.client, NAMESPACE).await?,
                 mesh => lacks(self.client, mesh).await?,
             };
+            let missing = missing.or_else(|| unready(&pods, nodes));
             Ok(missing.map_or(Seen::There(()), Seen::NotYet))
         })
         .await
@@ -237,6 +253,22 @@ impl Installation<'_> {
     }
 }
 
+/// The pods on these nodes that are to be ready and are not; none where all are.
+fn unready(pods: &[Pod], nodes: &[&str]) -> Option<String> {
+    let stays = |pod: &&Pod| {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        // What has ended for good, as that of a Job, will not be ready.
+        let ended = matches!(phase, Some("Succeeded" | "Failed"));
+        node.is_some_and(|node| nodes.contains(&node))
+            && pod.metadata.deletion_timestamp.is_none()
+            && !ended
+    };
+    let waiting = pods.iter().filter(stays).filter(|pod| !is_ready(pod));
+    let waiting: Vec<String> = waiting.map(|pod| pod.name_any()).collect();
+    (!waiting.is_empty()).then(|| format!("{} not ready", waiting.join(", ")))
+}
+
 fn is(document: &Value, kind: &str, name: &str) -> bool {
     document["kind"] == kind && document["metadata"]["name"] == name
 }
@@ -306,4 +338,35 @@ async fn control(client: &Client, label: &str) -> Result<Vec<Deployment>, Error>
     let all: Api<Deployment> = Api::all(client.clone());
     let found = all.list(&ListParams::default().labels(label)).await;
     Ok(found.map_err(Error::api("list deployments of all namespaces"))?.items)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_is_not_ready_again_is_waited_for_where_it_counts() {
+        let pod = |name: &str, node: &str, phase: &str, ready: &str| -> Pod {
+            let status =
+                json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
+            let pod = json!({"metadata": {"name": name}, "status": status,
+                "spec": {"nodeName": node, "containers": []}});
+            serde_json::from_value(pod).unwrap()
+        };
+        let mut pods = vec![
+            pod("istiod", "n1", "Running", "True"),
+            pod("job", "n1", "Succeeded", "False"),
+            pod("evicted", "n1", "Failed", "False"),
+            pod("elsewhere", "dead", "Running", "False"),
+        ];
+        assert_eq!(unready(&pods, &["n1"]), None);
+        pods.push(pod("ztunnel", "n1", "Running", "False"));
+        assert_eq!(unready(&pods, &["n1", "n2"]).unwrap(), "ztunnel not ready");
+        assert_eq!(unready(&pods, &[]), None, "where it was not killed");
+        let going = json!("2024-01-01T00:00:00Z");
+        pods[4].metadata.deletion_timestamp = serde_json::from_value(going).unwrap();
+        assert_eq!(unready(&pods, &["n1"]), None, "another follows");
+    }
 }

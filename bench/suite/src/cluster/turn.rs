@@ -230,7 +230,9 @@ impl Turn<'_> {
         let (mesh, tool) = (self.turn.mesh, self.tool);
         let (client, target) = (&self.ground.client, &self.ground.target);
         let installation = Installation { client, target, mesh, tool };
-        match installation.ready(interrupt, say).await {
+        let nodes = self.ground.nodes.usable.iter().map(|one| one.node.name.as_str());
+        let nodes: Vec<&str> = nodes.collect();
+        match installation.ready_on(&nodes, interrupt, say).await {
             Err(error) if error.is::<Interrupted>() => Err(error),
             ready => Ok(ready.err().map(|why| {
                 let (mesh, scenario) = (mesh.name(), &scenario.name);
