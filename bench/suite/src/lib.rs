@@ -17,6 +17,7 @@
 mod counters;
 mod error;
 mod lab;
+mod loopback;
 mod meter;
 mod revision;
 

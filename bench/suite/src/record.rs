@@ -238,6 +238,8 @@ pub enum MarkKind {
     BoundMissed,
     /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
     SharedProxies,
+    /// A part of a control plane was on a node that is not watched: its CPU and memory are not all there.
+    ControlUncounted,
     /// What the scenario does to a mesh meanwhile was not all done, or has had no effect.
     DisturbedLess,
 }
@@ -259,6 +261,7 @@ impl MarkKind {
             Self::FloodUnreported => "flood unreported",
             Self::BoundMissed => "bound missed",
             Self::SharedProxies => "shared proxies",
+            Self::ControlUncounted => "control uncounted",
             Self::DisturbedLess => "disturbed less",
         }
     }

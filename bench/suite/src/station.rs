@@ -2,7 +2,7 @@
 //! in, and gives the report back.
 //!
 //! ```text
-//! POST /load/ID  plans   202 begun, 409 another is under way, 400 no plans
+//! POST /load/ID  plans   202 begun, and for how many ms it goes on already; 409 another is under way, 400 no plans
 //! GET  /load/ID          what became of it, as JSON
 //! DELETE /load/ID        202 it ends, and is reported as far as it came; 404 it is not under way
 //! POST /probe    plan    one request after the other is sent, unless they are; how far that is, as JSON; 400 no plan
@@ -13,20 +13,16 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use anyhow::Result;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
 use leno_measure::load::{self, Plan, Report, Stop};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 
+use crate::loopback::{self, Answer};
 use crate::run::prober::probe_for;
 
 /// The port of every station.
@@ -71,27 +67,10 @@ pub(crate) enum Probe {
 /// Serves until the process ends; `listen` is an address of loopback, for nobody is asked who they are.
 ///
 /// # Errors
-/// When the address cannot be listened on.
+/// When the address is another, or cannot be listened on.
 pub fn serve(listen: SocketAddr) -> Result<Infallible> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let listener = TcpListener::bind(listen).await;
-        accept(listener.with_context(|| format!("cannot listen on {listen}"))?).await
-    })
-}
-
-async fn accept(listener: TcpListener) -> Result<Infallible> {
     let (state, probes) = (Shared::default(), Probes::default());
-    loop {
-        let (stream, _) = listener.accept().await.context("cannot take a connection")?;
-        let (state, probes) = (state.clone(), probes.clone());
-        let service = service_fn(move |request| answer(request, state.clone(), probes.clone()));
-        tokio::spawn(async move {
-            // How a connection ends is the client's to judge.
-            let builder = auto::Builder::new(TokioExecutor::new());
-            drop(builder.serve_connection(TokioIo::new(stream), service).await);
-        });
-    }
+    loopback::serve(listen, move |request| answer(request, state.clone(), probes.clone()))
 }
 
 /// The plans that were given last.
@@ -100,6 +79,8 @@ struct Last {
     id: String,
     state: State,
     stop: Stop,
+    /// When they were given.
+    begun: Option<Instant>,
 }
 
 type Shared = Arc<Mutex<Last>>;
@@ -107,14 +88,10 @@ type Shared = Arc<Mutex<Last>>;
 /// The probe, and how many there were.
 type Probes = Arc<Mutex<(u64, Probe)>>;
 
-async fn answer(
-    request: Request<Incoming>,
-    state: Shared,
-    probes: Probes,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> Answer {
     let id = request.uri().path().strip_prefix("/load/").map(str::to_owned);
     let probe = request.uri().path() == "/probe";
-    let (status, body) = match (request.method(), id) {
+    match (request.method(), id) {
         (&Method::POST, None) if probe => {
             match Limited::new(request.into_body(), MAX_PLANS).collect().await {
                 Ok(body) => begin_probe(&body.to_bytes(), &probes),
@@ -149,10 +126,7 @@ async fn answer(
             StatusCode::NOT_FOUND,
             "POST, GET or DELETE /load/ID, POST or DELETE /probe".to_owned(),
         ),
-    };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
-    Ok(response)
+    }
 }
 
 /// Begins with plans, on a thread that ends with the load; those that were begun already are left to it.
@@ -163,13 +137,14 @@ fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
     };
     let mut locked = lock(state);
     if locked.id == id {
-        return (StatusCode::ACCEPTED, String::new());
+        let since = locked.begun.map_or(0, |begun| begun.elapsed().as_millis());
+        return (StatusCode::ACCEPTED, since.to_string());
     }
     if locked.state == State::Running {
         return (StatusCode::CONFLICT, "other load is made already".to_owned());
     }
     let stop = Stop::default();
-    *locked = Last { id, state: State::Running, stop: stop.clone() };
+    *locked = Last { id, state: State::Running, stop: stop.clone(), begun: Some(Instant::now()) };
     drop(locked);
     let state = state.clone();
     std::thread::spawn(move || {
@@ -179,7 +154,7 @@ fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
         };
         lock(&state).state = made;
     });
-    (StatusCode::ACCEPTED, String::new())
+    (StatusCode::ACCEPTED, "0".to_owned())
 }
 
 /// Begins to ask, unless that is so already, on a thread that ends when it is answered again, not in time, or it is
@@ -235,9 +210,19 @@ mod tests {
     use leno_measure::load::Pace;
     use leno_observe::admin::{Reply, send};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    /// A station, and where it is.
+    async fn station() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (state, probes) = (Shared::default(), Probes::default());
+        let answers = move |request| answer(request, state.clone(), probes.clone());
+        tokio::spawn(loopback::accept(listener, answers));
+        address
+    }
 
     async fn ask(address: SocketAddr, (method, id): (&str, &str), body: &str) -> Reply {
         let stream = TcpStream::connect(address).await.unwrap();
@@ -255,9 +240,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_probe_says_when_it_was_answered_again() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let station = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener));
+        let station = self::station().await;
         let ask = async |method: &str, body: &str| {
             let stream = TcpStream::connect(station).await.unwrap();
             send(stream, (method, "/probe"), body).await.unwrap()
@@ -305,9 +288,7 @@ mod tests {
 
     #[tokio::test]
     async fn load_ends_when_it_is_told_to_and_is_reported_as_far_as_it_came() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let station = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener));
+        let station = self::station().await;
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         // An hour of it: that it is done at all says that it was ended.
         for (id, pace) in [("a", Pace::Saturate), ("b", Pace::Rate(1000.0))] {
@@ -327,9 +308,7 @@ mod tests {
 
     #[tokio::test]
     async fn plans_are_taken_one_after_the_other_and_their_report_is_kept() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let station = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener));
+        let station = self::station().await;
         assert_eq!(state(station, "a").await, State::Idle);
         // Closed at once by the kernel: each request is an error, and counted.
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
@@ -337,7 +316,9 @@ mod tests {
         let text = serde_json::to_string(&[&plan]).unwrap();
         assert_eq!(ask(station, ("POST", "a"), &text).await.status, 202);
         assert_eq!(ask(station, ("POST", "b"), &text).await.status, 409, "one at a time");
-        assert_eq!(ask(station, ("POST", "a"), &text).await.status, 202, "of somebody cut off");
+        let again = ask(station, ("POST", "a"), &text).await;
+        assert_eq!(again.status, 202, "of somebody cut off");
+        again.body.parse::<u64>().expect("for how long it goes on already");
         let State::Done(report) = state(station, "a").await else { panic!("not done") };
         assert_eq!((report.requests, report.errors), (100, 100));
         assert_eq!(

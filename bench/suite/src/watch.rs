@@ -7,26 +7,29 @@
 //! POST /start/ID    a container ID    202 as /kill, and the program is waited for in the container that follows
 //! GET  /start/ID                      200 what became of that, as JSON
 //! ```
-//! 400 is what is none of these. Whoever is cut off asks again: what has an ID is done once.
+//! 400 is what is none of these, 403 is for whoever does not show the token of the run. Whoever is cut off asks again:
+//! what has an ID is done once.
 
 mod containers;
 mod look;
 mod start;
 
 use std::convert::Infallible;
+use std::fs::File;
+use std::future::ready;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result};
-use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use anyhow::{Context, Result, ensure};
+use futures_util::future::BoxFuture;
+use http::header::AUTHORIZATION;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
 use leno_bpf::Counting;
-use tokio::net::TcpListener;
+
+use crate::loopback::{self, Answer};
 
 pub(crate) use look::{Look, Process, Question, Whole};
 pub(crate) use start::Start;
@@ -35,31 +38,28 @@ pub(crate) use start::Start;
 pub(crate) const PORT: u16 = 9092;
 /// Most bytes of a question: some thousand containers.
 const MAX_BODY: usize = 128 * 1024;
+/// The variable of a watcher's environment that has the token of the run.
+pub const TOKEN: &str = "LENO_BENCH_TOKEN";
 
-/// Serves until the process ends; `listen` is an address of loopback, for nobody is asked who they are.
+/// Serves whoever shows the token, until the process ends; `listen` is an address of loopback.
 ///
 /// # Errors
-/// When the address cannot be listened on.
-pub fn serve(listen: SocketAddr) -> Result<Infallible> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let listener = TcpListener::bind(listen).await;
-        accept(listener.with_context(|| format!("cannot listen on {listen}"))?).await
-    })
+/// When there is no token, or the address is another or cannot be listened on.
+pub fn serve(listen: SocketAddr, token: &str) -> Result<Infallible> {
+    ensure!(!token.is_empty(), "the token is empty, so that anybody could kill: set {TOKEN}");
+    loopback::serve(listen, answerer(token))
 }
 
-async fn accept(listener: TcpListener) -> Result<Infallible> {
-    let watcher = Shared::default();
-    loop {
-        let (stream, _) = listener.accept().await.context("cannot take a connection")?;
-        let watcher = watcher.clone();
-        let service = service_fn(move |request| answer(request, watcher.clone()));
-        tokio::spawn(async move {
-            // How a connection ends is the client's to judge.
-            let builder = auto::Builder::new(TokioExecutor::new());
-            drop(builder.serve_connection(TokioIo::new(stream), service).await);
-        });
-    }
+/// A token that nobody guesses.
+///
+/// # Errors
+/// When the kernel has no random bytes for it.
+pub(crate) fn token() -> Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// What is known beyond one question.
@@ -76,22 +76,28 @@ struct Watcher {
 
 type Shared = Arc<Mutex<Watcher>>;
 
-/// A status, and why, or what was asked for.
-type Answer = (StatusCode, String);
+/// What answers whoever shows the token.
+fn answerer(
+    token: &str,
+) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Answer> + Clone + use<> {
+    let (watcher, shown) = (Shared::default(), format!("Bearer {token}"));
+    move |request: Request<Incoming>| -> BoxFuture<'static, Answer> {
+        let value = request.headers().get(AUTHORIZATION);
+        if value.is_none_or(|value| value.as_bytes() != shown.as_bytes()) {
+            let why = "only the run that has made this watcher may ask it".to_owned();
+            return Box::pin(ready((StatusCode::FORBIDDEN, why)));
+        }
+        Box::pin(answer(request, watcher.clone()))
+    }
+}
 
-async fn answer(
-    request: Request<Incoming>,
-    watcher: Shared,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, watcher: Shared) -> Answer {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    let (status, body) = match body {
+    match body {
         Ok(body) => route((&method, &path), &body.to_bytes(), &watcher),
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
-    };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
-    Ok(response)
+    }
 }
 
 fn route((method, path): (&Method, &str), body: &[u8], watcher: &Shared) -> Answer {

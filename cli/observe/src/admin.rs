@@ -36,14 +36,28 @@ pub async fn ask(
 /// # Errors
 /// As [`ask`].
 pub async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    what: (&str, &str),
+    body: &str,
+) -> io::Result<Reply> {
+    send_as(stream, None, what, body).await
+}
+
+/// The same, as whoever has a token, where there is one.
+///
+/// # Errors
+/// As [`ask`].
+pub async fn send_as(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    token: Option<&str>,
     (method, path): (&str, &str),
     body: &str,
 ) -> io::Result<Reply> {
     // The answer to HTTP/1.0 ends with the connection and is never chunked.
     let length = body.len();
+    let by = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let head =
-        format!("{method} {path} HTTP/1.0\r\nHost: leno\r\nContent-Length: {length}\r\n\r\n");
+        format!("{method} {path} HTTP/1.0\r\nHost: leno\r\n{by}Content-Length: {length}\r\n\r\n");
     stream.write_all((head + body).as_bytes()).await?;
     let mut answer = Vec::new();
     let mut rest = stream.take(MAX_ANSWER);
@@ -112,6 +126,17 @@ mod tests {
         theirs.read_to_string(&mut asked).await.unwrap();
         assert!(asked.starts_with("POST /load HTTP/1.0\r\n"), "{asked}");
         assert!(asked.ends_with("Content-Length: 3\r\n\r\n[1]"), "{asked}");
+        assert!(!asked.contains("Authorization"), "{asked}");
+    }
+
+    #[tokio::test]
+    async fn whoever_has_a_token_shows_it() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        theirs.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        send_as(ours, Some("a1"), ("GET", "/"), "").await.unwrap();
+        let mut asked = String::new();
+        theirs.read_to_string(&mut asked).await.unwrap();
+        assert!(asked.contains("\r\nAuthorization: Bearer a1\r\n"), "{asked}");
     }
 
     #[tokio::test]

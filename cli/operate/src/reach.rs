@@ -8,7 +8,7 @@ use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Portforwarder;
 use kube::{Api, Client};
-use leno_observe::admin::{ANSWER_BOUND, Reply, send};
+use leno_observe::admin::{ANSWER_BOUND, Reply, send_as};
 use leno_types::ports;
 use tokio::time::timeout;
 
@@ -25,6 +25,8 @@ const BOUND: Duration = ANSWER_BOUND.saturating_mul(2);
 #[derive(Clone)]
 pub struct Reach {
     client: Client,
+    /// What the servers are shown that ask for it.
+    token: Option<String>,
 }
 
 /// A way that ends with whoever uses it: by itself it would wait for the other end, for minutes where
@@ -57,7 +59,13 @@ impl Reach {
     /// Through this client. Nothing is asked yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client, token: None }
+    }
+
+    /// The same, to servers that ask for a token (`Authorization: Bearer`).
+    #[must_use]
+    pub fn with_token(self, token: String) -> Self {
+        Self { token: Some(token), ..self }
     }
 
     /// A page of a proxy.
@@ -95,7 +103,7 @@ impl Reach {
             let mut way = Way(way.map_err(Error::api(what.clone()))?);
             let stream = way.0.take_stream(port).expect("a port that was asked for has a stream");
             let refused = way.0.take_error(port);
-            match send(stream, (method, path), body).await {
+            match send_as(stream, self.token.as_deref(), (method, path), body).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => {
                     // The kubelet says why, where it has not got through.

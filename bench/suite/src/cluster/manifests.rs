@@ -46,6 +46,8 @@ pub(super) struct Plan<'a> {
     /// Where the records are.
     pub(super) records: &'a str,
     pub(super) placement: &'a Placement,
+    /// What those who watch nodes ask for.
+    pub(super) token: &'a str,
 }
 
 impl Plan<'_> {
@@ -202,6 +204,7 @@ pub(super) mod tests {
             real,
             records: "/bench (on here)",
             placement: &placement,
+            token: "0123456789abcdef",
         };
         let address = |nth: u32| SocketAddr::from(([10, 96, 0, 1 + nth as u8], PORT));
         let addresses: Vec<SocketAddr> = (0..scenario.services).map(address).collect();

@@ -79,7 +79,7 @@ async fn on_stage(
     record.application_digests = stage.images().await?;
     // What the first requests have touched is given back by then, by those who do that.
     pass(SETTLE, interrupt).await?;
-    let listed = async || stage.watched().await;
+    let listed = async || stage.watched(interrupt).await;
     let none = BTreeSet::new();
     let (_, quiet) = stage.watchers.before((listed, &none), interrupt, say).await?;
     pass(SETTLE, interrupt).await?;
@@ -147,7 +147,7 @@ fn keep(
         record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
     }
     record.marks.extend(seen.marks(after));
-    record.marks.extend(shared(stage));
+    record.marks.extend(shared(stage).into_iter().chain(stage.uncounted()));
     flooded.iter().for_each(|flooded| flooded.keep(record));
     record.marks.extend([given.mark(), killed.mark()].into_iter().flatten());
 }
@@ -200,19 +200,24 @@ async fn load(
     };
     let flood = match &flooded {
         Some(plan) => {
-            let id = stage.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
+            let (id, _) = stage.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
             pass(FLOOD_LEAD, interrupt).await?;
             Some(id)
         }
         None => None,
     };
-    let id = stage.begin(CLIENT, plans, interrupt).await?;
-    let begun = Instant::now();
+    let (id, begun) = stage.begin(CLIENT, plans, interrupt).await?;
     let watching = async {
         while begun.elapsed() < duration {
             if kills(stage.mesh, stage.scenario) {
                 // Whoever follows the killed has another ID.
-                seen.meet(stage.watched().await.unwrap_or_default());
+                match stage.watched(interrupt).await {
+                    Ok(now) => {
+                        seen.meet(now);
+                    }
+                    Err(error) if error.is::<Interrupted>() => return Err(error),
+                    Err(error) => seen.unmet(format!("{error:#}")),
+                }
             }
             let (at, answers) = (begun.elapsed(), stage.watchers.under_load(&seen.watched).await);
             seen.add(at, answers);
@@ -223,12 +228,12 @@ async fn load(
         // A report that cannot be had for a while has ended in time all the same.
         let ended = Instant::now().min(begun + duration + LAST_ANSWERS).into();
         let look = async |what: What<'_>| stage.watchers.after(what, interrupt).await;
-        let answers = seen.end(stage.watched(), look).await?;
+        let answers = seen.end(stage.watched(interrupt), look).await?;
         let after = After { elapsed: begun.elapsed(), ended, answers };
         anyhow::Ok((report, after))
     };
-    let disturbed = async { Ok(stage.disturb(duration).await) };
-    let restarted = restart(stage, duration / 2, interrupt);
+    let disturbed = async { Ok(stage.disturb(duration.saturating_sub(begun.elapsed())).await) };
+    let restarted = restart(stage, begun + duration / 2, interrupt);
     let ((report, after), given, killed) = tokio::try_join!(watching, disturbed, restarted)?;
     let flooded = match flood {
         Some(id) => Some(end_flood(stage, &id, interrupt).await?),

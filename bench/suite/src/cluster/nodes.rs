@@ -1,6 +1,6 @@
 //! Where pods are put: always in the same places, so that what differs between meshes is not who shared a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::Node as Object;
@@ -56,6 +56,16 @@ pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
     let linux = |node: &&Object| node.labels().get(SYSTEM).is_none_or(|system| system == "linux");
     let unready = nodes.iter().filter(linux).filter(|node| !is_ready(node));
     Ok(Nodes { unready: unready.map(|node| node.name_any()).collect(), usable: found })
+}
+
+/// The names of those that are Ready now, whether they take pods or not.
+///
+/// # Errors
+/// When they cannot be listed.
+pub(super) async fn ready(client: &Client) -> Result<BTreeSet<String>, Error> {
+    let nodes: Api<Object> = Api::all(client.clone());
+    let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
+    Ok(nodes.iter().filter(|node| is_ready(node)).map(|node| node.name_any()).collect())
 }
 
 fn takes_pods(node: &Object) -> bool {

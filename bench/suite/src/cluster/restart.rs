@@ -1,9 +1,9 @@
 //! Everything of a mesh is killed in the middle of the load: its proxies, beside workloads or of nodes, and its control
 //! plane. Their kubelets start them again; what is lost meanwhile is for the client's report.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::mesh::Mesh;
 use super::meter::{Role, Watched};
@@ -12,6 +12,9 @@ use super::wait::pass;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::{Mark, MarkKind};
 use crate::scenario::{Disturbance, Scenario};
+
+/// How late it may be, and be of the same moment of the load.
+const LATE: Duration = Duration::from_secs(1);
 
 /// What was killed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,42 +30,62 @@ pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
     mesh != Mesh::None && scenario.disturbance == Some(Disturbance::Restart)
 }
 
-/// Kills every proxy and the control plane after so long, where that is what the scenario does. Whether it could is for a
-/// mark: the client makes load all the same.
+/// Kills every proxy and the control plane when it is due, where that is what the scenario does. Whether it could is for
+/// a mark: the client makes load all the same. Who is killed is known before.
 ///
 /// # Errors
 /// When somebody interrupts.
 pub(super) async fn restart(
     stage: &Stage<'_>,
-    after: Duration,
+    due: Instant,
     interrupt: &Interrupt,
 ) -> Result<Killed> {
     if !kills(stage.mesh, stage.scenario) {
         return Ok(Killed::default());
     }
-    pass(after, interrupt).await?;
-    let watched = match stage.watched().await {
-        Ok(watched) => watched,
+    let doomed = match chosen(stage, interrupt).await {
+        Err(error) if error.is::<Interrupted>() => return Err(error),
         Err(error) => return Ok(Killed::none(&error)),
+        Ok(doomed) => doomed,
     };
-    let doomed = doomed(&watched);
-    match stage.watchers.kill(&doomed, interrupt).await {
+    pass(due.saturating_duration_since(Instant::now()), interrupt).await?;
+    let again = async || self::chosen(stage, interrupt).await;
+    match stage.watchers.kill(&doomed, again, interrupt).await {
         Err(error) if error.is::<Interrupted>() => Err(error),
-        done => Ok(Killed::of(&doomed, done)),
+        done => Ok(Killed::of(&doomed, done, due.elapsed())),
     }
 }
 
-/// Which containers are killed: what a restart of the mesh ends, and nothing of the workloads' own.
-fn doomed(watched: &[Watched]) -> Vec<&Watched> {
-    let ends = |one: &&Watched| matches!(one.role, Role::Proxy | Role::Control);
-    watched.iter().filter(ends).collect()
+/// Who is to be killed, as they run now.
+async fn chosen(stage: &Stage<'_>, interrupt: &Interrupt) -> Result<Vec<Watched>> {
+    let mesh = stage.mesh;
+    if let Some(other) = stage.somebody_elses(interrupt).await? {
+        let mesh = mesh.name();
+        bail!("{mesh} is in namespace {other}, which this run has not made: remove it there");
+    }
+    let own = [Some(&*stage.roles.namespace), mesh.namespace()];
+    Ok(doomed(stage.watched(interrupt).await?, &own))
+}
+
+/// Which containers are killed: what a restart of the mesh ends, in the namespaces that the run has made, and nothing of
+/// the workloads' own.
+fn doomed(watched: Vec<Watched>, own: &[Option<&str>]) -> Vec<Watched> {
+    let ends = |one: &Watched| {
+        let namespace = one.name.split('/').next();
+        matches!(one.role, Role::Proxy | Role::Control) && own.contains(&namespace)
+    };
+    watched.into_iter().filter(ends).collect()
 }
 
 impl Killed {
-    /// Of those that were to be killed, and whether that could be done.
-    fn of(doomed: &[&Watched], done: Result<()>) -> Self {
+    /// Of those that were to be killed, whether that could be done, and how late it may have been at most.
+    fn of(doomed: &[Watched], done: Result<()>, late: Duration) -> Self {
         let failed = match done {
             Ok(()) if doomed.is_empty() => Some("nothing of the mesh was there to kill".to_owned()),
+            Ok(()) if late > LATE => {
+                let late = late.as_secs_f64();
+                Some(format!("it was killed up to {late:.1} s late, or after the load"))
+            }
             done => done.err().map(|error| format!("not all was killed: {error:#}")),
         };
         Self { names: doomed.iter().map(|one| one.name.clone()).collect(), failed }
@@ -104,13 +127,16 @@ mod tests {
             watched(Role::Generator, "leno-bench-1/client/bench"),
             watched(Role::Agent, "leno-system/leno-agent-a/agent"),
             watched(Role::Control, "leno-system/leno-controller-a/controller"),
+            watched(Role::Control, "elsewhere/leno-controller-a/controller"),
+            watched(Role::Proxy, "leno-system-2/ztunnel-a/istio-proxy"),
         ];
-        let doomed = doomed(&all);
+        let own = [Some("leno-bench-1"), Some("leno-system")];
+        let doomed = doomed(all.into(), &own);
         assert_eq!(
             doomed.iter().map(|one| one.role).collect::<Vec<_>>(),
             [Role::Proxy, Role::Control]
         );
-        let killed = Killed::of(&doomed, Ok(()));
+        let killed = Killed::of(&doomed, Ok(()), LATE);
         assert_eq!(killed.mark(), None);
         assert!(killed.explains("leno-bench-1/s0/leno-proxy was restarted meanwhile"));
         for other in [
@@ -124,13 +150,16 @@ mod tests {
     #[test]
     fn what_lives_on_is_a_mark() {
         let all = [watched(Role::Proxy, "leno-bench-1/s0/leno-proxy")];
-        let failed = Killed::of(&doomed(&all), Err(anyhow::anyhow!("n1 is silent")));
+        let failed = Killed::of(&all, Err(anyhow::anyhow!("n1 is silent")), LATE * 2);
         let mark = failed.mark().unwrap();
         assert_eq!(
             (mark.kind, &*mark.why),
             (MarkKind::DisturbedLess, "not all was killed: n1 is silent")
         );
-        assert!(Killed::of(&[], Ok(())).mark().unwrap().why.contains("nothing of the mesh"));
+        assert!(Killed::of(&[], Ok(()), LATE).mark().unwrap().why.contains("nothing of the mesh"));
+        let late = Killed::of(&all, Ok(()), LATE * 7 / 2).mark().unwrap();
+        assert_eq!(late.why, "it was killed up to 3.5 s late, or after the load");
+        assert!(late.kind.invalidates());
         assert_eq!(Killed::default().mark(), None, "without a mesh there is nothing to kill");
     }
 }

@@ -12,25 +12,29 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_measure::load::{Pace, Plan as Load};
-use leno_operate::{Error, Named, Reach, is_ready};
+use leno_operate::{Error, Named, Reach, is_ready, statuses};
 use serde_json::Value;
 
 use super::disturb::{Given, Revisions};
 use super::hopeless::{hopeless, waits_for};
 use super::manifests::{CONTAINER, MANAGED, Plan, is_watcher, watchers, workloads_of};
 use super::mesh::Mesh;
-use super::wait::{Seen, Wait};
-use super::{Ground, MANAGER, Run, install, whose};
+use super::wait::{Seen, Wait, within};
+use super::{Ground, MANAGER, Run, install, nodes, whose};
 use crate::application::PORT;
 use crate::cluster::meter::{Carriers, Role, Roles, Watched};
 use crate::cluster::nodes::Placement;
 use crate::cluster::watchers::Watchers;
 use crate::interrupt::Interrupt;
 use crate::real;
+use crate::record::{Mark, MarkKind};
 use crate::scenario::Scenario;
+use crate::watch;
 
 /// How long pods may take to be ready: their images come from a registry.
 const READY: Duration = Duration::from_secs(300);
+/// How long it may take to list who runs: load goes on meanwhile, or has just ended.
+const LISTED: Duration = Duration::from_secs(10);
 /// How long a webhook that was just installed may not answer yet: API servers learn of whom to trust one by one.
 const ADMITTED: Duration = Duration::from_secs(30);
 /// How long requests may fail after all pods are ready: nodes learn of services, and proxies of each other.
@@ -46,6 +50,8 @@ pub(super) struct Stage<'a> {
     pub(super) proxies: BTreeSet<String>,
     pub(super) roles: Roles,
     pub(super) watchers: Watchers,
+    /// Nodes with a part of the control plane that are not watched.
+    uncounted: BTreeSet<String>,
     /// Whether the services are a real application's.
     real: bool,
     /// What changes while load is made.
@@ -63,7 +69,9 @@ impl<'a> Stage<'a> {
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self> {
+        let token = watch::token()?;
         let plan = Plan {
+            token: &token,
             namespace: &ground.namespace,
             mesh,
             scenario,
@@ -82,16 +90,27 @@ impl<'a> Stage<'a> {
         if let Some(revisions) = revisions.as_ref().filter(|_| !scenario.churns()) {
             ground.admit(&revisions.object(0), interrupt).await?;
         }
-        let (roles, proxies) = ground.roles((mesh, scenario, placement)).await?;
+        let (roles, proxies, uncounted) = ground.roles((mesh, scenario, placement)).await?;
         let pods = watchers(&roles.nodes);
         for object in plan.watchers(&pods).iter().chain(&plan.workloads(&addresses)) {
             ground.admit(object, interrupt).await?;
         }
-        let (reach, namespace) = (Reach::new(ground.client.clone()), ground.namespace.clone());
+        let reach = Reach::new(ground.client.clone()).with_token(token.clone());
+        let namespace = ground.namespace.clone();
         let watchers = Watchers { reach, namespace, pods };
         let real = run.real.is_some();
-        let mut stage =
-            Self { ground, mesh, scenario, addresses, proxies, roles, watchers, real, revisions };
+        let mut stage = Self {
+            ground,
+            mesh,
+            scenario,
+            addresses,
+            proxies,
+            roles,
+            watchers,
+            uncounted,
+            real,
+            revisions,
+        };
         let pods = stage.ready(interrupt, say).await?;
         stage.look_at(&pods)?;
         if scenario.churns() {
@@ -247,7 +266,7 @@ impl<'a> Stage<'a> {
         let what = "the proxy that was killed is there again";
         let wait = Wait { what, limit: READY, interrupt, say: &mut *say };
         wait.until(async || {
-            let now = self.watched().await?;
+            let now = self.watched(interrupt).await?;
             let is_new = |one: &Watched| one.name == killed.name && one.id != killed.id;
             let there = now.iter().any(is_new);
             Ok(if there { Seen::There(()) } else { Seen::NotYet(killed.name.clone()) })
@@ -258,10 +277,35 @@ impl<'a> Stage<'a> {
     }
 
     /// The containers whose use counts, as they run now.
-    pub(super) async fn watched(&self) -> Result<Vec<Watched>> {
-        let mut pods = self.ground.pods().await?;
-        pods.extend(self.ground.pods_of(self.mesh, self.roles.system.as_deref()).await?);
-        Ok(pods.iter().flat_map(|pod| self.roles.watched(pod)).collect())
+    ///
+    /// # Errors
+    /// When they cannot be listed within 10 s; when somebody interrupts.
+    pub(super) async fn watched(&self, interrupt: &Interrupt) -> Result<Vec<Watched>> {
+        let listed = async {
+            let mut pods = self.ground.pods().await?;
+            pods.extend(self.ground.pods_of(self.mesh, self.roles.system.as_deref()).await?);
+            Ok(pods.iter().flat_map(|pod| self.roles.watched(pod)).collect())
+        };
+        within(LISTED, listed, interrupt).await.context("who runs cannot be listed")
+    }
+
+    /// A namespace that the mesh is in and that this run has not made.
+    ///
+    /// # Errors
+    /// When that cannot be looked up within 10 s; when somebody interrupts.
+    pub(super) async fn somebody_elses(&self, interrupt: &Interrupt) -> Result<Option<String>> {
+        let Ground { client, namespace, .. } = self.ground;
+        let asked = async { Ok(install::somebody_elses(client, self.mesh, namespace).await?) };
+        within(LISTED, asked, interrupt).await.context("whose the mesh is cannot be told")
+    }
+
+    /// What is to be known where a part of the control plane is on a node that is not watched.
+    pub(super) fn uncounted(&self) -> Option<Mark> {
+        let nodes: Vec<&str> = self.uncounted.iter().map(String::as_str).collect();
+        let nodes = nodes.join(", ");
+        let why =
+            format!("the control plane on {nodes} is not counted: not Ready, or on its way out");
+        (!nodes.is_empty()).then_some(Mark { kind: MarkKind::ControlUncounted, why })
     }
 }
 
@@ -308,29 +352,52 @@ impl Ground {
         Ok(pods)
     }
 
-    /// Who is who, and which nodes are to be watched; and the images of proxies that are on nodes.
+    /// Who is who, and which nodes are to be watched; the images of proxies that are on nodes; and the nodes of the
+    /// control plane that are not to be watched.
     async fn roles(
         &self,
         (mesh, scenario, placement): (Mesh, &Scenario, &Placement),
-    ) -> Result<(Roles, BTreeSet<String>)> {
+    ) -> Result<(Roles, BTreeSet<String>, BTreeSet<String>)> {
         let system = install::system(&self.client, mesh).await?;
         let flooded = scenario.neighbour.map(|one| scenario.service(one.service));
         let carriers = Carriers::of(placement.names(), flooded.as_deref());
         let mut nodes: BTreeSet<String> = carriers.nodes().map(str::to_owned).collect();
         let (mut beside, mut proxies) = (BTreeSet::new(), BTreeSet::new());
+        let mut control = Vec::new();
         for pod in self.pods_of(mesh, system.as_deref()).await? {
             if pod.namespace() != system {
                 beside.extend(pod.namespace());
             }
             match mesh.role_of(&pod.name_any()) {
-                Role::Control => nodes.extend(pod.spec.and_then(|spec| spec.node_name)),
+                Role::Control => control.push(pod),
                 Role::Proxy => proxies.extend(containers(&pod).map(|(_, image)| image)),
                 _ => {}
             }
         }
+        let (there, mut uncounted) = nodes_of(&control, &nodes::ready(&self.client).await?);
+        nodes.extend(there);
+        uncounted.retain(|node| !nodes.contains(node));
         let namespace = self.namespace.clone();
-        Ok((Roles { namespace, mesh, system, beside, flooded, nodes, carriers }, proxies))
+        let roles = Roles { namespace, mesh, system, beside, flooded, nodes, carriers };
+        Ok((roles, proxies, uncounted))
     }
+}
+
+/// The nodes that these pods of a control plane run on and are watched on; and those where nobody would answer, or the
+/// pod is about to go. A pod that does not run uses nothing.
+fn nodes_of(pods: &[Pod], ready: &BTreeSet<String>) -> (BTreeSet<String>, BTreeSet<String>) {
+    let runs = |pod: &&Pod| {
+        statuses(pod).any(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
+    };
+    let (mut watched, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for pod in pods.iter().filter(runs) {
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else {
+            continue;
+        };
+        let stays = pod.metadata.deletion_timestamp.is_none() && ready.contains(&node);
+        if stays { &mut watched } else { &mut others }.insert(node);
+    }
+    (watched, others)
 }
 
 /// Removes a namespace of the suite's own with everything in it, and waits until it is gone. Harmless where there is
@@ -412,6 +479,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_control_plane_is_watched_where_it_runs_and_its_node_answers() {
+        let pod = |node: &str, state: &str, goes: bool| -> Pod {
+            let mut pod = json!({"metadata": {"name": "istiod"}, "spec": {"nodeName": node, "containers": []},
+                "status": {"containerStatuses": [{"name": "discovery", "image": "", "imageID": "",
+                    "ready": true, "restartCount": 0, "state": {state: {}}}]}});
+            if goes {
+                pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
+            }
+            if state == "terminated" {
+                pod["status"]["containerStatuses"][0]["state"][state] = json!({"exitCode": 0});
+            }
+            serde_json::from_value(pod).unwrap()
+        };
+        let pods = [
+            pod("n1", "running", false),
+            pod("n2", "terminated", false),
+            pod("n3", "waiting", false),
+            pod("n4", "running", true),
+            pod("dead", "running", false),
+            pod("dead2", "running", true),
+        ];
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let ready: BTreeSet<String> = set(&["n1", "n2", "n3", "n4"]);
+        assert_eq!(nodes_of(&pods, &ready), (set(&["n1"]), set(&["dead", "dead2", "n4"])));
+    }
 
     #[test]
     fn native_sidecars_run_and_init_containers_do_not() {

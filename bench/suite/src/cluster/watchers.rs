@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::meter::{Reading, Watched};
 use super::wait::{Seen, Wait, pass};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::watch::{Look, PORT, Question, Start};
 
 /// How long a watcher may take for a look under load: what it says later is of another moment.
@@ -24,9 +24,35 @@ const ANSWERED: Duration = Duration::from_secs(60);
 /// Between two questions to one that said nothing.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How the pods of watchers are asked.
+pub(super) trait Way {
+    /// The status and the body of the answer to a method and a path.
+    ///
+    /// # Errors
+    /// When there is none, which says why.
+    async fn ask(
+        &self,
+        pod: &PodName,
+        what: (&str, &str),
+        body: &str,
+    ) -> Result<(u16, String), String>;
+}
+
+impl Way for Reach {
+    async fn ask(
+        &self,
+        pod: &PodName,
+        what: (&str, &str),
+        body: &str,
+    ) -> Result<(u16, String), String> {
+        let reply = self.send_to(pod, PORT, what, body).await.map_err(|error| error.said())?;
+        Ok((reply.status, reply.body))
+    }
+}
+
 /// The watchers of a measurement.
-pub(super) struct Watchers {
-    pub(super) reach: Reach,
+pub(super) struct Watchers<W = Reach> {
+    pub(super) reach: W,
     pub(super) namespace: String,
     /// The pod that watches each node.
     pub(super) pods: BTreeMap<String, String>,
@@ -77,7 +103,15 @@ impl Answers {
     }
 }
 
-impl Watchers {
+/// Why a watcher has not done what it was asked.
+#[derive(Debug)]
+struct Refusal {
+    /// Whether one of the containers has no process, so that it has done nothing.
+    is_missing: bool,
+    why: String,
+}
+
+impl<W: Way> Watchers<W> {
     /// Asks all of them while load is made: what does not come within 5 s is missing.
     pub(super) async fn under_load(&self, watched: &[Watched]) -> Answers {
         let what = What { watched, whole: &BTreeSet::new() };
@@ -117,7 +151,10 @@ impl Watchers {
                 return Ok(Seen::NotYet(format!("the watcher of node {node}: {why}")));
             }
             if let Some(Watched { name, node, .. }) = answers.reading.lacks(&watched) {
-                return Ok(Seen::NotYet(format!("no process of {name} is seen on node {node}")));
+                return Ok(Seen::NotYet(format!(
+                    "no process of {name} is seen on node {node}: those of runtimes in a virtual machine (Kata, \
+                     gVisor) are not, and such pods cannot be measured"
+                )));
             }
             Ok(Seen::There((watched, answers.reading)))
         })
@@ -162,23 +199,61 @@ impl Watchers {
     async fn look(&self, node: &str, what: What<'_>) -> Result<Look, String> {
         let text =
             serde_json::to_string(&what.question(node)).map_err(|error| error.to_string())?;
-        let body = self.send(node, ("POST", "/look"), &text).await?;
+        let body = self.send(node, ("POST", "/look"), &text).await.map_err(|one| one.why)?;
         serde_json::from_str(&body).map_err(|error| format!("its answer is no look: {error}"))
     }
 
-    /// Kills containers, on all their nodes at once, now.
+    /// Kills containers, on all their nodes at once, now. Where one of them has ended meanwhile none of its node is
+    /// killed: then who runs there is listed `again`.
     ///
     /// # Errors
-    /// When that cannot be told to one of the nodes, or one of the containers is not there; others may be killed then.
-    pub(super) async fn kill(&self, containers: &[&Watched], interrupt: &Interrupt) -> Result<()> {
-        let nodes: BTreeSet<&str> = containers.iter().map(|one| &*one.node).collect();
-        let path = format!("/kill/{}", now());
-        let told = nodes.into_iter().map(async |node| {
-            let here = containers.iter().filter(|one| one.node == node);
-            let ids: Vec<&str> = here.map(|one| &*one.id).collect();
-            self.tell(node, &path, &serde_json::to_string(&ids)?, interrupt).await
-        });
+    /// When a node's watcher has killed nothing within 5 s; on other nodes they may be killed then. When somebody
+    /// interrupts.
+    pub(super) async fn kill(
+        &self,
+        doomed: &[Watched],
+        again: impl AsyncFn() -> Result<Vec<Watched>>,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let nodes: BTreeSet<&str> = doomed.iter().map(|one| &*one.node).collect();
+        let told = nodes.into_iter().map(|node| self.kill_on(node, doomed, &again, interrupt));
         join_all(told).await.into_iter().collect()
+    }
+
+    async fn kill_on(
+        &self,
+        node: &str,
+        doomed: &[Watched],
+        again: &impl AsyncFn() -> Result<Vec<Watched>>,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let ids = |all: &[Watched]| -> Vec<String> {
+            all.iter().filter(|one| one.node == node).map(|one| one.id.clone()).collect()
+        };
+        let begin = Instant::now();
+        let (mut doomed, mut path) = (ids(doomed), format!("/kill/{}", now()));
+        loop {
+            let body = serde_json::to_string(&doomed)?;
+            let why = match self.send(node, ("POST", &path), &body).await {
+                Ok(_) => return Ok(()),
+                Err(refusal) if refusal.is_missing => match again().await {
+                    Err(error) if error.is::<Interrupted>() => return Err(error),
+                    Err(error) => format!("{}; {error:#}", refusal.why),
+                    Ok(now_there) => {
+                        let now_there = ids(&now_there);
+                        if !now_there.is_empty() {
+                            (doomed, path) = (now_there, format!("/kill/{}", now()));
+                        }
+                        refusal.why
+                    }
+                },
+                Err(refusal) => refusal.why,
+            };
+            if begin.elapsed() > ANSWER_UNDER_LOAD {
+                bail!("the watcher of node {node} does not say that it has killed: {why}");
+            }
+            pass(AGAIN, interrupt).await?;
+        }
     }
 
     /// Kills a container; by what it is asked when its program ran again.
@@ -202,7 +277,7 @@ impl Watchers {
     ) -> Result<Start> {
         let begin = Instant::now();
         loop {
-            let body = self.send(node, ("GET", path), "").await;
+            let body = self.send(node, ("GET", path), "").await.map_err(|one| one.why);
             let state =
                 body.and_then(|body| serde_json::from_str(&body).map_err(|e| e.to_string()));
             let why = match state {
@@ -220,23 +295,24 @@ impl Watchers {
     /// Tells one something that it does once, however often it is told.
     async fn tell(&self, node: &str, path: &str, body: &str, interrupt: &Interrupt) -> Result<()> {
         let begin = Instant::now();
-        while let Err(why) = self.send(node, ("POST", path), body).await {
+        while let Err(Refusal { why, .. }) = self.send(node, ("POST", path), body).await {
             if begin.elapsed() > ANSWER_UNDER_LOAD {
-                bail!("the watcher of node {node} kills nothing: {why}");
+                bail!("the watcher of node {node} does not say that it has killed: {why}");
             }
             pass(AGAIN, interrupt).await?;
         }
         Ok(())
     }
 
-    async fn send(&self, node: &str, what: (&str, &str), body: &str) -> Result<String, String> {
-        let name = self.pods.get(node).ok_or("nobody watches it")?.clone();
-        let pod = PodName { namespace: self.namespace.clone(), name };
-        let reply = self.reach.send_to(&pod, PORT, what, body).await;
-        let reply = reply.map_err(|error| error.said())?;
-        match reply.status {
-            200 | 202 => Ok(reply.body),
-            status => Err(format!("{status} {}", reply.body)),
+    async fn send(&self, node: &str, what: (&str, &str), body: &str) -> Result<String, Refusal> {
+        let other = |why| Refusal { is_missing: false, why };
+        let name = self.pods.get(node).ok_or_else(|| other("nobody watches it".to_owned()))?;
+        let pod = PodName { namespace: self.namespace.clone(), name: name.clone() };
+        match self.reach.ask(&pod, what, body).await.map_err(other)? {
+            (200 | 202, body) => Ok(body),
+            (status, body) => {
+                Err(Refusal { is_missing: status == 404, why: format!("{status} {body}") })
+            }
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Watching {
     pub(super) looks: Vec<UnderLoad>,
     /// The nodes whose watchers said nothing: how often, and why the last time.
     silent: BTreeMap<String, (usize, String)>,
+    /// How often it was not known who runs under load, and why the last time.
+    unmet: Option<(usize, String)>,
     /// Why it is not known who runs after the load; none where it is.
     unlisted: Option<String>,
 }
@@ -74,6 +76,13 @@ impl Watching {
         &self.watched[known..]
     }
 
+    /// Keeps in mind that whoever has begun since is not known.
+    pub(super) fn unmet(&mut self, why: String) {
+        let (times, last) = self.unmet.get_or_insert_default();
+        *times += 1;
+        *last = why;
+    }
+
     /// Looks after the load: first at those who are known, since whatever comes before a look is counted in it, and
     /// then at whoever has begun since they were listed.
     pub(super) async fn end(
@@ -114,7 +123,10 @@ impl Watching {
             .silent
             .iter()
             .map(|(node, (times, why))| format!("{times} of {of} times of node {node}: {why}"));
-        let said: Vec<String> = said.collect();
+        let unmet = self.unmet.iter().map(|(times, why)| {
+            format!("{times} of {of} times whoever had begun meanwhile was not known: {why}")
+        });
+        let said: Vec<String> = said.chain(unmet).collect();
         let silent = (!said.is_empty())
             .then(|| Mark { kind: MarkKind::WatcherSilent, why: said.join("; ") });
         let missing = after.answers.silent.iter().map(|(node, why)| {
@@ -148,6 +160,16 @@ mod tests {
 
     use super::*;
     use crate::cluster::meter::Role;
+
+    #[test]
+    fn who_could_not_be_listed_under_load_is_said_and_how_often() {
+        let mut seen = Watching::default();
+        seen.add(Duration::from_secs(1), Answers::default());
+        seen.unmet("it is away".into());
+        let marks = seen.marks(&after(Answers::default()));
+        let why = "1 of 1 times whoever had begun meanwhile was not known: it is away";
+        assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
+    }
 
     fn after(answers: Answers) -> After {
         After { elapsed: Duration::from_secs(3), ended: Instant::now(), answers }

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leno_observe::admin::{Reply, send};
+use leno_observe::admin::{Reply, send_as};
 use nix::time::{ClockId, clock_gettime};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+
+/// The token of the watchers here.
+const GIVEN: &str = "a-token";
 
 /// Where a test may make cgroups: a hierarchy of v1, or that of v2.
 fn hierarchy() -> Option<PathBuf> {
@@ -72,13 +75,35 @@ fn id(digit: &str) -> String {
 async fn watcher() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(accept(listener));
+    tokio::spawn(loopback::accept(listener, answerer(GIVEN)));
     address
 }
 
 async fn ask(address: SocketAddr, what: (&str, &str), body: &impl serde::Serialize) -> Reply {
+    ask_as(address, Some(GIVEN), what, &json(body)).await
+}
+
+async fn ask_as(address: SocketAddr, token: Option<&str>, what: (&str, &str), body: &str) -> Reply {
     let stream = TcpStream::connect(address).await.unwrap();
-    send(stream, what, &json(body)).await.unwrap()
+    send_as(stream, token, what, body).await.unwrap()
+}
+
+#[tokio::test]
+async fn whoever_shows_another_token_or_none_is_told_nothing_and_kills_nothing() {
+    let watcher = watcher().await;
+    for token in [None, Some(""), Some("0"), Some("a-toke"), Some(&*token().unwrap())] {
+        for what in
+            [("POST", "/look"), ("POST", "/kill/1"), ("POST", "/start/1"), ("GET", "/start/1")]
+        {
+            let refused = ask_as(watcher, token, what, "[]").await;
+            assert_eq!(refused.status, 403, "{token:?} {what:?}: {}", refused.body);
+        }
+    }
+    assert_eq!(ask(watcher, ("POST", "/look"), &Question::default()).await.status, 200);
+    let (one, two) = (token().unwrap(), token().unwrap());
+    assert!(one.len() == 32 && one != two, "{one} {two}");
+    let refused = serve("127.0.0.1:0".parse().unwrap(), "").unwrap_err().to_string();
+    assert!(refused.contains(TOKEN), "{refused}");
 }
 
 async fn look(address: SocketAddr, question: &Question) -> Look {

@@ -143,10 +143,13 @@ pub(super) struct Watch {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
+    /// What whoever asks has to show
+    #[arg(long, env = watch::TOKEN, hide_env_values = true)]
+    token: String,
 }
 
 pub(super) fn watch(args: &Watch) -> Result<Infallible> {
-    watch::serve(args.listen)
+    watch::serve(args.listen, &args.token)
 }
 
 #[cfg(test)]

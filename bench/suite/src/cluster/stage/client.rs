@@ -23,20 +23,20 @@ impl Stage<'_> {
         plans: &[Plan],
         interrupt: &Interrupt,
     ) -> Result<Report> {
-        let id = self.begin(workload, plans, interrupt).await?;
+        let (id, _) = self.begin(workload, plans, interrupt).await?;
         let longest = plans.iter().map(|plan| plan.warm_up + plan.duration).max();
         pass(longest.unwrap_or_default(), interrupt).await?;
         self.report((workload, &id), interrupt).await
     }
 
-    /// Has a workload begin with load; by what it is asked for the report. A station that has just started may not
-    /// listen yet, and an answer may be lost: the load is made once all the same.
+    /// Has a workload begin with load; by what it is asked for the report, and when it has begun. A station that has just
+    /// started may not listen yet, and an answer may be lost: the load is made once all the same, since the first time.
     pub(in crate::cluster) async fn begin(
         &self,
         workload: &str,
         plans: &[Plan],
         interrupt: &Interrupt,
-    ) -> Result<String> {
+    ) -> Result<(String, Instant)> {
         let (reach, pod) = self.station(workload);
         let text = serde_json::to_string(plans)?;
         let begin = Instant::now();
@@ -45,7 +45,13 @@ impl Stage<'_> {
         let path = format!("/load/{id}");
         loop {
             match reach.send_to(&pod, station::PORT, ("POST", &path), &text).await {
-                Ok(reply) if reply.status == 202 => return Ok(id),
+                Ok(reply) if reply.status == 202 => {
+                    let since = reply.body.parse().map(Duration::from_millis);
+                    let since = since.with_context(|| {
+                        format!("pod {workload} does not say since when it makes load: is --image another version?")
+                    })?;
+                    return Ok((id, begun(since)));
+                }
                 Ok(reply) => bail!("pod {workload} makes no load: {} {}", reply.status, reply.body),
                 Err(error) if error.is_forbidden() || begin.elapsed() > LATE => {
                     return Err(error.into());
@@ -172,4 +178,10 @@ impl Stage<'_> {
         let reply = reply.map_err(|error| error.said())?;
         serde_json::from_str(&reply.body).map_err(|_| format!("{} {}", reply.status, reply.body))
     }
+}
+
+/// The moment that was so long ago.
+fn begun(since: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_sub(since).unwrap_or(now)
 }

@@ -1,5 +1,7 @@
-//! Watchers behind an API server that nobody reaches.
+//! Watchers behind an API server that nobody reaches, and such that answer from a script.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -98,4 +100,163 @@ fn each_node_is_asked_for_its_own_and_for_its_kernel_where_that_is_measured() {
 fn container(node: &str, role: Role) -> Watched {
     let (name, node, id) = (format!("{node}/{role:?}"), node.to_owned(), format!("id-{node}"));
     Watched { role, name, node, id }
+}
+
+type Answer = Result<(u16, String), String>;
+
+/// Answers what it is told to, node by node, and writes down what it was asked.
+#[derive(Default)]
+struct Script {
+    answers: RefCell<BTreeMap<String, VecDeque<Answer>>>,
+    asked: RefCell<Vec<(String, String, String)>>,
+}
+
+impl Way for Script {
+    async fn ask(&self, pod: &PodName, (method, path): (&str, &str), body: &str) -> Answer {
+        let asked = (pod.name.clone(), format!("{method} {path}"), body.to_owned());
+        self.asked.borrow_mut().push(asked);
+        let mut answers = self.answers.borrow_mut();
+        let next = answers.get_mut(&pod.name).and_then(VecDeque::pop_front);
+        next.unwrap_or_else(|| Err("it says no more".to_owned()))
+    }
+}
+
+fn said(status: u16, body: &str) -> Answer {
+    Ok((status, body.to_owned()))
+}
+
+fn script<const N: usize>(answers: [(&str, Vec<Answer>); N]) -> Watchers<Script> {
+    let answers = answers.map(|(node, all)| (format!("watch-{node}"), all.into()));
+    let pods = ["n1", "n2"].map(|node| (node.to_owned(), format!("watch-{node}")));
+    Watchers {
+        reach: Script { answers: RefCell::new(answers.into()), ..Script::default() },
+        namespace: "leno-bench-1".into(),
+        pods: pods.into(),
+    }
+}
+
+impl Watchers<Script> {
+    /// What one was asked, less what is the same in all of it.
+    fn asked(&self, node: &str) -> Vec<(String, String)> {
+        let all = self.reach.asked.borrow();
+        let of = all.iter().filter(|(pod, ..)| *pod == format!("watch-{node}"));
+        of.map(|(_, what, body)| (what.clone(), body.clone())).collect()
+    }
+}
+
+fn proxy(node: &str, id: &str) -> Watched {
+    let name = format!("leno-bench-1/{node}/leno-proxy");
+    Watched { role: Role::Proxy, name, node: node.to_owned(), id: id.to_owned() }
+}
+
+/// A look at a node at which one container has a process, or none has.
+fn look(id: Option<&str>) -> Answer {
+    let process = crate::watch::Process { pid: 7, ..Default::default() };
+    let containers = id.map(|id| (id.to_owned(), vec![process]));
+    let look = Look {
+        boot_id: "k".into(),
+        containers: containers.into_iter().collect(),
+        ..Default::default()
+    };
+    said(200, &serde_json::to_string(&look).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_load_everybody_is_listed_anew_until_each_is_seen() {
+    let watchers = script([
+        ("n1", vec![look(Some("a")), look(Some("a")), look(Some("a"))]),
+        ("n2", vec![Err("away".to_owned()), look(None), look(Some("c"))]),
+    ]);
+    let lists = RefCell::new(0);
+    let listed = async || {
+        *lists.borrow_mut() += 1;
+        // The second was restarted when it was listed the third time.
+        let id = if *lists.borrow() == 3 { "c" } else { "b" };
+        Ok(vec![proxy("n1", "a"), proxy("n2", id)])
+    };
+    let interrupt = Interrupt::default();
+    let (watched, reading) =
+        watchers.before((listed, &BTreeSet::new()), &interrupt, &mut |_| {}).await.unwrap();
+    assert_eq!((watched[1].id.as_str(), reading.proxies(), *lists.borrow()), ("c", 2, 3));
+    let (what, body) = watchers.asked("n2")[2].clone();
+    let question: Question = serde_json::from_str(&body).unwrap();
+    assert_eq!((&*what, question.containers), ("POST /look", vec!["c".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_seen_before_the_load_says_what_cannot_be() {
+    let watchers = script([("n1", vec![look(None); 200]), ("n2", vec![look(None); 200])]);
+    let listed = async || Ok(vec![proxy("n1", "a")]);
+    let interrupt = Interrupt::default();
+    let never = watchers.before((listed, &BTreeSet::new()), &interrupt, &mut |_| {}).await;
+    let why = never.unwrap_err().to_string();
+    assert!(
+        why.contains("60 s: no process of leno-bench-1/n1/leno-proxy is seen on node n1"),
+        "{why}"
+    );
+    assert!(why.contains("Kata"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_whose_answer_is_lost_is_told_again_under_its_own_id_and_of_one_node_alone() {
+    let watchers = script([
+        ("n1", vec![said(200, "")]),
+        ("n2", vec![Err("cut off".to_owned()), said(200, "")]),
+    ]);
+    let again = async || panic!("nobody was missing");
+    let doomed = [proxy("n1", "a"), proxy("n2", "b")];
+    watchers.kill(&doomed, again, &Interrupt::default()).await.unwrap();
+    assert_eq!(watchers.asked("n1").len(), 1);
+    let asked = watchers.asked("n2");
+    assert_eq!((asked.len(), &*asked[0].1), (2, r#"["b"]"#));
+    assert!(asked[0] == asked[1] && asked[0].0.starts_with("POST /kill/"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_one_was_missing_who_runs_is_listed_again_and_killed_under_another_id() {
+    let watchers = script([
+        ("n1", vec![said(200, "")]),
+        ("n2", vec![said(404, "no process of container b is here"), said(200, "")]),
+    ]);
+    let again = async || Ok(vec![proxy("n1", "a2"), proxy("n2", "b2")]);
+    let doomed = [proxy("n1", "a"), proxy("n2", "b")];
+    watchers.kill(&doomed, again, &Interrupt::default()).await.unwrap();
+    assert_eq!(watchers.asked("n1").len(), 1, "who was killed and runs again lives");
+    let asked = watchers.asked("n2");
+    assert_eq!((asked.len(), &*asked[1].1), (2, r#"["b2"]"#));
+    assert_ne!(asked[0].0, asked[1].0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_that_nobody_confirms_has_a_bound_and_says_why() {
+    let watchers = script([("n1", vec![said(200, "")])]);
+    let again = async || panic!("nobody was missing");
+    let doomed = [proxy("n1", "a"), proxy("n2", "b")];
+    let error = watchers.kill(&doomed, again, &Interrupt::default()).await.unwrap_err().to_string();
+    assert!(error.contains("node n2") && error.contains("it says no more"), "{error}");
+    let nobody = watchers.kill(&[proxy("n3", "a")], again, &Interrupt::default()).await;
+    assert!(nobody.unwrap_err().to_string().contains("nobody watches it"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_is_asked_for_until_it_is_known() {
+    let state = |start: &Start| said(200, &serde_json::to_string(start).unwrap());
+    let watchers = script([(
+        "n1",
+        vec![
+            Err("cut off".to_owned()),
+            said(202, ""),
+            state(&Start::Waiting),
+            Err("cut off".to_owned()),
+            state(&Start::Seen(7)),
+        ],
+    )]);
+    let interrupt = Interrupt::default();
+    let path = watchers.restart(&proxy("n1", "a"), &interrupt).await.unwrap();
+    assert_eq!(watchers.started(("n1", &path), &interrupt).await.unwrap(), Start::Seen(7));
+    let asked = watchers.asked("n1");
+    assert!(asked[..2].iter().all(|one| *one == (format!("POST {path}"), r#""a""#.into())));
+    assert!(asked[2..].iter().all(|one| one.0 == format!("GET {path}")), "{asked:?}");
+    let error = watchers.started(("n1", &path), &interrupt).await.unwrap_err().to_string();
+    assert!(error.contains("node n1") && error.contains("it says no more"), "{error}");
 }
