@@ -3,17 +3,18 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -83,6 +84,27 @@ where
     }
 }
 
+/// The body of a request.
+///
+/// # Errors
+/// When it has more bytes than these, or ends early: the answer to that.
+pub(crate) async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, Answer> {
+    match Limited::new(request.into_body(), most).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err((StatusCode::BAD_REQUEST, error.to_string())),
+    }
+}
+
+/// What is answered as JSON.
+pub(crate) fn json(what: &impl Serialize) -> String {
+    serde_json::to_string(what).expect("only text and numbers are keys")
+}
+
+/// What requests share, also after one of them panicked.
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn response((status, body): Answer) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -109,7 +131,6 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(accept(listener, |request: Request<Incoming>| async {
-            use http_body_util::BodyExt as _;
             drop(request.into_body().collect().await);
             (StatusCode::OK, "there".to_owned())
         }));

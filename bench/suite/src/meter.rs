@@ -250,7 +250,8 @@ impl Sampler {
     }
 }
 
-fn under_load(kib: &[f64]) -> RssKib {
+/// The median and the most of what was seen under load; what was idle is not its to say.
+pub(crate) fn under_load(kib: &[f64]) -> RssKib {
     let peak = kib.iter().fold(0.0, |most, one| f64::max(most, *one));
     RssKib { idle: 0, load: median(kib) as u64, peak: peak as u64 }
 }

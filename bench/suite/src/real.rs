@@ -17,6 +17,7 @@ use leno_measure::load::{Plan, Report};
 use crate::application::PORT;
 use crate::error::{Attempt as _, Error, Result};
 use crate::mesh::tools;
+use crate::run::measure::kinds;
 use crate::scenario::{self, Scenario};
 
 pub use images::{AppProtocol, Image, Images, Privileges};
@@ -67,9 +68,7 @@ pub(crate) fn questions<A: Copy + Into<SocketAddr>>(
 
 /// What was not answered, and how it failed; none where all was.
 pub(crate) fn unanswered(report: &Report) -> Option<String> {
-    let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
-    let kinds: Vec<String> = kinds.collect();
-    (report.errors > 0).then(|| format!("of {} requests: {}", report.requests, kinds.join(", ")))
+    (report.errors > 0).then(|| format!("of {} requests: {}", report.requests, kinds(report)))
 }
 
 /// Refuses a folder in which something of the real application is missing.

@@ -12,17 +12,16 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use leno_measure::load::{self, Plan, Report, Stop};
 use serde::{Deserialize, Serialize};
 
-use crate::loopback::{self, Answer};
+use crate::loopback::{self, Answer, body, json, lock};
 use crate::run::prober::probe_for;
 
 /// The port of every station.
@@ -92,27 +91,23 @@ async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> An
     let id = request.uri().path().strip_prefix("/load/").map(str::to_owned);
     let probe = request.uri().path() == "/probe";
     match (request.method(), id) {
-        (&Method::POST, None) if probe => {
-            match Limited::new(request.into_body(), MAX_PLANS).collect().await {
-                Ok(body) => begin_probe(&body.to_bytes(), &probes),
-                Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
-            }
-        }
+        (&Method::POST, None) if probe => match body(request, MAX_PLANS).await {
+            Ok(body) => begin_probe(&body, &probes),
+            Err(refused) => refused,
+        },
         (&Method::DELETE, None) if probe => {
             let last = std::mem::take(&mut lock(&probes).1);
-            (StatusCode::OK, as_text(&last))
+            (StatusCode::OK, json(&last))
         }
         (&Method::GET, Some(id)) => {
             let last = lock(&state);
             let state = if last.id == id { last.state.clone() } else { State::Idle };
-            (StatusCode::OK, serde_json::to_string(&state).expect("a state has only text keys"))
+            (StatusCode::OK, json(&state))
         }
-        (&Method::POST, Some(id)) => {
-            match Limited::new(request.into_body(), MAX_PLANS).collect().await {
-                Ok(body) => begin(id, &body.to_bytes(), &state),
-                Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
-            }
-        }
+        (&Method::POST, Some(id)) => match body(request, MAX_PLANS).await {
+            Ok(body) => begin(id, &body, &state),
+            Err(refused) => refused,
+        },
         (&Method::DELETE, Some(id)) => {
             let last = lock(&state);
             if last.id == id && last.state == State::Running {
@@ -166,7 +161,7 @@ fn begin_probe(plan: &[u8], probes: &Probes) -> (StatusCode, String) {
     };
     let mut locked = lock(probes);
     if locked.1 != Probe::Idle {
-        return (StatusCode::OK, as_text(&locked.1));
+        return (StatusCode::OK, json(&locked.1));
     }
     let nth = locked.0 + 1;
     *locked = (nth, Probe::Asking);
@@ -192,15 +187,7 @@ fn begin_probe(plan: &[u8], probes: &Probes) -> (StatusCode, String) {
             let _ended = set(&|_| Probe::Failed(format!("{error:#}")));
         }
     });
-    (StatusCode::OK, as_text(&Probe::Asking))
-}
-
-fn as_text(probe: &Probe) -> String {
-    serde_json::to_string(probe).expect("a state has only text keys")
-}
-
-fn lock<T>(state: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    (StatusCode::OK, json(&Probe::Asking))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! POST /start/ID    a container ID    202 as /kill, and the program is waited for in the container that follows
 //! GET  /start/ID                      200 what became of that, as JSON
 //! ```
-//! 400 is what is none of these, 403 is for whoever does not show the token of the run. Whoever is cut off asks again:
+//! 400 is a body that is none of these, 403 is for whoever does not show the token of the run. Whoever is cut off asks again:
 //! what has an ID is done once.
 
 mod containers;
@@ -19,17 +19,16 @@ use std::fs::File;
 use std::future::ready;
 use std::io::Read as _;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use leno_bpf::Counting;
 
-use crate::loopback::{self, Answer};
+use crate::loopback::{self, Answer, body, json, lock};
 
 pub(crate) use look::{Look, Process, Question, Whole};
 pub(crate) use start::Start;
@@ -93,10 +92,9 @@ fn answerer(
 
 async fn answer(request: Request<Incoming>, watcher: Shared) -> Answer {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    match body {
-        Ok(body) => route((&method, &path), &body.to_bytes(), &watcher),
-        Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+    match body(request, MAX_BODY).await {
+        Ok(body) => route((&method, &path), &body, &watcher),
+        Err(refused) => refused,
     }
 }
 
@@ -189,14 +187,6 @@ fn is_id(text: &str) -> Result<(), Answer> {
 
 fn missing(error: anyhow::Error) -> Answer {
     (StatusCode::NOT_FOUND, format!("{error:#}"))
-}
-
-fn json(what: &impl serde::Serialize) -> String {
-    serde_json::to_string(what).expect("only text and numbers are keys")
-}
-
-fn lock(watcher: &Shared) -> MutexGuard<'_, Watcher> {
-    watcher.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -9,16 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use leno_operate::statuses;
 
 use super::manifests::{CONTAINER, is_watcher};
 use super::mesh::Mesh;
 use crate::lab::{CLIENT, NEIGHBOUR};
-use crate::meter::Used;
+use crate::meter::{Used, under_load};
 use crate::record::{KernelPrograms, RssKib};
-use crate::statistics::median;
 use crate::watch::{Look, Process, Whole};
 
 /// Who uses it.
@@ -144,11 +143,7 @@ impl Roles {
         if !self.nodes.contains(&node) {
             return Vec::new();
         }
-        let running = statuses(pod).filter(|one| {
-            let state = one.state.as_ref();
-            state.is_some_and(|state| state.running.is_some())
-        });
-        let found = running.filter_map(|one| {
+        let found = running(pod).filter_map(|one| {
             let role = self.of(&node, (&namespace, &name, &one.name))?;
             // As in containerd://0123.
             let (_, id) = one.container_id.as_ref()?.rsplit_once("://")?;
@@ -157,6 +152,11 @@ impl Roles {
         });
         found.collect()
     }
+}
+
+/// The containers of a pod that run.
+pub(super) fn running(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    statuses(pod).filter(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
 /// A container as it was seen.
@@ -430,9 +430,7 @@ fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelProgra
 pub(super) fn memory(idle: &Reading, during: &[&Reading]) -> (RssKib, RssKib) {
     let of = |which: fn((u64, u64)) -> u64| {
         let under: Vec<f64> = during.iter().map(|one| which(one.memory_kib()) as f64).collect();
-        let peak = under.iter().fold(0.0, |most, one| f64::max(most, *one));
-        let load = if under.is_empty() { 0.0 } else { median(&under) };
-        RssKib { idle: which(idle.memory_kib()), load: load as u64, peak: peak as u64 }
+        RssKib { idle: which(idle.memory_kib()), ..under_load(&under) }
     };
     (of(|(proxies, _)| proxies), of(|(_, control)| control))
 }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leno_measure::load::{Pace, Plan as Load};
-use leno_operate::{Error, Named, Reach, is_ready, statuses};
+use leno_operate::{Error, Named, Reach, is_ready};
 use serde_json::Value;
 
 use super::disturb::{Given, Revisions};
@@ -22,7 +22,7 @@ use super::mesh::Mesh;
 use super::wait::{Seen, Wait, within};
 use super::{Ground, MANAGER, Run, install, nodes, whose};
 use crate::application::PORT;
-use crate::cluster::meter::{Carriers, Role, Roles, Watched};
+use crate::cluster::meter::{Carriers, Role, Roles, Watched, running};
 use crate::cluster::nodes::Placement;
 use crate::cluster::watchers::Watchers;
 use crate::interrupt::Interrupt;
@@ -386,9 +386,7 @@ impl Ground {
 /// The nodes that these pods of a control plane run on and are watched on; and those where nobody would answer, or the
 /// pod is about to go. A pod that does not run uses nothing.
 fn nodes_of(pods: &[Pod], ready: &BTreeSet<String>) -> (BTreeSet<String>, BTreeSet<String>) {
-    let runs = |pod: &&Pod| {
-        statuses(pod).any(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
-    };
+    let runs = |pod: &&Pod| running(pod).next().is_some();
     let (mut watched, mut others) = (BTreeSet::new(), BTreeSet::new());
     for pod in pods.iter().filter(runs) {
         let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else {

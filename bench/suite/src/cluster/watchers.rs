@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use futures_util::future::join_all;
 use leno_operate::{PodName, Reach};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::meter::{Reading, Watched};
 use super::wait::{Seen, Wait, pass};
@@ -115,19 +115,7 @@ impl<W: Way> Watchers<W> {
     /// Asks all of them while load is made: what does not come within 5 s is missing.
     pub(super) async fn under_load(&self, watched: &[Watched]) -> Answers {
         let what = What { watched, whole: &BTreeSet::new() };
-        let mut answers = Answers::default();
-        let asked = self.pods.keys().map(async |node| {
-            let asked = tokio::time::timeout(ANSWER_UNDER_LOAD, self.look(node, what)).await;
-            let late = || format!("no answer within {} s", ANSWER_UNDER_LOAD.as_secs());
-            (node, asked.unwrap_or_else(|_| Err(late())))
-        });
-        for (node, look) in join_all(asked).await {
-            match look {
-                Ok(look) => answers.reading.add(node, look, watched),
-                Err(why) => drop(answers.silent.insert(node.clone(), why)),
-            }
-        }
-        answers
+        self.ask(what, self.pods.keys(), ANSWER_UNDER_LOAD).await
     }
 
     /// Whoever is `listed`, and a look of all watchers at them, before the load: each of them has a process.
@@ -146,7 +134,7 @@ impl<W: Way> Watchers<W> {
             // Those that have ended since have no process.
             let watched = listed().await?;
             let what = What { watched: &watched, whole };
-            let answers = self.ask(what, &self.pods.keys().cloned().collect()).await;
+            let answers = self.ask(what, self.pods.keys(), ANSWERED).await;
             if let Some((node, why)) = answers.silent.iter().next() {
                 return Ok(Seen::NotYet(format!("the watcher of node {node}: {why}")));
             }
@@ -167,22 +155,29 @@ impl<W: Way> Watchers<W> {
     /// When somebody interrupts.
     pub(super) async fn after(&self, what: What<'_>, interrupt: &Interrupt) -> Result<Answers> {
         let begin = Instant::now();
-        let nodes = self.pods.keys().filter(|node| what.is_of(node)).cloned().collect();
-        let mut answers = self.ask(what, &nodes).await;
+        let nodes = self.pods.keys().filter(|node| what.is_of(node));
+        let mut answers = self.ask(what, nodes, ANSWERED).await;
         while !answers.silent.is_empty() && begin.elapsed() < ANSWERED {
             pass(AGAIN, interrupt).await?;
-            let more = self.ask(what, &answers.silent.keys().cloned().collect()).await;
+            let more = self.ask(what, answers.silent.keys(), ANSWERED).await;
             answers.silent.clear();
             answers.extend(more);
         }
         Ok(answers)
     }
 
-    async fn ask(&self, what: What<'_>, nodes: &BTreeSet<String>) -> Answers {
+    /// Asks those of some nodes together: what does not come within a time is missing.
+    async fn ask<'n>(
+        &self,
+        what: What<'_>,
+        nodes: impl Iterator<Item = &'n String>,
+        time: Duration,
+    ) -> Answers {
         let mut answers = Answers::default();
-        let asked = nodes.iter().map(async |node| {
-            let look = self.look(node, what).await;
-            (node, look, Instant::now())
+        let asked = nodes.map(async |node| {
+            let look = timeout(time, self.look(node, what)).await;
+            let late = || format!("no answer within {} s", time.as_secs());
+            (node, look.unwrap_or_else(|_| Err(late())), Instant::now())
         });
         for (node, look, at) in join_all(asked).await {
             match look {
@@ -231,7 +226,7 @@ impl<W: Way> Watchers<W> {
             all.iter().filter(|one| one.node == node).map(|one| one.id.clone()).collect()
         };
         let begin = Instant::now();
-        let (mut doomed, mut path) = (ids(doomed), format!("/kill/{}", now()));
+        let (mut doomed, mut path) = (ids(doomed), format!("/kill/{}", unique_id()));
         loop {
             let body = serde_json::to_string(&doomed)?;
             let why = match self.send(node, ("POST", &path), &body).await {
@@ -242,7 +237,7 @@ impl<W: Way> Watchers<W> {
                     Ok(now_there) => {
                         let now_there = ids(&now_there);
                         if !now_there.is_empty() {
-                            (doomed, path) = (now_there, format!("/kill/{}", now()));
+                            (doomed, path) = (now_there, format!("/kill/{}", unique_id()));
                         }
                         refusal.why
                     }
@@ -261,8 +256,16 @@ impl<W: Way> Watchers<W> {
     /// # Errors
     /// When that cannot be told to its node, or it is not there.
     pub(super) async fn restart(&self, one: &Watched, interrupt: &Interrupt) -> Result<String> {
-        let path = format!("/start/{}", now());
-        self.tell(&one.node, &path, &serde_json::to_string(&one.id)?, interrupt).await?;
+        let (node, path) = (&one.node, format!("/start/{}", unique_id()));
+        let body = serde_json::to_string(&one.id)?;
+        let begin = Instant::now();
+        // Done once, however often it is told.
+        while let Err(Refusal { why, .. }) = self.send(node, ("POST", &path), &body).await {
+            if begin.elapsed() > ANSWER_UNDER_LOAD {
+                bail!("the watcher of node {node} does not say that it has killed: {why}");
+            }
+            pass(AGAIN, interrupt).await?;
+        }
         Ok(path)
     }
 
@@ -292,18 +295,6 @@ impl<W: Way> Watchers<W> {
         }
     }
 
-    /// Tells one something that it does once, however often it is told.
-    async fn tell(&self, node: &str, path: &str, body: &str, interrupt: &Interrupt) -> Result<()> {
-        let begin = Instant::now();
-        while let Err(Refusal { why, .. }) = self.send(node, ("POST", path), body).await {
-            if begin.elapsed() > ANSWER_UNDER_LOAD {
-                bail!("the watcher of node {node} does not say that it has killed: {why}");
-            }
-            pass(AGAIN, interrupt).await?;
-        }
-        Ok(())
-    }
-
     async fn send(&self, node: &str, what: (&str, &str), body: &str) -> Result<String, Refusal> {
         let other = |why| Refusal { is_missing: false, why };
         let name = self.pods.get(node).ok_or_else(|| other("nobody watches it".to_owned()))?;
@@ -318,7 +309,7 @@ impl<W: Way> Watchers<W> {
 }
 
 /// An ID that no other request of this run has.
-fn now() -> String {
+pub(super) fn unique_id() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_nanos().to_string()
 }

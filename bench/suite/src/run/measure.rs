@@ -470,6 +470,12 @@ fn revise(
     Ok(0)
 }
 
+/// How requests failed, and how many each way.
+pub(crate) fn kinds(report: &Report) -> String {
+    let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
+    kinds.collect::<Vec<_>>().join(", ")
+}
+
 pub(crate) fn failing(report: &Report) -> bool {
     report.requests == 0 || report.errors as f64 > report.requests as f64 * MAX_ERRORS
 }
@@ -498,15 +504,11 @@ pub(crate) fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> 
     let mut marks = Vec::new();
     let mut mark = |kind, why| marks.push(Mark { kind, why });
     let answered = report.requests.saturating_sub(report.errors);
-    let kinds = || {
-        let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
-        kinds.collect::<Vec<_>>().join(", ")
-    };
     if answered == 0 {
-        mark(MarkKind::DeadTarget, format!("nothing was answered: {}", kinds()));
+        mark(MarkKind::DeadTarget, format!("nothing was answered: {}", kinds(report)));
     } else if failing(report) {
         let share = report.errors as f64 / report.requests as f64 * 100.0;
-        mark(MarkKind::Errors, format!("{share:.1} % of the requests failed: {}", kinds()));
+        mark(MarkKind::Errors, format!("{share:.1} % of the requests failed: {}", kinds(report)));
     }
     let (lag, latency) = (report.lag_us.p99 as f64, record.latency_us.p99 as f64);
     if report.rate_per_s.is_some() && report.generator_busy > MAX_BUSY {

@@ -1,6 +1,6 @@
 //! Who makes load in the pods of a stage: what they are told, and what they give back.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use leno_measure::load::{Plan, Report};
@@ -8,6 +8,7 @@ use leno_operate::{PodName, Reach};
 
 use super::Stage;
 use crate::cluster::wait::pass;
+use crate::cluster::watchers::unique_id;
 use crate::interrupt::Interrupt;
 use crate::lab::CLIENT;
 use crate::station::{self, Probe, State};
@@ -40,8 +41,7 @@ impl Stage<'_> {
         let (reach, pod) = self.station(workload);
         let text = serde_json::to_string(plans)?;
         let begin = Instant::now();
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let id = since.as_nanos().to_string();
+        let id = unique_id();
         let path = format!("/load/{id}");
         loop {
             match reach.send_to(&pod, station::PORT, ("POST", &path), &text).await {
