@@ -4,15 +4,22 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use leno_program::content::{JSON, PROMETHEUS, TEXT};
-use leno_program::{Answer, Ends, readiness, refuse_method, respond};
+use leno_program::{Answer, readiness, refuse_method, respond};
 
+pub(crate) mod caller;
 pub(crate) mod probe;
+pub(crate) mod socket;
 
 use crate::state::State;
+use caller::Caller;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(crate) async fn answer(request: &Request<Incoming>, ends: Ends, state: &State) -> Answer {
+pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> Answer {
+    if let Some(refused) = caller.refuse(request) {
+        tracing::debug!(?caller, path = request.uri().path(), "admin request refused");
+        return refused;
+    }
     let probe = request.uri().path().strip_prefix("/probe/");
     let allowed = if request.uri().path() == "/drain" { Method::POST } else { Method::GET };
     let known =
@@ -29,23 +36,17 @@ pub(crate) async fn answer(request: &Request<Incoming>, ends: Ends, state: &Stat
     }
     if let Some(path) = probe {
         let agent = request.headers().get(USER_AGENT);
-        let (status, reason) = state.probes.ask(path, ends.called.ip(), agent).await;
+        let (status, reason) = state.probes.ask(path, caller.called(), agent).await;
         return respond(status, TEXT, reason);
     }
     match request.uri().path() {
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),
         "/ready" => readiness(state.not_ready()),
-        "/drain" if !ends.client.ip().to_canonical().is_loopback() => {
-            respond(StatusCode::FORBIDDEN, TEXT, "/drain is served on loopback only\n")
-        }
         "/drain" => {
             state.drain();
             respond(StatusCode::OK, TEXT, "draining\n")
         }
-        "/config" => {
-            let detailed = ends.client.ip().to_canonical().is_loopback();
-            respond(StatusCode::OK, JSON, state.config(detailed).await)
-        }
+        "/config" => respond(StatusCode::OK, JSON, state.config().await),
         _ => metrics(request, state).await,
     }
 }

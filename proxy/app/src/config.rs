@@ -71,9 +71,14 @@ pub(crate) struct Flags {
           default_values_t = default_inbound())]
     pub(crate) inbound: Vec<SocketAddr>,
 
-    /// Where /metrics, /ready, /live, /drain and /config are served
+    /// Where /metrics, /ready, /live and /config are served; /config on loopback alone
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = default_admin())]
     pub(crate) admin: SocketAddr,
+
+    /// Unix socket on which POST /drain is served as well, for processes of this user and of root;
+    /// SIGTERM drains too
+    #[arg(long, env = "LENO_ADMIN_SOCKET", value_name = "PATH")]
+    pub(crate) admin_socket: Option<PathBuf>,
 
     /// Listens, and is ready, only once a node's agent has captured the connections of its network
     /// namespace, so that an application which waits for the proxy never talks past it

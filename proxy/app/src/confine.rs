@@ -19,7 +19,7 @@ use landlock::{
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
+    SeccompRule, sock_filter,
 };
 
 /// What is read besides the files of the configuration: the resolver and its libraries, the C
@@ -102,6 +102,9 @@ const REFUSED: [i64; 56] = [
     libc::SYS_memfd_secret,
 ];
 
+/// Set in the number of each x32 call (asm/unistd.h); no call of another architecture has it.
+const X32_SYSCALL_BIT: u32 = 0x4000_0000;
+
 /// The families of sockets that may be made: traffic, and what name resolution asks.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
@@ -158,9 +161,46 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
     };
     let others = FAMILIES.iter().map(family).collect::<Result<_, _>>()?;
     rules.insert(libc::SYS_socket, vec![SeccompRule::new(others)?]);
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![new_user_namespace()?])?]);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let machine = std::env::consts::ARCH.try_into()?;
-    SeccompFilter::new(rules, SeccompAction::Allow, refuse, machine)?.try_into()
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, machine)?;
+    let listed: BpfProgram = filter.try_into()?;
+    Ok(ways_around_the_list().into_iter().chain(listed).collect())
+}
+
+/// A process in a new user namespace has every capability there, and with them parts of the kernel
+/// that are closed to a proxy. `clone` has its flags in its first argument.
+fn new_user_namespace() -> Result<SeccompCondition, seccompiler::BackendError> {
+    let flag = u64::from(libc::CLONE_NEWUSER.unsigned_abs());
+    SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flag), flag)
+}
+
+/// Instructions before those of the list, which compares numbers for equality.
+///
+/// `clone3` has its flags in memory, where no filter can read them. ENOSYS makes the C library fall
+/// back to `clone`. The x32 calls of x86-64 are the same calls with one more bit in their number.
+fn ways_around_the_list() -> [sock_filter; 5] {
+    let instruction = |code: u32, jf: u8, k: u32| sock_filter {
+        code: u16::try_from(code).expect("instructions have 16 bits"),
+        jt: 0,
+        jf,
+        k,
+    };
+    let statement = |code: u32, k: u32| instruction(code, 0, k);
+    // Skips the next instruction where the comparison fails.
+    let compare = |code: u32, k: u32| instruction(code | libc::BPF_JMP | libc::BPF_K, 1, k);
+    let refuse = |errno: i32| {
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno.unsigned_abs())
+    };
+    [
+        // The number of the call, the first field of `seccomp_data`.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        compare(libc::BPF_JEQ, u32::try_from(libc::SYS_clone3).expect("numbers have 32 bits")),
+        refuse(libc::ENOSYS),
+        compare(libc::BPF_JGE, X32_SYSCALL_BIT),
+        refuse(libc::EPERM),
+    ]
 }
 
 /// Installs the filter for this thread. Kernels before 5.16 would slow down a filtered process by
@@ -235,6 +275,32 @@ mod tests {
             denied(Command::new("/bin/true").status().map(drop));
         });
         assert_eq!(fs::read_to_string(&token).unwrap(), "a");
+    }
+
+    #[test]
+    fn no_call_leads_around_the_list() {
+        // The first version of `struct clone_args`: flags, and the signal that tells of the end.
+        let (flags, signal) = (libc::CLONE_NEWUSER.unsigned_abs(), libc::SIGCHLD.unsigned_abs());
+        let arguments: [u64; 8] = [flags.into(), 0, 0, 0, signal.into(), 0, 0, 0];
+        confined(Path::new("/etc/hosts"), || {
+            // SAFETY: each call is refused; one that was not would leave a child, which ends at once.
+            let call = |number: i64, first: usize, second: usize| unsafe {
+                let result = libc::syscall(number, first, second, 0, 0, 0);
+                if result == 0 {
+                    libc::_exit(0);
+                }
+                (result, Errno::last())
+            };
+            let size = |flags: u32| usize::try_from(flags).unwrap();
+            let by_clone = call(libc::SYS_clone, size(flags | signal), 0);
+            assert_eq!(by_clone, (-1, Errno::EPERM));
+            let by_clone3 = call(libc::SYS_clone3, arguments.as_ptr().addr(), 64);
+            assert_eq!(by_clone3, (-1, Errno::ENOSYS));
+            let by_x32 = libc::SYS_unshare | i64::from(X32_SYSCALL_BIT);
+            assert_eq!(call(by_x32, size(flags), 0), (-1, Errno::EPERM));
+            // Threads are still made.
+            std::thread::spawn(|| {}).join().unwrap();
+        });
     }
 
     #[test]

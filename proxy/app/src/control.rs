@@ -14,10 +14,8 @@ use tokio::task::spawn_local;
 use crate::config::Flags;
 use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout};
 
-/// Longest wait, once there is a policy, for the first services; they come right behind it.
+/// Longest wait, once there is a policy, for the services that like workloads use.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
-/// How often that is looked at.
-const PREFETCH_LOOK: Duration = Duration::from_millis(2);
 
 /// Begins to get a certificate and to follow discovery; must be called on the control thread.
 pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
@@ -65,13 +63,8 @@ pub(crate) async fn until_usable(setup: &Setup) {
     // Neither sender ends before the process does.
     let _ended = keyring.wait_for(Option::is_some).await;
     let _ended = policy.wait_for(Option::is_some).await;
-    let prefetched = async {
-        while setup.directory.status().resources == 0 {
-            tokio::time::sleep(PREFETCH_LOOK).await;
-        }
-    };
-    // A namespace with nothing in it has nothing to wait for.
-    let _nothing = tokio::time::timeout(PREFETCH_WAIT, prefetched).await;
+    // Without it the workload's first calls wait for an answer, so it is not worth more.
+    let _late = tokio::time::timeout(PREFETCH_WAIT, setup.directory.prefetched()).await;
 }
 
 /// Puts every certificate that is issued into use. Ends with the client.

@@ -7,20 +7,15 @@ use serde_json::{Value, json};
 /// one proxy uses stay within what its readers take.
 const MAX_SHOWN: usize = 16;
 
-/// A service in numbers, and where `detailed` with its endpoints: whom a workload can call is nobody's
-/// business but that of whoever administers it.
-pub(crate) fn service(service: &Service, detailed: bool) -> Value {
+/// A service with its first endpoints.
+pub(crate) fn service(service: &Service) -> Value {
     let port = |port: &ServicePort| {
-        let mut shown = json!({
+        json!({
             "port": port.port,
             "protocol": port.protocol.as_str(),
             "endpoints": port.endpoints.len(),
-        });
-        if detailed {
-            let first = port.endpoints.iter().take(MAX_SHOWN).map(endpoint);
-            shown["first_endpoints"] = first.collect();
-        }
-        shown
+            "first_endpoints": port.endpoints.iter().take(MAX_SHOWN).map(endpoint).collect::<Vec<_>>(),
+        })
     };
     json!({
         "name": service.name.to_string(),

@@ -16,6 +16,7 @@ mod control;
 mod fixed;
 mod hook;
 mod known;
+mod panics;
 mod resident;
 mod run;
 mod setup;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: Flags) -> Result<(), Failure> {
+    panics::install();
     // Proxies of one machine run as one user: none may look into the memory of another.
     nix::sys::prctl::set_dumpable(false)
         .map_err(|error| Failure::error(format!("cannot close its memory to others: {error}")))?;

@@ -6,11 +6,15 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use leno_transport::IDLE_GRACE;
 use leno_types::ports;
+use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
+use crate::admin::caller::Caller;
+use crate::admin::socket;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::setup::Setup;
@@ -37,12 +41,18 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         if flags.await_capture {
             files.push(Path::new(ports::RESERVED_FILE));
         }
+        // A confined process makes no file.
+        let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
         confine(&files)?;
-        serve(setup, flags.await_capture).await
+        serve(setup, flags.await_capture, socket).await
     })
 }
 
-async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
+async fn serve(
+    setup: Setup,
+    await_capture: bool,
+    socket: Option<UnixListener>,
+) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let state = Rc::new(State {
         instance: setup.instance.clone(),
@@ -51,6 +61,7 @@ async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
         names: setup.names.clone(),
         policy: setup.policy.clone(),
         identity: setup.identity.clone(),
+        has_application: setup.application.is_some(),
         awaits_capture: await_capture,
         uncaptured: Cell::new(await_capture),
         probes: setup.probes.clone(),
@@ -65,8 +76,11 @@ async fn serve(setup: Setup, await_capture: bool) -> anyhow::Result<()> {
         let state = Rc::clone(&state);
         tokio::task::spawn_local(leno_program::serve(listener, move |request, ends| {
             let state = Rc::clone(&state);
-            async move { admin::answer(&request, ends, &state).await }
+            async move { admin::answer(&request, Caller::of(&ends), &state).await }
         }));
+    }
+    if let Some(socket) = socket {
+        tokio::task::spawn_local(socket::serve(socket, Rc::clone(&state)));
     }
     let told = Rc::clone(&state);
     tokio::task::spawn_local(async move { told.tell_of_removal().await });
@@ -115,7 +129,7 @@ async fn drain(setup: &Setup, state: &State, signals: &mut Signals) {
             tokio::time::sleep(DRAIN_LOOK).await;
             let left = state.load().await;
             let waited = began.elapsed();
-            if left.busy == 0 && waited >= DRAIN_MIN {
+            if left.busy == 0 && waited >= drain_min(left.connections) {
                 return;
             }
             if waited >= setup.drain_timeout {
@@ -131,6 +145,12 @@ async fn drain(setup: &Setup, state: &State, signals: &mut Signals) {
         () = done => {}
         () = signals.first() => {}
     }
+}
+
+/// How long a draining proxy goes on at least. Idle clients of HTTP/1 are closed at the end of their
+/// grace, and may send a request until then.
+fn drain_min(connections: usize) -> Duration {
+    if connections > 0 { IDLE_GRACE + DRAIN_MIN } else { DRAIN_MIN }
 }
 
 /// The signals that ask a process to end.

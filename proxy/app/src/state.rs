@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) identity: watch::Receiver<IdentityState>,
+    /// Whether it is configured where the application listens.
+    pub(crate) has_application: bool,
     /// Whether the proxy was told to serve only in a namespace that a node's agent has captured.
     pub(crate) awaits_capture: bool,
     /// Whether it waits for that now.
@@ -39,6 +41,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// What the application sees as the address of its clients.
+    fn application_sees(&self) -> &'static str {
+        if self.has_application { "kernel-choice" } else { leno_transport::Shown::now().name() }
+    }
+
     /// Why the proxy cannot serve, if it cannot.
     pub(crate) fn not_ready(&self) -> Option<&'static str> {
         if self.draining.get() {
@@ -166,8 +173,8 @@ impl State {
         self.workers.borrow().first().map(|worker| worker.budget.bytes())
     }
 
-    /// What the proxy believes, as JSON; `detailed` with the endpoints that it knows.
-    pub(crate) async fn config(&self, detailed: bool) -> String {
+    /// What the proxy believes, as JSON.
+    pub(crate) async fn config(&self) -> String {
         let status = self.directory.status();
         let load = self.load().await;
         let identity = self.identity.borrow().clone();
@@ -183,7 +190,7 @@ impl State {
             policy.ports.iter().map(port).collect()
         };
         let services = self.directory.services();
-        let services: Vec<_> = services.iter().map(|one| known::service(one, detailed)).collect();
+        let services: Vec<_> = services.iter().map(|one| known::service(one)).collect();
         let config = json!({
             "workload": self.instance.to_string(),
             "version": env!("CARGO_PKG_VERSION"),
@@ -192,6 +199,7 @@ impl State {
             "ready": self.not_ready().is_none(),
             "not_ready": self.not_ready(),
             "captured": self.captured(),
+            "application_sees": self.application_sees(),
             "started_unix_s": unix(self.started),
             "draining": self.draining.get(),
             "busy": load.busy,

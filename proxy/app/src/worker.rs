@@ -18,7 +18,9 @@ use leno_telemetry::access::Log;
 use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector};
 use leno_transport::budget::{self, Budget, Charge};
-use leno_transport::{Activity, Listener, Stream};
+use leno_transport::{
+    Activity, Admission, Directions, Listener, Stream, panics, spawn_contained, test_panic,
+};
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
 use tokio::net::TcpStream;
@@ -148,8 +150,9 @@ struct Planes {
     inbound: Inbound,
     registry: Rc<Registry>,
     activity: Rc<Activity>,
-    connections: Cell<usize>,
-    max_connections: usize,
+    admission: Rc<Admission>,
+    /// Panics of this thread that are counted in the registry.
+    panics: Cell<u64>,
 }
 
 async fn serve(
@@ -205,8 +208,20 @@ fn is_no_family(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
+/// What this worker's connections are admitted by: as many as there are descriptors and memory for.
+fn admission(plan: &Plan) -> Rc<Admission> {
+    let directions = match (plan.outbound.is_empty(), plan.inbound.is_empty()) {
+        (false, true) => Directions::Outbound,
+        (true, false) => Directions::Inbound,
+        _ => Directions::Both,
+    };
+    let charged = plan.budget.bytes_for_new() / CONNECTION_BYTES / usize::from(plan.workers.max(1));
+    Admission::new(plan.max_connections.min(charged), directions)
+}
+
 impl Planes {
     fn new(plan: Plan) -> Self {
+        let admission = admission(&plan);
         let registry = Rc::new(Registry::new().with_access_log(plan.access_log));
         let activity = Rc::new(Activity::default());
         let outbound = Outbound::new(leno_outbound::Parts {
@@ -230,8 +245,7 @@ impl Planes {
             application: plan.application,
             workers: plan.workers,
         });
-        let max_connections = plan.max_connections;
-        Self { outbound, inbound, registry, activity, connections: Cell::new(0), max_connections }
+        Self { outbound, inbound, registry, activity, admission, panics: Cell::new(0) }
     }
 
     /// Takes what the control plane says of the workload, once it has said anything.
@@ -247,10 +261,12 @@ impl Planes {
             // Whoever asked may have given up.
             Command::Snapshot(answer) => {
                 let abuses = leno_h2::abuse_counts().map(|(abuse, count)| (abuse.label(), count));
+                let counted = self.panics.replace(panics());
+                self.registry.count_many(Counter::Panics, panics().saturating_sub(counted));
                 let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));
             }
             Command::Load(answer) => {
-                let connections = self.connections.get();
+                let connections = self.admission.connections();
                 let (busy, charged) = (self.activity.busy(), budget::charged());
                 let http2 = leno_h2::open_counts();
                 let _given_up = answer.send(Load { busy, connections, charged, http2 });
@@ -260,6 +276,7 @@ impl Planes {
     }
 
     fn sweep(&self) {
+        test_panic("sweep", b"");
         self.outbound.sweep();
         self.inbound.sweep();
         if self.activity.busy() == 0 {
@@ -269,39 +286,52 @@ impl Planes {
         }
     }
 
-    /// A place for one more connection, or none when a bound is reached.
-    fn place(
-        self: &Rc<Self>,
-        stream: &mut TcpStream,
-        [limit, memory]: [Counter; 2],
-    ) -> Option<ConnectionPlace> {
-        let reached = if self.connections.get() >= self.max_connections {
-            Some(limit)
-        } else if !budget::admits() {
-            Some(memory)
-        } else {
-            None
-        };
-        if let Some(reached) = reached {
-            self.registry.count(reached);
-            stream.abort();
-            return None;
+    /// Charges one more connection; refuses it where memory is short.
+    fn charge(&self, stream: &mut TcpStream, refused: Counter) -> Option<Charge> {
+        if budget::admits() {
+            return Some(Charge::new(CONNECTION_BYTES));
         }
-        self.connections.set(self.connections.get() + 1);
-        let charge = Charge::new(CONNECTION_BYTES);
-        Some(ConnectionPlace { planes: Rc::clone(self), _charge: charge })
+        self.registry.count(refused);
+        stream.abort();
+        None
     }
-}
 
-/// Counts a connection as open until it is dropped.
-struct ConnectionPlace {
-    planes: Rc<Planes>,
-    _charge: Charge,
-}
+    /// Serves a connection of the workload itself.
+    fn serve_outbound(self: &Rc<Self>, mut stream: TcpStream, listener: SocketAddr) {
+        let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
+        let Ok(admitted) = self.admission.outbound() else {
+            self.registry.count(Counter::OutboundConnectionLimit);
+            stream.abort();
+            return;
+        };
+        let planes = Rc::clone(self);
+        spawn_contained(async move {
+            let _open = (charge, admitted);
+            planes.outbound.serve(stream, listener).await;
+        });
+    }
 
-impl Drop for ConnectionPlace {
-    fn drop(&mut self) {
-        self.planes.connections.set(self.planes.connections.get() - 1);
+    /// Serves a connection to the workload. While nothing is known of the client, the task can be ended
+    /// for another connection's sake.
+    fn serve_inbound(
+        self: &Rc<Self>,
+        mut stream: TcpStream,
+        client: SocketAddr,
+        listener: SocketAddr,
+    ) {
+        let Some(charge) = self.charge(&mut stream, Counter::InboundMemoryBudget) else { return };
+        let (admitted, has_evicted) = self.admission.inbound(client.ip());
+        if has_evicted {
+            self.registry.count(Counter::InboundSilentEvicted);
+        }
+        let (planes, number) = (Rc::clone(self), admitted.number());
+        let task = spawn_contained(async move {
+            let _open = charge;
+            planes.inbound.serve(stream, (client, listener), admitted).await;
+        });
+        if let Some(number) = number {
+            self.admission.attach(number, task.abort_handle());
+        }
     }
 }
 
@@ -309,11 +339,7 @@ async fn accept_outbound(listener: Listener, planes: Rc<Planes>) {
     let address = listener.address();
     loop {
         match listener.accept().await {
-            Ok((mut stream, _)) => {
-                let bounds = [Counter::OutboundConnectionLimit, Counter::OutboundMemoryBudget];
-                let Some(place) = planes.place(&mut stream, bounds) else { continue };
-                spawn_local(async move { place.planes.outbound.serve(stream, address).await });
-            }
+            Ok((stream, _)) => planes.serve_outbound(stream, address),
             Err(error) => tracing::error!(%error, %address, "accepting"),
         }
     }
@@ -323,13 +349,7 @@ async fn accept_inbound(listener: Listener, planes: Rc<Planes>) {
     let address = listener.address();
     loop {
         match listener.accept().await {
-            Ok((mut stream, client)) => {
-                let bounds = [Counter::InboundConnectionLimit, Counter::InboundMemoryBudget];
-                let Some(place) = planes.place(&mut stream, bounds) else { continue };
-                spawn_local(
-                    async move { place.planes.inbound.serve(stream, client, address).await },
-                );
-            }
+            Ok((stream, client)) => planes.serve_inbound(stream, client, address),
             Err(error) => tracing::error!(%error, %address, "accepting"),
         }
     }

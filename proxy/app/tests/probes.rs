@@ -68,7 +68,7 @@ impl Proxy {
     fn page(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: x\r\nUser-Agent: kube-probe/1.36\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kube-probe/1.36\r\nConnection: close\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -285,7 +285,8 @@ fn who_stalls_and_who_asks_the_same_keeps_nobody_from_an_answer() {
     let port = application.local_addr().unwrap().port();
     let probe = json!({"httpGet": {"path": "/"}, "port": port, "timeoutSeconds": 50});
     let proxy = Proxy::start(&json!({"web/liveness": probe}));
-    let request = "GET /probe/web/liveness HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request =
+        "GET /probe/web/liveness HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let mut callers: Vec<TcpStream> = (0..12)
         .map(|_| {
             let mut caller = TcpStream::connect(proxy.admin).unwrap();

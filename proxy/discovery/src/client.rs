@@ -65,25 +65,41 @@ impl Client {
 async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -> Infallible {
     let mut certificates = identity.certificates();
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut next = None;
     loop {
         let waited = certificates.wait_for(Option::is_some).await.map(|issued| issued.clone());
         let Ok(certificate) = waited else {
             // The sender lives in the identity client, which runs beside this and never ends.
             return std::future::pending().await;
         };
-        let mut heard = false;
-        let reason = match Connection::open(settings, certificate.as_deref()).await {
+        let mut was_heard = false;
+        let opened = match next.take() {
+            Some(connection) => Ok(connection),
+            None => Connection::open(settings, certificate.as_deref()).await,
+        };
+        let reason = match opened {
             Ok(connection) => {
-                let ended = stream::run(live, connection, || {
-                    heard = true;
+                let newest = identity.certificates();
+                let reconnect = || -> stream::Opening<'_> {
+                    let certificate = newest.borrow().clone();
+                    Box::pin(
+                        async move { Connection::open(settings, certificate.as_deref()).await },
+                    )
+                };
+                let heard = || {
+                    was_heard = true;
                     backoff.reset();
-                });
+                };
+                let ended = stream::run(live, connection, heard, reconnect);
                 let error = match ended.await {
-                    Ok(never) => match never {},
+                    Ok(connection) => {
+                        next = Some(connection);
+                        continue;
+                    }
                     Err(error) => error,
                 };
                 // In TLS 1.3 a certificate is refused after the handshake, by breaking off.
-                let refused = error.is_unauthenticated() || !heard && error.is_broken_off();
+                let refused = error.is_unauthenticated() || !was_heard && error.is_broken_off();
                 // One that has ended is refused too; its successor is there by then.
                 if refused && *certificates.borrow() == certificate {
                     identity.renew();

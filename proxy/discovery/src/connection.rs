@@ -76,8 +76,8 @@ impl Connection {
         own: Option<&Certificate>,
     ) -> Result<Self, ConnectError> {
         let roots = roots(settings, own)?;
-        let config =
-            tls::config(roots, settings.control_plane(), own).map_err(ConnectError::Config)?;
+        let config = tls::config(roots, settings.trust_domain.control_plane(), own)
+            .map_err(ConnectError::Config)?;
         let connector = TlsConnector::from(Arc::new(config));
         timeout(CONNECT_TIMEOUT, Self::handshake(settings.authority(), connector))
             .await

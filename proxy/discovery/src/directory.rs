@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::leases::Leases;
-use crate::table::{Resource, Table};
+use crate::table::{HeldService, Resource, Table};
 use crate::watches::{Asker, Watches};
 
 /// What stands behind every address. Cheap to clone; all clones share one state.
@@ -50,9 +50,10 @@ pub struct Status {
 
 /// State shared by the workers, which watch, and the client, which fills it.
 pub(crate) struct Live {
-    /// The workload's own namespace, whose services are prefetched.
     instance: InstanceName,
     state: Mutex<State>,
+    /// Whether everything is known that workloads of the same identity use.
+    prefetched: watch::Sender<bool>,
     policy: watch::Sender<Option<Arc<ServerPolicy>>>,
     /// Tells the client that `State::watches` has changed.
     wanted: Notify,
@@ -61,6 +62,8 @@ pub(crate) struct Live {
 struct State {
     table: Table,
     watches: Watches,
+    /// The control plane has said what workloads of the same identity use.
+    uses_known: bool,
     connected: bool,
     changed: Instant,
     heard: Instant,
@@ -141,6 +144,16 @@ impl Directory {
         }
     }
 
+    /// Comes back when everything is known that workloads of the same identity use, so that a proxy
+    /// that is ready then serves its first calls without a wait. At once for a fixed directory.
+    pub async fn prefetched(&self) {
+        if let Kind::Live(live) = &self.0 {
+            let mut prefetched = live.prefetched.subscribe();
+            // The sender lives as long as `self`.
+            let _ended = prefetched.wait_for(|prefetched| *prefetched).await;
+        }
+    }
+
     /// The services that the control plane has told of, by name; none of a fixed directory, which
     /// is only ever asked.
     #[must_use]
@@ -189,6 +202,7 @@ impl Live {
         let state = State {
             table: Table::default(),
             watches: Watches::default(),
+            uses_known: false,
             connected: false,
             changed: now,
             heard: now,
@@ -199,6 +213,7 @@ impl Live {
         Self {
             instance,
             state: Mutex::new(state),
+            prefetched: watch::Sender::new(false),
             policy: watch::Sender::new(None),
             wanted: Notify::new(),
         }
@@ -225,7 +240,7 @@ impl Live {
         }
         let (room, dropped) = state.watches.make_room(asker);
         if dropped {
-            state.forget_unneeded(&self.instance);
+            state.forget_unneeded();
         }
         let resolution = state.table.resolve(&subject);
         let known = matches!(resolution, Resolution::Service(_) | Resolution::Workload(_));
@@ -261,6 +276,11 @@ impl Live {
         self.state().watches.take_changes()
     }
 
+    /// The subjects to subscribe to without a use since the last call.
+    pub(crate) fn take_prefetch(&self) -> Vec<Subject> {
+        self.state().watches.take_prefetch()
+    }
+
     /// Everything watched and everything held, for the first request of a stream.
     pub(crate) fn resume(&self) -> (Vec<Subject>, HashMap<String, String>) {
         let mut state = self.state();
@@ -288,6 +308,21 @@ impl Live {
     /// Notes a response that could not be used as it was.
     pub(crate) fn count_nack(&self) {
         self.state().nacks += 1;
+    }
+
+    /// A service by the name of its resource.
+    pub(crate) fn service(&self, name: &str) -> Option<HeldService> {
+        self.state().table.service(name)
+    }
+
+    /// Asks for a whole resource again; what is held stays in use until it comes.
+    pub(crate) fn refetch(&self, name: &str) {
+        let mut state = self.state();
+        for subject in state.table.subjects(name) {
+            state.watches.refetch(subject);
+        }
+        drop(state);
+        self.wanted.notify_one();
     }
 
     pub(crate) fn set_policy(&self, policy: Option<Arc<ServerPolicy>>) {
@@ -325,6 +360,27 @@ impl Live {
             }
             state.watches.publish(&subject, resolution);
         }
+        self.check_prefetched(&state);
+    }
+
+    /// Watches what workloads of the same identity use.
+    pub(crate) fn prefetch(&self, services: Vec<ServiceName>) {
+        let mut state = self.state();
+        state.uses_known = true;
+        for name in services {
+            let subject = Subject::Service(name);
+            let now = state.table.resolve(&subject);
+            state.watches.prefetch(subject, now);
+        }
+        self.check_prefetched(&state);
+        drop(state);
+        self.wanted.notify_one();
+    }
+
+    fn check_prefetched(&self, state: &State) {
+        if !*self.prefetched.borrow() && state.has_prefetched() {
+            self.prefetched.send_replace(true);
+        }
     }
 
     /// Drops addresses that nobody has watched for [`crate::IDLE`]; the next
@@ -332,16 +388,22 @@ impl Live {
     pub(crate) fn sweep(&self) {
         let mut state = self.state();
         if state.watches.sweep() {
-            state.forget_unneeded(&self.instance);
+            state.forget_unneeded();
         }
     }
 }
 
 impl State {
     /// Drops what the control plane has said of addresses that are no longer watched.
-    fn forget_unneeded(&mut self, instance: &InstanceName) {
+    fn forget_unneeded(&mut self) {
         let Self { table, watches, .. } = self;
-        table.retain(&instance.namespace, |subject| watches.contains(subject));
+        table.retain(|subject| watches.contains(subject));
+    }
+
+    /// Whether what workloads of the same identity use has come.
+    fn has_prefetched(&self) -> bool {
+        let is_known = |subject| !matches!(self.table.resolve(subject), Resolution::Pending);
+        self.uses_known && self.watches.prefetched().all(is_known)
     }
 }
 

@@ -152,7 +152,7 @@ async fn converse(
 ) -> String {
     let (requests, outgoing) = mpsc::channel(MAX_QUESTIONS);
     let mut askers = Askers::new();
-    let node = Some(Node { id: settings.instance.to_string() });
+    let node = Some(Node::of(settings.instance.to_string()));
     let opening = LeaseRequest { node, asks: vec![note(&mut askers, first)] };
     if requests.try_send(opening).is_err() {
         return "the stream has no room for its first request".to_owned();

@@ -2,10 +2,7 @@
 
 use std::path::PathBuf;
 
-use leno_types::{Identity, InstanceName, TrustDomain};
-
-/// The namespace and service account of the control plane's own identity.
-const CONTROL_PLANE: (&str, &str) = ("leno-system", "controller");
+use leno_types::{InstanceName, TrustDomain};
 
 /// Everything a proxy needs to know to reach its control plane.
 #[derive(Clone, Debug)]
@@ -24,12 +21,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whom to expect at the other end.
-    pub(crate) fn control_plane(&self) -> Identity {
-        Identity::new(self.trust_domain.clone(), CONTROL_PLANE.0, CONTROL_PLANE.1)
-            .expect("both names are DNS labels")
-    }
-
     /// `host:port`.
     pub(crate) fn authority(&self) -> &str {
         let text = self.control.as_str();

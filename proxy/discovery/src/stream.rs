@@ -1,26 +1,32 @@
 //! One discovery stream: subscriptions out, deltas in.
 //!
 //! ```text
-//!   first request: "*", every watched address, versions held --> deltas --> ack or nack
-//!   later requests: addresses newly watched, addresses no longer watched
+//!   first requests: what like workloads use, every watched subject with the versions held,
+//!                   the own policy --> responses --> ack or nack
+//!   later requests: subjects newly watched, subjects no longer watched
 //! ```
 
-use std::convert::Infallible;
 use std::error::Error;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leno_types::mesh::Subject;
 use leno_wire::proto::discovery_client::DiscoveryClient;
-use leno_wire::proto::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
-use leno_wire::{ADDRESS_TYPE, MAX_MESSAGE, SERVER_POLICY_TYPE, decode, names};
+use leno_wire::proto::{
+    Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource, Status,
+};
+use leno_wire::{
+    ADDRESS_TYPE, Bytes, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE,
+    decode, names,
+};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::connection::Connection;
+use crate::connection::{ConnectError, Connection};
 use crate::directory::Live;
-use crate::table::{Address, Resource};
+use crate::table::{self, Address};
 
 /// Requests that may wait to be sent; the control plane reads them as they come.
 const MAX_REQUESTS: usize = 16;
@@ -32,6 +38,10 @@ const SWEEP: Duration = Duration::from_secs(30);
 const INVALID_ARGUMENT: i32 = 3;
 /// Most bytes of the reason in a refused response.
 const MAX_REASON: usize = 1024;
+
+/// A connection that is being opened.
+pub(crate) type Opening<'a> =
+    Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send + 'a>>;
 
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +67,14 @@ impl StreamError {
 }
 
 /// Opens the stream and keeps the directory up to date until the stream ends. `heard` is called
-/// with the first response: the control plane works.
-pub(crate) async fn run(
+/// with the first response: the control plane works. If the control plane asks for another stream,
+/// `reconnect` opens a connection for it while this stream goes on, and that connection is returned.
+pub(crate) async fn run<'a>(
     live: &Live,
     connection: Connection,
     mut heard: impl FnMut(),
-) -> Result<Infallible, StreamError> {
+    reconnect: impl Fn() -> Opening<'a>,
+) -> Result<Connection, StreamError> {
     let (requests, outgoing) = mpsc::channel(MAX_REQUESTS);
     let requests = Requests(requests);
     requests.start(live).await?;
@@ -74,21 +86,41 @@ pub(crate) async fn run(
     let _connected = Connected::new(live);
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next: Option<Opening<'a>> = None;
     loop {
         tokio::select! {
             response = responses.message() => {
                 let response = response.map_err(StreamError::Status)?.ok_or(StreamError::Closed)?;
                 heard();
+                if response.type_url == RECONNECT_TYPE && next.is_none() {
+                    next = Some(reconnect());
+                }
                 requests.send(take(live, response)).await?;
             }
+            connection = connected(&mut next), if next.is_some() => match connection {
+                Ok(connection) => return Ok(connection),
+                Err(error) => {
+                    let reason = crate::chain(&error);
+                    tracing::warn!(reason, "no second connection; this stream goes on until its end");
+                    next = None;
+                }
+            },
             () = live.wanted() => {
-                requests.change(live.take_changes()).await?;
+                requests.change(live).await?;
             }
             _ = sweep.tick() => {
                 live.sweep();
-                requests.change(live.take_changes()).await?;
+                requests.change(live).await?;
             }
         }
+    }
+}
+
+/// The connection that is being opened, if one is.
+async fn connected(next: &mut Option<Opening<'_>>) -> Result<Connection, ConnectError> {
+    match next {
+        Some(next) => next.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -122,13 +154,18 @@ impl Requests {
     /// Says who is asking, what for, and what is held already.
     async fn start(&self, live: &Live) -> Result<(), StreamError> {
         let id = live.instance().to_string();
-        let (watched, versions) = live.resume();
-        let mut subscribe = vec![names::WILDCARD.to_owned()];
-        subscribe.extend(watched.iter().map(names::of_subject));
         self.send(DeltaDiscoveryRequest {
-            node: Some(Node { id: id.clone() }),
+            node: Some(Node::of(id.clone())),
+            type_url: USED_SERVICES_TYPE.to_owned(),
+            resource_names_subscribe: vec![id.clone()],
+            ..Default::default()
+        })
+        .await?;
+        let (watched, versions) = live.resume();
+        self.send(DeltaDiscoveryRequest {
             type_url: ADDRESS_TYPE.to_owned(),
-            resource_names_subscribe: subscribe,
+            resource_names_subscribe: names_of(&watched),
+            resource_names_prefetch: names_of(&live.take_prefetch()),
             initial_resource_versions: versions,
             ..Default::default()
         })
@@ -142,19 +179,24 @@ impl Requests {
     }
 
     /// A subject that is in both was dropped and is asked for anew: ends are read first.
-    async fn change(&self, (add, remove): (Vec<Subject>, Vec<Subject>)) -> Result<(), StreamError> {
-        if add.is_empty() && remove.is_empty() {
+    async fn change(&self, live: &Live) -> Result<(), StreamError> {
+        let ((add, remove), prefetch) = (live.take_changes(), live.take_prefetch());
+        if add.is_empty() && remove.is_empty() && prefetch.is_empty() {
             return Ok(());
         }
-        let names = |subjects: Vec<Subject>| subjects.iter().map(names::of_subject).collect();
         self.send(DeltaDiscoveryRequest {
             type_url: ADDRESS_TYPE.to_owned(),
-            resource_names_subscribe: names(add),
-            resource_names_unsubscribe: names(remove),
+            resource_names_subscribe: names_of(&add),
+            resource_names_unsubscribe: names_of(&remove),
+            resource_names_prefetch: names_of(&prefetch),
             ..Default::default()
         })
         .await
     }
+}
+
+fn names_of(subjects: &[Subject]) -> Vec<String> {
+    subjects.iter().map(names::of_subject).collect()
 }
 
 /// Takes what is good of a response; the answer acknowledges it, or says what was not.
@@ -167,6 +209,8 @@ fn take(live: &Live, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest 
     let problems = match response.type_url.as_str() {
         ADDRESS_TYPE => addresses(live, response),
         SERVER_POLICY_TYPE => policies(live, response),
+        USED_SERVICES_TYPE => uses(live, response),
+        RECONNECT_TYPE => Vec::new(),
         other => vec![format!("{other:?} was not asked for")],
     };
     if !problems.is_empty() {
@@ -180,25 +224,18 @@ fn take(live: &Live, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest 
 }
 
 fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
-    let mut problems = Vec::new();
-    let mut resources = Vec::with_capacity(response.resources.len());
-    for resource in response.resources {
-        let decoded = match &resource.resource {
-            Some(any) => decode::address(any),
-            None => Err(decode::DecodeError::Missing("resource")),
-        };
-        match decoded {
-            Ok(address) => {
-                let address = match address {
-                    decode::Address::Service(service) => Address::Service(Arc::new(service)),
-                    decode::Address::Workload(workload) => Address::Workload(Arc::new(workload)),
-                };
-                let aliases = resource.aliases.iter().filter_map(|name| names::address(name));
-                let aliases = aliases.collect();
-                let taken = Resource { version: resource.version, address, aliases };
-                resources.push((resource.name, taken));
+    let (received, mut problems) = received(response.resources);
+    let mut resources = Vec::with_capacity(received.len());
+    for (resource, any) in received {
+        let name = resource.name.clone();
+        match taken(live, resource, &any) {
+            Ok(taken) => resources.extend(taken.map(|taken| (name, taken))),
+            Err(error) => {
+                if matches!(error, decode::DecodeError::Version { .. }) {
+                    live.refetch(&name);
+                }
+                problems.push(format!("{name}: {}", crate::chain(&error)));
             }
-            Err(error) => problems.push(format!("{}: {}", resource.name, crate::chain(&error))),
         }
     }
     let (mut removed, mut absent) = (Vec::new(), Vec::new());
@@ -215,15 +252,38 @@ fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
+/// A resource as the table holds it. `None` for a part of one that is no longer held: the control
+/// plane sent it before it heard of that.
+fn taken(
+    live: &Live,
+    resource: Resource,
+    any: &Any,
+) -> Result<Option<table::Resource>, decode::DecodeError> {
+    let own = resource.aliases.iter().filter_map(|name| names::address(name));
+    let mut aliases: Vec<_> = own.collect();
+    let address = match decode::address(any)? {
+        decode::Address::Workload(workload) => Address::Workload(Arc::new(workload)),
+        decode::Address::Service(update) => {
+            let held = live.service(&resource.name);
+            if let (Some(held), false) = (&held, update.has_front()) {
+                aliases.clone_from(&held.aliases);
+            }
+            let base = held.as_ref().map(|held| (held.version.as_str(), &*held.service));
+            match update.apply(base) {
+                Ok(service) => Address::Service(Arc::new(service)),
+                Err(decode::DecodeError::NotHeld) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    Ok(Some(table::Resource { version: resource.version, address, aliases }))
+}
+
 /// A policy that is removed stays in use: its workload still runs, and nothing is no policy.
 fn policies(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
-    let mut problems = Vec::new();
-    for resource in response.resources {
-        let decoded = match &resource.resource {
-            Some(any) => decode::server_policy(any),
-            None => Err(decode::DecodeError::Missing("resource")),
-        };
-        match decoded {
+    let (received, mut problems) = received(response.resources);
+    for (resource, any) in received {
+        match decode::server_policy(&any) {
             Ok(policy) if policy.workload == *live.instance() => {
                 live.set_policy(Some(Arc::new(policy)));
             }
@@ -232,6 +292,33 @@ fn policies(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Services that workloads of the same identity use are watched from now on.
+fn uses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
+    let (received, mut problems) = received(response.resources);
+    for (resource, any) in received {
+        match decode::used_services(&any) {
+            Ok(services) => live.prefetch(services),
+            Err(error) => problems.push(format!("{}: {}", resource.name, crate::chain(&error))),
+        }
+    }
+    problems
+}
+
+/// The resources of a response, each with its value, and what is wrong with the others.
+fn received(resources: Vec<Bytes>) -> (Vec<(Resource, Any)>, Vec<String>) {
+    let (mut received, mut problems) = (Vec::with_capacity(resources.len()), Vec::new());
+    for bytes in resources {
+        match decode::resource(bytes) {
+            Ok(mut resource) => match resource.resource.take() {
+                Some(any) => received.push((resource, any)),
+                None => problems.push(format!("{}: resource is missing", resource.name)),
+            },
+            Err(error) => problems.push(crate::chain(&error)),
+        }
+    }
+    (received, problems)
 }
 
 #[cfg(test)]

@@ -39,14 +39,15 @@ pub(crate) struct Table {
     absent: HashSet<Subject>,
 }
 
-impl Address {
-    fn namespace(&self) -> &str {
-        match self {
-            Self::Service(service) => &service.name.namespace,
-            Self::Workload(workload) => &workload.name.namespace,
-        }
-    }
+/// A service that the proxy holds, for an update of it.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldService {
+    pub(crate) version: String,
+    pub(crate) service: Arc<Service>,
+    pub(crate) aliases: Vec<IpAddr>,
+}
 
+impl Address {
     /// Under what it can be asked about by name.
     fn subject(&self) -> Option<Subject> {
         match self {
@@ -78,6 +79,21 @@ impl Table {
             None if self.absent.contains(subject) => Resolution::Unknown,
             None => Resolution::Pending,
         }
+    }
+
+    /// A service by the name of its resource.
+    pub(crate) fn service(&self, name: &str) -> Option<HeldService> {
+        let Resource { version, address, aliases } = self.resources.get(name)?;
+        let Address::Service(service) = address else { return None };
+        let (version, service) = (version.clone(), Arc::clone(service));
+        Some(HeldService { version, service, aliases: aliases.clone() })
+    }
+
+    /// The subjects that lead to a resource.
+    pub(crate) fn subjects(&self, name: &str) -> Vec<Subject> {
+        let Some(resource) = self.resources.get(name) else { return Vec::new() };
+        let subjects = resource.aliases.iter().copied().map(Subject::Address);
+        subjects.chain(resource.address.subject()).collect()
     }
 
     /// The services that are held, by name.
@@ -141,12 +157,11 @@ impl Table {
         self.absent.insert(subject);
     }
 
-    /// Drops what neither `watched` nor the namespace `own` (which is prefetched) needs.
-    pub(crate) fn retain(&mut self, own: &str, watched: impl Fn(&Subject) -> bool) {
+    /// Drops what is not watched.
+    pub(crate) fn retain(&mut self, watched: impl Fn(&Subject) -> bool) {
         self.absent.retain(|subject| watched(subject));
         let needed = |resource: &Resource| {
-            resource.address.namespace() == own
-                || resource.aliases.iter().any(|ip| watched(&Subject::Address(*ip)))
+            resource.aliases.iter().any(|ip| watched(&Subject::Address(*ip)))
                 || resource.address.subject().is_some_and(|subject| watched(&subject))
         };
         let dropped: Vec<Arc<str>> = self

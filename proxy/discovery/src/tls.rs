@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use leno_types::Identity;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{
@@ -24,7 +23,7 @@ const ALPN: &[u8] = b"h2";
 /// is one.
 pub(crate) fn config(
     roots: RootCertStore,
-    control_plane: Identity,
+    control_plane: String,
     own: Option<&Certificate>,
 ) -> Result<ClientConfig, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -54,12 +53,8 @@ struct Verifier {
 }
 
 impl Verifier {
-    fn new(roots: RootCertStore, expected: Identity, provider: &CryptoProvider) -> Self {
-        Self {
-            roots,
-            expected: expected.to_string(),
-            algorithms: provider.signature_verification_algorithms,
-        }
+    fn new(roots: RootCertStore, expected: String, provider: &CryptoProvider) -> Self {
+        Self { roots, expected, algorithms: provider.signature_verification_algorithms }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leno_types::mesh::{Resolution, Subject};
+use leno_wire::MAX_PREFETCH;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -31,6 +32,8 @@ pub(crate) enum Asker {
     Outbound,
     /// A client connects from it.
     Inbound,
+    /// Workloads of the same identity use it, and the own one has not yet. It is never idle.
+    Prefetch,
 }
 
 /// The addresses that are watched.
@@ -38,11 +41,13 @@ pub(crate) enum Asker {
 pub(crate) struct Watches {
     watched: HashMap<Subject, Watched>,
     /// How many of them are watched for each [`Asker`].
-    counts: [usize; 2],
+    counts: [usize; 3],
     /// When each was last searched in vain.
-    searched: [Option<Instant>; 2],
+    searched: [Option<Instant>; 3],
     /// To subscribe to, not yet sent.
     subscribe: Vec<Subject>,
+    /// To subscribe to without a use of it, not yet sent.
+    prefetch: Vec<Subject>,
     /// To unsubscribe from, not yet sent: each was subscribed to on this stream.
     unsubscribe: Vec<Subject>,
     /// Counts the uses, for their order.
@@ -66,6 +71,7 @@ impl Asker {
         match self {
             Self::Outbound => MAX_WATCHED,
             Self::Inbound => MAX_LOOKED_UP,
+            Self::Prefetch => MAX_PREFETCH,
         }
     }
 }
@@ -89,11 +95,14 @@ impl Watches {
         let watched = self.watched.get_mut(subject)?;
         watched.idle_since = None;
         watched.used = self.uses;
-        if asker == Asker::Outbound && watched.asker == Asker::Inbound {
+        if asker == Asker::Outbound && watched.asker != asker {
             // What is dialled must not be dropped for what clients do. It was bounded when it came.
-            watched.asker = asker;
-            self.counts[Asker::Inbound as usize] -= 1;
+            self.counts[watched.asker as usize] -= 1;
             self.counts[Asker::Outbound as usize] += 1;
+            if std::mem::replace(&mut watched.asker, asker) == Asker::Prefetch {
+                // The control plane learns that the workload uses it.
+                self.subscribe.push(subject.clone());
+            }
         }
         Some(watched.resolution.subscribe())
     }
@@ -136,8 +145,35 @@ impl Watches {
         let watched = Watched { resolution, asker, used: self.uses, idle_since: None, sent: false };
         self.watched.insert(subject.clone(), watched);
         self.counts[asker as usize] += 1;
-        self.subscribe.push(subject);
+        match asker {
+            Asker::Prefetch => self.prefetch.push(subject),
+            Asker::Outbound | Asker::Inbound => self.subscribe.push(subject),
+        }
         receiver
+    }
+
+    /// Watches a subject before the workload uses it, if there is room. `now` is what is known of it.
+    pub(crate) fn prefetch(&mut self, subject: Subject, now: Resolution) {
+        if !self.contains(&subject) && self.counts[Asker::Prefetch as usize] < MAX_PREFETCH {
+            drop(self.insert(subject, Asker::Prefetch, now));
+        }
+    }
+
+    /// The subjects that are watched without a use of them.
+    pub(crate) fn prefetched(&self) -> impl Iterator<Item = &Subject> {
+        let prefetched = self.watched.iter().filter(|(_, one)| one.asker == Asker::Prefetch);
+        prefetched.map(|(subject, _)| subject)
+    }
+
+    /// The subjects to subscribe to without a use since the last call.
+    pub(crate) fn take_prefetch(&mut self) -> Vec<Subject> {
+        let add = std::mem::take(&mut self.prefetch);
+        for subject in &add {
+            if let Some(watched) = self.watched.get_mut(subject) {
+                watched.sent = true;
+            }
+        }
+        add
     }
 
     /// Tells whoever watches the subject, if anybody does and it is news.
@@ -162,12 +198,28 @@ impl Watches {
         (add, std::mem::take(&mut self.unsubscribe))
     }
 
-    /// Everything watched, for the first request of a stream.
+    /// Ends a subscription and begins it again, so that the control plane sends everything.
+    pub(crate) fn refetch(&mut self, subject: Subject) {
+        let Some(watched) = self.watched.get(&subject).filter(|watched| watched.sent) else {
+            return;
+        };
+        let begin = match watched.asker {
+            Asker::Prefetch => &mut self.prefetch,
+            Asker::Outbound | Asker::Inbound => &mut self.subscribe,
+        };
+        begin.push(subject.clone());
+        self.unsubscribe.push(subject);
+    }
+
+    /// Everything watched because it is used, for the first request of a stream; what is only
+    /// prefetched is in the next [`Watches::take_prefetch`].
     pub(crate) fn resume(&mut self) -> Vec<Subject> {
         self.subscribe.clear();
         self.unsubscribe.clear();
+        self.prefetch = self.prefetched().cloned().collect();
         self.watched.values_mut().for_each(|watched| watched.sent = true);
-        self.watched.keys().cloned().collect()
+        let used = self.watched.iter().filter(|(_, one)| one.asker != Asker::Prefetch);
+        used.map(|(subject, _)| subject.clone()).collect()
     }
 
     /// Drops addresses that nobody has watched for [`IDLE`]; whether there were any.
@@ -175,7 +227,7 @@ impl Watches {
         let now = Instant::now();
         let mut over = Vec::new();
         for (subject, watched) in &mut self.watched {
-            if watched.resolution.receiver_count() > 0 {
+            if watched.asker == Asker::Prefetch || watched.resolution.receiver_count() > 0 {
                 watched.idle_since = None;
             } else if now.duration_since(*watched.idle_since.get_or_insert(now)) >= IDLE {
                 over.push(subject.clone());

@@ -9,8 +9,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::code::Code;
 use crate::error::{Abuse, ConnError};
+use crate::frame;
 use crate::inner::{Inner, Phase};
 use crate::limits::Limits;
+
+/// What a PING carries that asks for a sign of life.
+const ALIVE_PING: [u8; 8] = *b"leno/yet";
 
 /// What must not take too long. Long waits are looked at in turns of a fixed length and told from
 /// whether anything moved since the last turn, so that a request reads no clock and moves no
@@ -27,6 +31,20 @@ pub(crate) struct Clock {
     settings_at: Option<Instant>,
     drain_at: Option<Instant>,
     linger_at: Option<Instant>,
+    /// When to look next for streams whose readers stall. `None` while no bytes are held.
+    stall_at: Option<Instant>,
+    silence: Silence,
+}
+
+/// Whether something comes while streams are open.
+#[derive(Default)]
+struct Silence {
+    /// When to look next. `None` while no stream is open.
+    at: Option<Instant>,
+    /// Reads that had found something by the last look.
+    heard: u64,
+    /// The other side was sent a PING at the last look.
+    pinged: bool,
 }
 
 impl Clock {
@@ -41,16 +59,20 @@ impl Clock {
             settings_at: None,
             drain_at: None,
             linger_at: None,
+            stall_at: None,
+            silence: Silence::default(),
         }
     }
 
-    /// Looks at everything that is due, and makes sure to be woken for what is next.
+    /// Looks at everything that is due, and makes sure to be woken for what is next. Whether nothing
+    /// has come for a while although streams are open.
     pub(crate) fn poll(
         &mut self,
         inner: &mut Inner,
         urgent: bool,
         cx: &mut Context<'_>,
-    ) -> Result<(), ConnError> {
+    ) -> Result<bool, ConnError> {
+        let mut silent = false;
         self.note(inner, urgent);
         while self.poll_next(cx).is_ready() {
             let now = Instant::now();
@@ -65,12 +87,20 @@ impl Clock {
                 self.drain_at = None;
                 inner.drain_for_good();
             }
+            if self.stall_at.is_some_and(|at| at <= now) {
+                inner.note_stalled();
+                self.stall_at = (inner.held > 0).then(|| now + inner.limits.stall);
+            }
+            if self.silence.at.is_some_and(|at| at <= now) {
+                silent = self.silence.look(inner, now)?;
+            }
             if self.turn_at.is_some_and(|at| at <= now) {
                 self.turn_at = Some(now + self.turn);
                 self.look(inner)?;
             }
         }
-        Ok(())
+        inner.end_stalled();
+        Ok(silent)
     }
 
     /// Starts and ends the waits that depend on what was just read.
@@ -95,6 +125,13 @@ impl Clock {
         }
         if inner.reading.acknowledged {
             self.settings_at = None;
+        }
+        if inner.held > 0 && self.stall_at.is_none() {
+            self.stall_at = Some(Instant::now() + inner.limits.stall);
+        }
+        if inner.open > 0 && self.silence.at.is_none() {
+            self.silence.at = Some(Instant::now() + inner.limits.silence);
+            self.silence.heard = inner.heard;
         }
     }
 
@@ -128,7 +165,8 @@ impl Clock {
     /// Ready when the next wait is over.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let urgent = self.urgent.map(|(at, _)| at);
-        let waits = [self.turn_at, urgent, self.settings_at, self.drain_at];
+        let waits =
+            [self.turn_at, urgent, self.settings_at, self.drain_at, self.stall_at, self.silence.at];
         let Some(at) = waits.into_iter().flatten().min() else { return Poll::Pending };
         self.poll_at(at, cx)
     }
@@ -166,5 +204,26 @@ impl Clock {
             Some(at) => self.poll_at(at, cx),
             None => Poll::Pending,
         }
+    }
+}
+
+impl Silence {
+    /// Whether nothing has come since the last look.
+    fn look(&mut self, inner: &mut Inner, now: Instant) -> Result<bool, ConnError> {
+        let silent = std::mem::replace(&mut self.heard, inner.heard) == inner.heard;
+        if inner.open == 0 {
+            *self = Self::default();
+            return Ok(false);
+        }
+        if silent && self.pinged {
+            let what = "the other side does not answer a PING";
+            return Err(ConnError::abused(Abuse::PingTimeout, what));
+        }
+        self.pinged = silent && inner.limits.ping;
+        if self.pinged {
+            inner.put(&frame::ping(false, ALIVE_PING));
+        }
+        self.at = Some(now + inner.limits.silence);
+        Ok(silent)
     }
 }

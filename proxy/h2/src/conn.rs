@@ -1,6 +1,5 @@
 //! The two ends of a connection as its user sees them.
 
-use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,7 +10,7 @@ use leno_hpack::{Block, Token};
 use crate::driver::Driver;
 use crate::error::OpenError;
 use crate::head::Head;
-use crate::inner::{Inner, Phase, Shared};
+use crate::inner::{Guarded, Inner, Phase, Shared};
 use crate::io::Io;
 use crate::limits::Limits;
 use crate::stream::Stream;
@@ -33,7 +32,7 @@ pub fn client<S: Io>(io: S, limits: &Rc<Limits>) -> (Client, Driver<S>) {
 fn shared(client: bool, limits: &Rc<Limits>) -> Shared {
     let mut inner = Inner::new(client, Rc::clone(limits));
     inner.greet();
-    Rc::new(RefCell::new(inner))
+    Rc::new(Guarded::new(inner))
 }
 
 /// A request and the stream to answer it on.
@@ -162,6 +161,14 @@ impl Client {
         self.users.conn.borrow().can_open().is_ok()
     }
 
+    /// Whether its streams have come to share too little: they hold much that their readers do not
+    /// take, or the server has not renewed the connection's window for a while although DATA waits
+    /// for it. A new request is better sent over another connection.
+    #[must_use]
+    pub fn is_strained(&self) -> bool {
+        self.users.conn.borrow().is_strained()
+    }
+
     /// Streams that are not over.
     #[must_use]
     pub fn streams(&self) -> u32 {
@@ -229,6 +236,10 @@ impl Future for Opening<'_> {
         let ticket = inner.next_ticket;
         inner.next_ticket += 1;
         inner.openers.push_back((ticket, cx.waker().clone()));
+        if inner.stalled > 0 {
+            // Its clock ends stalled streams for those who wait.
+            inner.wake_driver();
+        }
         drop(inner);
         self.ticket = Some(ticket);
         Poll::Pending

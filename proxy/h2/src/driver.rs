@@ -9,7 +9,7 @@ use leno_transport::budget;
 use tokio::io::ReadBuf;
 
 use crate::clock::Clock;
-use crate::error::{ConnError, count};
+use crate::error::{Abuse, ConnError, count};
 use crate::frame;
 use crate::inner::{Inner, Phase, Shared};
 use crate::io::Io;
@@ -77,7 +77,13 @@ impl<S: Io> Driver<S> {
     }
 
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnError>> {
-        self.conn.borrow_mut().notified = false;
+        {
+            let mut inner = self.conn.borrow_mut();
+            inner.notified = false;
+            if inner.half_changed {
+                return Poll::Ready(Err(ConnError::io(io::ErrorKind::Other, "a task panicked")));
+            }
+        }
         if self.inbox.end > self.inbox.start && self.inbox.want == 0 {
             // Bytes that were read by somebody else.
             self.receive()?;
@@ -87,7 +93,11 @@ impl<S: Io> Driver<S> {
             let mut inner = self.conn.borrow_mut();
             let partial = self.inbox.want > 1 && !self.inbox.is_empty();
             let urgent = inner.reading.is_urgent() || partial;
-            self.clock.poll(&mut inner, urgent, cx)?;
+            if self.clock.poll(&mut inner, urgent, cx)? && self.io.is_unanswered() {
+                count(Abuse::Unanswered);
+                let what = "the other machine acknowledges nothing";
+                return Poll::Ready(Err(ConnError::io(io::ErrorKind::TimedOut, what)));
+            }
         }
         self.flush(cx)?;
         let mut inner = self.conn.borrow_mut();
@@ -131,7 +141,10 @@ impl<S: Io> Driver<S> {
                         false => ConnError::io(kind, "the connection ended with streams on it"),
                     });
                 }
-                Poll::Ready(Ok(_)) => self.receive()?,
+                Poll::Ready(Ok(_)) => {
+                    self.conn.borrow_mut().heard += 1;
+                    self.receive()?;
+                }
                 Poll::Ready(Err(error)) => return Err(broken(error)),
             }
         }

@@ -44,11 +44,22 @@ pub enum Abuse {
     /// A new stream while the worker's memory budget is short; only the stream is refused. It may
     /// be no fault of this peer.
     MemoryBudget,
+    /// A stream whose reader took too little for too long, while other streams needed the memory
+    /// or the place that it held; only the stream is reset.
+    StalledStream,
+    /// All streams of a connection together hold so many bytes for their readers that its window is
+    /// not renewed.
+    HeldBytes,
+    /// A PING that nothing followed while streams were open: the other proxy is lost.
+    PingTimeout,
+    /// Bytes that were sent again and again and never acknowledged while streams were open: the other
+    /// machine is lost.
+    Unanswered,
 }
 
 impl Abuse {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::RapidReset,
         Self::StreamErrors,
         Self::ContinuationFlood,
@@ -66,6 +77,10 @@ impl Abuse {
         Self::SettingsTimeout,
         Self::Malformed,
         Self::MemoryBudget,
+        Self::StalledStream,
+        Self::HeldBytes,
+        Self::PingTimeout,
+        Self::Unanswered,
     ];
 
     /// A name for metrics and logs.
@@ -89,6 +104,10 @@ impl Abuse {
             Self::SettingsTimeout => "settings-timeout",
             Self::Malformed => "malformed",
             Self::MemoryBudget => "memory-budget",
+            Self::StalledStream => "stalled-stream",
+            Self::HeldBytes => "held-bytes",
+            Self::PingTimeout => "ping-timeout",
+            Self::Unanswered => "unanswered",
         }
     }
 }
@@ -171,6 +190,18 @@ pub struct Reset {
     /// The other side has certainly not acted on it: the request can be sent again elsewhere
     /// (RFC 9113 section 8.7), provided that its body is still there.
     pub unprocessed: bool,
+}
+
+impl Reset {
+    /// How a stream ends whose reader takes too little of what it holds, while others need it.
+    pub(crate) const STALL: Self =
+        Self { code: Code::ENHANCE_YOUR_CALM, by: ResetBy::Us, unprocessed: false };
+
+    /// Whether this side reset the stream because what it received was not taken by its reader.
+    #[must_use]
+    pub fn is_stall(self) -> bool {
+        self == Self::STALL
+    }
 }
 
 /// Who ended a stream.

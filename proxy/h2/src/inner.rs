@@ -4,12 +4,14 @@
 //! method named `far_*` is called by the other connection while that one is borrowed, and calls
 //! nobody further. So no two borrows can meet.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell, RefMut};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::task::Waker;
 
 use leno_hpack::{Decoder, Encoder};
+use tokio::time::Instant;
 
 use crate::code::Code;
 use crate::error::{Abuse, ConnError, Reset, ResetBy, count};
@@ -32,7 +34,54 @@ const REMEMBERED_RESETS: usize = 256;
 pub(crate) const EMPTY_PER_USEFUL: u32 = 4;
 
 /// Shared by a connection's driver and its streams.
-pub(crate) type Shared = Rc<RefCell<Inner>>;
+pub(crate) type Shared = Rc<Guarded>;
+
+/// The state of a connection, which ends if a panic passes through a change of it: what is half
+/// changed, such as the encoder's table, would corrupt every stream of the connection.
+pub(crate) struct Guarded(RefCell<Inner>);
+
+/// The state while it is being changed.
+pub(crate) struct Change<'a> {
+    inner: RefMut<'a, Inner>,
+    /// The change was begun by a drop during a panic that had nothing to do with it.
+    panicking: bool,
+}
+
+impl Guarded {
+    pub(crate) fn new(inner: Inner) -> Self {
+        Self(RefCell::new(inner))
+    }
+
+    pub(crate) fn borrow(&self) -> Ref<'_, Inner> {
+        self.0.borrow()
+    }
+
+    pub(crate) fn borrow_mut(&self) -> Change<'_> {
+        Change { inner: self.0.borrow_mut(), panicking: std::thread::panicking() }
+    }
+}
+
+impl Deref for Change<'_> {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.panicking {
+            self.inner.half_changed = true;
+            self.inner.wake_driver();
+        }
+    }
+}
 
 /// How far the end of a connection has got.
 ///
@@ -74,6 +123,14 @@ pub(crate) struct Inner {
     pub(crate) recv_window: i64,
     /// Bytes of DATA received and not passed on.
     pub(crate) held: usize,
+    /// The window is not renewed, because too much is held.
+    pub(crate) withheld: bool,
+    /// Streams that have the larger window.
+    pub(crate) grown: u32,
+    /// Streams that the last look found stalled; fewer if some have ended since.
+    pub(crate) stalled: u32,
+    /// Since when DATA waits for the other side to renew the connection's window.
+    pub(crate) starved_since: Option<Instant>,
     /// Bytes of replies queued since the queue was last empty.
     pub(crate) replies: usize,
     /// Streams that have DATA queued, and a window of their own for it.
@@ -104,10 +161,14 @@ pub(crate) struct Inner {
     pub(crate) driver: Option<Waker>,
     /// The driver is running, or will.
     pub(crate) driver_woken: bool,
+    /// Reads that found something.
+    pub(crate) heard: u64,
     /// Bytes were written since the clock's last look.
     pub(crate) moved: bool,
     /// Tasks were woken by what was read: they may have something to write.
     pub(crate) notified: bool,
+    /// A panic passed through a change. The driver ends the connection.
+    pub(crate) half_changed: bool,
 }
 
 impl Inner {
@@ -128,6 +189,10 @@ impl Inner {
             send_window: i64::from(DEFAULT_WINDOW),
             recv_window: i64::from(limits.connection_window()),
             held: 0,
+            withheld: false,
+            grown: 0,
+            stalled: 0,
+            starved_since: None,
             replies: 0,
             ring: VecDeque::new(),
             open: 0,
@@ -146,8 +211,10 @@ impl Inner {
             next_ticket: 0,
             driver: None,
             driver_woken: false,
+            heard: 0,
             moved: true,
             notified: false,
+            half_changed: false,
             limits,
         }
     }
@@ -231,7 +298,7 @@ impl Inner {
     }
 
     /// Sends RST_STREAM if the other side needs to be told.
-    fn rst(&mut self, key: Key, code: Code) -> bool {
+    pub(crate) fn rst(&mut self, key: Key, code: Code) -> bool {
         let Some(slot) = self.streams.get(key).filter(|slot| !slot.is_over()) else { return false };
         let id = slot.id;
         self.remember_reset(id);
@@ -254,6 +321,7 @@ impl Inner {
             ResetBy::Connection => Code::CANCEL,
             // What we had to reset was the other side's fault, not the linked one's.
             ResetBy::Us if !self.client => Code::CANCEL,
+            ResetBy::Us if reset.is_stall() => reset.code,
             ResetBy::Us => Code::INTERNAL_ERROR,
             ResetBy::Peer => reset.code,
         };
@@ -269,7 +337,14 @@ impl Inner {
 
     /// The part of an early end that concerns this connection; the linked stream, if there is one.
     fn end_here(&mut self, key: Key, reset: Reset) -> Option<Far> {
-        let slot = self.streams.get_mut(key).filter(|slot| !slot.is_over())?;
+        self.streams.get_mut(key).filter(|slot| !slot.is_over())?;
+        self.drop_content(key, reset)
+    }
+
+    /// Ends a stream and drops what it holds, also where only its reader has not finished; the
+    /// linked stream, if there is one.
+    pub(crate) fn drop_content(&mut self, key: Key, reset: Reset) -> Option<Far> {
+        let slot = self.streams.get_mut(key)?;
         slot.reset = Some(reset);
         slot.queue.clear();
         slot.queued = 0;
@@ -297,6 +372,7 @@ impl Inner {
         self.notified = true;
         if std::mem::take(&mut slot.counted) {
             let clean = slot.reset.is_none();
+            self.grown -= u32::from(std::mem::take(&mut slot.grown));
             self.open -= 1;
             live::change(self.client, |open| open.streams -= 1);
             if clean {
@@ -364,14 +440,21 @@ impl Inner {
 
     /// Gives credit for `count` bytes of a stream that were passed on.
     pub(crate) fn credit(&mut self, key: Key, count: usize) {
-        let window = i64::from(self.limits.stream_window());
         let Some(slot) = self.streams.get_mut(key) else { return };
         let count = count.min(slot.held);
         slot.held -= count;
+        slot.taken = slot.taken.saturating_add(count);
         self.held -= count;
         if slot.recv != Progress::Ended && slot.reset.is_none() {
-            let credit = window - slot.recv_window - slot.held as i64;
-            if credit >= window / 2 {
+            let limits = &self.limits;
+            let window = if slot.grown { limits.grown_window() } else { limits.stream_window() };
+            let mut credit = i64::from(window) - slot.recv_window - slot.held as i64;
+            if credit >= i64::from(window / 2) {
+                if !slot.grown && self.grown < limits.grown_streams {
+                    slot.grown = true;
+                    self.grown += 1;
+                    credit += i64::from(limits.grown_window() - window);
+                }
                 slot.recv_window += credit;
                 self.put(&frame::window_update(key.id, credit as u32));
             }
@@ -379,15 +462,24 @@ impl Inner {
         self.renew_connection();
     }
 
-    /// Gives credit for the whole connection once half of its window is used, unless too much
-    /// waits here: then the streams that do not move must move first.
+    /// Gives credit for the whole connection once half of its window is used, also for bytes
+    /// that are held, so that no stream waits for another one's reader; unless all streams together hold
+    /// more than they may.
     pub(crate) fn renew_connection(&mut self) {
         let window = i64::from(self.limits.connection_window());
         let credit = window - self.recv_window;
-        if credit >= window / 2 && self.held < self.limits.held_bytes && self.error.is_none() {
-            self.recv_window += credit;
-            self.put(&frame::window_update(0, credit as u32));
+        if credit < window / 2 || self.error.is_some() {
+            return;
         }
+        if self.held >= self.limits.held_bytes {
+            if !std::mem::replace(&mut self.withheld, true) {
+                count(Abuse::HeldBytes);
+            }
+            return;
+        }
+        self.withheld = false;
+        self.recv_window += credit;
+        self.put(&frame::window_update(0, credit as u32));
     }
 
     /// Whether a stream may be opened.
@@ -493,3 +585,54 @@ impl Drop for Inner {
 
 /// What the PING of a drain carries.
 pub(crate) const DRAIN_PING: [u8; 8] = *b"leno/end";
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+
+    use super::*;
+    use crate::head::Head;
+
+    fn request() -> Head {
+        [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")]
+            .into_iter()
+            .collect()
+    }
+
+    /// A panic while the connection is being changed ends it; one beside it ends its stream alone.
+    #[test]
+    fn a_panic_within_a_change_ends_the_connection() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let limits = Rc::new(Limits::default());
+            let (near, far) = tokio::io::duplex(1 << 16);
+            let (mut accept, server) = crate::server(far, &[], &limits);
+            let (client, driver) = crate::client(near, &limits);
+            let (server, driver) = (spawn_local(server.run()), spawn_local(driver.run()));
+            let beside = client.open(&request(), true).unwrap();
+            let within = client.open(&request(), true).unwrap();
+            let mut other = client.open(&request(), true).unwrap();
+            let mut answered = Vec::new();
+            for _ in 0..3 {
+                answered.push(accept.accept().await.unwrap());
+            }
+            let panicked = spawn_local(async move {
+                let _beside = beside;
+                yield_now().await;
+                panic!("wanted by this test");
+            });
+            assert!(panicked.await.unwrap_err().is_panic());
+            assert!(client.is_open() && other.reset_reason().is_none());
+            let panicked = spawn_local(async move {
+                let _half_changed = within.conn.borrow_mut();
+                panic!("wanted by this test");
+            });
+            assert!(panicked.await.unwrap_err().is_panic());
+            assert_eq!(driver.await.unwrap().unwrap_err().what, "a task panicked");
+            assert_eq!(other.head().await.unwrap_err().by, ResetBy::Connection);
+            assert!(!client.is_open());
+            // The server saw a connection that broke, and no frame that was half written.
+            assert!(server.await.unwrap().unwrap_err().io.is_some());
+        });
+    }
+}

@@ -17,6 +17,18 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// not take a cut stream for a complete one. Does nothing where the stream has no such end.
     fn reset_on_drop(&mut self) {}
 
+    /// Whether the other machine acknowledges nothing of what was sent, so that it seems to be lost.
+    fn is_unanswered(&self) -> bool {
+        false
+    }
+
+    /// Whether the program at the other end has closed the connection, so that it does not read what is
+    /// sent either. A program that has only said that it sends no more has not left. `false` where that
+    /// cannot be known.
+    fn has_left(&self) -> bool {
+        false
+    }
+
     /// Whether dropping it sends what was written and then says in order that no more comes, as
     /// long as nothing was received that was not read.
     fn ends_when_dropped(&self) -> bool {
@@ -34,6 +46,14 @@ impl Io for TcpStream {
         let _ = self.set_zero_linger();
     }
 
+    fn is_unanswered(&self) -> bool {
+        leno_transport::is_unanswered(self)
+    }
+
+    fn has_left(&self) -> bool {
+        leno_transport::has_left(self)
+    }
+
     fn ends_when_dropped(&self) -> bool {
         true
     }
@@ -47,6 +67,10 @@ impl Io for Counted {
     fn reset_on_drop(&mut self) {
         // As above.
         let _ = self.socket().set_zero_linger();
+    }
+
+    fn is_unanswered(&self) -> bool {
+        leno_transport::is_unanswered(self.socket())
     }
 
     fn ends_when_dropped(&self) -> bool {
@@ -74,5 +98,13 @@ impl<T: Io + ?Sized> Io for Box<T> {
 
     fn reset_on_drop(&mut self) {
         (**self).reset_on_drop();
+    }
+
+    fn is_unanswered(&self) -> bool {
+        (**self).is_unanswered()
+    }
+
+    fn has_left(&self) -> bool {
+        (**self).has_left()
     }
 }

@@ -36,9 +36,11 @@ mod out;
 mod piece;
 mod recv;
 mod repeat;
+mod reserved;
 mod send;
 mod settings;
 mod slot;
+mod stall;
 mod stream;
 mod tolerance;
 
@@ -52,4 +54,7 @@ pub use limits::Limits;
 pub use link::{Link, Linked, forward, link};
 pub use live::{Open, open_counts};
 pub use piece::{Piece, trim_chunks};
+pub use reserved::{
+    LONGEST_IDENTITY, is_identity_field, is_mesh_field, is_reserved, remove_reserved,
+};
 pub use stream::Stream;

@@ -25,15 +25,31 @@ pub struct Limits {
     pub table_bytes: u32,
     /// Bytes of the dynamic table that we make the peer keep, at most.
     pub encoder_table_bytes: u32,
-    /// Bytes that a stream may receive ahead of its reader: at 0.5 ms to a server enough for
-    /// 500 MB/s. Never less than 65,535, which a peer may use before it has seen our settings.
+    /// Bytes that a stream may receive ahead of its reader at first. Never less than 65,535, which
+    /// a peer may use before it has received our settings. Small, because every stream of a
+    /// connection can hold as much while its reader takes nothing.
     pub stream_window: u32,
+    /// The same once the reader has taken the first bytes: at 0.5 ms to a server enough for
+    /// 500 MB/s. No more than [`grown_streams`](Self::grown_streams) have it at a time.
+    pub grown_window: u32,
+    /// Streams of a connection that may have the larger window at a time: a few bulk transfers.
+    /// Those beyond keep [`stream_window`](Self::stream_window), 128 MB/s at 0.5 ms.
+    pub grown_streams: u32,
     /// Bytes that a connection may receive ahead of our next WINDOW_UPDATE. Several streams'
-    /// windows, so that one bulk stream does not use it up.
+    /// windows, so that one bulk stream does not use it up. It is renewed as bytes arrive, so that
+    /// streams whose readers stall do not stop the other streams.
     pub connection_window: u32,
     /// Bytes received and not passed on, over all streams of a connection, from which its window
-    /// is no longer renewed. Up to it, streams whose readers stall do not stall the others.
+    /// is no longer renewed. More than 250 streams can hold with the windows above, so that a peer
+    /// of the mesh cannot reach it; a bound on memory for servers that allow more streams. From
+    /// half of it on, stalled streams are ended ([`stall`](Self::stall)) and a pool should prefer
+    /// another connection.
     pub held_bytes: usize,
+    /// How long a stream's reader may take less than 16 KiB of the bytes that wait for it, while
+    /// other streams need what it holds: memory or a place among the streams. Then it is reset.
+    /// Ends between one and two times this. A minute of a slow reader harms only itself, so that
+    /// without such need [`write_stall`](Self::write_stall) is the bound.
+    pub stall: Duration,
     /// Largest DATA frame accepted and sent. 16 KiB is what everyone takes.
     pub frame_bytes: u32,
     /// Bytes that wait to be written before DATA waits in its stream instead: enough for one
@@ -60,6 +76,13 @@ pub struct Limits {
     /// How long a stream's receiver may grant no window, and a connection's other side take no
     /// byte, while something waits for it. Ends between one and two times this.
     pub write_stall: Duration,
+    /// How long nothing may come while streams are open before the connection is examined: see
+    /// [`Io::is_unanswered`](crate::Io::is_unanswered). Ends between one and two times this.
+    pub silence: Duration,
+    /// The other side is sent a PING then, and must send something within the same time. For proxies
+    /// of the mesh alone: servers of gRPC take a PING every few seconds for abuse, and what is on
+    /// another machine the kernel probes.
+    pub ping: bool,
     /// How long the first GOAWAY of a drain is given to reach the other side if the PING behind
     /// it is not answered, and how long to wait for the other side to close after us.
     pub linger: Duration,
@@ -79,9 +102,12 @@ impl Default for Limits {
             continuations: 8,
             table_bytes: 4096,
             encoder_table_bytes: 4096,
-            stream_window: 256 * 1024,
+            stream_window: DEFAULT_WINDOW,
+            grown_window: 256 * 1024,
+            grown_streams: 16,
             connection_window: 1024 * 1024,
-            held_bytes: 4 * 1024 * 1024,
+            held_bytes: 20 * 1024 * 1024,
+            stall: Duration::from_secs(10),
             frame_bytes: DEFAULT_FRAME_BYTES,
             write_bytes: 128 * 1024,
             reply_bytes: 64 * 1024,
@@ -92,6 +118,8 @@ impl Default for Limits {
             idle: Duration::from_secs(3600),
             head: Duration::from_secs(60),
             write_stall: Duration::from_secs(300),
+            silence: leno_transport::SILENCE,
+            ping: false,
             linger: Duration::from_secs(2),
             linger_bytes: 1024 * 1024,
             connect_protocol: true,
@@ -102,6 +130,11 @@ impl Default for Limits {
 impl Limits {
     pub(crate) fn stream_window(&self) -> u32 {
         self.stream_window.clamp(DEFAULT_WINDOW, crate::frame::MAX_31)
+    }
+
+    /// The window of a stream that has grown.
+    pub(crate) fn grown_window(&self) -> u32 {
+        self.grown_window.clamp(self.stream_window(), crate::frame::MAX_31)
     }
 
     pub(crate) fn connection_window(&self) -> u32 {

@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use leno_hpack::Block;
+use leno_hpack::{Block, Token};
+use leno_transport::test_panic;
+use tokio::time::Instant;
 
 use crate::code::Code;
 use crate::frame::{FrameHead, HEAD_BYTES, flag, kind};
@@ -23,6 +25,7 @@ impl Inner {
             let start = buf.len();
             buf.extend_from_slice(&[0; HEAD_BYTES]);
             encoder.encode_block(block, buf);
+            test_panic("section", block.find(Token::PATH).unwrap_or_default());
             let len = buf.len() - start - HEAD_BYTES;
             if len > most {
                 return split_section(buf, start, most, (flags, key.id));
@@ -196,6 +199,11 @@ impl Inner {
         while self.send_window > 0 && self.out.len() < self.limits.write_bytes {
             let Some(key) = self.ring.pop_front() else { break };
             self.pump_one(key);
+        }
+        if self.send_window > 0 || self.ring.is_empty() {
+            self.starved_since = None;
+        } else if self.starved_since.is_none() {
+            self.starved_since = Some(Instant::now());
         }
     }
 

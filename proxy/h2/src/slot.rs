@@ -1,14 +1,12 @@
 //! The state of one stream, and the table of a connection's streams.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::rc::Rc;
 use std::task::Waker;
 
 use crate::error::Reset;
 use crate::head::Head;
-use crate::inner::Inner;
+use crate::inner::Shared;
 use crate::piece::{Chunk, Piece};
 
 /// Free slots that keep their queues' memory: what a burst leaves behind.
@@ -24,7 +22,7 @@ pub(crate) struct Key {
 /// A stream of another connection.
 #[derive(Clone)]
 pub(crate) struct Far {
-    pub(crate) conn: Rc<RefCell<Inner>>,
+    pub(crate) conn: Shared,
     pub(crate) key: Key,
 }
 
@@ -68,6 +66,12 @@ pub(crate) struct Slot {
     /// Bytes received that no credit was given back for, because they wait for their reader or
     /// for the other connection.
     pub(crate) held: usize,
+    /// Bytes that were passed on since the last look for stalled streams.
+    pub(crate) taken: usize,
+    /// Its reader took too little between the last two looks.
+    pub(crate) stalled: bool,
+    /// It has the larger of the two windows.
+    pub(crate) grown: bool,
     /// Bytes that `content-length` still promises.
     pub(crate) body_left: Option<u64>,
     /// The response to this request has no body (HEAD).

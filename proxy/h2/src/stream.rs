@@ -177,6 +177,18 @@ impl Stream {
         }
     }
 
+    /// Ready once it was ended because its reader takes too little: for a reader that waits for
+    /// something else than this stream, such as room to write.
+    pub fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Reset> {
+        let mut inner = self.conn.borrow_mut();
+        let Some(slot) = inner.streams.get_mut(self.key) else { return Poll::Pending };
+        if let Some(reset) = slot.reset.filter(|reset| reset.is_stall()) {
+            return Poll::Ready(reset);
+        }
+        register(&mut slot.recv_waker, cx);
+        Poll::Pending
+    }
+
     fn poll_recv<T>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,12 +1,11 @@
 //! Responses that the mesh makes itself.
 
-use std::io::Write;
-
 use leno_h2::{Head, Piece};
 
 use crate::edit::{HeaderLine, ends_at_hop};
 use crate::grpc;
-use crate::pool::{Buffer, Class};
+use crate::head::HeadError;
+use crate::writer::{Rendered, Writer};
 
 /// A response of our own: an error, or a page of the admin server.
 #[derive(Debug, Clone, Copy)]
@@ -35,65 +34,72 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The answer as far as it fits into one buffer, its length, and what of the body did not
-    /// fit. `connection` is the line that says what becomes of the connection; `to_head`: the
-    /// request's method was HEAD.
-    pub(crate) fn render(&self, connection: &str, to_head: bool) -> (Buffer, usize, &'a [u8]) {
-        let mut buffer = Buffer::take(Class::LARGEST_AT_START);
-        let mut out = Cursor { bytes: &mut buffer, at: 0 };
-        let reason = reason(self.status);
-        let cause = self.cause.unwrap_or_default();
-        let line_length = "leno: ".len() + reason.len() + 2 + out.clean_length(cause) + 1;
-        let own_line = self.body.is_empty() && self.cause.is_some();
-        let length = if own_line { line_length } else { self.body.len() };
-        out.put(format_args!("HTTP/1.1 {} {reason}\r\n", self.status));
-        if self.cause.is_some() {
-            out.put(format_args!("leno-error: "));
-            out.put_clean(cause);
-            out.put(format_args!("\r\n"));
+    /// The head, with as much of the body as fits into its buffer, and the rest of the body.
+    /// `connection` is the `Connection` line or empty; `to_head`: the request's method was HEAD.
+    ///
+    /// A header may hold what a request has sent, such as the target of a redirect or an origin of
+    /// CORS, so that the head has no size of its own: the buffer grows, within the bound of
+    /// [`Writer`].
+    pub(crate) fn render(
+        &self,
+        connection: &str,
+        to_head: bool,
+    ) -> Result<(Rendered, &'a [u8]), HeadError> {
+        let mut out = Writer::with_room(ROOM);
+        let own_line = self.has_own_line().then(|| self.own_line());
+        let body = own_line.as_deref().unwrap_or(self.body);
+        out.put(b"HTTP/1.1 ");
+        out.put_number(self.status.into());
+        out.put(b" ");
+        out.put(reason(self.status).as_bytes());
+        out.put(b"\r\n");
+        if let Some(cause) = self.cause {
+            out.put(b"leno-error: ");
+            put_clean(cause, |byte| out.push(byte));
+            out.put(b"\r\n");
         }
         for line in self.headers {
-            out.put_bytes(line.as_bytes());
+            out.put(line.as_bytes());
         }
-        if !matches!(self.status, 100..=199 | 204) {
-            let content_type = self.content_type;
-            out.put(format_args!("Content-Type: {content_type}\r\nContent-Length: {length}\r\n"));
+        if self.has_length() {
+            out.put(b"Content-Type: ");
+            out.put(self.content_type.as_bytes());
+            out.put(b"\r\nContent-Length: ");
+            out.put_number(body.len() as u64);
+            out.put(b"\r\n");
         }
-        out.put(format_args!("{connection}\r\n"));
+        out.put(connection.as_bytes());
+        out.put(b"\r\n");
         let mut rest = &[][..];
-        if !to_head && !matches!(self.status, 100..=199 | 204 | 304) {
-            if own_line {
-                out.put(format_args!("leno: {reason}: "));
-                out.put_clean(cause);
-                out.put(format_args!("\n"));
-            } else {
-                let fits = self.body.len().min(out.room());
-                out.put_bytes(&self.body[..fits]);
-                rest = &self.body[fits..];
+        if !to_head && self.has_body() {
+            match own_line {
+                Some(line) => out.put(&line),
+                None => {
+                    let (fits, left) = self.body.split_at(self.body.len().min(out.room()));
+                    out.put(fits);
+                    rest = left;
+                }
             }
         }
-        let written = out.at;
-        (buffer, written, rest)
+        Ok((out.finish()?, rest))
     }
-}
 
-impl Answer<'_> {
     /// The head of the answer in HTTP/2.
     pub(crate) fn head(&self) -> Head {
         let mut head = Head::new();
-        push_number(&mut head, b":status", self.status.into());
+        head.push(b":status", self.status.to_string().as_bytes());
         self.push_headers(&mut head);
-        if !matches!(self.status, 100..=199 | 204) {
+        if self.has_length() {
             let length = if self.has_own_line() { self.own_line().len() } else { self.body.len() };
             head.push(b"content-type", self.content_type.as_bytes());
-            push_number(&mut head, b"content-length", length);
+            head.push(b"content-length", length.to_string().as_bytes());
         }
         head
     }
 
     /// The body of the answer in HTTP/2.
     pub(crate) fn h2_body(&self) -> Piece {
-        if matches!(self.status, 100..=199 | 204 | 304) {
+        if !self.has_body() {
             Piece::default()
         } else if self.has_own_line() {
             Piece::from(self.own_line())
@@ -105,14 +111,16 @@ impl Answer<'_> {
     /// The answer as the only head of a gRPC call.
     pub(crate) fn grpc_head(&self) -> Head {
         let cause = self.cause.unwrap_or_default();
+        let status = grpc::status_of_error(self.status, cause).to_string();
         let mut head = Head::new();
         head.push(b":status", b"200");
         head.push(b"content-type", b"application/grpc");
-        push_number(&mut head, b"grpc-status", grpc::status_of_error(self.status, cause).into());
+        head.push(b"grpc-status", status.as_bytes());
         let mut message = b"leno: ".to_vec();
         grpc::push_message(&mut message, reason(self.status));
         message.extend(b": ");
-        grpc::push_message(&mut message, &cause[..cause.floor_char_boundary(CAUSE_BYTES)]);
+        let (cause, _) = cause.split_at(cause.floor_char_boundary(CAUSE_BYTES));
+        grpc::push_message(&mut message, cause);
         head.push(b"grpc-message", &message);
         self.push_headers(&mut head);
         head
@@ -120,11 +128,9 @@ impl Answer<'_> {
 
     fn push_headers(&self, head: &mut Head) {
         if let Some(cause) = self.cause {
-            let mut clean = [0; CAUSE_BYTES];
-            let mut out = Cursor { bytes: &mut clean, at: 0 };
-            out.put_clean(cause);
-            let length = out.at;
-            head.push(b"leno-error", &clean[..length]);
+            let mut clean = Vec::with_capacity(cause.len().min(CAUSE_BYTES));
+            put_clean(cause, |byte| clean.push(byte));
+            head.push(b"leno-error", &clean);
         }
         for line in self.headers {
             if !ends_at_hop(line.lower_name()) {
@@ -133,68 +139,39 @@ impl Answer<'_> {
         }
     }
 
+    /// Whether its head tells the length of a body (RFC 9110 section 8.6).
+    fn has_length(&self) -> bool {
+        !matches!(self.status, 100..=199 | 204)
+    }
+
+    fn has_body(&self) -> bool {
+        !matches!(self.status, 100..=199 | 204 | 304)
+    }
+
     fn has_own_line(&self) -> bool {
         self.body.is_empty() && self.cause.is_some()
     }
 
+    /// The body of an error: one line of text.
     fn own_line(&self) -> Vec<u8> {
-        let cause = self.cause.unwrap_or_default();
-        let mut line = vec![0; CAUSE_BYTES + 64];
-        let mut out = Cursor { bytes: &mut line, at: 0 };
-        out.put(format_args!("leno: {}: ", reason(self.status)));
-        out.put_clean(cause);
-        out.put(format_args!("\n"));
-        let length = out.at;
-        line.truncate(length);
+        let mut line = format!("leno: {}: ", reason(self.status)).into_bytes();
+        put_clean(self.cause.unwrap_or_default(), |byte| line.push(byte));
+        line.push(b'\n');
         line
     }
-}
-
-fn push_number(head: &mut Head, name: &[u8], number: usize) {
-    let mut digits = [0; 20];
-    let mut out = Cursor { bytes: &mut digits, at: 0 };
-    out.put(format_args!("{number}"));
-    let length = out.at;
-    head.push(name, &digits[..length]);
 }
 
 /// Longest cause that is sent; the rest is cut off.
 const CAUSE_BYTES: usize = 512;
 
-struct Cursor<'b> {
-    bytes: &'b mut [u8],
-    at: usize,
-}
+/// Bytes of buffer to begin with: for all but long redirects, together with a page of the admin
+/// server.
+const ROOM: usize = 16 * 1024;
 
-impl Cursor<'_> {
-    fn put(&mut self, text: std::fmt::Arguments<'_>) {
-        let mut rest = &mut self.bytes[self.at..];
-        let room = rest.len();
-        rest.write_fmt(text).expect("a head of our own fits into a buffer");
-        self.at += room - rest.len();
-    }
-
-    fn put_bytes(&mut self, bytes: &[u8]) {
-        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
-        self.at += bytes.len();
-    }
-
-    /// Text with control characters replaced, so that it stays within its line.
-    fn put_clean(&mut self, text: &str) {
-        let length = self.clean_length(text);
-        for byte in text.bytes().take(length) {
-            self.bytes[self.at] = if (0x20..0x7f).contains(&byte) { byte } else { b'?' };
-            self.at += 1;
-        }
-    }
-
-    fn clean_length(&self, text: &str) -> usize {
-        text.len().min(CAUSE_BYTES)
-    }
-
-    fn room(&self) -> usize {
-        self.bytes.len() - self.at
-    }
+/// Gives `put` the cause with control characters replaced, so that it stays within its line.
+fn put_clean(cause: &str, put: impl FnMut(u8)) {
+    let clean = |byte| if (0x20..0x7f).contains(&byte) { byte } else { b'?' };
+    cause.bytes().take(CAUSE_BYTES).map(clean).for_each(put);
 }
 
 /// The reason phrase of a status (RFC 9110 section 15 and IANA's registry).

@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leno_h2::{Code, Head, Piece, Request, Reset, Stream};
+use leno_h2::{
+    Code, Head, Piece, Request, Reset, Stream, is_identity_field, is_mesh_field, remove_reserved,
+};
 use leno_hpack::{Block, Token};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -70,6 +72,7 @@ impl Call {
 
     fn with(Request { mut head, stream, .. }: Request, mesh: bool) -> Self {
         let internal = take_internal(&mut head);
+        remove_reserved(&mut head, is_mesh_field);
         let grpc = grpc::has_grpc(&head);
         let timeout = head.find(Token::GRPC_TIMEOUT).filter(|_| grpc).and_then(grpc::grpc_timeout);
         Self {
@@ -86,6 +89,14 @@ impl Call {
             used: false,
             grpc,
         }
+    }
+
+    /// Without the headers that tell an application who its client is: the client has written them
+    /// itself.
+    #[must_use]
+    pub fn without_identity(mut self) -> Self {
+        remove_reserved(&mut self.head, is_identity_field);
+        self
     }
 
     /// The head's parts.

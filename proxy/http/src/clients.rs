@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use leno_h2::{Client, Io};
+use leno_transport::spawn_contained;
 use tokio::sync::oneshot;
-use tokio::task::spawn_local;
 use tokio::time::{Duration, Instant};
 
 use crate::reuse::CONN_IDLE;
@@ -51,7 +51,8 @@ pub enum ClientError<E> {
 /// The connections of one worker to one server that speaks HTTP/2.
 ///
 /// Requests share the first connection that has room; those that come while it is being made wait
-/// for it together. Where all are full another one is made, up to [`MAX_CLIENTS`].
+/// for it together. Where all are full, or strained ([`Client::is_strained`]), another one is made,
+/// up to [`MAX_CLIENTS`].
 #[derive(Debug)]
 pub struct ClientPool<T, E> {
     limits: Rc<leno_h2::Limits>,
@@ -103,7 +104,7 @@ impl<T: Clone, E: Clone> ClientPool<T, E> {
     ) -> Result<Option<Lent<T>>, ClientError<E>> {
         let (mut reused, mut waited) = (true, false);
         loop {
-            if let Some(lent) = self.lend(reused, waited) {
+            if let Some(lent) = self.lend(reused, waited, |client| !client.is_strained()) {
                 return Ok(Some(lent));
             }
             if self.connecting.get() {
@@ -116,7 +117,13 @@ impl<T: Clone, E: Clone> ClientPool<T, E> {
                     Ok(Made::Connected) | Err(_) => reused = false,
                 }
             } else if self.kept.borrow().len() < MAX_CLIENTS {
-                return self.make(connect).await;
+                let made = self.make(connect).await;
+                return match made {
+                    Err(error) => self.lend(reused, waited, |_| true).map(Some).ok_or(error),
+                    made => made,
+                };
+            } else if let Some(lent) = self.lend(reused, waited, |_| true) {
+                return Ok(Some(lent));
             } else {
                 waited = true;
                 self.room().await?;
@@ -140,11 +147,11 @@ impl<T: Clone, E: Clone> ClientPool<T, E> {
         !self.connecting.get() && !self.kept.borrow().iter().any(|kept| kept.client.is_open())
     }
 
-    /// The first connection with room, so that those not needed grow old.
-    fn lend(&self, reused: bool, waited: bool) -> Option<Lent<T>> {
+    /// The first connection with room that `suits`, so that those not needed grow old.
+    fn lend(&self, reused: bool, waited: bool, suits: impl Fn(&Client) -> bool) -> Option<Lent<T>> {
         let mut kept = self.kept.borrow_mut();
         kept.retain(|kept| kept.client.is_open());
-        let found = kept.iter().find(|kept| kept.client.has_room())?;
+        let found = kept.iter().find(|kept| kept.client.has_room() && suits(&kept.client))?;
         found.used.set(true);
         let (client, tag) = (found.client.clone(), found.tag.clone());
         Some(Lent { client, reused, waited, tag })
@@ -158,7 +165,7 @@ impl<T: Clone, E: Clone> ClientPool<T, E> {
         match connect().await {
             Ok(Some((stream, tag))) => {
                 let (client, driver) = leno_h2::client(stream, &self.limits);
-                spawn_local(async move {
+                spawn_contained(async move {
                     if let Err(error) = driver.run().await {
                         tracing::debug!(%error, "a connection to a server ended");
                     }

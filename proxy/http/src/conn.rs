@@ -19,6 +19,9 @@ use crate::limits::Limits;
 use crate::pool::Buffer;
 use crate::received::Received;
 
+/// The cause of an answer in place of one whose headers are larger than the largest buffer.
+const ANSWER_TOO_LARGE: &str = "answer-too-large";
+
 /// A connection to a client or to a server. Holds a buffer only while there are bytes in it.
 #[derive(Debug)]
 pub struct Conn<S> {
@@ -175,14 +178,17 @@ impl<S: Io> Conn<S> {
     ) -> io::Result<bool> {
         let kept = request.filter(|request| request.keep_alive() && !self.lost);
         let used = kept.and_then(|request| self.whole_request(request));
-        let to_head = request.is_some_and(|request| self.is_head(request));
+        let to_head = request.is_some_and(|request| request.is_head);
         let connection = match (used, request.map(RequestHead::version)) {
             (None, _) => "Connection: close\r\n",
             (Some(_), Some(Version::Http10)) => "Connection: keep-alive\r\n",
             (Some(_), _) => "",
         };
-        let (buffer, length, rest) = answer.render(connection, to_head);
-        self.write_all(&buffer[..length]).await?;
+        let (rendered, rest) = answer
+            .render(connection, to_head)
+            .or_else(|_| Answer::error(500, ANSWER_TOO_LARGE).render(connection, to_head))
+            .map_err(io::Error::other)?;
+        self.write_all(rendered.bytes()).await?;
         self.write_all(rest).await?;
         poll_fn(|cx| Pin::new(&mut self.io).poll_flush(cx)).await?;
         if let Some(used) = used {
@@ -199,11 +205,6 @@ impl<S: Io> Conn<S> {
         let body = self.received.bytes().get(request.len()..)?;
         let length = walker.walk(body).ok()?;
         walker.is_done().then_some(request.len() + length)
-    }
-
-    pub(crate) fn is_head(&self, request: &RequestHead) -> bool {
-        let head = self.received.bytes().get(..request.len());
-        !self.lost && head.is_some_and(|head| request.method.of(head) == b"HEAD")
     }
 
     /// Writes bytes as they are, for a protocol of the caller's own.

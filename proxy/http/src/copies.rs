@@ -213,6 +213,10 @@ impl<S: Io> Io for Late<'_, S> {
         }
         if client.has_ended() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
+
+    fn has_left(&self) -> bool {
+        self.mine.as_ref().is_some_and(|client| client.io.has_left())
+    }
 }
 
 /// Makes copies of a request of HTTP/2 that is here whole.

@@ -75,6 +75,12 @@ pub struct Edits<'a> {
     pub add: &'a [HeaderLine],
     /// A target in place of the request's. Must hold no space and no control character.
     pub target: Option<&'a [u8]>,
+    /// Keeps the mesh's own headers (`leno-*`), which are removed otherwise. Only of a response
+    /// that a proxy with a proven identity has sent.
+    pub keep_mesh: bool,
+    /// Removes what tells an application who its client is (`x-forwarded-client-cert`,
+    /// `l5d-client-id`): the client has written it itself.
+    pub remove_identity: bool,
 }
 
 impl Edits<'_> {
@@ -117,7 +123,7 @@ impl<'a> Plan<'a> {
             te: head.meaning.connection.te && trailers_wanted(&head.headers, bytes),
             ..Connection::default()
         };
-        let hop = Hop::new(&head.meaning, wanted, upgrade);
+        let hop = Hop::new(&head.meaning, wanted, upgrade).with_reserved(edits);
         if edits.is_empty() && !hop.changes_anything() {
             return Self::default();
         }
@@ -142,13 +148,26 @@ impl<'a> Plan<'a> {
             upgrade: head.meaning.connection.upgrade,
             ..Connection::default()
         };
-        let hop = Hop::new(&head.meaning, wanted, true);
+        let hop = Hop::new(&head.meaning, wanted, true).with_reserved(edits);
         if edits.is_empty() && !hop.changes_anything() {
             return Self::default();
         }
         let mut planner = Planner::new(bytes);
         planner.headers(&head.headers, &hop, edits);
         planner.finish(head.len(), &hop, edits)
+    }
+
+    /// For an interim response, which goes on as received but for the mesh's own headers: the mesh
+    /// sends none with it.
+    pub(crate) fn interim(head: &ResponseHead, bytes: &[u8]) -> Self {
+        if !head.meaning.mesh {
+            return Self::default();
+        }
+        let mut planner = Planner::new(bytes);
+        for header in head.headers.iter().filter(|header| header.known == Known::Mesh) {
+            planner.drop_range(header.name.start as usize, header.end as usize);
+        }
+        Plan { pieces: planner.pieces, resume: planner.done }
     }
 }
 
@@ -159,6 +178,8 @@ struct Hop<'m> {
     line: Option<&'static [u8]>,
     keep_lines: bool,
     keep_upgrade: bool,
+    keep_mesh: bool,
+    keep_identity: bool,
 }
 
 impl<'m> Hop<'m> {
@@ -173,7 +194,12 @@ impl<'m> Hop<'m> {
             && !(given.keep_alive && wanted.close);
         let keep_lines = may_stay && given.lines > 0;
         let line = if may_stay { None } else { connection_line(wanted) };
-        Self { meaning, line, keep_lines, keep_upgrade }
+        Self { meaning, line, keep_lines, keep_upgrade, keep_mesh: true, keep_identity: true }
+    }
+
+    /// With what `edits` say about headers that only the mesh may set.
+    fn with_reserved(self, edits: &Edits<'_>) -> Self {
+        Self { keep_mesh: edits.keep_mesh, keep_identity: !edits.remove_identity, ..self }
     }
 
     fn changes_anything(&self) -> bool {
@@ -184,6 +210,8 @@ impl<'m> Hop<'m> {
             || meaning.length_repeated
             || meaning.transfer != Transfer::Absent && meaning.length.is_some()
             || meaning.upgrade != Default::default() && !self.keep_upgrade
+            || meaning.mesh && !self.keep_mesh
+            || meaning.identity && !self.keep_identity
     }
 }
 
@@ -249,7 +277,9 @@ impl<'a, 'b> Planner<'a, 'b> {
                     first && hop.meaning.transfer == Transfer::Absent
                 }
                 Known::TransferEncoding | Known::Host | Known::Expect => true,
-                Known::Other => {
+                Known::Mesh if !hop.keep_mesh => false,
+                Known::Identity if !hop.keep_identity => false,
+                Known::Mesh | Known::Identity | Known::Other => {
                     !hop.meaning.connection.others || !named(headers, header, self.bytes)
                 }
             };

@@ -16,6 +16,7 @@ pub use h2_to_h2::h2_to_h2;
 use std::future::poll_fn;
 use std::time::Duration;
 
+use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use crate::Io;
@@ -193,6 +194,7 @@ pub async fn exchange<C: Io, S: Io, J: Judge>(
     server: &mut Conn<S>,
     order: &mut Order<'_, J>,
 ) -> Exchange {
+    test_panic("request", request.target.of(client.received.bytes()));
     let mut relay = relay::Relay::new(client, request, server, order);
     let outcome = poll_fn(|cx| relay.poll(cx)).await;
     relay.conclude(outcome)

@@ -72,7 +72,7 @@ impl Span {
     }
 
     pub(crate) fn of(self, head: &[u8]) -> &[u8] {
-        &head[self.start as usize..self.end as usize]
+        head.get(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
     }
 }
 
@@ -94,8 +94,12 @@ pub(crate) enum Known {
     ContentLength,
     Expect,
     Host,
+    /// Tells an application who its client is.
+    Identity,
     Http2Settings,
     KeepAlive,
+    /// The mesh's own.
+    Mesh,
     ProxyConnection,
     Te,
     TransferEncoding,

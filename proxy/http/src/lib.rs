@@ -44,6 +44,7 @@ mod reuse;
 mod serve;
 mod tasks;
 mod translate;
+mod writer;
 
 pub use answer::Answer;
 pub use body::{BodyError, BodyWalker, Event};

@@ -27,6 +27,15 @@ impl Class {
         SIZES[self.0 as usize]
     }
 
+    /// The smallest size that holds `bytes`, or the largest one.
+    pub(crate) fn holding(bytes: usize) -> Self {
+        let mut class = Self::SMALLEST;
+        while class.size() < bytes && class.larger() != class {
+            class = class.larger();
+        }
+        class
+    }
+
     pub(crate) fn larger(self) -> Self {
         Self((self.0 + 1).min(SIZES.len() as u8 - 1))
     }

@@ -29,10 +29,7 @@ impl Received {
 
     /// Bytes that were read before the connection was known to speak HTTP.
     pub(crate) fn with_bytes(bytes: &[u8]) -> Self {
-        let mut class = Class::SMALLEST;
-        while class.size() < bytes.len() && class.larger() != class {
-            class = class.larger();
-        }
+        let class = Class::holding(bytes.len());
         let mut received = Self::new(Buffer::default());
         if !bytes.is_empty() {
             assert!(bytes.len() <= class.size(), "more was read ahead than the largest buffer");

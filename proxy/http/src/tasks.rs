@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use tokio::task::spawn_local;
+use leno_transport::spawn_contained;
 
 /// Free tasks kept by one worker: what bursts leave behind, at some kilobytes each. More of them
 /// end with their request.
@@ -45,7 +45,7 @@ impl<J: 'static> Tasks<J> {
             return;
         }
         let tasks = Rc::downgrade(self);
-        spawn_local(async move {
+        spawn_contained(async move {
             let mut next = Some(job);
             let seat = Rc::new(Seat::new());
             while let Some(job) = next {

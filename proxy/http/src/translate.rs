@@ -13,19 +13,24 @@ pub(crate) mod trailers;
 pub(crate) mod websocket;
 
 pub(crate) use carried::{Carried, SWITCHED};
-pub(crate) use lines::Rendered;
 
 use leno_hpack::Block;
 use smallvec::SmallVec;
 
-use crate::edit::{ends_at_hop, named};
+use crate::edit::{Edits, ends_at_hop, named};
 use crate::head::{Header, Headers, Known, Meaning, Transfer, tokens};
 
 /// Room for a name without an allocation.
 type Name = SmallVec<[u8; 64]>;
 
 /// The header lines of an HTTP/1 head that go on from hop to hop, as fields.
-fn push_headers(block: &mut Block, headers: &Headers, meaning: &Meaning, bytes: &[u8]) {
+/// `edits` say which of those go on that only the mesh may set.
+fn push_headers(
+    block: &mut Block,
+    (headers, meaning): (&Headers, &Meaning),
+    bytes: &[u8],
+    edits: &Edits<'_>,
+) {
     let mut scratch = Name::new();
     let mut length_seen = meaning.transfer != Transfer::Absent;
     for header in headers {
@@ -42,12 +47,14 @@ fn push_headers(block: &mut Block, headers: &Headers, meaning: &Meaning, bytes: 
                 block.push(b"te", b"trailers");
             }
             Known::Te => {}
+            Known::Mesh if !edits.keep_mesh => {}
+            Known::Identity if edits.remove_identity => {}
             Known::ContentLength => {
                 if !std::mem::replace(&mut length_seen, true) {
                     block.push(b"content-length", value);
                 }
             }
-            Known::Expect | Known::Other => {
+            Known::Expect | Known::Mesh | Known::Identity | Known::Other => {
                 if meaning.connection.others && named(headers, header, bytes) {
                     continue;
                 }

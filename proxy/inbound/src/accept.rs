@@ -53,6 +53,17 @@ pub(crate) enum Accepted {
     Opaque { stream: Prefixed<TcpStream>, server: Option<Prefixed<TcpStream>>, tls: Tls },
 }
 
+impl Accepted {
+    /// Resets the client's connection.
+    pub(crate) fn abort(self) {
+        match self {
+            Self::Mesh { mut stream, .. } => stream.abort(),
+            Self::Http { mut stream, .. } | Self::Unreachable { mut stream, .. } => stream.abort(),
+            Self::Opaque { mut stream, .. } => stream.abort(),
+        }
+    }
+}
+
 /// `None`: the client has left, or was refused and reset.
 pub(crate) async fn accept(
     shared: &Shared,
@@ -239,7 +250,7 @@ async fn plaintext(
                 && let Some(server) = server
             {
                 // Nothing was said on it.
-                application.pool.put(leno_http::Conn::new(Counted::new(server)), None);
+                application.server.pool.put(leno_http::Conn::new(Counted::new(server)), None);
             }
             Some(Accepted::Http { stream, first, version })
         }

@@ -5,13 +5,25 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use leno_http::{ClientError, ClientPool, ConnPool, Lent};
-use leno_transport::{CONNECT_TIMEOUT, ConnectError, Counted, connect, own_addresses};
+use leno_transport::{
+    CONNECT_TIMEOUT, ClientAddress, ConnectError, Counted, connect, own_addresses,
+};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// Where the application listens for one original destination, with idle connections to it.
+/// The application as one client reaches it.
 #[derive(Debug)]
 pub(crate) struct Application {
+    /// The client to show the application; `None` where it is configured where it listens: no agent has
+    /// prepared the network namespace then, and it sees the kernel's choice.
+    client: Option<(SocketAddr, Rc<ClientAddress>)>,
+    pub(crate) server: Rc<Server>,
+}
+
+/// Where the application listens for one original destination, with idle connections to it that show
+/// the application the same client.
+#[derive(Debug)]
+pub(crate) struct Server {
     /// The address the client dialled.
     dialled: SocketAddr,
     /// Whether it may be looked for on loopback too, on the same port.
@@ -36,7 +48,7 @@ pub(crate) enum NoStream {
     Deadline,
 }
 
-impl Application {
+impl Server {
     pub(crate) fn new(
         dialled: SocketAddr,
         on_loopback: bool,
@@ -52,24 +64,30 @@ impl Application {
         }
     }
 
-    /// The address the client dialled, or the one that is configured.
-    pub(crate) fn dialled(&self) -> SocketAddr {
-        self.dialled
-    }
-
     /// Whether it may be looked for on loopback.
     pub(crate) fn on_loopback(&self) -> bool {
         self.on_loopback
     }
+}
+
+impl Application {
+    pub(crate) fn new(client: Option<(SocketAddr, Rc<ClientAddress>)>, server: Rc<Server>) -> Self {
+        Self { client, server }
+    }
+
+    /// The address the client dialled, or the one that is configured.
+    pub(crate) fn dialled(&self) -> SocketAddr {
+        self.server.dialled
+    }
 
     /// Whether it is known to send HTTP/2's SETTINGS first.
     pub(crate) fn speaks_http2_first(&self) -> bool {
-        self.http2_first.get()
+        self.server.http2_first.get()
     }
 
     /// Remembers that it does, so that silent clients cost it no connection any more.
     pub(crate) fn note_http2_first(&self) {
-        self.http2_first.set(true);
+        self.server.http2_first.set(true);
     }
 
     /// A connection with room for a stream, shared with other requests, by HTTP/2 with prior
@@ -79,7 +97,7 @@ impl Application {
             Ok(stream) => Ok(Some((stream, ()))),
             Err(error) => Err(Rc::new(error)),
         };
-        let lent = self.clients.get(connect);
+        let lent = self.server.clients.get(connect);
         let lent = match deadline {
             None => lent.await,
             Some(deadline) => timeout_at(deadline, lent).await.map_err(|_| NoStream::Deadline)?,
@@ -94,21 +112,31 @@ impl Application {
     /// Connects where it answered last, then on the address the client dialled, then, where it may
     /// be there, on loopback of either family, for an application that is bound to that only.
     pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
-        let last = self.answers.get();
-        let refused = match connect(last, CONNECT_TIMEOUT).await {
+        let server = &*self.server;
+        let last = server.answers.get();
+        let refused = match self.connect_to(last).await {
             Err(ConnectError::Refused(address)) => ConnectError::Refused(address),
             other => return other,
         };
-        for candidate in own_addresses(self.dialled) {
-            if candidate == last || candidate != self.dialled && !self.on_loopback {
+        for candidate in own_addresses(server.dialled) {
+            if candidate == last || candidate != server.dialled && !server.on_loopback {
                 continue;
             }
-            if let Ok(stream) = connect(candidate, CONNECT_TIMEOUT).await {
-                self.answers.set(candidate);
+            if let Ok(stream) = self.connect_to(candidate).await {
+                server.answers.set(candidate);
                 return Ok(stream);
             }
         }
         Err(refused)
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
+        match &self.client {
+            Some((client, shown)) => {
+                shown.connect(address, (*client, self.server.dialled.ip())).await
+            }
+            None => connect(address, CONNECT_TIMEOUT).await,
+        }
     }
 }
 
@@ -118,15 +146,18 @@ mod tests {
 
     use super::*;
 
+    fn application(dialled: SocketAddr, on_loopback: bool) -> Application {
+        Application::new(None, Rc::new(Server::new(dialled, on_loopback, &Rc::default())))
+    }
+
     #[tokio::test]
     async fn an_application_on_loopback_only_is_found_and_remembered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         // Nothing listens on this address of loopback, as on the workload's own.
-        let application =
-            Application::new(SocketAddr::from(([127, 0, 0, 77], port)), true, &Rc::default());
+        let application = application(SocketAddr::from(([127, 0, 0, 77], port)), true);
         application.connect().await.unwrap();
-        assert_eq!(application.answers.get(), listener.local_addr().unwrap());
+        assert_eq!(application.server.answers.get(), listener.local_addr().unwrap());
         application.connect().await.unwrap();
     }
 
@@ -135,7 +166,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let dialled = SocketAddr::from(([127, 0, 0, 77], port));
-        let refused = Application::new(dialled, false, &Rc::default()).connect().await.unwrap_err();
+        let refused = application(dialled, false).connect().await.unwrap_err();
         assert!(matches!(refused, ConnectError::Refused(address) if address == dialled));
     }
 
@@ -144,7 +175,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let refused = Application::new(address, true, &Rc::default()).connect().await.unwrap_err();
+        let refused = application(address, true).connect().await.unwrap_err();
         assert!(matches!(refused, ConnectError::Refused(_)), "{refused}");
     }
 }

@@ -63,6 +63,7 @@ pub(crate) async fn serve_http2<S: Io>(
 ) {
     let begin = |request| {
         let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
+        let call = call.without_identity();
         let job =
             (Rc::clone(shared), Rc::clone(application), (Rc::clone(edge), Rc::clone(&key)), call);
         shared.tasks.run(job, serve_call);
@@ -101,6 +102,7 @@ async fn forward<S: Io>(
         };
         let mut order = Order::new(&shared.parts.limits);
         order.close_client = shared.parts.activity.is_draining();
+        order.request.remove_identity = true;
         server.io_mut().begin();
         let done = exchange(client, request, &mut server, &mut order).await;
         let idempotent = || is_idempotent(request.view(client.received()).method());
@@ -111,7 +113,7 @@ async fn forward<S: Io>(
             continue;
         }
         if done.server_reusable {
-            application.pool.put(server, done.server_idle);
+            application.server.pool.put(server, done.server_idle);
         }
         count(shared, edge, &begun, (&done, false));
         return client.conclude(request, &done).await;
@@ -172,7 +174,7 @@ async fn to_http1(
             continue;
         }
         if done.server_reusable {
-            application.pool.put(server, done.server_idle);
+            application.server.pool.put(server, done.server_idle);
         }
         return Ok(done);
     }
@@ -296,13 +298,16 @@ fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     }
 }
 
-/// A pooled connection, or a new one; whether it was used before.
+/// A pooled connection, or a new one; whether it was used before. An application that is about to end
+/// closes idle connections at any time, perhaps while a request is on its way, so none is used then.
 async fn connection(
     shared: &Shared,
     application: &Application,
 ) -> Result<(Conn<Counted>, bool), ConnectError> {
     let registry = &shared.parts.registry;
-    if let Some(pooled) = application.pool.take() {
+    if !shared.parts.activity.is_draining()
+        && let Some(pooled) = application.server.pool.take()
+    {
         registry.count(Counter::InboundPoolReused);
         return Ok((pooled, true));
     }

@@ -25,7 +25,7 @@ mod race;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -33,19 +33,26 @@ use leno_discovery::Directory;
 use leno_http::{Io, Limits, Tasks, Version};
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
 use leno_tls::{Acceptor, MeshStream};
-use leno_transport::{Activity, Stream, original_destination};
+use leno_transport::{
+    Activity, Admitted, ClientAddress, Refusal, Shown, Stream, original_destination,
+};
 use leno_types::mesh::{ServerPolicy, declared};
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use accept::Accepted;
-use application::Application;
+use application::{Application, Server};
 use limit::{Key, RateLimits};
 use opaque::Tls;
 
-/// Most ports of the application whose pools are kept apart; applications have a handful.
-const MAX_APPLICATIONS: usize = 256;
+/// Most pools of connections to the application that are kept apart: one for each of its ports, which
+/// are a handful, and client, where it sees the client's address. Further clients have no idle
+/// connections kept for them.
+const MAX_SERVERS: usize = 4096;
+
+/// The original destination and, where the application sees the client's address, the client.
+type ServerKey = (SocketAddr, Option<IpAddr>);
 
 /// What the inbound side of one worker is made of.
 #[derive(Debug)]
@@ -74,7 +81,9 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Inbound {
     shared: Rc<Shared>,
-    applications: RefCell<HashMap<SocketAddr, Rc<Application>>>,
+    /// What the application sees of its clients.
+    client_address: Rc<ClientAddress>,
+    servers: RefCell<HashMap<ServerKey, Rc<Server>>>,
 }
 
 #[derive(Debug)]
@@ -106,11 +115,17 @@ impl Inbound {
         let (h2_limits, tasks) = (Rc::default(), Tasks::new());
         let limited = RefCell::new(limited);
         let shared = Rc::new(Shared { parts, h2_limits, tasks, limits, limited });
-        Self { shared, applications: RefCell::default() }
+        Self { shared, client_address: Rc::default(), servers: RefCell::default() }
     }
 
-    /// Serves one accepted connection to its end. `listener` is the address it was accepted on.
-    pub async fn serve(&self, mut stream: TcpStream, address: SocketAddr, listener: SocketAddr) {
+    /// Serves one accepted connection to its end, as far as it is `admitted` once the client has
+    /// shown who it is. `listener` is the address it was accepted on.
+    pub async fn serve(
+        &self,
+        mut stream: TcpStream,
+        (address, listener): (SocketAddr, SocketAddr),
+        admitted: Admitted,
+    ) {
         let parts = &self.shared.parts;
         let destination = match self.destination(&stream, listener) {
             Ok(destination) => destination,
@@ -123,30 +138,34 @@ impl Inbound {
         };
         let (mtls, declared) = self.shared.policy_for(destination.port());
         let client = Client { identity: None, address: canonical(address) };
-        let application = self.application(destination);
+        let application = self.application(destination, client.address);
         let from = client.address.ip();
         let accepted = accept::accept(&self.shared, &application, stream, from, (mtls, declared));
-        match accepted.await {
-            Some(Accepted::Mesh { stream, identity, protocol }) => {
+        let Some(accepted) = accepted.await else { return };
+        if let Err(refusal) = admit(&admitted, &accepted, mtls) {
+            self.shared.refuse(&client, refusal);
+            return accepted.abort();
+        }
+        match accepted {
+            Accepted::Mesh { stream, identity, protocol } => {
                 let client = Client { identity, ..client };
                 self.of_mesh(&client, &application, stream, (protocol, declared)).await;
             }
-            Some(Accepted::Http { stream, first, version }) => {
+            Accepted::Http { stream, first, version } => {
                 let edge = self.shared.edge(&client);
                 let key = Key::new(&client, application.dialled().port());
                 let client = (stream, &first[..]);
                 self.requests((&edge, key, false), &application, client, version).await;
             }
-            Some(Accepted::Opaque { stream, server, tls }) => {
+            Accepted::Opaque { stream, server, tls } => {
                 let edge = self.shared.edge(&client);
                 opaque::serve(&self.shared, &application, &edge, stream, (server, tls)).await;
             }
-            Some(Accepted::Unreachable { mut stream, error }) => {
+            Accepted::Unreachable { mut stream, error } => {
                 let edge = self.shared.edge(&client);
                 opaque::unreachable(&self.shared, &edge, &error, application.dialled());
                 stream.abort();
             }
-            None => {}
         }
     }
 
@@ -212,12 +231,12 @@ impl Inbound {
     pub fn sweep(&self) {
         self.shared.tasks.sweep();
         self.shared.limits().sweep();
-        let mut applications = self.applications.borrow_mut();
-        applications.retain(|_, application| {
-            application.pool.sweep();
-            application.clients.sweep();
-            let idle = application.pool.is_empty() && application.clients.is_empty();
-            Rc::strong_count(application) > 1 || !idle
+        let mut servers = self.servers.borrow_mut();
+        servers.retain(|_, server| {
+            server.pool.sweep();
+            server.clients.sweep();
+            let idle = server.pool.is_empty() && server.clients.is_empty();
+            Rc::strong_count(server) > 1 || !idle
         });
     }
 
@@ -229,32 +248,72 @@ impl Inbound {
         }
     }
 
-    fn application(&self, destination: SocketAddr) -> Rc<Application> {
+    /// The application as `client` reaches it.
+    fn application(&self, destination: SocketAddr, client: SocketAddr) -> Rc<Application> {
+        if self.shared.parts.application.is_some() {
+            return Rc::new(Application::new(None, self.server(destination, None)));
+        }
+        // A connection that shows the application one client carries no requests of another.
+        let apart = (self.client_address.shown() == Shown::Client).then(|| client.ip());
+        let source = Some((client, Rc::clone(&self.client_address)));
+        Rc::new(Application::new(source, self.server(destination, apart)))
+    }
+
+    fn server(&self, destination: SocketAddr, client: Option<IpAddr>) -> Rc<Server> {
         let on_loopback = self.shared.is_named(destination.port());
-        let mut applications = self.applications.borrow_mut();
-        if let Some(known) = applications.get(&destination)
+        let mut servers = self.servers.borrow_mut();
+        if let Some(known) = servers.get(&(destination, client))
             && known.on_loopback() == on_loopback
         {
             return Rc::clone(known);
         }
-        if applications.len() >= MAX_APPLICATIONS {
-            applications.retain(|_, application| Rc::strong_count(application) > 1);
+        if servers.len() >= MAX_SERVERS {
+            servers.retain(|_, server| Rc::strong_count(server) > 1);
         }
-        let application =
-            Rc::new(Application::new(destination, on_loopback, &self.shared.h2_limits));
-        // One with other rights has gone with its connections.
-        applications.insert(destination, Rc::clone(&application));
-        application
+        let server = Rc::new(Server::new(destination, on_loopback, &self.shared.h2_limits));
+        if servers.len() < MAX_SERVERS {
+            // One with other rights goes with its connections.
+            servers.insert((destination, client), Rc::clone(&server));
+        }
+        server
+    }
+}
+
+/// Under `disabled` no client can prove an identity, so none needs to.
+fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(), Refusal> {
+    match accepted {
+        Accepted::Mesh { identity: Some(_), .. } => admitted.prove(),
+        _ if mtls == MtlsMode::Disabled => admitted.prove(),
+        _ => admitted.serve_unproven(),
     }
 }
 
 impl Shared {
-    /// Whether plaintext is served on `port`, and what it is declared to carry.
+    /// Counts a client that finds no place.
+    fn refuse(&self, client: &Client, refusal: Refusal) {
+        self.parts.registry.count(match refusal {
+            Refusal::Limit => Counter::InboundConnectionLimit,
+            Refusal::Unproven => Counter::InboundUnprovenLimit,
+            Refusal::Source => Counter::InboundSourceLimit,
+        });
+        tracing::debug!(client = %client.address, ?refusal, "a connection is refused");
+    }
+
+    /// Whether plaintext is served on `port`, and what it carries as far as that is known.
+    ///
+    /// Where requests are limited, a port carries HTTP unless something else is declared. Servers take
+    /// for requests what no detection does (a line end or a space first, two spaces, a method in
+    /// lower case); relayed as bytes, such a request would pass the limit.
     fn policy_for(&self, port: u16) -> (MtlsMode, Protocol) {
-        match &*self.parts.policy.borrow() {
-            Some(policy) => (policy.mtls, declared(&policy.ports, port)),
-            None => (MtlsMode::Strict, Protocol::Detect),
-        }
+        let policy = self.parts.policy.borrow();
+        let Some(policy) = &*policy else { return (MtlsMode::Strict, Protocol::Detect) };
+        let is_limited =
+            || policy.limits.iter().any(|limit| limit.port.is_none_or(|of| of == port));
+        let protocol = match declared(&policy.ports, port) {
+            Protocol::Detect if is_limited() => Protocol::Http1,
+            declared => declared,
+        };
+        (policy.mtls, protocol)
     }
 
     /// How many requests the policy allows now. Costs one comparison while nothing changes.

@@ -130,7 +130,7 @@ impl RateLimits {
         if self.limits.is_empty() {
             return Ok(());
         }
-        let now = Instant::now();
+        let now = leno_transport::now();
         self.take_leases();
         let mut wait = None;
         let here = |limit: &&Rc<Limit>| limit.said.port.is_none_or(|port| port == key.port);
@@ -197,7 +197,7 @@ impl RateLimits {
     pub(crate) fn sweep(&self) {
         for limit in &self.limits {
             if let State::Own(own) = &mut *limit.state.borrow_mut() {
-                own.sweep(Instant::now());
+                own.sweep(leno_transport::now());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Connections relayed to the application as bytes.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leno_telemetry::{Edge, Relay};
 use leno_transport::{ConnectError, Ended, Prefixed, RELAY_IDLE, Side, Stream};
@@ -42,7 +42,7 @@ pub(crate) async fn serve<S: Stream>(
         },
     };
     edge.tcp_opened();
-    let started = Instant::now();
+    let started = leno_transport::now();
     let moved = |side, n| edge.moved(side == Side::A, n as u64);
     let relayed = leno_transport::relay(client, server, RELAY_IDLE, moved).await;
     edge.tcp_closed();

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leno_transport::{ConnectError, Stream, is_server_preface, read_first};
+use leno_transport::{ConnectError, RELAY_IDLE, Stream, is_server_preface, read_first};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -18,7 +18,7 @@ pub(crate) enum First {
     Server { server: TcpStream, said: Vec<u8> },
     /// The application cannot be connected to, and the client was silent until then.
     Unreachable(ConnectError),
-    /// Nobody, for as long as an idle client is kept.
+    /// Neither side, for as long as an idle connection is kept.
     Nobody,
 }
 
@@ -38,18 +38,22 @@ pub(crate) async fn race(
             Err(error) => return Ok(First::Unreachable(error)),
         };
         let mut said = Vec::new();
-        let by_client = tokio::select! {
-            biased;
-            read = read_first(client, &mut first) => read.map(|_| true)?,
-            read = read_first(&mut server, &mut said) => read.map(|_| false)?,
-        };
-        if by_client {
+        let spoken = timeout(RELAY_IDLE, async {
+            tokio::select! {
+                biased;
+                read = read_first(client, &mut first) => read.map(|_| true),
+                read = read_first(&mut server, &mut said) => read.map(|_| false),
+            }
+        });
+        // Both are as silent as on an idle relay.
+        let Ok(by_client) = spoken.await else { return Ok(First::Nobody) };
+        if by_client? {
             return Ok(First::Client { first, server: Some(server) });
         }
         if !is_server_preface(&said) {
             return Ok(First::Server { server, said });
         }
-        // Whoever comes with HTTP/2 gets a connection of its own.
+        // An HTTP/2 client gets a connection of its own.
         application.note_http2_first();
         server.abort();
     }

@@ -10,7 +10,7 @@ use leno_http::Limits;
 use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
-use leno_transport::Activity;
+use leno_transport::{Activity, Admission, Directions};
 use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use socket2::SockRef;
@@ -84,7 +84,9 @@ impl Lab {
         // Nobody else listens where the client dialled.
         drop(dialled);
         let proxy = SocketAddr::from(([127, 0, 0, 1], 15006));
-        let served = spawn_local(async move { inbound.serve(accepted, from, proxy).await });
+        let (admitted, _) = Admission::new(64, Directions::Inbound).inbound(from.ip());
+        let serve = async move { inbound.serve(accepted, (from, proxy), admitted).await };
+        let served = spawn_local(serve);
         Self { client, application: listener, registry, activity, served }
     }
 
@@ -339,6 +341,29 @@ fn a_drain_says_goaway_and_waits_for_the_streams_there_are() {
         lab.client.shutdown().await.unwrap();
         lab.served.await.unwrap();
         assert_eq!(lab.activity.busy(), 0);
+    });
+}
+
+/// An application that ends closes its idle connections, perhaps just as a request is sent on one.
+#[test]
+fn an_application_that_ends_gets_requests_on_new_connections() {
+    run(async {
+        let kept = b"POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 0\r\n\r\n";
+        let mut lab = Lab::new(MtlsMode::Disabled, Protocol::Http1, kept).await;
+        let mut idle = lab.application().await;
+        head(&mut idle).await;
+        idle.write_all(ANSWER.as_bytes()).await.unwrap();
+        let mut answer = [0; ANSWER.len()];
+        lab.client.read_exact(&mut answer).await.unwrap();
+        lab.activity.drain();
+        lab.client.write_all(kept).await.unwrap();
+        let mut new = tokio::select! {
+            new = lab.application() => new,
+            said = idle.read_u8() => panic!("the idle connection has {said:?}"),
+        };
+        head(&mut new).await;
+        new.write_all(ANSWER.as_bytes()).await.unwrap();
+        assert!(lab.hear().await.ends_with("\r\n\r\nhi"));
     });
 }
 

@@ -3,13 +3,16 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use leno_discovery::Directory;
 use leno_http::Limits;
 use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::{Alpn, Credentials, Keyring, MeshStream};
+use leno_transport::{Admission, Directions};
 use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy};
+use leno_types::traffic::{LimitKey, RateLimit, Source};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -40,6 +43,15 @@ fn keyring() -> Keyring {
 
 /// A connection of another proxy, the application behind it, and what is counted.
 async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc<Registry>) {
+    connect_limited(declared, says, &[]).await
+}
+
+/// The same with limits on requests.
+async fn connect_limited(
+    declared: Protocol,
+    says: Alpn,
+    limits: &[RateLimit],
+) -> (MeshStream, TcpListener, Rc<Registry>) {
     let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = application.local_addr().unwrap();
     let workload = InstanceName::new("shop", "web-0").unwrap();
@@ -48,7 +60,7 @@ async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc
         workload: workload.clone(),
         mtls: MtlsMode::Strict,
         ports,
-        limits: [].into(),
+        limits: limits.into(),
         egress: leno_types::Egress::Allow,
         place: Place::default(),
         ending: false,
@@ -72,7 +84,8 @@ async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc
     let proxy = listener.local_addr().unwrap();
     spawn_local(async move {
         let (accepted, from): (TcpStream, SocketAddr) = listener.accept().await.unwrap();
-        inbound.serve(accepted, from, proxy).await;
+        let (admitted, _) = Admission::new(64, Directions::Inbound).inbound(from.ip());
+        inbound.serve(accepted, (from, proxy), admitted).await;
     });
     let tcp = TcpStream::connect(proxy).await.unwrap();
     let stream = keyring.connector().connect(tcp, &WEB.parse().unwrap(), &[says]).await.unwrap();
@@ -118,6 +131,31 @@ fn requests_that_are_said_to_be_bytes_are_requests_on_a_port_of_http() {
             }
             assert_eq!(counts_requests(&registry), as_requests, "{declared:?}");
         }
+    });
+}
+
+/// The application of another workload can have its own proxy take its requests for bytes.
+#[test]
+fn requests_that_are_said_to_be_bytes_do_not_pass_a_limit() {
+    let limit = RateLimit {
+        source: Source::default(),
+        port: None,
+        key: LimitKey::Workload,
+        requests: 1,
+        per: Duration::from_secs(3600),
+        burst: 1,
+        is_global: false,
+    };
+    run(async {
+        let (mut client, application, _) =
+            connect_limited(Protocol::Detect, Alpn::Opaque, &[limit]).await;
+        client.write_all(b"get / HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+        client.write_all(&[b"get ", &REQUEST[4..]].concat()).await.unwrap();
+        client.flush().await.unwrap();
+        answer(&application).await;
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).await.unwrap();
+        assert!(heard.starts_with("HTTP/1.1 200 ") && heard.contains("HTTP/1.1 429 "), "{heard}");
     });
 }
 

@@ -5,7 +5,6 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use leno_balance::{Balancer, Candidate, Nearness, NoPick, Pick, Wanted, hash};
 use leno_http::ConnPool;
@@ -209,7 +208,7 @@ impl Backends {
                 },
             })
         });
-        self.balancer.borrow_mut().update_with(Instant::now(), remotes);
+        self.balancer.borrow_mut().update_with(leno_transport::now(), remotes);
     }
 
     /// Takes the routes that discovery has for a port now. What they were stays with requests that
@@ -295,7 +294,7 @@ impl Backends {
         tried: &[SocketAddr],
     ) -> Result<Pick<Remote>, NoPick> {
         let excluded = |remote: &Remote| tried.contains(&remote.address);
-        let picked = self.balancer.borrow_mut().pick_for(Instant::now(), wanted, excluded);
+        let picked = self.balancer.borrow_mut().pick_for(leno_transport::now(), wanted, excluded);
         self.count_ejections();
         picked
     }
@@ -371,11 +370,13 @@ impl Backends {
         }
         let mut labels = self.edge_labels(Some(&endpoint));
         labels.mtls &= !own;
+        let is_mesh = endpoint.identity.is_some() && !own;
+        let limits = if is_mesh { &self.shared.mesh_limits } else { &self.shared.h2_limits };
         Remote {
             address,
             pool: ConnPool::default(),
             connections: Rc::clone(&self.connections),
-            clients: Clients::new(Rc::clone(&self.shared.h2_limits)),
+            clients: Clients::new(Rc::clone(limits)),
             outside: self.outside.borrow().clone().filter(|_| endpoint.identity.is_none()),
             endpoint,
             http1_only: Cell::new(false),

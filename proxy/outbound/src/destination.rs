@@ -122,13 +122,20 @@ fn may_be_meshed(ip: IpAddr) -> bool {
     }
 }
 
-/// Drops a quarter, so that the search for the oldest is paid once for many insertions.
+/// Drops a quarter of those that no connection uses, so that the search for the oldest is paid once
+/// for many insertions. Those in use keep their pools and estimates; the bound on connections is
+/// theirs as well.
 fn forget_longest_idle(known: &mut HashMap<SocketAddr, Rc<Destination>>) {
-    let mut used: Vec<Instant> = known.values().map(|one| one.used_at.get()).collect();
+    let is_idle = |one: &Rc<Destination>| Rc::strong_count(one) == 1;
+    let idle = known.values().filter(|one| is_idle(one));
+    let mut used: Vec<Instant> = idle.map(|one| one.used_at.get()).collect();
+    if used.is_empty() {
+        return;
+    }
     let quarter = used.len() / 4;
     let (_, limit, _) = used.select_nth_unstable(quarter);
     let limit = *limit;
-    known.retain(|_, one| one.used_at.get() > limit);
+    known.retain(|_, one| !is_idle(one) || one.used_at.get() > limit);
 }
 
 impl Destination {
@@ -322,6 +329,23 @@ mod tests {
         for ip in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "100.63.0.1", "2001:db8::1", "11.0.0.1"]
         {
             assert!(!may_be_meshed(ip.parse().unwrap()), "{ip}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_destination_in_use_is_not_forgotten() {
+        let outbound = crate::tests::outbound(Directory::fixed(|_| Resolution::Unknown));
+        let get = |port| outbound.destinations.get(([192, 0, 2, 1], port).into());
+        let used = get(1);
+        for port in 2..=8 {
+            get(port);
+        }
+        let known = &outbound.destinations.known;
+        forget_longest_idle(&mut known.borrow_mut());
+        assert!(known.borrow().len() < 8 && known.borrow().contains_key(&used.original()));
+        drop(used);
+        while !known.borrow().is_empty() {
+            forget_longest_idle(&mut known.borrow_mut());
         }
     }
 

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use leno_http::Version;
 use leno_telemetry::{Counter, Direction};
-use leno_transport::{Detected, Stream, detect_first, hello_first, is_server_preface, read_first};
+use leno_transport::{
+    Detected, RELAY_IDLE, Stream, detect_first, hello_first, is_server_preface, read_first,
+};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -203,10 +205,18 @@ async fn race(
             return;
         };
         let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
-        let first = tokio::select! {
-            biased;
-            read = read_first(&mut client, &mut from_client) => First::Client(read),
-            read = read_first(&mut opened.channel, &mut from_server) => First::Server(read),
+        let spoken = timeout(RELAY_IDLE, async {
+            tokio::select! {
+                biased;
+                read = read_first(&mut client, &mut from_client) => First::Client(read),
+                read = read_first(&mut opened.channel, &mut from_server) => First::Server(read),
+            }
+        });
+        let Ok(first) = spoken.await else {
+            // Both are as silent as on an idle relay.
+            client.abort();
+            opened.channel.abort();
+            return;
         };
         match first {
             First::Client(Ok(_)) => {

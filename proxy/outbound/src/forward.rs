@@ -5,7 +5,7 @@ mod sending;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leno_balance::{NoPick, Pick, Wanted};
 use leno_http::{
@@ -277,7 +277,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let policy = (self.policy, &*self.shared.registry);
         let (plan, is_mesh) = (&mut self.plan, server.is_mesh);
         let judge = |response: ResponseView<'_>, replayable: bool| {
-            let unreached = refuse_unreached(response, replayable);
+            let unreached = refuse_unreached(response, (replayable, is_mesh));
             if unreached == Judgement::Forward
                 && plan.judge(policy, response, (replayable, is_mesh))
             {
@@ -305,8 +305,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
                 return Some(Forwarded::Done(done));
             }
             Verdict::Policy(wait) => {
-                pick.failed(Instant::now());
-                pick.penalise(Instant::now());
+                pick.failed(leno_transport::now());
+                pick.penalise(leno_transport::now());
                 self.again(pick, wait).await;
                 return None;
             }
@@ -322,7 +322,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     /// Whether there is another try after `made`, none of which has reached an application. Those beyond the
     /// first few are for endpoints that were not tried.
     fn goes_on(&mut self, made: usize) -> bool {
-        self.unreached.has_another(made, Instant::now())
+        self.unreached.has_another(made, leno_transport::now())
             && (made < TRIES || self.backends.has_others(&self.tried))
     }
 
@@ -369,7 +369,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         edge.error(cause);
         if error.is_of_endpoint() {
             edge.connect_failure();
-            pick.connect_failed(Instant::now());
+            pick.connect_failed(leno_transport::now());
             self.tried.push(pick.endpoint().address);
             let others = !self.plan.decides() || self.backends.has_others(&self.tried);
             if self.goes_on(self.tried.len()) && others {
@@ -405,14 +405,14 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             return Verdict::Done;
         }
         if matches!(failure.cause, Cause::Refused) {
-            pick.connect_failed(Instant::now());
+            pick.connect_failed(leno_transport::now());
             let cause = "application-unreachable";
             return Verdict::Again { same_endpoint: false, cause };
         }
         // The server's proxy has refused the own certificate, so it has read nothing.
         if refused(failure, server) {
-            pick.penalise(Instant::now());
-            pick.connect_failed(Instant::now());
+            pick.penalise(leno_transport::now());
+            pick.connect_failed(leno_transport::now());
             return Verdict::Again { same_endpoint: false, cause: REFUSED_BY_SERVER };
         }
         // An idle connection was closed while the request was under way, or a stream was refused.
@@ -436,14 +436,14 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let bad = EndpointPolicy::is_bad(done.counted_status(), done.grpc_status);
         match &done.failure {
             Some(failure) if failure.place != Place::Server => {}
-            _ if server_failed || bad => pick.failed(Instant::now()),
+            _ if server_failed || bad => pick.failed(leno_transport::now()),
             _ => pick.succeeded(),
         }
         if let Some(first_byte) = done.first_byte {
             let latency = first_byte.saturating_duration_since(done.started);
             self.policy.observe(latency);
             self.endpoints.answered(latency, done.counted_status() == 503);
-            let now = Instant::now();
+            let now = leno_transport::now();
             if server_failed || EndpointPolicy::is_refusal(done.counted_status(), done.grpc_status)
             {
                 pick.observe_refusal(latency, now);
@@ -452,7 +452,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             }
         } else if server_failed {
             // Or one that fails at once would look like the fastest.
-            pick.penalise(Instant::now());
+            pick.penalise(leno_transport::now());
         }
         let status = done.counted_status();
         let answered = || self.is_grpc.then(|| grpc_status(status, done.error()));
@@ -491,16 +491,22 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 }
 
-/// A response of the server's proxy that says that the application was never reached is not the
-/// client's to see while there are other endpoints.
-fn refuse_unreached(response: ResponseView<'_>, replayable: bool) -> Judgement {
+/// Refuses a response that says that the application was never reached, so that the request can go
+/// to another endpoint. Only a proxy with a proven identity is believed (`is_mesh`): it removes what
+/// its application writes into `leno-*` headers, so that an application that has processed the
+/// request cannot have it sent again.
+fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bool)) -> Judgement {
     let unreached = || response.header("leno-error") == Some(APPLICATION_UNREACHABLE);
     let is_error = match response.status() {
         503 => true,
         200 => response.header("grpc-status") == Some(GRPC_UNAVAILABLE),
         _ => false,
     };
-    if replayable && is_error && unreached() { Judgement::Refuse } else { Judgement::Forward }
+    if is_mesh && replayable && is_error && unreached() {
+        Judgement::Refuse
+    } else {
+        Judgement::Forward
+    }
 }
 
 /// Whether the server's proxy has refused the own certificate.

@@ -113,6 +113,8 @@ pub(crate) struct Shared {
     pub(crate) activity: Rc<Activity>,
     pub(crate) limits: Limits,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
+    /// The same for connections to other proxies.
+    pub(crate) mesh_limits: Rc<leno_h2::Limits>,
     pub(crate) local: LocalAddresses,
     /// Those that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
@@ -170,6 +172,7 @@ impl Outbound {
             activity: parts.activity,
             limits: parts.limits,
             h2_limits: Rc::new(http2_limits()),
+            mesh_limits: Rc::new(leno_h2::Limits { ping: true, ..http2_limits() }),
             local: LocalAddresses::new(),
             tasks: Tasks::new(),
             targets: Targets::new(parts.directory.clone()),

@@ -7,9 +7,9 @@ use std::time::Duration;
 use leno_http::{Conn, Order};
 use leno_policy::sampled;
 use leno_telemetry::Counter;
+use leno_transport::spawn_contained;
 use smallvec::SmallVec;
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
-use tokio::task::spawn_local;
 use tokio::time::{Instant, timeout};
 
 use crate::Shared;
@@ -57,7 +57,7 @@ pub(crate) async fn send<R: Request>(shared: &Rc<Shared>, applied: &Rc<Applied>,
                     of_http2,
                 };
                 shared.mirrors.set(shared.mirrors.get() + 1);
-                spawn_local(copy.run());
+                spawn_contained(copy.run());
             }
         }
     }
@@ -73,6 +73,12 @@ struct Copy {
     of_http2: bool,
 }
 
+impl Drop for Copy {
+    fn drop(&mut self) {
+        self.shared.mirrors.set(self.shared.mirrors.get().saturating_sub(1));
+    }
+}
+
 impl Copy {
     async fn run(self) {
         let sent = timeout(MIRROR_LIMIT, self.relay()).await;
@@ -81,7 +87,6 @@ impl Copy {
             _ => Counter::OutboundMirrorFailed,
         };
         self.shared.registry.count(counter);
-        self.shared.mirrors.set(self.shared.mirrors.get() - 1);
     }
 
     /// Sends it to one endpoint, once, and reads the answer; none where that fails.

@@ -100,7 +100,7 @@ async fn outside(
         return server.abort();
     }
     let _busy = shared.activity.enter();
-    let started = Instant::now();
+    let started = leno_transport::now();
     let (client, server) = (Prefixed::new(first, client), Prefixed::new(said, server));
     let relayed = leno_transport::relay(client, server, RELAY_IDLE, ()).await;
     shared.registry.relayed(&shared.outside(), &relay_of(original, &tls, started, &relayed));
@@ -210,11 +210,11 @@ impl<'a> Attempts<'a> {
                     return None;
                 }
             };
-            let started = Instant::now();
+            let started = leno_transport::now();
             match open_channel(self.shared, pick.endpoint(), &[Alpn::Opaque], self.tls.is_tls).await
             {
                 Ok(channel) => {
-                    pick.observe(started.elapsed(), Instant::now());
+                    pick.observe(started.elapsed(), leno_transport::now());
                     let policy = self.backends.requests();
                     let within = policy.stream_timeout();
                     let idle = policy.idle_timeout().unwrap_or(RELAY_IDLE);
@@ -256,11 +256,11 @@ impl<'a> Attempts<'a> {
         let edge = pick.endpoint().edge(self.shared);
         edge.connect_failure();
         edge.error(cause);
-        pick.connect_failed(Instant::now());
+        pick.connect_failed(leno_transport::now());
         self.tried.push(pick.endpoint().address);
         self.last = Some((Rc::clone(edge), cause));
         let made = self.tried.len();
-        let goes_on = self.unreached.has_another(made, Instant::now())
+        let goes_on = self.unreached.has_another(made, leno_transport::now())
             && (made < TRIES || self.backends.has_others(&self.tried));
         self.is_over = !goes_on;
         if goes_on {
@@ -302,7 +302,7 @@ impl<'a> Attempts<'a> {
                     self.give_up(&next, &error);
                 }
                 Greeting::Broken { sent, error } => {
-                    next.pick.penalise(Instant::now());
+                    next.pick.penalise(leno_transport::now());
                     self.fail(next.pick.endpoint().edge(self.shared), sent, SERVER_SILENT);
                     tracing::debug!(%error, "broke before the server had said anything");
                     return client.abort();
@@ -319,7 +319,7 @@ impl<'a> Attempts<'a> {
 impl Opened {
     /// Notes that the server ended without a word, for which there was no other reason.
     pub(crate) fn penalise(&self) {
-        self.pick.penalise(Instant::now());
+        self.pick.penalise(leno_transport::now());
     }
 
     /// Relays until both directions have ended.
@@ -340,7 +340,7 @@ impl Opened {
         from_server: Vec<u8>,
     ) {
         let shared = attempts.shared;
-        let started = Instant::now();
+        let started = leno_transport::now();
         let _busy = shared.activity.enter();
         let edge = Rc::clone(self.pick.endpoint().edge(shared));
         edge.tcp_opened();
@@ -369,7 +369,7 @@ impl Opened {
         let asked = relayed.a_to_b > 0 || sent > 0;
         let broke = matches!(relayed.ended, Ended::Failed { side: Side::B, .. });
         if relayed.b_to_a == 0 && (asked || broke) {
-            self.pick.penalise(Instant::now());
+            self.pick.penalise(leno_transport::now());
         }
         tracing::debug!(ended = relayed.ended.reason(), "opaque connection ended");
         let mut relay = relay_of(attempts.original, &attempts.tls, started, &relayed);

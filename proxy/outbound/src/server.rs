@@ -271,4 +271,8 @@ impl Io for Watched {
     fn reset_on_drop(&mut self) {
         self.channel.reset_on_drop();
     }
+
+    fn is_unanswered(&self) -> bool {
+        self.channel.is_unanswered()
+    }
 }

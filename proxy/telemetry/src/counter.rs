@@ -69,6 +69,12 @@ counters! {
     /// Connections refused because a bound was reached: on connections, or on memory.
     InboundConnectionLimit = "leno_connections_refused" r#"direction="inbound",reason="limit""#,
     /// Connections refused because a bound was reached: on connections, or on memory.
+    InboundSilentEvicted = "leno_connections_refused" r#"direction="inbound",reason="silent""#,
+    /// Connections refused because a bound was reached: on connections, or on memory.
+    InboundUnprovenLimit = "leno_connections_refused" r#"direction="inbound",reason="unproven""#,
+    /// Connections refused because a bound was reached: on connections, or on memory.
+    InboundSourceLimit = "leno_connections_refused" r#"direction="inbound",reason="source""#,
+    /// Connections refused because a bound was reached: on connections, or on memory.
     OutboundMemoryBudget = "leno_connections_refused" r#"direction="outbound",reason="memory-budget""#,
     /// Connections refused because a bound was reached: on connections, or on memory.
     InboundMemoryBudget = "leno_connections_refused" r#"direction="inbound",reason="memory-budget""#,
@@ -138,6 +144,8 @@ counters! {
     RateLimitAlone = "leno_rate_limit_alone" "",
     /// Keys of a rate limit that were forgotten because its bound on keys was reached.
     RateLimitKeysEvicted = "leno_rate_limit_keys_evicted" "",
+    /// Tasks of one connection or request that panicked and ended alone: a fault of the proxy's.
+    Panics = "leno_panics" "",
     /// Edges counted as `other` because the bound on edges was reached.
     EdgesOverBudget = "leno_series_over_budget" "",
     /// Lines of the access log that were dropped because it could not be written fast enough.

@@ -169,4 +169,8 @@ impl Io for Channel {
     fn reset_on_drop(&mut self) {
         self.abort();
     }
+
+    fn is_unanswered(&self) -> bool {
+        self.socket().is_some_and(leno_transport::is_unanswered)
+    }
 }

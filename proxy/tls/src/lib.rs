@@ -40,7 +40,7 @@ pub use error::{HandshakeError, refused_by_server};
 pub use keyring::Keyring;
 pub use originate::{OriginationError, Originator};
 pub use refusal::Refusal;
-pub use sniff::{ClientHello, Sniffed, client_hello, sniff};
+pub use sniff::{Sniffed, sniff};
 pub use stream::{Alpn, MeshStream};
 
 #[cfg(test)]

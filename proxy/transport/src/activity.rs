@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 /// How long an idle connection is given to be closed with a response, when clients are to leave. A client
 /// that sends just as it is closed would not know whether it was heard; one that is in use mostly sends
 /// within this time, and applications that wait before they end wait longer.
-const IDLE_GRACE: Duration = Duration::from_secs(1);
+pub const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// Counts requests and relays in progress. Both planes of a worker share one.
 #[derive(Debug, Default)]

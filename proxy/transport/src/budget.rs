@@ -72,6 +72,12 @@ impl Budget {
         self.0.limit
     }
 
+    /// Bytes that may be charged before new work is refused.
+    #[must_use]
+    pub fn bytes_for_new(self) -> usize {
+        self.0.limit_of_new
+    }
+
     /// Charges what the calling thread holds, now and from now on, to this budget.
     pub fn enter(self) {
         ACCOUNT.with(|account| {

@@ -4,7 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::TcpStream;
+
+use crate::liveness::PROBING;
 
 /// How long a connection may take to be made: one lost SYN is sent again after one second, a second
 /// loss means that another endpoint is the better choice.
@@ -39,7 +42,7 @@ impl ConnectError {
         }
     }
 
-    fn of(address: SocketAddr, timeout: Duration, error: io::Error) -> Self {
+    pub(crate) fn of(address: SocketAddr, timeout: Duration, error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
                 Self::Refused(address)
@@ -53,20 +56,41 @@ impl ConnectError {
     }
 }
 
-/// Connects with `TCP_NODELAY`, within `timeout`.
+/// Connects with `TCP_NODELAY` and keep-alive probes, within `timeout`.
 ///
 /// # Errors
 /// [`ConnectError`]; nothing has reached an application then.
 pub async fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, ConnectError> {
-    let connected = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
-    match connected {
-        Ok(Ok(tcp)) => match tcp.set_nodelay(true) {
+    within(address, timeout, TcpStream::connect(address)).await
+}
+
+/// The same, by whatever way `connecting` goes.
+pub(crate) async fn within(
+    address: SocketAddr,
+    timeout: Duration,
+    connecting: impl Future<Output = io::Result<TcpStream>>,
+) -> Result<TcpStream, ConnectError> {
+    #[cfg(feature = "scripted")]
+    if let Some(dial) = crate::scripted::dial() {
+        return crate::scripted::connect(dial, address, timeout).await;
+    }
+    match tokio::time::timeout(timeout, connecting).await {
+        Ok(Ok(tcp)) => match prepare(&tcp, address) {
             Ok(()) => Ok(tcp),
             Err(error) => Err(ConnectError::Other(address, error)),
         },
         Ok(Err(error)) => Err(ConnectError::of(address, timeout, error)),
         Err(_) => Err(ConnectError::Timeout(address, timeout)),
     }
+}
+
+/// The kernel probes what is on another machine; what is on this one it knows.
+fn prepare(tcp: &TcpStream, address: SocketAddr) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    SockRef::from(tcp).set_tcp_keepalive(&PROBING)
 }
 
 #[cfg(test)]

@@ -16,31 +16,45 @@
 //! what buffers of this and other crates charge what they hold to.
 
 mod activity;
+mod admission;
 mod buffer;
+mod clock;
 mod connect;
 mod detect;
 mod first;
 mod hello;
+mod left;
 mod listen;
+mod liveness;
 mod local;
 mod orig_dst;
 mod prefixed;
 mod relay;
+mod source;
 mod stream;
+mod task;
 mod unseen;
 
 pub mod budget;
+#[cfg(feature = "scripted")]
+pub mod scripted;
 
-pub use activity::{Activity, Busy};
+pub use activity::{Activity, Busy, IDLE_GRACE};
+pub use admission::{Admission, Admitted, Directions, Refusal};
 pub use buffer::{Buffer, RELAY_BUFFER, trim_buffers};
+pub use clock::now;
 pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
 pub use detect::{DETECT_TIMEOUT, Detected, MAX_DETECT, detect, is_preface, is_server_preface};
 pub use first::{MAX_FIRST, detect_first, hello_first, read_first};
 pub use hello::{ClientHello, Hello};
+pub use left::has_left;
 pub use listen::{BACKLOG, Family, Listener};
+pub use liveness::{SILENCE, is_unanswered};
 pub use local::{LocalAddresses, own_addresses};
 pub use orig_dst::original_destination;
 pub use prefixed::Prefixed;
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay};
+pub use source::{ClientAddress, Shown};
 pub use stream::Stream;
+pub use task::{Verdict, judge_panic, panics, spawn_contained, test_panic};
 pub use unseen::Counted;

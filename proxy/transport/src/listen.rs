@@ -7,6 +7,8 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::liveness::PROBING;
+
 /// Connections that the kernel completes before they are accepted. As large as a burst that one
 /// worker accepts within some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
 pub const BACKLOG: i32 = 4096;
@@ -53,8 +55,9 @@ impl Listener {
         }
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
-        // Accepted sockets inherit it, which saves a system call for each of them.
+        // Accepted sockets inherit both, which saves system calls for each of them.
         socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_keepalive(&PROBING)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;

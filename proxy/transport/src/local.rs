@@ -48,7 +48,7 @@ impl LocalAddresses {
     }
 }
 
-fn interface_addresses() -> io::Result<Vec<IpAddr>> {
+pub(crate) fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     let interfaces = nix::ifaddrs::getifaddrs().map_err(io::Error::from)?;
     let ip_of = |interface: nix::ifaddrs::InterfaceAddress| {
         let address = interface.address?;

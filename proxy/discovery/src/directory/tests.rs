@@ -1,7 +1,9 @@
 //! The directory without a connection: what it is told is what watchers see.
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use leno_types::InstanceName;
@@ -99,6 +101,32 @@ fn what_was_prefetched_is_known_at_once() {
     assert_eq!(live.take_changes().0.len(), 2);
 }
 
+#[tokio::test]
+async fn what_like_workloads_use_is_awaited_and_counted_as_used_only_when_it_is() {
+    let (directory, live) = live();
+    let own: leno_types::ServiceName = "shop/db".parse().unwrap();
+    live.prefetch(vec![own.clone(), "shop/late".parse().unwrap()]);
+    assert_eq!(live.take_changes().0, [], "the workload uses nothing yet");
+    assert_eq!(live.take_prefetch().len(), 2);
+    let mut prefetched = std::pin::pin!(directory.prefetched());
+    assert!(is_pending(prefetched.as_mut()).await);
+    live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[]);
+    assert!(is_pending(prefetched.as_mut()).await, "one of two is known");
+    live.apply(vec![], &[], &[Subject::Service("shop/late".parse().unwrap())]);
+    prefetched.await;
+
+    let watched = directory.watch_service(&own);
+    assert_eq!(name(&watched.borrow()), "service shop/db");
+    assert_eq!(live.take_changes().0, [Subject::Service(own)]);
+    let (used, _) = live.resume();
+    assert_eq!((used.len(), live.take_prefetch().len()), (1, 1));
+}
+
+/// Whether a future waits.
+async fn is_pending(mut future: Pin<&mut impl Future<Output = ()>>) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
 #[test]
 fn an_address_may_move_to_another_resource() {
     let (directory, live) = live();
@@ -143,6 +171,7 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
     };
     let answer = vec![service("far/a", &["10.96.1.1"]), service("far/b", &["10.96.1.2"])];
     live.apply(answer, &[], &[ip("10.96.1.3").into()]);
+    live.prefetch(vec!["shop/own".parse().unwrap()]);
     live.apply(vec![service("shop/own", &["10.96.0.9"])], &[], &[]);
     assert!(ends().is_empty());
     tokio::time::advance(IDLE - Duration::from_secs(1)).await;
@@ -155,9 +184,10 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
     assert_eq!(name(&kept.borrow()), "service far/a");
     // What nobody watches is gone, but for the prefetched.
     let status = directory.status();
-    assert_eq!((status.addresses, status.resources), (2, 2));
+    assert_eq!((status.addresses, status.resources), (3, 2));
     let (watched, versions) = live.resume();
     assert_eq!(watched.len(), 2);
+    assert_eq!(live.take_prefetch().len(), 1);
     assert!(versions.contains_key("service/far/a") && versions.contains_key("service/shop/own"));
 }
 

@@ -1,7 +1,9 @@
 //! What is acknowledged, what is refused, and what stays.
 
-use leno_types::MtlsMode;
-use leno_types::mesh::{Distribution, Place, Resolution, ServerPolicy, Service};
+use leno_types::mesh::{
+    Distribution, Endpoint, Place, Resolution, ServerPolicy, Service, ServicePort,
+};
+use leno_types::{MtlsMode, Protocol};
 use leno_wire::{encode, proto};
 
 use super::*;
@@ -11,7 +13,7 @@ fn response(type_url: &str, resources: Vec<proto::Resource>) -> DeltaDiscoveryRe
     DeltaDiscoveryResponse {
         type_url: type_url.to_owned(),
         nonce: "7".to_owned(),
-        resources,
+        resources: resources.iter().map(encode::resource).collect(),
         ..Default::default()
     }
 }
@@ -34,6 +36,80 @@ fn service(name: &str, vip: &str) -> proto::Any {
         routes: [].into(),
         traffic: [].into(),
     })
+}
+
+/// A service with one endpoint, at `10.0.0.<last>`.
+fn served(last: u8) -> Service {
+    let endpoint = Endpoint {
+        workload: None,
+        addresses: vec![[10, 0, 0, last].into()],
+        port: 80,
+        identity: None,
+        place: Place::default(),
+    };
+    let port = ServicePort {
+        port: 80,
+        name: "".into(),
+        protocol: Protocol::Detect,
+        endpoints: [endpoint].into(),
+        external: None,
+    };
+    Service {
+        name: "shop/db".parse().unwrap(),
+        vips: vec![[10, 96, 0, 1].into()],
+        ports: vec![port],
+        distribution: Distribution::Any,
+        routes: [].into(),
+        traffic: [].into(),
+    }
+}
+
+/// A response that changes the endpoints of version `from`.
+fn change(from: &str, version: &str, (old, new): (u8, u8)) -> DeltaDiscoveryResponse {
+    let step = encode::endpoints_step(&served(old), &served(new)).unwrap();
+    let any = encode::service_update(None, encode::EndpointsUpdate::Delta(from, &[step]));
+    let changed = proto::Resource {
+        version: version.to_owned(),
+        aliases: Vec::new(),
+        ..resource("service/shop/db", any)
+    };
+    response(ADDRESS_TYPE, vec![changed])
+}
+
+#[test]
+fn a_change_is_applied_to_what_is_held_and_another_one_is_fetched_whole() {
+    let (directory, live) =
+        Directory::live("shop/web-0".parse().unwrap(), crate::leases::Leases::none());
+    let watched = directory.watch("10.96.0.1".parse().unwrap());
+    live.take_changes();
+    let endpoint = || match &*watched.borrow() {
+        Resolution::Service(service) => service.ports[0].endpoints[0].addresses[0].to_string(),
+        other => panic!("not a service: {other:?}"),
+    };
+    // Sent before the control plane heard that it was dropped: nothing is wrong with that.
+    assert!(take(&live, change("e1", "f.e2", (1, 2))).error_detail.is_none());
+    assert!(live.resume().1.is_empty());
+
+    let whole = proto::Resource {
+        version: "f.e1".to_owned(),
+        ..resource("service/shop/db", encode::service(&served(1)))
+    };
+    take(&live, response(ADDRESS_TYPE, vec![whole]));
+    assert!(take(&live, change("e1", "f.e2", (1, 2))).error_detail.is_none());
+    assert_eq!(
+        (endpoint(), live.resume().1["service/shop/db"].as_str()),
+        ("10.0.0.2".to_owned(), "f.e2")
+    );
+
+    let answer = take(&live, change("e9", "f.e3", (2, 3)));
+    let error = answer.error_detail.unwrap().message;
+    assert!(
+        error.contains("a change of endpoints came for version \"e9\", and \"e2\" is held"),
+        "{error}"
+    );
+    assert_eq!(endpoint(), "10.0.0.2");
+    let subject = Subject::Address("10.96.0.1".parse().unwrap());
+    assert_eq!(live.take_changes(), (vec![subject.clone()], vec![subject]));
 }
 
 fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod leases;
+mod look_alike;
 mod plane;
 
 use std::net::IpAddr;
@@ -87,14 +88,19 @@ async fn addresses_resolve_on_demand_and_follow_edits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_own_namespace_is_there_without_asking() {
+async fn what_workloads_of_the_same_identity_use_is_there_without_asking() {
     let plane = Plane::start(&mesh(&["10.89.0.7"])).await;
-    let (proxy, directory) = plane.proxy("data/db-0");
-    eventually("the namespace is prefetched", || directory.status().resources >= 2).await;
+    let (first, used) = plane.proxy("shop/web-0");
+    assert!(matches!(resolved(&used, "10.96.0.5").await, Resolution::Service(_)));
+    let (second, directory) = plane.proxy("shop/web-0");
+    let prefetched = tokio::time::timeout(Duration::from_secs(20), directory.prefetched());
+    prefetched.await.expect("it comes in time");
     // No pending state: what is known is known at once.
     let vip = directory.watch("10.96.0.5".parse().unwrap());
     assert!(matches!(&*vip.borrow(), Resolution::Service(_)));
-    proxy.abort();
+    assert_eq!(directory.status().resources, 1, "another service of the namespace is not used");
+    first.abort();
+    second.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,6 +128,25 @@ async fn the_last_good_state_outlives_the_control_plane() {
     plane.edit(&mesh(&["10.89.0.7", "10.89.0.8"]));
     until(&mut db, |now| endpoints(now).0.len() == 2).await;
     assert!(directory.status().connects >= 2);
+    proxy.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_age_is_followed_by_another_without_a_backoff() {
+    let mut plane = Plane::start(&mesh(&["10.89.0.7"])).await;
+    plane.stop().await;
+    plane.stream_age = Duration::from_millis(100);
+    plane.restart().await;
+    let (proxy, directory) = plane.proxy("shop/web-0");
+    let mut db = directory.watch("10.96.0.5".parse().unwrap());
+    let before = until(&mut db, |now| !matches!(now, Resolution::Pending)).await;
+    db.mark_unchanged();
+    eventually("several streams", || directory.status().connects >= 4).await;
+    assert!(!db.has_changed().unwrap() && *db.borrow() == before);
+    // The server ends a stream 30 s after its age: the proxy has ended these before.
+    plane.edit(&mesh(&["10.89.0.7", "10.89.0.8"]));
+    until(&mut db, |now| endpoints(now).0.len() == 2).await;
+    assert_eq!(directory.status().nacks, 0);
     proxy.abort();
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct Plane {
     directory: TempDir,
     address: SocketAddr,
     lifetime: Duration,
+    pub(crate) stream_age: Duration,
     tokens: Arc<TokenStore>,
     running: Option<Running>,
     refusals: mpsc::Receiver<Vec<Problem>>,
@@ -48,8 +49,16 @@ impl Plane {
         let tokens = Arc::new(TokenStore::open(&directory.path().join("tokens")).unwrap());
         let (refused, refusals) = mpsc::channel(REFUSALS);
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut plane =
-            Self { directory, address, lifetime, tokens, running: None, refusals, refused };
+        let mut plane = Self {
+            directory,
+            address,
+            lifetime,
+            stream_age: leno_serve::STREAM_AGE,
+            tokens,
+            running: None,
+            refusals,
+            refused,
+        };
         plane.restart().await;
         plane
     }
@@ -71,6 +80,7 @@ impl Plane {
         let authenticator = Arc::new(LocalTokens::new(Arc::clone(&self.tokens)));
         let settings = ServeSettings { authority, authenticator, lifetime: self.lifetime };
         let server = Server::bind(self.address, settings, Arc::clone(&state)).await.unwrap();
+        let server = server.with_stream_age(self.stream_age);
         self.address = server.address();
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(async move { server.run(stopped).await.unwrap() });

@@ -11,6 +11,7 @@ use crate::head::{self, Facts, Head};
 use crate::inner::{EMPTY_PER_USEFUL, Inner, Phase};
 use crate::live;
 use crate::repeat::Kind;
+use crate::reserved::{is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
 
 /// Bytes of the priority fields of HEADERS, which are ignored.
@@ -138,6 +139,10 @@ impl Inner {
             .decoder
             .decode(section, &mut fields, limits)
             .map_err(|_| ConnError::abused(Abuse::Hpack, "a field section cannot be decoded"))?;
+        if kind == Kind::Trailers {
+            // The mesh itself sends no trailers: these come from an application.
+            remove_reserved(&mut fields, is_reserved);
+        }
         let checked = match kind {
             Kind::Request => head::check_request(&fields, self.limits.connect_protocol),
             Kind::Response => head::check_response(&fields),

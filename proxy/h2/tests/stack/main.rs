@@ -6,6 +6,8 @@ mod memory;
 mod peers;
 mod rules;
 mod script;
+mod silence;
 mod splits;
+mod stalls;
 mod support;
 mod writes;

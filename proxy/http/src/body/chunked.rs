@@ -1,6 +1,8 @@
 //! Chunked framing (RFC 9112 section 7.1), taken strictly: whatever two parsers could read
 //! differently is refused.
 
+use leno_h2::{LONGEST_IDENTITY, is_reserved};
+
 use super::{BodyError, Event};
 use crate::head::{TOKEN, is_text};
 
@@ -21,8 +23,8 @@ const TRAILER_BYTES: u16 = 16 * 1024;
 /// into its head (RFC 9110 section 6.5.1).
 const FORBIDDEN: [&str; 3] = ["content-length", "host", "transfer-encoding"];
 
-/// Length of the longest forbidden name.
-const NAME_KEPT: usize = 17;
+/// Bytes of a name that are kept: one more than the longest name that is recognised has.
+const NAME_KEPT: usize = LONGEST_IDENTITY + 1;
 
 /// ```text
 ///       ┌──────────────(CRLF)──────────────┐
@@ -184,8 +186,10 @@ impl Chunked {
             }
             (State::TrailerName, _) if TOKEN[byte as usize] => self.keep_name(byte),
             (State::TrailerName, b':') => {
-                let name = self.name.get(..self.name_length as usize).unwrap_or_default();
-                if FORBIDDEN.iter().any(|bad| name.eq_ignore_ascii_case(bad.as_bytes())) {
+                let name = &self.name[..NAME_KEPT.min(self.name_length.into())];
+                let forbidden =
+                    FORBIDDEN.iter().any(|bad| name.eq_ignore_ascii_case(bad.as_bytes()));
+                if forbidden || is_reserved(name) {
                     return Err(BodyError::TrailerForbidden);
                 }
                 State::TrailerValue

@@ -2,7 +2,7 @@
 
 use leno_h2::Head;
 use tokio::io::DuplexStream;
-use tokio::task::LocalSet;
+use tokio::task::{LocalSet, spawn_local};
 
 use super::*;
 

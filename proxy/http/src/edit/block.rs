@@ -1,5 +1,6 @@
 //! Edits of heads of HTTP/2.
 
+use leno_h2::{is_identity_field, is_mesh_field, remove_reserved};
 use leno_hpack::{Block, Token};
 
 use super::{Edits, HeaderLine};
@@ -25,6 +26,12 @@ pub(crate) fn ends_at_hop(name: &[u8]) -> bool {
 
 /// Applies `edits` to a head. `Host` stands for `:authority` and can be set, not removed.
 pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
+    if !edits.keep_mesh {
+        remove_reserved(block, is_mesh_field);
+    }
+    if edits.remove_identity {
+        remove_reserved(block, is_identity_field);
+    }
     if edits.is_empty() {
         return;
     }

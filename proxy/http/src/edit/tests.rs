@@ -87,7 +87,8 @@ fn a_request_of_http_1_0_asks_to_stay() {
 fn the_callers_edits_keep_order_and_case_of_the_rest() {
     let set = [HeaderLine::new("X-Set", b" new ").unwrap()];
     let add = [HeaderLine::new("x-add", b"1").unwrap()];
-    let edits = Edits { remove: &["x-gone"], set: &set, add: &add, target: Some(b"/other?q") };
+    let target = Some(&b"/other?q"[..]);
+    let edits = Edits { remove: &["x-gone"], set: &set, add: &add, target, ..Edits::default() };
     let given = "X-GONE: 1\r\nb: 2\r\nx-set: old\r\nX-Add: 0\r\nContent-Length: 4\r\n";
     assert_eq!(
         request(&with(given), &edits),

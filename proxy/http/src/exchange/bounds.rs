@@ -1,5 +1,6 @@
 //! The waits of an exchange, all on the client's one timer.
 
+use leno_transport::SILENCE;
 use tokio::time::Instant;
 
 use crate::limits::Limits;
@@ -13,6 +14,8 @@ pub(super) struct Bounds {
     blocked: Option<(Instant, u64)>,
     linger: Option<(Instant, u64)>,
     deadline: Option<Instant>,
+    /// When to examine the connections, and how much had moved when that was last done.
+    silence: (Instant, u64),
 }
 
 /// Which bound an alarm stands for.
@@ -22,6 +25,8 @@ pub(super) enum Reached {
     Stall,
     Linger,
     Deadline,
+    /// Nothing moved for a while: the machines at the other ends may be lost.
+    Silence,
 }
 
 impl Bounds {
@@ -32,6 +37,7 @@ impl Bounds {
             blocked: None,
             linger: None,
             deadline: None,
+            silence: (started + SILENCE, 0),
         }
     }
 
@@ -56,7 +62,8 @@ impl Bounds {
         }
         let blocked = self.blocked.map(|(until, _)| until);
         let linger = self.linger.map(|(until, _)| until);
-        [blocked, linger, deadline].into_iter().flatten().fold(self.stall_until, Instant::min)
+        let first = self.stall_until.min(self.silence.0);
+        [blocked, linger, deadline].into_iter().flatten().fold(first, Instant::min)
     }
 
     /// What it means that `until` has come. `sending`: the rest of a request still goes out, so
@@ -82,6 +89,11 @@ impl Bounds {
         }
         if self.blocked.is_some_and(|(blocked, _)| blocked == until) {
             return Reached::Stall;
+        }
+        if self.silence.0 == until && self.stall_until != until {
+            let silent = self.silence.1 == moves;
+            self.silence = (Instant::now() + SILENCE, moves);
+            return if silent { Reached::Silence } else { Reached::Nothing };
         }
         if self.stall_moves == moves {
             return Reached::Stall;

@@ -8,11 +8,12 @@ use std::task::{Context, Poll};
 
 use leno_h2::{Client, Code, Piece, Stream};
 use leno_hpack::Token;
+use leno_transport::test_panic;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{not_opened, outlasted, timed_out, to_go_on};
+use super::outcome::{lost, not_opened, outlasted, timed_out, to_go_on};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -31,6 +32,7 @@ pub async fn h1_to_h2<C: Io, J: Judge>(
     server: &Client,
     order: &mut Order<'_, J>,
 ) -> Exchange {
+    test_panic("request", request.target.of(client.received.bytes()));
     let mut relay = Relay::new(client, request, server, order);
     let outcome = match relay.open() {
         Ok(()) => poll_fn(|cx| relay.poll(cx)).await,
@@ -110,7 +112,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         let started = Instant::now();
         Self {
             to_server: None,
-            to_head: client.is_head(request),
+            to_head: request.is_head,
             protocol: None,
             walker: BodyWalker::new(request.framing()),
             at: request.len(),
@@ -316,11 +318,23 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         while !self.client.read_closed && self.client.received.has_room() {
             match self.client.received.poll_fill(&mut self.client.io, cx) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(count)) => self.client.read_closed = count == 0,
+                Poll::Ready(Ok(count)) => {
+                    self.client.read_closed = count == 0;
+                    self.check_client()?;
+                }
                 Poll::Ready(Err(error)) => {
                     return Err(Failure::new(Place::Client, Cause::Broken(error)));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A client that has closed its connection gets no response; one that only sends no more does.
+    fn check_client(&self) -> Result<(), Failure> {
+        let may_have_left = self.client.read_closed || self.up == Up::Sending;
+        if may_have_left && !self.exchange.upgraded && self.client.io.has_left() {
+            return Err(Failure::new(Place::Client, Cause::Closed));
         }
         Ok(())
     }
@@ -339,6 +353,11 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
             }
             let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => continue,
+                Reached::Silence => {
+                    self.check_client()?;
+                    lost(self.client.io.is_unanswered(), false, false)?;
+                    continue;
+                }
                 Reached::Linger => return Poll::Ready(Ok(())),
                 Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {

@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 
 use leno_h2::{Head, Reset};
 use leno_hpack::Token;
+use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{admit, client_reset, outlasted, timed_out, to_go_on};
+use super::outcome::{admit, client_reset, lost, outlasted, timed_out, to_go_on};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -31,6 +32,7 @@ pub async fn h2_to_h1<S: Io, J: Judge>(
     server: &mut Conn<S>,
     order: &mut Order<'_, J>,
 ) -> Exchange {
+    test_panic("request", call.view().target());
     let mut relay = Relay::new(call, server, order);
     let outcome = match relay.open() {
         Ok(()) => poll_fn(|cx| relay.poll(cx)).await,
@@ -234,6 +236,11 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             }
             let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => continue,
+                Reached::Silence => {
+                    let replayable = silent && self.call.is_replayable();
+                    lost(false, self.server.io.is_unanswered(), replayable)?;
+                    continue;
+                }
                 Reached::Linger => return Poll::Ready(Ok(())),
                 Reached::Deadline if self.exchange.upgraded => outlasted(),
                 Reached::Deadline => {
@@ -262,6 +269,10 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             // Nothing was sent of what could not be translated, or taken.
             exchange.server_reusable = !self.opened && self.server.is_quiet();
             self.server.lost |= self.opened;
+            if exchange.upgraded {
+                // Its end would look like the other protocol's own.
+                self.server.io.reset_on_drop();
+            }
             return exchange;
         }
         self.server.received.settle();

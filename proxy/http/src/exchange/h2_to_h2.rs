@@ -4,7 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use leno_h2::{Client, Code, Head, Link, Piece, Stream, link};
+use leno_h2::{Client, Code, Head, Link, Piece, Stream, is_mesh_field, link, remove_reserved};
+use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use super::outcome::{
@@ -28,6 +29,7 @@ pub async fn h2_to_h2<J: Judge>(
     server: &Client,
     order: &mut Order<'_, J>,
 ) -> Exchange {
+    test_panic("request", call.view().target());
     let deadline = [order.deadline, call.deadline()].into_iter().flatten().min();
     if call.is_extended_connect() && !order.mesh {
         // RFC 8441 section 3: not before the server has said that it takes it.
@@ -258,6 +260,8 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.exchange.grpc_status = grpc::status_in(&head);
             edit_block(&mut head, &self.order.response);
             self.call.stop_holding();
+        } else {
+            remove_reserved(&mut head, is_mesh_field);
         }
         let switched = self.call.is_extended_connect() && (200..300).contains(&status);
         if switched {

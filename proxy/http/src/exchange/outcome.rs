@@ -1,5 +1,7 @@
 //! What the end of a stream means for an exchange.
 
+use std::io;
+
 use leno_h2::{Code, Linked, OpenError, Reset, ResetBy};
 use leno_transport::budget;
 
@@ -12,12 +14,18 @@ pub(super) fn admit() -> Result<(), Failure> {
 
 /// The client's stream ended before its time.
 pub(super) fn client_reset(reset: Reset) -> Failure {
+    if reset.is_stall() {
+        return Failure::new(Place::Server, Cause::Stalled);
+    }
     Failure::new(Place::Client, Cause::Reset(reset))
 }
 
 /// The server's stream did. `replayable`: nothing of a response was seen, and the request is
 /// still here.
 pub(super) fn server_reset(reset: Reset, replayable: bool) -> Failure {
+    if reset.is_stall() {
+        return Failure::new(Place::Client, Cause::Stalled);
+    }
     Failure {
         retryable: replayable,
         unprocessed: reset.unprocessed,
@@ -50,6 +58,18 @@ pub(super) fn timed_out(is_late: bool, silent: bool, replayable: bool) -> Failur
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
 
+/// The machine of the client or the server is lost, where one of both is. `replayable`: nothing of a
+/// response was seen, and the request is still here.
+pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), Failure> {
+    let place = match (client, server) {
+        (false, false) => return Ok(()),
+        (true, _) => Place::Client,
+        (_, true) => Place::Server,
+    };
+    let failure = Failure::new(place, Cause::Broken(io::ErrorKind::TimedOut.into()));
+    Err(Failure { retryable: replayable && place == Place::Server, ..failure })
+}
+
 /// An upgraded connection has lasted as long as it may.
 pub(super) fn outlasted() -> Failure {
     Failure::new(Place::Us, Cause::Outlasted)
@@ -60,6 +80,9 @@ pub(super) fn linked(linked: &Linked) -> Result<(), Failure> {
     match (linked.client, linked.server) {
         // A reset of one is followed by ours of the other.
         (Some(client), _) if client.by != ResetBy::Us => Err(client_reset(client)),
+        // The side that holds the bytes ends both; the client's stream is reset with the same code.
+        (_, Some(server)) if server.is_stall() => Err(server_reset(server, false)),
+        (Some(client), _) if client.is_stall() => Err(client_reset(client)),
         (_, Some(server)) if server.code != Code::NO_ERROR => Err(server_reset(server, false)),
         (Some(client), _) if client.code != Code::NO_ERROR => Err(client_reset(client)),
         _ => Ok(()),

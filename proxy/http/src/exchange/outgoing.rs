@@ -12,7 +12,8 @@ use crate::Io;
 use crate::body::BodyError;
 use crate::conn::poll_write_some;
 use crate::head::Framing;
-use crate::translate::{Rendered, trailers};
+use crate::translate::trailers;
+use crate::writer::Rendered;
 
 /// Pieces of content in one write: what a connection's reader leaves behind in one go.
 const PIECES: usize = 8;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{outlasted, timed_out, to_go_on};
+use super::outcome::{lost, outlasted, timed_out, to_go_on};
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -99,7 +99,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
             Plan::request(request, client.received.bytes(), &order.request)
         };
         Self {
-            to_head: client.is_head(request),
+            to_head: request.is_head,
             up: Pump::new(request.len(), plan, request.framing()),
             up_state: Up::Sending,
             down: Pump::new(0, Plan::default(), Framing::None),
@@ -159,6 +159,10 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         if exchange.failure.is_some() {
             self.client.lost |= self.up.used;
             self.server.lost = true;
+            if exchange.upgraded {
+                // Its end would look like the other protocol's own.
+                self.server.io.reset_on_drop();
+            }
             return exchange;
         }
         self.up.discard();
@@ -262,7 +266,10 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         while !self.client.read_closed && self.client.received.has_room() {
             match self.client.received.poll_fill(&mut self.client.io, cx) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(count)) => self.client.read_closed = count == 0,
+                Poll::Ready(Ok(count)) => {
+                    self.client.read_closed = count == 0;
+                    self.check_client()?;
+                }
                 Poll::Ready(Err(error)) => {
                     return Err(Failure::new(Place::Client, Cause::Broken(error)));
                 }
@@ -271,6 +278,15 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         let more_requests = !self.up.is_last(&self.client.received);
         if self.client.read_closed && !more_requests && self.end_to_server == End::Open {
             self.end_to_server = End::Wanted;
+        }
+        Ok(())
+    }
+
+    /// A client that has closed its connection gets no response; one that only sends no more does.
+    fn check_client(&self) -> Result<(), Failure> {
+        let may_have_left = self.client.read_closed || self.up_state == Up::Sending;
+        if may_have_left && !self.exchange.upgraded && self.client.io.has_left() {
+            return Err(Failure::new(Place::Client, Cause::Closed));
         }
         Ok(())
     }
@@ -314,6 +330,11 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
             }
             match self.bounds.reached(until, moves, sending, self.order.limits) {
                 Reached::Nothing => {}
+                Reached::Silence => {
+                    self.check_client()?;
+                    let (client, server) = (&self.client.io, &self.server.io);
+                    lost(client.is_unanswered(), server.is_unanswered(), silent && !self.up.used)?;
+                }
                 Reached::Linger => return Poll::Ready(Ok(())),
                 Reached::Deadline if self.exchange.upgraded => {
                     return Poll::Ready(Err(outlasted()));

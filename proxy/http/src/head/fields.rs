@@ -1,5 +1,7 @@
 //! Header lines, and what those that concern the connection and the body mean together.
 
+use leno_h2::{is_identity_field, is_mesh_field};
+
 use super::text::text_end;
 use super::{Framing, HeadError, Header, Known, Span, TOKEN, Version, tokens};
 
@@ -71,7 +73,17 @@ fn known(name: &[u8]) -> Known {
     candidates
         .iter()
         .find(|(candidate, _)| name.eq_ignore_ascii_case(candidate.as_bytes()))
-        .map_or(Known::Other, |(_, known)| *known)
+        .map_or_else(|| reserved(name), |(_, known)| *known)
+}
+
+/// Names that only the mesh may set. Most names are told apart by their first letter.
+#[inline]
+fn reserved(name: &[u8]) -> Known {
+    match name.first() {
+        Some(b'l' | b'L') if is_mesh_field(name) => Known::Mesh,
+        Some(b'l' | b'L' | b'x' | b'X') if is_identity_field(name) => Known::Identity,
+        _ => Known::Other,
+    }
 }
 
 /// The options of all `Connection` headers together.
@@ -109,6 +121,10 @@ pub(crate) struct Meaning {
     pub(crate) host: Option<Span>,
     pub(crate) expect_continue: bool,
     pub(crate) upgrade: Upgrade,
+    /// A header of the mesh's own is there.
+    pub(crate) mesh: bool,
+    /// A header is there that tells an application who its client is.
+    pub(crate) identity: bool,
     /// A header is there that always ends at this hop.
     pub(crate) hop_by_hop: bool,
     /// Seconds of the `timeout` parameter of `Keep-Alive`.
@@ -130,6 +146,8 @@ impl Meaning {
         let value = header.value.of(head);
         match header.known {
             Known::Other => {}
+            Known::Mesh => self.mesh = true,
+            Known::Identity => self.identity = true,
             Known::Connection => self.note_connection(value)?,
             Known::ContentLength => self.note_length(value)?,
             Known::TransferEncoding => self.transfer = self.transfer.then(value),

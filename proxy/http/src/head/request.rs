@@ -13,6 +13,8 @@ use crate::limits::Limits;
 pub struct RequestHead {
     pub(super) progress: Progress,
     pub(crate) method: Span,
+    /// The method is HEAD. Remembered, since the bytes of a head are gone once its body passes.
+    pub(crate) is_head: bool,
     pub(crate) target: Span,
     pub(crate) version: Version,
     pub(crate) headers: Headers,
@@ -121,6 +123,7 @@ impl RequestHead {
             _ => return Err(HeadError::RequestLine),
         };
         self.method = Span::new(0, method);
+        self.is_head = window[..method] == *b"HEAD";
         self.target = Span::new(target, version - 1);
         self.progress.at = version + 10;
         self.progress.first_line_done = true;

@@ -4,13 +4,14 @@ use leno_h2::Head;
 use leno_hpack::{Block, Token};
 
 use super::carried::{begin, push_names, push_word};
-use super::lines::{Lines, Rendered};
+use super::lines::Lines;
 use super::{Carried, push_headers, websocket};
 use crate::edit::{Edits, INTERNAL, edit_block, ends_at_hop};
 use crate::head::{
     Framing, HeadError, Known, RequestHead, TOKEN, Version, absolute, in_target, is_authority,
     tokens, without_port,
 };
+use crate::writer::Rendered;
 
 /// What becomes of an HTTP/1 request besides its head.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,7 +58,7 @@ pub(crate) fn to_h2(
     if let Some(protocol) = upgrade {
         block.push(b":protocol", protocol);
     }
-    push_headers(&mut block, &head.headers, &head.meaning, bytes);
+    push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
     if upgrade.is_some() && !to.mesh && block.find(Token::PROTOCOL) == Some(b"websocket") {
         block.remove_all(b"sec-websocket-key");
     }
@@ -153,7 +154,7 @@ pub(crate) fn to_h1(
     };
     let old = carried.is_some_and(|carried| carried.version == Version::Http10)
         && framing != Framing::Chunked;
-    let mut lines = Lines::new(block, more + 2 * pseudo(Token::AUTHORITY).len(), carried)?;
+    let mut lines = Lines::new(block, more + 2 * pseudo(Token::AUTHORITY).len(), carried);
     lines.put(method);
     lines.put(b" ");
     put_target(&mut lines, block, method)?;
@@ -169,7 +170,7 @@ pub(crate) fn to_h1(
         _ => {}
     }
     let upgrade = protocol.is_some();
-    Ok(Http1Request { head: lines.finish(), framing, upgrade, websocket_key })
+    Ok(Http1Request { head: lines.finish()?, framing, upgrade, websocket_key })
 }
 
 pub(super) fn put_length(lines: &mut Lines<'_>, length: u64) {

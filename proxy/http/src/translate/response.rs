@@ -4,12 +4,13 @@ use leno_h2::Head;
 use leno_hpack::{Block, Token};
 
 use super::carried::{begin, push_names, push_word};
-use super::lines::{Lines, Rendered};
+use super::lines::Lines;
 use super::request::{content_length, put_length};
 use super::{Carried, push_headers};
 use crate::answer::reason;
 use crate::edit::{Edits, INTERNAL, edit_block, ends_at_hop};
 use crate::head::{Framing, HeadError, ResponseHead, Transfer, Version};
+use crate::writer::Rendered;
 
 /// The fields of an HTTP/1 response. `carry`: the client is a proxy of the mesh that asked for
 /// an HTTP/1 client. `101` becomes `200`.
@@ -28,7 +29,7 @@ pub(crate) fn to_h2(
     let switched = head.status == 101;
     let status = if switched { 200 } else { head.status };
     block.push(b":status", &digits(status));
-    push_headers(&mut block, &head.headers, &head.meaning, bytes);
+    push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
     if head.is_interim() || status == 204 {
         block.remove_all(b"content-length");
     }
@@ -97,7 +98,7 @@ pub(crate) fn to_h1(block: &Block, to: ToH1<'_>) -> Result<Http1Response, HeadEr
     let keep = to.keep && framing != Framing::UntilClose;
     let old = carried.is_some_and(|carried| carried.version == Version::Http10)
         && framing != Framing::Chunked;
-    let mut lines = Lines::new(block, to.carried.map_or(0, <[u8]>::len), carried)?;
+    let mut lines = Lines::new(block, to.carried.map_or(0, <[u8]>::len), carried);
     put_status(&mut lines, to.status, old);
     put_fields(&mut lines, block)?;
     match (framing, length) {
@@ -113,7 +114,7 @@ pub(crate) fn to_h1(block: &Block, to: ToH1<'_>) -> Result<Http1Response, HeadEr
     } else if !interim && (old || to.version == Version::Http10) {
         lines.line(b"connection", b"keep-alive");
     }
-    Ok(Http1Response { head: lines.finish(), framing, keep })
+    Ok(Http1Response { head: lines.finish()?, framing, keep })
 }
 
 /// The `101` that the response to an extended CONNECT stands for. `accept`: what a WebSocket
@@ -125,7 +126,7 @@ pub(crate) fn to_switch(
     carried: Option<&[u8]>,
 ) -> Result<Rendered, HeadError> {
     let more = carried.map_or(0, <[u8]>::len);
-    let mut lines = Lines::new(block, more + protocol.len(), carried.and_then(Carried::parse))?;
+    let mut lines = Lines::new(block, more + protocol.len(), carried.and_then(Carried::parse));
     put_status(&mut lines, 101, false);
     lines.line(b"upgrade", protocol);
     lines.line(b"connection", b"Upgrade");
@@ -133,7 +134,7 @@ pub(crate) fn to_switch(
     if let Some(accept) = accept.filter(|_| block.position(b"sec-websocket-accept").is_none()) {
         lines.line(b"sec-websocket-accept", accept);
     }
-    Ok(lines.finish())
+    lines.finish()
 }
 
 fn put_status(lines: &mut Lines<'_>, status: u16, old: bool) {

@@ -5,4 +5,4 @@ mod h1_to_h2;
 mod h2_to_h1;
 mod h2_to_h2;
 mod mesh;
-mod support;
+pub(crate) mod support;

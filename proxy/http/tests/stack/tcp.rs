@@ -1,8 +1,10 @@
 //! What in-memory pipes cannot show: resets, and buffers of idle sockets.
 
-use leno_http::{Cause, Conn, Limits, Order, Place, exchange, pool_stats};
+use leno_http::{Cause, Conn, Limits, Order, Place, exchange, h1_to_h2, pool_stats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::h2::support::{Settings, h2_back, next};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -156,4 +158,99 @@ async fn a_client_that_has_said_its_last_is_not_waited_for() {
     assert!(ends_at_once("").await);
     // To end at once might destroy what it has not read yet.
     assert!(!ends_at_once("GET / HTTP/1.1\r\n").await);
+}
+
+/// In all pairs of versions the server learns at once that the client has left; with a client of HTTP/2
+/// that is a matter of streams, and tested with them.
+#[tokio::test]
+async fn a_client_that_closes_its_connection_ends_the_servers_work() {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    user.write_all(GET).await.unwrap();
+    let request = client.read_request(&limits).await.unwrap().unwrap();
+    let (mut application, mut server) = pair().await;
+    let mut order = Order::new(&limits);
+    let peers = async {
+        application.read_exact(&mut [0; GET.len()]).await.unwrap();
+        drop(user);
+        // No answer is needed to find out.
+    };
+    let (done, ()) = tokio::join!(exchange(&mut client, &request, &mut server, &mut order), peers);
+    let failure = done.failure.unwrap();
+    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Closed));
+    drop(server);
+    assert_eq!(application.read(&mut [0; 1]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_connection_cancels_the_servers_stream() {
+    in_local_set(async |user, mut app| {
+        let (_, mut stream) = next(&mut app).await;
+        drop(user);
+        assert_eq!(stream.closed().await.unwrap().code, leno_h2::Code::CANCEL);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_only_sends_no_more_is_served() {
+    in_local_set(async |mut user, mut app| {
+        let (_, mut stream) = next(&mut app).await;
+        user.shutdown().await.unwrap();
+        for _ in 0..100 {
+            // The end of the request's side comes by.
+            tokio::task::yield_now().await;
+        }
+        assert!(stream.reset_reason().is_none());
+        stream.send_head(&[(":status", "204")].into_iter().collect(), true);
+        let mut response = Vec::new();
+        user.read_to_end(&mut response).await.unwrap();
+        assert!(response.starts_with(b"HTTP/1.1 204 "), "{}", response.escape_ascii());
+    })
+    .await;
+}
+
+/// The server does not read the upload, so that the proxy reads no more of it and sees no end.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_ends_it() {
+    in_local_set(async |mut user, mut app| {
+        let (_, mut first) = next(&mut app).await;
+        first.send_head(&[(":status", "204")].into_iter().collect(), true);
+        let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
+        user.write_all(head).await.unwrap();
+        let (_, mut stream) = next(&mut app).await;
+        let full = async {
+            loop {
+                user.write_all(&[b'x'; 64 * 1024]).await.unwrap();
+            }
+        };
+        let _full = tokio::time::timeout(std::time::Duration::from_millis(300), full).await;
+        drop(user);
+        assert_eq!(stream.closed().await.unwrap().code, leno_h2::Code::CANCEL);
+    })
+    .await;
+}
+
+/// Runs a test of a client over TCP and a server of HTTP/2; the client has sent a GET.
+async fn in_local_set(test: impl AsyncFnOnce(TcpStream, leno_h2::Accept)) {
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            let limits = Limits::default();
+            let (mut user, mut client) = pair().await;
+            let (server, app) = h2_back(&Settings::default());
+            user.write_all(GET).await.unwrap();
+            let proxy = async {
+                while let Ok(Some(request)) = client.read_request(&limits).await {
+                    let mut order = Order::new(&limits);
+                    let done = h1_to_h2(&mut client, &request, &server, &mut order).await;
+                    if !done.client_reusable {
+                        break;
+                    }
+                }
+                drop(client);
+            };
+            tokio::join!(proxy, test(user, app));
+        })
+        .await;
 }

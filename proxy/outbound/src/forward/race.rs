@@ -139,7 +139,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
         };
         let mut runners = Runners::new();
         self.tried.push(first.endpoint().address);
-        race.hedge.borrow_mut().begin(Instant::now());
+        race.hedge.borrow_mut().begin(leno_transport::now());
         runners.push(race.start(&copies, first, true));
         loop {
             match race.next(&mut copies, &mut runners).await {
@@ -215,7 +215,7 @@ impl<'a> Race<'a> {
             let done = self.sending.exchange(&mut copy, way, times, judge).await;
             Ended::Exchanged(server, done, copy)
         });
-        Runner { pick, begun: Instant::now(), is_first, is_connected, ticket, run }
+        Runner { pick, begun: leno_transport::now(), is_first, is_connected, ticket, run }
     }
 
     fn judge(
@@ -228,7 +228,7 @@ impl<'a> Race<'a> {
         let is_outdone = self.is_decided.get() || others && self.policy.is_bad(response);
         let policy = (self.policy, self.registry);
         if is_outdone
-            || refuse_unreached(response, is_replayable) == Judgement::Refuse
+            || refuse_unreached(response, (is_replayable, is_mesh)) == Judgement::Refuse
             || self.plan.borrow_mut().judge(policy, response, (is_replayable, is_mesh))
         {
             return Judgement::Refuse;
@@ -287,9 +287,9 @@ impl<'a> Race<'a> {
             self.count(runner);
             if self.is_decided.get() && runner.is_connected.get() {
                 // Or an endpoint that is always late would never be seen to be.
-                let at_least = runner.begun.elapsed();
+                let at_least = leno_transport::now().saturating_duration_since(runner.begun);
                 self.policy.observe(at_least);
-                runner.pick.observe(at_least, Instant::now());
+                runner.pick.observe(at_least, leno_transport::now());
             }
         }
     }
@@ -331,15 +331,15 @@ fn note<C>(shared: &Shared, pick: &Pick<Remote>, ended: &Ended<C>) {
             edge.error(error.cause());
             if error.is_of_endpoint() {
                 edge.connect_failure();
-                pick.connect_failed(Instant::now());
+                pick.connect_failed(leno_transport::now());
             }
         }
         Ended::Exchanged(server, done, _) => {
             if let Some(failure) = done.failure.as_ref().filter(|f| f.place == Place::Server) {
                 server.judge(failure);
                 edge.error(failure.cause.label());
-                pick.failed(Instant::now());
-                pick.penalise(Instant::now());
+                pick.failed(leno_transport::now());
+                pick.penalise(leno_transport::now());
             }
         }
     }

@@ -56,6 +56,8 @@ impl Sending<'_> {
             order.request = applied.request(of_request);
             order.response = applied.response(of_response);
         }
+        // The server has proven that it is a proxy of the mesh: its word is the mesh's.
+        order.response.keep_mesh = server.is_mesh;
         let added: Vec<HeaderLine>;
         if let Some(line) = line {
             added = order.response.add.iter().cloned().chain([line]).collect();

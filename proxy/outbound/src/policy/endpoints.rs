@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leno_balance::{Algorithm, Locality, Settings, Wanted, hash};
 use leno_http::{HeaderLine, RequestView};
@@ -157,7 +157,7 @@ impl EndpointPolicy {
         if is_overload {
             gradient.dropped();
         } else {
-            gradient.answered(latency, gate.under_way(), Instant::now());
+            gradient.answered(latency, gate.under_way(), leno_transport::now());
         }
         gate.set(gradient.limit(), self.limits.pending.unwrap_or(PENDING));
     }

@@ -117,7 +117,7 @@ impl RequestPolicy {
 
     /// Whether another copy is to be sent now.
     pub(crate) fn another(&self, hedge: &mut Hedge) -> bool {
-        hedge.another(&mut self.budget.borrow_mut(), Instant::now())
+        hedge.another(&mut self.budget.borrow_mut(), leno_transport::now())
     }
 
     /// A response began after this time, or had not begun yet.
@@ -142,9 +142,9 @@ impl RequestPolicy {
 
     /// The times and tries of a request that comes now.
     pub(crate) fn plan(&self, is_idempotent: bool) -> Plan {
-        let within = |timeout: Duration| Instant::now().checked_add(timeout);
+        let within = |timeout: Duration| leno_transport::now().checked_add(timeout);
         if self.pays() {
-            self.budget.borrow_mut().request(Instant::now());
+            self.budget.borrow_mut().request(leno_transport::now());
         }
         Plan {
             retry: self.retries.is_some().then(Retry::default),
@@ -165,7 +165,7 @@ impl Plan {
     /// When the response of a try that begins now must have begun.
     pub(crate) fn response_by(&self, policy: &RequestPolicy) -> Option<Instant> {
         let per_try = policy.retries.as_ref().and_then(|retries| retries.per_try_timeout);
-        let per_try = per_try.and_then(|timeout| Instant::now().checked_add(timeout));
+        let per_try = per_try.and_then(|timeout| leno_transport::now().checked_add(timeout));
         [self.response_by, per_try].into_iter().flatten().min()
     }
 
@@ -254,7 +254,7 @@ impl Plan {
         facts: Facts,
     ) -> Option<Duration> {
         let retries = policy.retries.as_ref()?;
-        let now = Instant::now();
+        let now = leno_transport::now();
         let until = [self.request_by, self.response_by].into_iter().flatten().min();
         let facts = Facts {
             is_idempotent: self.is_idempotent,

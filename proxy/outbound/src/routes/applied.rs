@@ -84,7 +84,8 @@ impl Applied {
     /// Changes of the request's head.
     pub(crate) fn request<'a>(&'a self, remove: &'a [&'a str]) -> Edits<'a> {
         let lines = &self.backend().request;
-        Edits { remove, set: &lines.set, add: &lines.add, target: self.target.as_deref() }
+        let target = self.target.as_deref();
+        Edits { remove, set: &lines.set, add: &lines.add, target, ..Edits::default() }
     }
 
     /// Changes of the response's head.
@@ -94,7 +95,7 @@ impl Applied {
             remove,
             set: self.response_set.as_deref().unwrap_or(&lines.set),
             add: self.response_add.as_deref().unwrap_or(&lines.add),
-            target: None,
+            ..Edits::default()
         }
     }
 

@@ -5,23 +5,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::time::{Instant, Sleep};
 
 use super::{Ended, Side};
 use crate::Stream;
+use crate::liveness::{PROBING, SILENCE, is_unanswered};
 
-/// How often a side that is neither read nor written is asked for its errors, and after how long a
-/// relay counts as one that lasts. Most relays end before, and never look.
-const LOOK: Duration = Duration::from_secs(10);
-
-/// When the kernel begins to ask whether the host of a silent side is still there, how often it asks,
-/// and how many unanswered questions are a no: a host that is lost is noticed within two minutes. The
-/// applications' own settings end at the proxy, and the kernel's default is two hours.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(60))
-    .with_interval(Duration::from_secs(15))
-    .with_retries(4);
+/// How often a side that is neither read nor written is asked for its errors, and one that bytes were
+/// sent to for its acknowledgements; and after how long a relay counts as one that lasts. Most relays
+/// end before, and never look.
+const LOOK: Duration = SILENCE;
 
 /// How far a relay has come.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +36,10 @@ pin_project_lite::pin_project! {
         // As of the last poll.
         deaf: bool,
         lasting: bool,
+        // Bytes moved as of the last look at a relay that lasts.
+        looked: u64,
+        // The timer is set for the next look, not for the idle bound.
+        looking: bool,
         #[pin]
         timer: Sleep,
     }
@@ -56,6 +54,8 @@ impl Watch {
             moved: 0,
             deaf: false,
             lasting: false,
+            looked: 0,
+            looking: true,
             timer: tokio::time::sleep_until(now + idle.min(LOOK)),
         }
     }
@@ -69,7 +69,9 @@ impl Watch {
         b: &B,
     ) -> Poll<Ended> {
         let mut this = self.project();
-        if seen.deaf && !*this.deaf && *this.lasting {
+        let changed = seen.deaf && !*this.deaf || seen.moved != *this.looked;
+        if changed && !*this.looking {
+            *this.looking = true;
             this.timer.as_mut().reset((*this.idle_until).min(Instant::now() + LOOK));
         }
         *this.deaf = seen.deaf;
@@ -87,32 +89,34 @@ impl Watch {
                 keep_alive(a);
                 keep_alive(b);
             }
-            let mut next = *this.idle_until;
-            if seen.deaf {
-                if let Some((side, error)) = failed(a, b) {
-                    return Poll::Ready(Ended::Failed { side, error });
-                }
-                next = next.min(now + LOOK);
+            if let Some((side, error)) = failed(a, b, seen.deaf) {
+                return Poll::Ready(Ended::Failed { side, error });
             }
-            this.timer.as_mut().reset(next);
+            // Bytes that have just moved may still turn out not to arrive.
+            *this.looking = seen.deaf || *this.looked != seen.moved;
+            *this.looked = seen.moved;
+            let next = if *this.looking { now + LOOK } else { *this.idle_until };
+            this.timer.as_mut().reset(next.min(*this.idle_until));
         }
         Poll::Pending
     }
 }
 
-fn failed<A: Stream, B: Stream>(a: &A, b: &B) -> Option<(Side, io::Error)> {
-    let of_a = error_of(a).map(|error| (Side::A, error));
-    of_a.or_else(|| error_of(b).map(|error| (Side::B, error)))
+fn failed<A: Stream, B: Stream>(a: &A, b: &B, deaf: bool) -> Option<(Side, io::Error)> {
+    let of_a = error_of(a, deaf).map(|error| (Side::A, error));
+    of_a.or_else(|| error_of(b, deaf).map(|error| (Side::B, error)))
 }
 
-/// Why the connection is broken, if it is.
-fn error_of(stream: &impl Stream) -> Option<io::Error> {
-    stream.socket().and_then(|socket| socket.take_error().unwrap_or_else(Some))
+/// Why the connection is broken, if it is. Errors of a socket that is read and written show there.
+fn error_of(stream: &impl Stream, deaf: bool) -> Option<io::Error> {
+    let socket = stream.socket()?;
+    let error = if deaf { socket.take_error().unwrap_or_else(Some) } else { None };
+    error.or_else(|| is_unanswered(socket).then(|| io::ErrorKind::TimedOut.into()))
 }
 
 fn keep_alive(stream: &impl Stream) {
     if let Some(socket) = stream.socket() {
         // It fails only for a connection that is gone, which shows by itself.
-        let _gone = SockRef::from(socket).set_tcp_keepalive(&KEEPALIVE);
+        let _gone = SockRef::from(socket).set_tcp_keepalive(&PROBING);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use leno_h2::{Head, Piece};
+use leno_h2::{Head, Piece, is_mesh_field, remove_reserved};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -39,7 +39,11 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
                 Poll::Pending => {
                     // Some of it may have been written.
                     self.exchange.response_started = true;
-                    return Ok(());
+                    let server = self.to_server.as_mut().map(|server| server.poll_stalled(cx));
+                    return match server {
+                        Some(Poll::Ready(reset)) => Err(server_reset(reset, false)),
+                        _ => Ok(()),
+                    };
                 }
                 Poll::Ready(Ok(content)) => {
                     self.exchange.response_started |= self.out.moved > 0;
@@ -118,6 +122,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
 
     fn begin_interim(&mut self, mut head: Head) -> Result<(), Failure> {
         let carried = take_internal(&mut head);
+        remove_reserved(&mut head, is_mesh_field);
         let to = self.to_h1(&head, carried.as_deref());
         self.continued |= to.status == 100;
         // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).

@@ -14,7 +14,8 @@ use crate::exchange::outcome::client_reset;
 use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, HeadError, ResponseHead};
-use crate::translate::{Rendered, response, trailers, websocket};
+use crate::translate::{response, trailers, websocket};
+use crate::writer::Rendered;
 
 impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {

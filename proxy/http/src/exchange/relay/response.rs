@@ -115,7 +115,8 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
 
     fn begin_interim(&mut self) {
         self.continued |= self.head.status() == 100;
-        self.replace_down(Plan::default(), Framing::None);
+        let plan = Plan::interim(&self.head, self.server.received.bytes());
+        self.replace_down(plan, Framing::None);
         if self.request.version() == Version::Http10 {
             // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
             self.down.discard();

@@ -1,0 +1,136 @@
+//! Who asks the admin server, and what each may have.
+//!
+//! ```text
+//!             /metrics /ready /live /probe    /config    /drain
+//! network              yes                      -          -
+//! loopback             yes                     yes         -
+//! Unix socket          yes                     yes        yes
+//! ```
+//! A request over loopback may be the application's, which someone outside can have it send (SSRF). So
+//! what ends the proxy needs the Unix socket, that only this user and root can connect to. A page of
+//! a browser that has its own name resolved to a loopback address (DNS rebinding) gives that name as
+//! `Host`, so requests over TCP are for an IP address or `localhost`.
+
+use std::net::IpAddr;
+
+use hyper::header::HOST;
+use hyper::http::uri::Authority;
+use hyper::{Request, StatusCode};
+use leno_program::content::TEXT;
+use leno_program::{Answer, Ends, respond};
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Another machine or pod.
+    Network(IpAddr),
+    /// This network namespace, by way of the address that was called.
+    Loopback(IpAddr),
+    /// A process of this user or of root, on the Unix socket.
+    Socket,
+}
+
+impl Caller {
+    /// The client of a TCP connection.
+    pub(crate) fn of(ends: &Ends) -> Self {
+        let is_loopback = ends.client.ip().to_canonical().is_loopback();
+        let called = ends.called.ip();
+        if is_loopback { Self::Loopback(called) } else { Self::Network(called) }
+    }
+
+    /// The address that was called.
+    pub(crate) fn called(self) -> IpAddr {
+        match self {
+            Self::Network(called) | Self::Loopback(called) => called,
+            Self::Socket => std::net::Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// The answer to a request that this caller may not make.
+    pub(crate) fn refuse<B>(self, request: &Request<B>) -> Option<Answer> {
+        let refused = |status, why: &'static str| Some(respond(status, TEXT, why));
+        if self != Self::Socket && !names_this_server(request) {
+            let why = "the Host must be an IP address or localhost\n";
+            return refused(StatusCode::MISDIRECTED_REQUEST, why);
+        }
+        match (request.uri().path(), self) {
+            ("/drain", Self::Network(_) | Self::Loopback(_)) => refused(
+                StatusCode::FORBIDDEN,
+                "/drain is served on the Unix socket of --admin-socket only; SIGTERM drains too\n",
+            ),
+            ("/config", Self::Network(_)) => {
+                refused(StatusCode::FORBIDDEN, "/config is served on loopback only\n")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether the request is for an address or `localhost`, as those of scrapers and probes are.
+/// HTTP/1.0 need not say.
+fn names_this_server<B>(request: &Request<B>) -> bool {
+    let named = |authority: &Authority| {
+        let host = authority.host();
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        host.eq_ignore_ascii_case("localhost") || address.unwrap_or(host).parse::<IpAddr>().is_ok()
+    };
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let of_host = |host: &hyper::header::HeaderValue| {
+        host.to_str().ok().and_then(|host| host.parse().ok()).is_some_and(|host| named(&host))
+    };
+    request.uri().authority().is_none_or(named) && hosts.all(of_host)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn status(from: &str, path: &str, host: Option<&str>) -> Option<u16> {
+        let called = SocketAddr::from(([127, 0, 0, 1], 15020));
+        let caller = match from {
+            "socket" => Caller::Socket,
+            client => {
+                Caller::of(&Ends { client: SocketAddr::new(client.parse().unwrap(), 1), called })
+            }
+        };
+        let mut request = Request::builder().uri(path);
+        if let Some(host) = host {
+            request = request.header(HOST, host);
+        }
+        caller.refuse(&request.body(()).unwrap()).map(|answer| answer.status().as_u16())
+    }
+
+    #[test]
+    fn each_caller_has_its_pages() {
+        for (from, allowed) in
+            [("10.0.0.1", 4), ("127.0.0.1", 5), ("::ffff:127.0.0.1", 5), ("socket", 6)]
+        {
+            let pages = ["/metrics", "/ready", "/live", "/probe/web/liveness", "/config", "/drain"];
+            for (number, page) in pages.into_iter().enumerate() {
+                let refused = (number >= allowed).then_some(403);
+                assert_eq!(status(from, page, Some("10.0.0.2:15020")), refused, "{from} {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_name_of_someone_else_is_refused() {
+        for (host, refused) in [
+            (None, None),
+            (Some("127.0.0.1:15020"), None),
+            (Some("[fd00::1]:15020"), None),
+            (Some("LocalHost"), None),
+            (Some("rebound.example"), Some(421)),
+            (Some("localhost.rebound.example:15020"), Some(421)),
+            (Some("127.0.0.1.rebound.example"), Some(421)),
+            (Some(""), Some(421)),
+            (Some("a b"), Some(421)),
+        ] {
+            assert_eq!(status("127.0.0.1", "/config", host), refused, "{host:?}");
+            assert_eq!(status("socket", "/drain", host), None, "{host:?}");
+        }
+        assert_eq!(status("127.0.0.1", "http://rebound.example/config", None), Some(421));
+    }
+}

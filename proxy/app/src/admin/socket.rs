@@ -1,0 +1,67 @@
+//! The Unix socket on which the proxy is told to drain.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::{UnixListener, UnixStream};
+
+use super::caller::Caller;
+use crate::state::State;
+
+/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Listens on `path`. A socket that a process before this one left behind is replaced.
+pub(crate) fn bind(path: &Path) -> anyhow::Result<UnixListener> {
+    if is_abandoned(path) {
+        fs::remove_file(path).with_context(|| format!("removing the old {}", path.display()))?;
+    }
+    UnixListener::bind(path).with_context(|| {
+        format!(
+            "listening on {}: give --admin-socket a path that this user can write",
+            path.display()
+        )
+    })
+}
+
+/// Whether it is a socket on which no process listens.
+fn is_abandoned(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(refused)
+}
+
+/// Serves one connection after the other, of processes of this user and of root. Each is bounded in
+/// time, as all admin connections are.
+pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
+    loop {
+        let (stream, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "connection to the admin socket not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if !is_trusted(&stream) {
+            tracing::warn!("connection to the admin socket refused: not this user's, nor root's");
+            continue;
+        }
+        let answer = |request| {
+            let state = Rc::clone(&state);
+            async move { super::answer(&request, Caller::Socket, &state).await }
+        };
+        leno_program::serve_stream(stream, "the admin socket", answer).await;
+    }
+}
+
+/// The file's mode may allow more than is meant.
+fn is_trusted(stream: &UnixStream) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)
+}

@@ -1,0 +1,27 @@
+//! What a panic ends: a task of one connection or request alone, or else the process.
+
+use std::panic::{PanicHookInfo, set_hook};
+use std::process::abort;
+
+use leno_transport::{Verdict, judge_panic};
+
+/// Logs every panic that is not one of many, and aborts the process unless a contained task has
+/// panicked (see [`leno_transport::spawn_contained`]).
+pub(crate) fn install() {
+    set_hook(Box::new(|panic| match judge_panic() {
+        Verdict::EndTask { log: true } => log(panic, "a task panicked; its connection ends"),
+        Verdict::EndTask { log: false } => {}
+        Verdict::EndProcess => {
+            log(panic, "the proxy panicked and ends");
+            abort();
+        }
+    }));
+}
+
+fn log(panic: &PanicHookInfo<'_>, what: &'static str) {
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("without a name");
+    let text = panic.payload_as_str().unwrap_or("without a text");
+    let location = panic.location().map(ToString::to_string).unwrap_or_default();
+    tracing::error!(thread, location, panic = text, "{what}");
+}

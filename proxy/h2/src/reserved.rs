@@ -1,0 +1,86 @@
+//! Names of fields with which the mesh itself speaks. Applications and clients may not set them.
+//!
+//! Programs that follow CGI read `_` in a name as `-` (RFC 3875 section 4.1.18), so both spellings
+//! of a name are reserved.
+
+use leno_hpack::{Block, Field, Token};
+
+/// What the names of the mesh's own fields begin with.
+const MESH: &[u8] = b"leno-";
+
+/// What tells an application who its client is. Istio and Envoy use the first name, Linkerd the
+/// second.
+const IDENTITY: [&[u8]; 2] = [b"x-forwarded-client-cert", b"l5d-client-id"];
+
+/// The longest name that [`is_reserved`] recognises by its whole length.
+pub const LONGEST_IDENTITY: usize = IDENTITY[0].len();
+
+/// Whether a field is the mesh's own, as `leno-error` is: any name that begins with `leno-`, in any
+/// case.
+#[must_use]
+#[inline]
+pub fn is_mesh_field(name: &[u8]) -> bool {
+    name.len() >= MESH.len() && begins_with(name, MESH)
+}
+
+/// Whether a field tells an application who its client is.
+#[must_use]
+#[inline]
+pub fn is_identity_field(name: &[u8]) -> bool {
+    IDENTITY.iter().any(|identity| name.len() == identity.len() && begins_with(name, identity))
+}
+
+/// Whether a field is one of both kinds. No message has such trailers.
+#[must_use]
+#[inline]
+pub fn is_reserved(name: &[u8]) -> bool {
+    matches!(name.first(), Some(b'l' | b'L' | b'x' | b'X'))
+        && (is_mesh_field(name) || is_identity_field(name))
+}
+
+/// Removes the fields that `unwanted` selects by name. Costs one look at each name that is not well
+/// known where there are none.
+pub fn remove_reserved(block: &mut Block, unwanted: impl Fn(&[u8]) -> bool) {
+    let unwanted = |field: &Field<'_>| field.token() == Token::NONE && unwanted(field.name());
+    if block.iter().any(|field| unwanted(&field)) {
+        block.retain(|field| !unwanted(field));
+    }
+}
+
+/// Whether `name` begins with `reserved`, which is in lower case and not longer.
+fn begins_with(name: &[u8], reserved: &[u8]) -> bool {
+    let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.iter().zip(reserved).all(|(byte, expected)| folded(*byte) == *expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_reserved_in_every_spelling() {
+        for name in ["leno-error", "leno-h1", "leno-", "Leno_Error", "LENO-X"] {
+            assert!(is_mesh_field(name.as_bytes()) && is_reserved(name.as_bytes()), "{name}");
+        }
+        for name in ["x-forwarded-client-cert", "X_Forwarded-Client_Cert", "L5D-CLIENT-ID"] {
+            assert!(is_identity_field(name.as_bytes()) && is_reserved(name.as_bytes()), "{name}");
+        }
+        for name in
+            ["leno", "lenox-a", "x-leno-error", "x-forwarded-client-cert2", "l5d-client", ""]
+        {
+            assert!(!is_reserved(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_unwanted_goes() {
+        let mut block = Block::new();
+        for (name, value) in [(":status", "200"), ("leno-error", "a"), ("x", "b"), ("leno_h1", "c")]
+        {
+            block.push(name.as_bytes(), value.as_bytes());
+        }
+        remove_reserved(&mut block, is_mesh_field);
+        let names: Vec<_> = block.iter().map(|field| field.name().to_vec()).collect();
+        assert_eq!(names, [&b":status"[..], b"x"]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Streams whose readers take too little of what was received for them.
+//!
+//! They hold memory and places among the streams. While nothing else needs those, only
+//! [`Limits::write_stall`](crate::Limits::write_stall) ends them. Once something does, they are ended,
+//! as many as it takes:
+//!
+//! ```text
+//!           took < STALL_BYTES in a turn of `stall`          the connection is under pressure
+//! flowing ──────────────────────────────────────► stalled ──────────────────────────────────► reset
+//!    ▲────────────────── took enough ────────────────┘
+//! ```
+
+use std::time::Duration;
+
+use leno_transport::budget;
+
+use crate::code::Code;
+use crate::error::{Abuse, Reset, count};
+use crate::inner::Inner;
+use crate::slot::{Key, Slot};
+
+/// A reader that takes fewer bytes than this between two looks stalls: it takes less than a modem
+/// of 14,400 baud.
+const STALL_BYTES: usize = 16 * 1024;
+
+/// How long a server may leave the window of a connection at zero while DATA waits before other
+/// connections are better: many round trips.
+const STARVED: Duration = Duration::from_millis(100);
+
+impl Inner {
+    /// Marks the streams whose readers took too little since the last call.
+    pub(crate) fn note_stalled(&mut self) {
+        self.stalled = 0;
+        for (_, slot) in self.streams.iter_mut() {
+            slot.stalled = slot.stalls();
+            slot.taken = 0;
+            self.stalled += u32::from(slot.stalled);
+        }
+    }
+
+    /// Ends stalled streams while others need what they hold.
+    pub(crate) fn end_stalled(&mut self) {
+        if self.stalled == 0 || !self.is_pressed() {
+            return;
+        }
+        self.stalled = 0;
+        for place in 0..self.streams.places() {
+            let Some(key) = self.streams.at(place) else { continue };
+            if !self.streams.get(key).is_some_and(|slot| slot.stalled && slot.stalls()) {
+                continue;
+            }
+            if self.is_pressed() {
+                self.end_stall(key);
+            } else {
+                self.stalled += 1;
+            }
+        }
+    }
+
+    fn end_stall(&mut self, key: Key) {
+        count(Abuse::StalledStream);
+        if !self.rst(key, Code::CANCEL) {
+            // It has come to its end; what is left of it waits for its reader.
+            if let Some(far) = self.drop_content(key, Reset::STALL) {
+                far.conn.borrow_mut().far_reset(far.key, Reset::STALL.code);
+            }
+            return;
+        }
+        self.end_stream(key, Reset::STALL);
+    }
+
+    /// Whether other requests lack what stalled streams may hold: memory, a place for a stream, or
+    /// the connection's window.
+    fn is_pressed(&self) -> bool {
+        self.holds_much() || !self.openers.is_empty() || budget::is_short()
+    }
+
+    fn holds_much(&self) -> bool {
+        self.held >= self.limits.held_bytes / 2
+    }
+
+    /// Whether a new request is better sent over another connection.
+    pub(crate) fn is_strained(&self) -> bool {
+        self.holds_much() || self.starved_since.is_some_and(|since| since.elapsed() >= STARVED)
+    }
+}
+
+impl Slot {
+    fn stalls(&self) -> bool {
+        self.held > 0 && self.taken < STALL_BYTES
+    }
+}

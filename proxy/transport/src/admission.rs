@@ -1,0 +1,312 @@
+//! How many connections a worker has open by direction and client, and which of them makes room for another one.
+//!
+//! ```text
+//! accepted ──► outbound                      this workload's own
+//!     └──► undecided ─┬──► proven            the client has proven an identity of the mesh
+//!              │      └──► unproven          it has not, and is served all the same
+//!              └──► evicted                  it has shown nothing yet, and others need its place
+//! ```
+//! In eighths of all connections:
+//!
+//! ```text
+//!     1          undecided   the oldest of the address that has most makes room for a new one
+//!     4 at most  unproven    3 at most of one address
+//!     6 at most  unproven and outbound together, so that 1 is left for proven clients
+//!     5 at most  unproven and proven together, so that 2 are left for outbound connections
+//! ```
+//! So clients that have not proven who they are can take no place from the workload's own
+//! connections, nor from clients that have, and can only take turns among themselves.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use tokio::task::AbortHandle;
+
+/// In what connections are shared out.
+const EIGHTHS: usize = 8;
+/// Most connections of which nothing is known: each costs a look when another one is to make room,
+/// and a handshake in the data center is over within milliseconds.
+const MAX_UNDECIDED: usize = 1024;
+/// Fewest connections in all, so that each eighth has some.
+const MIN_CONNECTIONS: usize = 64;
+
+/// Which directions a worker serves. One that it does not serve needs no reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directions {
+    /// The workload's own connections only.
+    Outbound,
+    /// Connections to the workload only.
+    Inbound,
+    /// Both.
+    Both,
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// As many connections are open in this direction as may be.
+    Limit,
+    /// As many clients without a proven identity are served as may be.
+    Unproven,
+    /// As many of them as may be come from this address.
+    Source,
+}
+
+/// The connections of one worker.
+#[derive(Debug)]
+pub struct Admission {
+    bounds: Bounds,
+    open: RefCell<Open>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    undecided: usize,
+    unproven: usize,
+    of_source: usize,
+    unproven_and_outbound: usize,
+    unproven_and_proven: usize,
+    decided: usize,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    outbound: usize,
+    proven: usize,
+    unproven: usize,
+    unproven_of: HashMap<IpAddr, usize>,
+    /// By age.
+    undecided: BTreeMap<u64, Undecided>,
+    undecided_of: HashMap<IpAddr, usize>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Undecided {
+    source: IpAddr,
+    task: Option<AbortHandle>,
+}
+
+/// One connection, which counts as open until this is dropped.
+#[derive(Debug)]
+pub struct Admitted {
+    admission: Rc<Admission>,
+    standing: Cell<Standing>,
+    source: IpAddr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Outbound,
+    Undecided(u64),
+    Proven,
+    Unproven,
+    Refused,
+}
+
+impl Bounds {
+    fn new(total: usize, directions: Directions) -> Self {
+        let total = total.max(MIN_CONNECTIONS);
+        let eighths = |count: usize| total / EIGHTHS * count;
+        let undecided = eighths(1).min(MAX_UNDECIDED);
+        let (all, decided) = (total, total - undecided);
+        match directions {
+            Directions::Outbound => Self { unproven_and_outbound: all, ..Self::both(total, all) },
+            Directions::Inbound => {
+                Self { unproven_and_proven: decided, ..Self::both(total, decided) }
+            }
+            Directions::Both => Self::both(total, decided),
+        }
+    }
+
+    fn both(total: usize, decided: usize) -> Self {
+        let eighths = |count: usize| total / EIGHTHS * count;
+        Self {
+            undecided: eighths(1).min(MAX_UNDECIDED),
+            unproven: eighths(4),
+            of_source: eighths(3),
+            unproven_and_outbound: eighths(6),
+            unproven_and_proven: eighths(5),
+            decided,
+        }
+    }
+}
+
+impl Admission {
+    /// For `total` connections, 64 at least.
+    #[must_use]
+    pub fn new(total: usize, directions: Directions) -> Rc<Self> {
+        Rc::new(Self { bounds: Bounds::new(total, directions), open: RefCell::default() })
+    }
+
+    /// Admits a connection of the workload itself.
+    ///
+    /// # Errors
+    /// As many are open as may be.
+    pub fn outbound(self: &Rc<Self>) -> Result<Admitted, Refusal> {
+        let mut open = self.open.borrow_mut();
+        if open.unproven + open.outbound >= self.bounds.unproven_and_outbound
+            || open.decided() >= self.bounds.decided
+        {
+            return Err(Refusal::Limit);
+        }
+        open.outbound += 1;
+        drop(open);
+        let source = IpAddr::from([127, 0, 0, 1]);
+        Ok(Admitted::new(self, Standing::Outbound, source))
+    }
+
+    /// Admits a connection to the workload, of which nothing is known yet; whether another one had to
+    /// make room for it. What serves it is to be [attached](Admitted::attach).
+    pub fn inbound(self: &Rc<Self>, source: IpAddr) -> (Admitted, bool) {
+        let source = source.to_canonical();
+        let mut open = self.open.borrow_mut();
+        let is_full = open.undecided.len() >= self.bounds.undecided;
+        let evicted = is_full && open.evict();
+        let number = open.next;
+        open.next += 1;
+        open.undecided.insert(number, Undecided { source, task: None });
+        *open.undecided_of.entry(source).or_default() += 1;
+        drop(open);
+        (Admitted::new(self, Standing::Undecided(number), source), evicted)
+    }
+
+    /// How many connections are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        let open = self.open.borrow();
+        open.decided() + open.undecided.len()
+    }
+}
+
+impl Open {
+    /// All but those that are undecided.
+    fn decided(&self) -> usize {
+        self.outbound + self.proven + self.unproven
+    }
+
+    /// Ends the oldest undecided connection of the address that has most of them.
+    fn evict(&mut self) -> bool {
+        let most = self.undecided_of.values().copied().max();
+        let of_most = |one: &Undecided| self.undecided_of.get(&one.source).copied() == most;
+        let oldest = self.undecided.iter().find(|(_, one)| of_most(one));
+        let Some(number) = oldest.map(|(number, _)| *number) else { return false };
+        if let Some(Undecided { task: Some(task), .. }) = self.remove(number) {
+            task.abort();
+        }
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Undecided> {
+        let removed = self.undecided.remove(&number)?;
+        decrement(&mut self.undecided_of, removed.source);
+        Some(removed)
+    }
+}
+
+fn decrement(counts: &mut HashMap<IpAddr, usize>, source: IpAddr) {
+    if let Some(count) = counts.get_mut(&source) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&source);
+        }
+    }
+}
+
+impl Admitted {
+    fn new(admission: &Rc<Admission>, standing: Standing, source: IpAddr) -> Self {
+        Self { admission: Rc::clone(admission), standing: Cell::new(standing), source }
+    }
+
+    /// The number under which what serves it is attached; none of an outbound connection, which is
+    /// never evicted.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        match self.standing.get() {
+            Standing::Undecided(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// Notes that the client has proven an identity, or that none is asked for here.
+    ///
+    /// # Errors
+    /// As many connections are open as may be.
+    pub fn prove(&self) -> Result<(), Refusal> {
+        let Admission { bounds, open } = &*self.admission;
+        let mut open = open.borrow_mut();
+        self.leave_undecided(&mut open);
+        if open.unproven + open.proven >= bounds.unproven_and_proven
+            || open.decided() >= bounds.decided
+        {
+            return Err(Refusal::Limit);
+        }
+        open.proven += 1;
+        self.standing.set(Standing::Proven);
+        Ok(())
+    }
+
+    /// Notes that the client is served without a proven identity.
+    ///
+    /// # Errors
+    /// As many such clients are served as may be.
+    pub fn serve_unproven(&self) -> Result<(), Refusal> {
+        let Admission { bounds, open } = &*self.admission;
+        let mut open = open.borrow_mut();
+        self.leave_undecided(&mut open);
+        let of_source = open.unproven_of.get(&self.source).copied().unwrap_or_default();
+        if open.unproven >= bounds.unproven
+            || open.unproven + open.outbound >= bounds.unproven_and_outbound
+            || open.unproven + open.proven >= bounds.unproven_and_proven
+            || open.decided() >= bounds.decided
+        {
+            return Err(Refusal::Unproven);
+        }
+        if of_source >= bounds.of_source {
+            return Err(Refusal::Source);
+        }
+        open.unproven += 1;
+        *open.unproven_of.entry(self.source).or_default() += 1;
+        self.standing.set(Standing::Unproven);
+        Ok(())
+    }
+
+    fn leave_undecided(&self, open: &mut Open) {
+        if let Standing::Undecided(number) = self.standing.replace(Standing::Refused) {
+            open.remove(number);
+        }
+    }
+}
+
+impl Admission {
+    /// Attaches the task that serves an undecided connection, so that it can be ended for another one.
+    pub fn attach(&self, number: u64, task: AbortHandle) {
+        if let Some(undecided) = self.open.borrow_mut().undecided.get_mut(&number) {
+            undecided.task = Some(task);
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut open = self.admission.open.borrow_mut();
+        match self.standing.get() {
+            Standing::Outbound => open.outbound -= 1,
+            Standing::Proven => open.proven -= 1,
+            Standing::Unproven => {
+                open.unproven -= 1;
+                decrement(&mut open.unproven_of, self.source);
+            }
+            // It may have been evicted.
+            Standing::Undecided(number) => {
+                open.remove(number);
+            }
+            Standing::Refused => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

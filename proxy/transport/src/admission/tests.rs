@@ -1,0 +1,108 @@
+use super::*;
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+/// Admits inbound connections of one address, undecided, until `count`.
+fn knock(admission: &Rc<Admission>, source: u8, count: usize) -> Vec<Admitted> {
+    (0..count).map(|_| admission.inbound(address(source)).0).collect()
+}
+
+fn is_undecided(admission: &Admission, admitted: &Admitted) -> bool {
+    let number = admitted.number().expect("it was not decided");
+    admission.open.borrow().undecided.contains_key(&number)
+}
+
+#[test]
+fn silence_takes_turns_among_itself() {
+    let admission = Admission::new(80, Directions::Both);
+    let peer = admission.inbound(address(1)).0;
+    let strangers = knock(&admission, 9, 100);
+    // Ten places: the peer's, which knocked before all of them, and those of the last nine.
+    assert_eq!(admission.connections(), 10);
+    assert!(is_undecided(&admission, &peer));
+    let left = strangers.iter().map(|stranger| is_undecided(&admission, stranger));
+    assert_eq!(left.collect::<Vec<_>>(), [vec![false; 91], vec![true; 9]].concat());
+    peer.prove().unwrap();
+    assert_eq!(admission.connections(), 10);
+    drop((peer, strangers));
+    assert_eq!(admission.connections(), 0);
+    let open = admission.open.borrow();
+    assert!(open.undecided_of.is_empty() && open.unproven_of.is_empty());
+}
+
+#[test]
+fn an_evicted_task_ends() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let admission = Admission::new(64, Directions::Inbound);
+        let serve = |admitted: Admitted| {
+            let number = admitted.number().unwrap();
+            let task = tokio::task::spawn_local(async move {
+                let _admitted = admitted;
+                std::future::pending::<()>().await;
+            });
+            admission.attach(number, task.abort_handle());
+            task
+        };
+        let first = serve(admission.inbound(address(1)).0);
+        let others: Vec<_> = (0..7).map(|_| serve(admission.inbound(address(1)).0)).collect();
+        let (ninth, evicted) = admission.inbound(address(1));
+        assert!(evicted);
+        let _ninth = serve(ninth);
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert!(others.iter().all(|task| !task.is_finished()));
+        assert_eq!(admission.connections(), 8);
+    });
+}
+
+#[test]
+fn the_unproven_leave_room_for_the_proven_and_for_the_workload() {
+    let admission = Admission::new(80, Directions::Both);
+    let mut held = Vec::new();
+    let mut serve = |source: u8| {
+        let admitted = admission.inbound(address(source)).0;
+        let served = admitted.serve_unproven();
+        held.extend(served.is_ok().then_some(admitted));
+        served
+    };
+    for _ in 0..30 {
+        serve(9).unwrap();
+    }
+    assert_eq!(serve(9), Err(Refusal::Source));
+    for _ in 0..10 {
+        serve(8).unwrap();
+    }
+    assert_eq!(serve(7), Err(Refusal::Unproven));
+    let outbound: Vec<_> = (0..20).map(|_| admission.outbound().unwrap()).collect();
+    assert_eq!(admission.outbound().unwrap_err(), Refusal::Limit);
+    let proven: Vec<_> = (0..10)
+        .map(|_| {
+            let admitted = admission.inbound(address(1)).0;
+            admitted.prove().unwrap();
+            admitted
+        })
+        .collect();
+    assert_eq!(admission.inbound(address(1)).0.prove(), Err(Refusal::Limit));
+    assert_eq!(admission.connections(), 70);
+    drop((held, proven));
+    assert_eq!(admission.connections(), outbound.len());
+}
+
+#[test]
+fn a_direction_that_is_not_served_needs_no_reserve() {
+    let outbound = Admission::new(80, Directions::Outbound);
+    let held: Vec<_> = (0..80).map(|_| outbound.outbound().unwrap()).collect();
+    assert!(outbound.outbound().is_err());
+    drop(held);
+    let inbound = Admission::new(80, Directions::Inbound);
+    let prove = |_| {
+        let admitted = inbound.inbound(address(1)).0;
+        admitted.prove().map(|()| admitted)
+    };
+    let held: Vec<_> = (0..70).map(|number| prove(number).unwrap()).collect();
+    assert_eq!(prove(0).unwrap_err(), Refusal::Limit);
+    drop(held);
+}

@@ -1,0 +1,47 @@
+//! Connections that a test makes in place of the network, for planes that run on scripted sockets.
+//!
+//! Built with the feature `scripted` only, which no program of Leno has.
+
+use std::cell::RefCell;
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::ConnectError;
+
+/// Opens a connection to an address: `Ok(None)` for one that never answers.
+pub type Dial = dyn Fn(SocketAddr) -> io::Result<Option<TcpStream>>;
+
+thread_local! {
+    static DIAL: RefCell<Option<Rc<Dial>>> = const { RefCell::new(None) };
+}
+
+/// From now on all connections that this thread opens are made by `dial`; `None` restores the network.
+pub fn dial_with(dial: Option<Rc<Dial>>) {
+    DIAL.set(dial);
+}
+
+pub(crate) fn dial() -> Option<Rc<Dial>> {
+    DIAL.with_borrow(Clone::clone)
+}
+
+/// [`crate::connect`] by `dial`.
+pub(crate) async fn connect(
+    dial: Rc<Dial>,
+    address: SocketAddr,
+    within: Duration,
+) -> Result<TcpStream, ConnectError> {
+    match dial(address) {
+        Ok(Some(stream)) => Ok(stream),
+        Ok(None) => match timeout(within, pending()).await {
+            Ok(never) => never,
+            Err(_) => Err(ConnectError::Timeout(address, within)),
+        },
+        Err(error) => Err(ConnectError::of(address, within, error)),
+    }
+}

@@ -1,0 +1,172 @@
+//! Tasks whose panic ends them alone.
+//!
+//! ```text
+//! panic ─► hook ─┬─ in a contained task: counted, logged; the task's drops run, tokio ends it
+//!                └─ anywhere else: logged; the process is aborted
+//! ```
+//!
+//! A contained task serves one connection or one request. What it holds gives itself back when it
+//! is dropped, so that its end by a panic is like its end by a broken connection. State that it
+//! shares with other tasks and that a panic may have left half changed is not used further: see
+//! `leno_h2`, where a connection ends if a panic passed through a change of it.
+//!
+//! Everything else, such as the loops that accept connections, has no one to restart it. A worker
+//! without them would be there and serve nothing, so the process ends and is started again.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tokio::task::{JoinHandle, spawn_local};
+
+/// Panics of one thread that are logged one by one; after these, each time that their count has
+/// doubled. Clients may be able to cause them, and must not fill the log.
+const LOGGED: u64 = 16;
+
+thread_local! {
+    /// A contained task is being polled.
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+    static PANICS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Spawns a contained task on the current thread.
+pub fn spawn_contained(future: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+    spawn_local(Contained { future: Some(future) })
+}
+
+/// How many contained tasks of the calling thread have panicked.
+#[must_use]
+pub fn panics() -> u64 {
+    PANICS.get()
+}
+
+/// What a panic hook is to do about a panic on the calling thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It ends its task. `log`: it is one of those that are logged.
+    EndTask {
+        /// Whether to log it.
+        log: bool,
+    },
+    /// It must end the process.
+    EndProcess,
+}
+
+/// Judges a panic on the calling thread and counts it. To be called once for each, by the hook.
+#[must_use]
+pub fn judge_panic() -> Verdict {
+    // Neither fails but while the thread ends, when no task runs.
+    if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
+        return Verdict::EndProcess;
+    }
+    let count = PANICS.get().saturating_add(1);
+    PANICS.set(count);
+    Verdict::EndTask { log: count <= LOGGED || count.is_power_of_two() }
+}
+
+/// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`, for tests of what a
+/// panic ends. Only in builds with debug assertions: a release has nothing of it.
+#[inline]
+pub fn test_panic(point: &str, subject: &[u8]) {
+    #[cfg(debug_assertions)]
+    {
+        static WANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+        let wanted = WANTED.get_or_init(|| std::env::var("LENO_TEST_PANIC").ok());
+        let wanted = wanted.as_deref().and_then(|wanted| wanted.split_once('='));
+        if wanted.is_some_and(|(at, of)| at == point && of.as_bytes() == subject) {
+            panic!("LENO_TEST_PANIC asks for this panic at {point}");
+        }
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = (point, subject);
+}
+
+pin_project! {
+    // Without a future once it is done, so that the future is dropped while contained.
+    struct Contained<F> {
+        #[pin]
+        future: Option<F>,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Contained<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let _inside = Inside { outer: CONTAINED.replace(true) };
+        let mut future = self.project().future;
+        let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        let polled = running.poll(cx);
+        if polled.is_ready() {
+            future.set(None);
+        }
+        polled
+    }
+}
+
+/// Marks the thread as inside of a contained task until it is dropped.
+struct Inside {
+    outer: bool,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        CONTAINED.set(self.outer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Judges a panic when it is dropped, as a hook would judge one that happened there.
+    struct Judged(Option<oneshot::Sender<Verdict>>);
+
+    impl Drop for Judged {
+        fn drop(&mut self) {
+            if let Some(report) = self.0.take() {
+                report.send(judge_panic()).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_panic_of_a_contained_task_ends_its_task_alone() {
+        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(async {
+            assert_eq!(judge_panic(), Verdict::EndProcess);
+            let plain = spawn_local(async { judge_panic() });
+            let (report, dropped) = oneshot::channel();
+            let held = Judged(Some(report));
+            let contained = spawn_contained(async {
+                let _held = held;
+                tokio::task::yield_now().await;
+                for count in 1..=40 {
+                    let log = count <= LOGGED || count == 32;
+                    assert_eq!(judge_panic(), Verdict::EndTask { log }, "{count}");
+                }
+            });
+            assert_eq!(plain.await.unwrap(), Verdict::EndProcess);
+            contained.await.unwrap();
+            // What it held was dropped as a part of it.
+            assert_eq!(dropped.await.unwrap(), Verdict::EndTask { log: false });
+            assert_eq!(panics(), 41);
+            assert_eq!(judge_panic(), Verdict::EndProcess);
+        });
+    }
+
+    #[test]
+    fn after_a_panic_the_thread_is_outside_again() {
+        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(async {
+            let ended = spawn_contained(async { panic!("wanted by this test") }).await;
+            assert!(ended.unwrap_err().is_panic());
+            assert_eq!(judge_panic(), Verdict::EndProcess);
+        });
+    }
+}
