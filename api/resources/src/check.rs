@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use leno_types::{check_label, check_subdomain};
 
-use crate::metadata::allowed_values;
+use crate::metadata::{SETTINGS, allowed_values};
 use crate::object::Object;
 use crate::problem::{Place, Problem};
 use crate::tree::{Node, Value};
@@ -19,9 +19,11 @@ use crate::tree::{Node, Value};
 /// The prefix of annotations and labels that are Leno's own.
 const OWN_PREFIX: &str = "leno.dev/";
 
-/// Checks one object; `node` is the document it was decoded from.
-pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node) -> Vec<Problem> {
-    let mut check = Check { file, problems: Vec::new() };
+/// Checks one object; `node` is the document it was decoded from. Where that is not the `whole`
+/// document, because parts of it were refused, only values that it has itself are judged: a field
+/// that seems to be missing may be one of those parts.
+pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool) -> Vec<Problem> {
+    let mut check = Check { file, problems: Vec::new(), whole };
     let at = Cursor { node: Some(node), place: node.place, path: String::new() };
     match object {
         Object::Namespace(object) => kubernetes::namespace(&mut check, &at, object),
@@ -58,6 +60,7 @@ enum Name {
 struct Check<'a> {
     file: &'a Arc<str>,
     problems: Vec<Problem>,
+    whole: bool,
 }
 
 /// A field of the document; a field that is not written stands where its parent does.
@@ -84,6 +87,20 @@ impl<'a> Cursor<'a> {
         Cursor { node, place: node.map_or(self.place, |node| node.place), path }
     }
 
+    /// Whether the document has a text, a number or a truth value here.
+    fn is_value(&self) -> bool {
+        self.node.is_some_and(|node| {
+            matches!(
+                node.value,
+                Value::Bool(_)
+                    | Value::Unsigned(_)
+                    | Value::Signed(_)
+                    | Value::Float(_)
+                    | Value::Text(_)
+            )
+        })
+    }
+
     /// Whether the document has something here.
     fn written(&self) -> bool {
         self.node.is_some_and(|node| !matches!(node.value, Value::Null))
@@ -92,6 +109,9 @@ impl<'a> Cursor<'a> {
 
 impl Check<'_> {
     fn fail(&mut self, at: &Cursor<'_>, reason: impl Into<String>) {
+        if !self.whole && !at.is_value() {
+            return;
+        }
         self.problems.push(Problem {
             file: self.file.clone(),
             place: at.place,
@@ -158,12 +178,25 @@ impl Check<'_> {
         for (key, value) in settings.iter().filter(own) {
             let at = at.key(key);
             match allowed_values(key) {
-                None => self.fail(&at, "is not a setting of Leno"),
+                None => {
+                    let meant = did_you_mean(key, SETTINGS.iter().copied());
+                    self.fail(&at, format!("is not a setting of Leno{meant}"));
+                }
                 Some(allowed) if !allowed.contains(&value.as_str()) => {
-                    self.fail(&at, format!("{value:?} is not one of {}", allowed.join(", ")));
+                    let meant = did_you_mean(value, allowed.iter().copied());
+                    self.fail(
+                        &at,
+                        format!("{value:?} is not one of {}{meant}", allowed.join(", ")),
+                    );
                 }
                 Some(_) => {}
             }
         }
     }
+}
+
+/// The end of a message that refuses `text`: what it may have been meant to be, if anything is near.
+pub(crate) fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let meant = leno_types::nearest(text, known);
+    meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default()
 }

@@ -1,20 +1,38 @@
 //! From the tree to typed values: every failure and every unknown field with its place.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::value::{StrDeserializer, StringDeserializer};
-use serde::de::{self, Deserializer, IntoDeserializer, Visitor};
+use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
 
+use crate::check::did_you_mean;
 use crate::problem::Place;
 use crate::tree::{Key, Node, Value};
 
-/// Why a document does not fit its type.
+/// Most failures that one document reports: the document is decoded once for each.
+const MAX_FAILURES: usize = 20;
+
+/// What a document was decoded to.
+pub(crate) struct Decoded<T> {
+    /// The value, without the parts that failed; `None` where it cannot be made without them.
+    pub(crate) value: Option<T>,
+    /// Why parts of the document do not fit the type, at most [`MAX_FAILURES`].
+    pub(crate) failures: Vec<Failure>,
+    /// The fields that the type does not have.
+    pub(crate) unknown: Vec<UnknownField>,
+}
+
+/// Why a part of a document does not fit its type.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     /// Where, once known: the innermost node fills it in.
     pub(crate) at: Option<(Place, String)>,
     pub(crate) reason: String,
+    /// The field that the part lacks, where that is the reason.
+    missing: Option<&'static str>,
 }
 
 /// A field that the type does not have.
@@ -26,14 +44,80 @@ pub(crate) struct UnknownField {
     pub(crate) meant: Option<&'static str>,
 }
 
-/// Decodes a document. The second value lists the fields that `T` does not know.
-pub(crate) fn decode<'de, T: de::Deserialize<'de>>(
-    node: &'de Node,
-) -> (Result<T, Failure>, Vec<UnknownField>) {
+/// Decodes a document. A part that does not fit is left out and the rest decoded again, so that all
+/// mistakes of a document are reported at once.
+pub(crate) fn decode<T: DeserializeOwned>(node: &Node) -> Decoded<T> {
+    let mut tree = Cow::Borrowed(node);
+    let mut decoded = Decoded { value: None, failures: Vec::new(), unknown: Vec::new() };
+    let mut left_out = HashSet::new();
+    while decoded.failures.len() < MAX_FAILURES {
+        let (result, unknown) = once::<T>(&tree);
+        for field in unknown {
+            if decoded.unknown.iter().all(|one: &UnknownField| one.path != field.path) {
+                decoded.unknown.push(field);
+            }
+        }
+        let mut failure = match result {
+            Ok(value) => {
+                decoded.value = Some(value);
+                break;
+            }
+            Err(failure) => failure,
+        };
+        let (_, path) = failure.at.get_or_insert_with(|| (node.place, String::new())).clone();
+        let lacks = failure.missing.map(|field| joined(&path, field));
+        // A field that was misspelt or left out by an earlier round is reported already.
+        let misspelt = |lacked: &String| decoded.unknown.iter().any(|one| one.means(lacked));
+        if !lacks.is_some_and(|lacked| left_out.contains(&lacked) || misspelt(&lacked)) {
+            decoded.failures.push(failure);
+        }
+        if path.is_empty() || !leave_out(tree.to_mut(), "", &path) {
+            break;
+        }
+        left_out.insert(path);
+    }
+    decoded
+}
+
+fn once<'de, T: de::Deserialize<'de>>(node: &'de Node) -> (Result<T, Failure>, Vec<UnknownField>) {
     let unknown = RefCell::new(Vec::new());
     let result =
         T::deserialize(NodeDeserializer { node, field: None, path: Path::Root, unknown: &unknown });
     (result, unknown.into_inner())
+}
+
+/// The path of a field of the map at `path`.
+fn joined(path: &str, field: &str) -> String {
+    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+}
+
+/// Marks the part of `node` at `path` so that it is not decoded; false where there is none. `at` is
+/// the path of `node`.
+fn leave_out(node: &mut Node, at: &str, path: &str) -> bool {
+    if at == path {
+        node.value = Value::Reported;
+        return true;
+    }
+    let below = |at: &str| path.starts_with(at);
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().enumerate().any(|(index, item)| {
+            let at = format!("{at}[{index}]");
+            below(&at) && leave_out(item, &at, path)
+        }),
+        Value::Map(entries) => entries.iter_mut().any(|(key, value)| {
+            let at = joined(at, &key.text);
+            below(&at) && leave_out(value, &at, path)
+        }),
+        _ => false,
+    }
+}
+
+impl UnknownField {
+    /// Whether it is a misspelling of the field at `path`.
+    fn means(&self, path: &str) -> bool {
+        let parent = self.path.rsplit_once('.').map_or("", |(parent, _)| parent);
+        self.meant.is_some_and(|meant| joined(parent, meant) == path)
+    }
 }
 
 /// The way from the document to a node, as a list on the stack.
@@ -80,11 +164,11 @@ impl std::error::Error for Failure {}
 
 impl de::Error for Failure {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self { at: None, reason: message.to_string() }
+        Self { at: None, reason: message.to_string(), missing: None }
     }
 
     fn missing_field(field: &'static str) -> Self {
-        de::Error::custom(format_args!("{field} is missing"))
+        Self { at: None, reason: format!("{field} is missing"), missing: Some(field) }
     }
 }
 
@@ -107,7 +191,7 @@ impl<'de> NodeDeserializer<'de, '_> {
 
     fn mismatch<T>(&self, expected: &str) -> Result<T, Failure> {
         let found = match &self.node.value {
-            Value::Null => "nothing".to_owned(),
+            Value::Null | Value::Reported => "nothing".to_owned(),
             Value::Bool(value) => format!("the truth value {value}"),
             Value::Unsigned(value) => format!("the number {value}"),
             Value::Signed(value) => format!("the number {value}"),
@@ -121,6 +205,29 @@ impl<'de> NodeDeserializer<'de, '_> {
         self.placed(Err(de::Error::custom(format_args!(
             "should be {expected} but is {found}{advice}"
         ))))
+    }
+
+    /// A whole number of a type with these bounds.
+    fn integer<V: Visitor<'de>>(
+        self,
+        bounds: std::ops::RangeInclusive<i128>,
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        let number = match self.node.value {
+            Value::Unsigned(number) => i128::from(number),
+            Value::Signed(number) => i128::from(number),
+            Value::Float(number) => {
+                let reason = format_args!("{number} is not a whole number");
+                return self.placed(Err(de::Error::custom(reason)));
+            }
+            _ => return self.mismatch("a number"),
+        };
+        if bounds.contains(&number) {
+            return self.deserialize_any(visitor);
+        }
+        let (least, most) = bounds.into_inner();
+        let reason = format_args!("{number} is not from {least} to {most}");
+        self.placed(Err(de::Error::custom(reason)))
     }
 
     fn list<V: Visitor<'de>>(self, items: &'de [Node], visitor: V) -> Result<V::Value, Failure> {
@@ -149,16 +256,11 @@ impl<'de> NodeDeserializer<'de, '_> {
     }
 }
 
-/// Numbers and truth values: what the text says, or a mismatch that names what was expected.
-macro_rules! scalars {
-    ($($method:ident $expected:literal,)*) => {$(
+/// Whole numbers: each within the bounds of its type.
+macro_rules! integers {
+    ($($method:ident $type:ty,)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
-            match self.node.value {
-                Value::Text(_) | Value::Null | Value::List(_) | Value::Map(_) => {
-                    self.mismatch($expected)
-                }
-                _ => self.deserialize_any(visitor),
-            }
+            self.integer(i128::from(<$type>::MIN)..=i128::from(<$type>::MAX), visitor)
         }
     )*};
 }
@@ -168,7 +270,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
         let result = match &self.node.value {
-            Value::Null => visitor.visit_unit(),
+            Value::Null | Value::Reported => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
             Value::Unsigned(value) => visitor.visit_u64(*value),
             Value::Signed(value) => visitor.visit_i64(*value),
@@ -180,12 +282,29 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
         self.placed(result)
     }
 
-    scalars! {
-        deserialize_bool "true or false",
-        deserialize_i8 "a number", deserialize_i16 "a number", deserialize_i32 "a number",
-        deserialize_i64 "a number", deserialize_u8 "a number", deserialize_u16 "a number",
-        deserialize_u32 "a number", deserialize_u64 "a number", deserialize_f32 "a number",
-        deserialize_f64 "a number",
+    integers! {
+        deserialize_i8 i8, deserialize_i16 i16, deserialize_i32 i32, deserialize_i64 i64,
+        deserialize_u8 u8, deserialize_u16 u16, deserialize_u32 u32, deserialize_u64 u64,
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self.node.value {
+            Value::Bool(_) => self.deserialize_any(visitor),
+            _ => self.mismatch("true or false"),
+        }
+    }
+
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        self.deserialize_f64(visitor)
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self.node.value {
+            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) => {
+                self.deserialize_any(visitor)
+            }
+            _ => self.mismatch("a number"),
+        }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
@@ -243,10 +362,17 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
-        _variants: &'static [&'static str],
+        variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
         match &self.node.value {
+            Value::Text(text) if !variants.contains(&text.as_str()) => {
+                let meant = did_you_mean(text, variants.iter().copied());
+                self.placed(Err(de::Error::custom(format_args!(
+                    "{text:?} is not one of {}{meant}",
+                    variants.join(", ")
+                ))))
+            }
             Value::Text(text) => {
                 let name: StrDeserializer<'_, Failure> = text.as_str().into_deserializer();
                 self.placed(visitor.visit_enum(name))
@@ -284,7 +410,8 @@ impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Failure> {
-        let Some((index, node)) = self.items.next() else {
+        let kept = |(_, node): &(usize, &Node)| node.value != Value::Reported;
+        let Some((index, node)) = self.items.find(kept) else {
             return Ok(None);
         };
         let deserializer = NodeDeserializer {
@@ -317,7 +444,7 @@ impl<'de> de::MapAccess<'de> for EntryAccess<'de, '_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Failure> {
-        let Some(entry) = self.entries.next() else {
+        let Some(entry) = self.entries.find(|(_, node)| node.value != Value::Reported) else {
             return Ok(None);
         };
         self.value = Some(entry);

@@ -78,7 +78,7 @@ impl Definition {
                 json!({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}),
             ])
             .collect::<Vec<_>>();
-        json!({
+        let mut document = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             "metadata": {
@@ -111,7 +111,12 @@ impl Definition {
                     }},
                 }],
             },
-        })
+        });
+        if self.status.is_some() {
+            // A right to the resource does not include its status: that takes one to `workloads/status`.
+            document["spec"]["versions"][0]["subresources"] = json!({"status": {}});
+        }
+        document
     }
 }
 

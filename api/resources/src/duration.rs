@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Most digits of one unit, by GEP-2257.
@@ -16,16 +17,25 @@ pub struct Duration(pub std::time::Duration);
 
 /// Why a text is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not a duration: write whole numbers with h, m, s or ms, as in 1h30m, 10s or 250ms"
-)]
-pub struct DurationError(String);
+pub enum DurationError {
+    /// It is a number.
+    #[error("{0} has no unit: write a duration, such as 10s")]
+    NoUnit(String),
+    /// It is something else.
+    #[error(
+        "{0:?} is not a duration: write whole numbers with h, m, s or ms, such as 1h30m or 10s"
+    )]
+    Form(String),
+}
 
 impl FromStr for Duration {
     type Err = DurationError;
 
     fn from_str(text: &str) -> Result<Self, DurationError> {
-        let wrong = || DurationError(text.to_owned());
+        let wrong = || match text.parse::<f64>() {
+            Ok(number) if number.is_finite() => DurationError::NoUnit(text.to_owned()),
+            _ => DurationError::Form(text.to_owned()),
+        };
         let (mut rest, mut sum, mut units) = (text, 0_u64, 0);
         if text.is_empty() {
             return Err(wrong());
@@ -75,8 +85,34 @@ impl Serialize for Duration {
 
 impl<'de> Deserialize<'de> for Duration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
+        struct TextOrNumber;
+
+        impl Visitor<'_> for TextOrNumber {
+            type Value = Duration;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration, such as 10s")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            // A number is refused as a text without a unit is.
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Duration, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Duration, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Duration, E> {
+                self.visit_str(&number.to_string())
+            }
+        }
+
+        deserializer.deserialize_any(TextOrNumber)
     }
 }
 

@@ -36,7 +36,7 @@ pub use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccou
 pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub use duration::{Duration, DurationError};
-pub use load::{MAX_FILE_BYTES, STDIN, is_document, load};
+pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION,
     MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION,
@@ -58,5 +58,6 @@ pub use traffic::{
     TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
 };
 pub use workload::{
-    InstanceStatus, MAX_PORTS, MAX_REPLICAS, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
+    InstanceStatus, MAX_PORTS, MAX_REPLICAS, PodHost, PublishedPort, Workload, WorkloadPort,
+    WorkloadSpec, WorkloadStatus,
 };

@@ -5,10 +5,12 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::parse::{Documents, duplicates, parse};
-use crate::problem::Problem;
+use crate::problem::{Place, Problem};
 
-/// Largest file read, in bytes: 10,000 endpoints take about 4 MiB.
-pub const MAX_FILE_BYTES: u64 = 32 << 20;
+/// Largest file read, in MiB: 10,000 endpoints take about 4 MiB.
+const MAX_FILE_MIB: u64 = 32;
+/// The same in bytes.
+pub const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
 /// The path that means standard input.
 pub const STDIN: &str = "-";
 
@@ -22,14 +24,14 @@ pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
     let mut problems = Vec::new();
     for path in paths {
         for file in files(path.as_ref(), &mut problems) {
-            match read(&file).map(|text| parse(&file.to_string_lossy(), &text)) {
-                Ok(Ok(found)) => {
+            let text = read(&file).map_err(|problem| vec![problem]);
+            match text.and_then(|text| parse(&file.to_string_lossy(), &text)) {
+                Ok(found) => {
                     documents.objects.extend(found.objects);
                     documents.ignored.extend(found.ignored);
                     documents.outlines.extend(found.outlines);
                 }
-                Ok(Err(found)) => problems.extend(found),
-                Err(error) => problems.push(unreadable(&file, &error)),
+                Err(found) => problems.extend(found),
             }
         }
     }
@@ -51,6 +53,12 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
     Problem::of_file(&path.to_string_lossy(), format!("cannot be read: {error}"))
 }
 
+/// Whether a path is a directory in which no file is read as documents.
+#[must_use]
+pub fn holds_no_file(path: &Path) -> bool {
+    path.is_dir() && files(path, &mut Vec::new()).is_empty()
+}
+
 /// The files that a path stands for.
 fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     if path == Path::new(STDIN) || !path.is_dir() {
@@ -69,16 +77,35 @@ fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     files
 }
 
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let length = if path == Path::new(STDIN) {
-        io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?
+fn read(path: &Path) -> Result<String, Problem> {
+    let mut bytes = Vec::new();
+    let read = if path == Path::new(STDIN) {
+        io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)
     } else {
-        File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?
+        File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
     };
-    if length as u64 > MAX_FILE_BYTES {
-        let reason = format!("larger than {MAX_FILE_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    read.map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let reason = format!("is larger than {MAX_FILE_MIB} MiB: split it into several files");
+        return Err(Problem::of_file(&path.to_string_lossy(), reason));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        let end = error.utf8_error().valid_up_to();
+        not_utf8(path, &error.as_bytes()[..end], error.as_bytes()[end])
+    })
+}
+
+/// A file that is in another encoding: `before` is the part of it that is UTF-8, `byte` follows it.
+fn not_utf8(path: &Path, before: &[u8], byte: u8) -> Problem {
+    let before = String::from_utf8_lossy(before);
+    let last = before.rsplit('\n').next().unwrap_or_default();
+    let place = Place {
+        line: before.matches('\n').count() as u64 + 1,
+        column: last.chars().count() as u64 + 1,
+    };
+    let reason = format!(
+        "byte {} of the file, 0x{byte:02x}, is not UTF-8: save the file in that encoding",
+        before.len() + 1
+    );
+    Problem { file: path.to_string_lossy().into(), place, path: String::new(), reason }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leno_types::mesh::Place;
 use leno_types::{Egress, MtlsMode, Removal};
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,7 @@ pub fn place(labels: &BTreeMap<String, String>) -> Place {
 
 /// Name, namespace, labels and annotations of a document of our own group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Metadata {
     /// The name, a DNS label.
     pub name: String,
@@ -56,6 +58,17 @@ pub struct Metadata {
     /// Annotations, for settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// When the API server stored it; `None` in files. The older of two objects with one claim wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<Time>,
+}
+
+impl Metadata {
+    /// When it was created, in seconds of Unix time; the far future where that is unknown.
+    #[must_use]
+    pub fn created(&self) -> i64 {
+        self.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second())
+    }
 }
 
 /// The mTLS mode that annotations ask for; none where they say nothing.
@@ -81,6 +94,10 @@ fn default_namespace() -> String {
 pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
     annotations.get(REMOVAL_ANNOTATION).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
+
+/// The settings that documents may have as annotations and labels.
+pub(crate) const SETTINGS: [&str; 5] =
+    [MTLS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION, CAPTURE_ANNOTATION, EGRESS_ANNOTATION];
 
 /// The values that a `leno.dev/` annotation or label may have; none for a key that Leno does not
 /// know.

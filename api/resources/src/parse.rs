@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 
 use crate::check;
-use crate::decode::decode;
+use crate::decode::{Decoded, decode};
 use crate::gateway::{
     BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
 };
@@ -57,17 +57,7 @@ impl Outline {
     /// of the innermost part that is.
     #[must_use]
     pub fn place(&self, path: &str) -> Place {
-        let steps = path.split(['.', '[']).filter(|step| !step.is_empty());
-        let mut node = &self.0;
-        for step in steps {
-            let next = match step.strip_suffix(']') {
-                Some(index) => index.parse().ok().and_then(|index| node.at(index)),
-                None => node.get(step),
-            };
-            let Some(next) = next else { break };
-            node = next;
-        }
-        node.place
+        self.0.find(path).place
     }
 }
 
@@ -85,10 +75,10 @@ pub struct Ignored {
 /// # Errors
 /// Every problem found, in the order of the text; then nothing of the text may be used.
 pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
-    let nodes = tree::read(file, text).map_err(|problem| vec![problem])?;
+    let mut problems = Vec::new();
+    let nodes = tree::read(file, text, &mut problems);
     let file: Arc<str> = file.into();
     let mut documents = Documents::default();
-    let mut problems = Vec::new();
     for node in nodes {
         let before = documents.objects.len();
         document(&file, &node, &mut documents, &mut problems);
@@ -97,6 +87,7 @@ pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
         }
     }
     duplicates(&documents.objects, &mut problems);
+    problems.sort_by_key(|problem| problem.place);
     if problems.is_empty() { Ok(documents) } else { Err(problems) }
 }
 
@@ -207,7 +198,7 @@ fn recognise(api_version: &str, kind: &str) -> Recognised {
 
 /// Decodes and checks one document of a known kind.
 fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>) -> Option<Object> {
-    let mut reader = Reader { file, node, problems };
+    let mut reader = Reader { file, node, problems, whole: true };
     let object = match kind {
         Kind::Namespace => Object::Namespace(Box::new(reader.decode()?)),
         Kind::Service => {
@@ -266,8 +257,9 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
         Kind::RateLimitPolicy => reader.decode::<OwnDocument<RateLimitPolicySpec>>()?.into(),
         Kind::Proxy => reader.decode::<OwnDocument<ProxySpec>>()?.into(),
     };
-    let found = check::object(&object, file, node);
-    let good = found.is_empty();
+    let whole = reader.whole;
+    let found = check::object(&object, file, node, whole);
+    let good = whole && found.is_empty();
     problems.extend(found);
     good.then_some(object)
 }
@@ -280,13 +272,15 @@ struct Reader<'a> {
     file: &'a Arc<str>,
     node: &'a Node,
     problems: &'a mut Vec<Problem>,
+    /// Everything that was decoded fits its type.
+    whole: bool,
 }
 
 impl Reader<'_> {
-    /// The document as `T`; nothing where it does not fit or has fields that `T` lacks.
+    /// The document as `T`, without the parts that do not fit; `None` where `T` needs those.
     fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
-        let (result, unknown) = decode::<T>(self.node);
-        let clean = unknown.is_empty();
+        let Decoded { value, failures, unknown } = decode::<T>(self.node);
+        self.whole = failures.is_empty() && unknown.is_empty();
         for field in unknown {
             let reason = match field.meant {
                 Some(meant) => format!("unknown field: did you mean {meant}?"),
@@ -294,14 +288,11 @@ impl Reader<'_> {
             };
             self.push(field.place, field.path, reason);
         }
-        match result {
-            Ok(value) => clean.then_some(value),
-            Err(failure) => {
-                let (place, path) = failure.at.unwrap_or((self.node.place, String::new()));
-                self.push(place, path, failure.reason);
-                None
-            }
+        for failure in failures {
+            let (place, path) = failure.at.unwrap_or((self.node.place, String::new()));
+            self.push(place, path, failure.reason);
         }
+        value
     }
 
     fn push(&mut self, place: Place, path: String, reason: String) {

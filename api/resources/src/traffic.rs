@@ -220,10 +220,10 @@ pub struct EjectionSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<Duration>,
     /// Most endpoints left out at once; 50 where not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "percent")]
     pub max_percent: Option<u8>,
     /// With fewer left, all are used again; 30 where not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "percent")]
     pub panic_percent: Option<u8>,
 }
 
@@ -329,4 +329,12 @@ pub struct AbortSpec {
     pub status: u16,
     /// How many of each hundred, in steps of a ten-thousandth.
     pub percent: f64,
+}
+
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    let Some(number) = Option::<i64>::deserialize(deserializer)? else { return Ok(None) };
+    match u8::try_from(number) {
+        Ok(percent) if percent <= 100 => Ok(Some(percent)),
+        _ => Err(de::Error::custom(format_args!("{number} is not from 0 to 100"))),
+    }
 }

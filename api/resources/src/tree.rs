@@ -1,10 +1,11 @@
 //! A YAML document as a tree in which every node knows its place.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Spanned, from_str_multiple_with_options};
+use serde_saphyr::{DuplicateKeyPolicy, Spanned, from_str_multiple_with_options};
 
 use crate::problem::{Place, Problem};
 
@@ -36,6 +37,8 @@ pub(crate) enum Value {
     Text(String),
     List(Vec<Node>),
     Map(Vec<(Key, Node)>),
+    /// Left out of its list or map: it was reported, and the rest of the document is decoded.
+    Reported,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -44,8 +47,16 @@ pub(crate) struct Key {
     pub(crate) text: String,
 }
 
-/// Reads every document of `text`; empty documents are left out.
-pub(crate) fn read(file: &str, text: &str) -> Result<Vec<Node>, Problem> {
+/// Reads every document of `text`; empty documents are left out. What is wrong is added to `problems`.
+/// A text that is not YAML has no document; of a key that is given twice the first value is read.
+pub(crate) fn read(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Node> {
+    let documents = documents(text, DuplicateKeyPolicy::Error)
+        .unwrap_or_else(|error| refused(file, text, &error, problems));
+    let filled = |node: &Node| !matches!(node.value, Value::Null);
+    documents.into_iter().filter(filled).collect()
+}
+
+fn documents(text: &str, duplicates: DuplicateKeyPolicy) -> Result<Vec<Node>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
@@ -58,21 +69,86 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Vec<Node>, Problem> {
             max_total_replayed_events: MAX_ALIASED_EVENTS,
         },
         strict_booleans: true,
+        duplicate_keys: duplicates,
         with_snippet: false,
     };
-    let documents: Vec<Node> =
-        from_str_multiple_with_options(text, options).map_err(|error| syntax(file, &error))?;
-    let filled = |node: &Node| !matches!(node.value, Value::Null);
-    Ok(documents.into_iter().filter(filled).collect())
+    from_str_multiple_with_options(text, options)
 }
 
-fn syntax(file: &str, error: &serde_saphyr::Error) -> Problem {
-    let place = error.location().map_or_else(Place::default, place_of);
+/// Reports why a text cannot be read as it is, and reads what can be.
+fn refused(
+    file: &str,
+    text: &str,
+    error: &serde_saphyr::Error,
+    problems: &mut Vec<Problem>,
+) -> Vec<Node> {
+    if matches!(error.without_snippet(), serde_saphyr::Error::DuplicateMappingKey { .. }) {
+        // With this policy the parser passes both entries on, so that every duplicate is found and
+        // the first place of each is known. It keeps one of two integer keys only: then the parser's
+        // own message has to do.
+        let mut nodes = documents(text, DuplicateKeyPolicy::LastWins).unwrap_or_default();
+        let before = problems.len();
+        nodes.iter_mut().for_each(|node| remove_repeated(file, node, "", problems));
+        if problems.len() > before {
+            return nodes;
+        }
+    }
+    let mut place = error.location().map_or_else(Place::default, place_of);
     let message = error.to_string();
     // The place is printed in front of the reason already.
     let suffix = format!(" at line {}, column {}", place.line, place.column);
-    let reason = message.strip_suffix(&suffix).unwrap_or(&message);
-    Problem { file: file.into(), place, path: String::new(), reason: reason.to_owned() }
+    let mut reason = message.strip_suffix(&suffix).unwrap_or(&message).to_owned();
+    if let Some(tab) = tab_indent(text, place.line) {
+        place = tab;
+        reason = "a tab indents this line: YAML takes spaces only".to_owned();
+    }
+    problems.push(Problem { file: file.into(), place, path: String::new(), reason });
+    Vec::new()
+}
+
+/// The tab in the indentation of the line at which the parser failed, or of a line beside it: some
+/// errors are placed before the tab, some after it.
+fn tab_indent(text: &str, line: u64) -> Option<Place> {
+    let indent =
+        |text: &str| text.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
+    let wanted = |number: u64| {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        let column = indent(text.lines().nth(index)?)?;
+        Some(Place { line: number, column: column as u64 + 1 })
+    };
+    wanted(line).or_else(|| wanted(line + 1)).or_else(|| wanted(line.checked_sub(1)?))
+}
+
+/// Removes every key of `node` and below that its map has already, with a problem for each.
+fn remove_repeated(file: &str, node: &mut Node, path: &str, problems: &mut Vec<Problem>) {
+    match &mut node.value {
+        Value::List(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                remove_repeated(file, item, &format!("{path}[{index}]"), problems);
+            }
+        }
+        Value::Map(entries) => {
+            let below = |key: &Key| match path {
+                "" => key.text.clone(),
+                path => format!("{path}.{}", key.text),
+            };
+            let mut lines: HashMap<String, u64> = HashMap::new();
+            entries.retain(|(key, _)| {
+                let Some(first) = lines.get(&key.text) else {
+                    lines.insert(key.text.clone(), key.place.line);
+                    return true;
+                };
+                let reason = format!("is given twice (first on line {first})");
+                let (file, place, path) = (file.into(), key.place, below(key));
+                problems.push(Problem { file, place, path, reason });
+                false
+            });
+            for (key, value) in entries.iter_mut() {
+                remove_repeated(file, value, &below(key), problems);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn place_of(location: serde_saphyr::Location) -> Place {
@@ -94,6 +170,21 @@ impl Node {
             Value::List(items) => items.get(index),
             _ => None,
         }
+    }
+
+    /// The node at a path such as `spec.rules[0].backendRefs[1].name`, or the innermost part of the
+    /// path that the document has.
+    pub(crate) fn find(&self, path: &str) -> &Node {
+        let mut node = self;
+        for step in path.split(['.', '[']).filter(|step| !step.is_empty()) {
+            let next = match step.strip_suffix(']') {
+                Some(index) => index.parse().ok().and_then(|index| node.at(index)),
+                None => node.get(step),
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        node
     }
 
     pub(crate) fn text(&self) -> Option<&str> {

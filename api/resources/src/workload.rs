@@ -1,10 +1,11 @@
 //! `Workload`: a local process, or a machine outside of Kubernetes.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use leno_types::Protocol;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::metadata::Metadata;
 
@@ -20,12 +21,13 @@ pub struct Workload {
     pub metadata: Metadata,
     /// What is wanted.
     pub spec: WorkloadSpec,
-    /// What runs; written by `leno up`, not by people.
+    /// The instances that run. `leno up` writes it into its state file; in a cluster it is a subresource,
+    /// which a right to `workloads` does not include.
     pub status: Option<WorkloadStatus>,
 }
 
 /// What a workload runs and serves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadSpec {
@@ -37,9 +39,15 @@ pub struct WorkloadSpec {
     pub replicas: u32,
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Environment variables added to those of `leno up`.
+    /// Environment variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Files of lines `NAME=VALUE`, relative to the document's own directory; `env` wins over them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_file: Vec<String>,
+    /// Variables taken from the shell of `leno up`: a name, `PREFIX_*`, or `*` for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inherit_env: Vec<String>,
     /// Where the command runs, relative to the document's own directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
@@ -49,7 +57,7 @@ pub struct WorkloadSpec {
 }
 
 /// One port of a workload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPort {
@@ -62,6 +70,71 @@ pub struct WorkloadPort {
     /// What it carries, as in a Kubernetes `Service`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
+    /// The port of this machine that leads to it, on loopback; with an address, `0.0.0.0:8080`, there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<PublishedPort>,
+}
+
+/// An address of this machine: `8080` on 127.0.0.1, or `ADDRESS:PORT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishedPort(pub SocketAddr);
+
+impl<'de> Deserialize<'de> for PublishedPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrText;
+
+        impl de::Visitor<'_> for NumberOrText {
+            type Value = PublishedPort;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a port, or ADDRESS:PORT")
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<PublishedPort, E> {
+                match u16::try_from(number) {
+                    Ok(port) if port > 0 => Ok(PublishedPort((Ipv4Addr::LOCALHOST, port).into())),
+                    _ => Err(E::custom(format_args!("{number} is not a port: use 1 to 65535"))),
+                }
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<PublishedPort, E> {
+                Err(E::custom(format_args!("{number} is not a port: use 1 to 65535")))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PublishedPort, E> {
+                if let Ok(number) = text.parse() {
+                    return self.visit_u64(number);
+                }
+                let address: Option<SocketAddr> =
+                    text.parse().ok().filter(|a: &SocketAddr| a.port() > 0);
+                address.map(PublishedPort).ok_or_else(|| {
+                    let example = "8080 (on loopback) or 0.0.0.0:8080";
+                    E::custom(format_args!(
+                        "{text:?} is not a port of this machine: write {example}"
+                    ))
+                })
+            }
+        }
+
+        deserializer.deserialize_any(NumberOrText)
+    }
+}
+
+impl Serialize for PublishedPort {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for PublishedPort {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PublishedPort".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "x-kubernetes-int-or-string": true })
+    }
 }
 
 /// The instances that run.
@@ -90,6 +163,19 @@ pub struct InstanceStatus {
     /// Whether it has been told to end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ending: bool,
+    /// Set if the instance is a pod. Never read from a document: only the source that read the pod from the
+    /// API server can set it, so that no object can pretend to be a pod.
+    #[serde(skip)]
+    pub pod: Option<PodHost>,
+}
+
+/// The node under a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHost {
+    /// The addresses of the node.
+    pub addresses: Vec<IpAddr>,
+    /// Whether the pod uses the node's network, so that its addresses are the node's.
+    pub shared: bool,
 }
 
 impl Workload {

@@ -132,7 +132,7 @@ fn every_mistake_of_a_rule_is_told_with_its_place() {
         ),
         (
             "timeouts: {request: 10}",
-            "6:25: spec.rules[0].timeouts.request: should be a text but is the number 10",
+            "6:25: spec.rules[0].timeouts.request: 10 has no unit: write a duration, such as 10s",
         ),
         (
             "timeouts: {request: 1.5s}",

@@ -203,7 +203,9 @@ fn broken_yaml_has_a_place() {
     let error = parse("a.yaml", "a: 1\nb: [1, 2\nc: 3\n").unwrap_err();
     assert!(error[0].place > Place { line: 1, column: 1 }, "{error:?}");
     let error = parse("a.yaml", "apiVersion: v1\nkind: A\nkind: B\n").unwrap_err();
-    assert_eq!(error[0].place.line, 3, "{error:?}");
+    // Both mistakes: the kind that does not exist, and the key that is given twice.
+    let lines: Vec<_> = error.iter().map(|problem| problem.place.line).collect();
+    assert_eq!(lines, [2, 3], "{error:?}");
 }
 
 #[test]
@@ -334,4 +336,139 @@ status:
     let object = &documents.objects[0].value;
     assert_eq!(object.key().to_string(), "Service shop/web");
     assert_eq!(&parse("again.yaml", &to_yaml(object)).unwrap().objects[0].value, object);
+}
+
+/// A policy of these parts, which begin on line 7.
+fn policy(parts: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: p}}\nspec:\n  \
+         targetRefs:\n  - {{group: '', kind: Service, name: web}}\n{parts}"
+    )
+}
+
+#[test]
+fn a_key_that_is_given_twice_names_the_first_place() {
+    assert_eq!(
+        problems(&workload(
+            "  command: [a]\n  replicas: many\n  command: [b]\n  env: {A: a, A: b}\n"
+        )),
+        [
+            "mesh.yaml:6:13: spec.replicas: should be a number but is the text \"many\"",
+            "mesh.yaml:7:3: spec.command: is given twice (first on line 5)",
+            "mesh.yaml:8:15: spec.env.A: is given twice (first on line 8)",
+        ]
+    );
+}
+
+#[test]
+fn a_value_out_of_range_names_the_range() {
+    assert_eq!(
+        problems(&policy("  ejection: {consecutiveFailures: 5, maxPercent: 300}\n")),
+        ["mesh.yaml:7:50: spec.ejection.maxPercent: 300 is not from 0 to 100"]
+    );
+    assert_eq!(
+        problems(&workload("  command: [a]\n  replicas: -1\n")),
+        ["mesh.yaml:6:13: spec.replicas: -1 is not from 0 to 4294967295"]
+    );
+    assert_eq!(
+        problems(&workload("  command: [a]\n  replicas: 1.5\n")),
+        ["mesh.yaml:6:13: spec.replicas: 1.5 is not a whole number"]
+    );
+}
+
+#[test]
+fn a_misspelt_choice_is_told_which_one_may_be_meant() {
+    assert_eq!(
+        problems(&policy("  balancing: {algorithm: round_robin}\n")),
+        ["mesh.yaml:7:26: spec.balancing.algorithm: \"round_robin\" is not one of PeakEwma, \
+          LeastRequest, RoundRobin, Random, RingHash, Maglev: did you mean RoundRobin?"]
+    );
+    let strict = "apiVersion: v1\nkind: Namespace\n\
+                  metadata: {name: shop, annotations: {leno.dev/mtls: strickt, leno.dev/mtsl: strict}}\n";
+    assert_eq!(
+        problems(strict),
+        [
+            "mesh.yaml:3:53: metadata.annotations.leno.dev/mtls: \"strickt\" is not one of strict, \
+             permissive, disabled: did you mean strict?",
+            "mesh.yaml:3:77: metadata.annotations.leno.dev/mtsl: is not a setting of Leno: did you \
+             mean leno.dev/mtls?",
+        ]
+    );
+}
+
+#[test]
+fn a_duration_without_a_unit_is_shown_one() {
+    for (written, shown) in [("10", "10"), ("'10'", "10"), ("1.5", "1.5")] {
+        assert_eq!(
+            problems(&policy(&format!("  timeouts: {{request: {written}}}\n"))),
+            [format!(
+                "mesh.yaml:7:23: spec.timeouts.request: {shown} has no unit: write a duration, such as \
+                 10s"
+            )]
+        );
+    }
+    assert_eq!(
+        problems(&policy("  timeouts: {request: soon}\n")),
+        [
+            "mesh.yaml:7:23: spec.timeouts.request: \"soon\" is not a duration: write whole numbers with \
+          h, m, s or ms, such as 1h30m or 10s"
+        ]
+    );
+}
+
+#[test]
+fn a_tab_in_the_indentation_is_named() {
+    assert_eq!(
+        problems("apiVersion: v1\nkind: Service\nmetadata:\n\tname: web\n"),
+        ["mesh.yaml:4:1: a tab indents this line: YAML takes spaces only"]
+    );
+    assert_eq!(
+        problems("apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n  \tlabels: {}\n"),
+        ["mesh.yaml:5:3: a tab indents this line: YAML takes spaces only"]
+    );
+}
+
+#[test]
+fn all_mistakes_of_a_document_are_reported_at_once() {
+    let text = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: Web}\nspec:\n  \
+                command: [a]\n  workingdir: a\n  replicas: many\n  env: {PORT: 80, LEVEL: 3}\n  \
+                ports: [{port: 70000}, {name: b, port: 1}]\n";
+    assert_eq!(
+        problems(text),
+        [
+            "mesh.yaml:3:18: metadata.name: \"Web\" is not a name: use 1 to 63 of a-z, 0-9 and '-', with no \
+             '-' at either end",
+            "mesh.yaml:6:3: spec.workingdir: unknown field: did you mean workingDir?",
+            "mesh.yaml:7:13: spec.replicas: should be a number but is the text \"many\"",
+            "mesh.yaml:8:15: spec.env.PORT: should be a text but is the number 80: put it in quotes",
+            "mesh.yaml:8:26: spec.env.LEVEL: should be a text but is the number 3: put it in quotes",
+            "mesh.yaml:9:18: spec.ports[0].port: 70000 is not a port: use 1 to 65535",
+        ]
+    );
+}
+
+#[test]
+fn a_document_reports_a_bounded_number_of_mistakes() {
+    let variables: String = (0..30).map(|number| format!("    V{number}: {number}\n")).collect();
+    assert_eq!(problems(&workload(&format!("  command: [a]\n  env:\n{variables}"))).len(), 20);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_as_text_says_where_and_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |name: &str, bytes: &[u8]| {
+        let file = directory.path().join(name);
+        std::fs::write(&file, bytes).unwrap();
+        let problems = load(&[&file]).unwrap_err();
+        assert_eq!(problems.len(), 1);
+        problems[0].to_string().replace(&*directory.path().to_string_lossy(), "")
+    };
+    assert_eq!(
+        refused("latin.yaml", b"# \xc3\xa4\nname: caf\xe9\n"),
+        "/latin.yaml:2:10: byte 15 of the file, 0xe9, is not UTF-8: save the file in that encoding"
+    );
+    assert_eq!(
+        refused("large.yaml", &vec![b'#'; (32 << 20) + 1]),
+        "/large.yaml: is larger than 32 MiB: split it into several files"
+    );
 }

@@ -165,7 +165,11 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     ("attempts: 3", "attempts: 11", "p.yaml:8:15: spec.retries.attempts: is not from 1 to 10"),
     ("5xx", "2xx", "spec.retries.on[4]: \"2xx\" is no failure: use connect-failure"),
     ("UNAVAILABLE", "OK", "spec.retries.on[6]: \"OK\" is no failure"),
-    ("perTryTimeout: 250ms", "perTryTimeout: 250", "spec.retries.perTryTimeout: should be a text"),
+    (
+        "perTryTimeout: 250ms",
+        "perTryTimeout: 250",
+        "spec.retries.perTryTimeout: 250 has no unit: write a duration, such as 10s",
+    ),
     ("perTryTimeout: 250ms", "perTryTimeout: 0s", "spec.retries.perTryTimeout: is no time"),
     (
         "perTryTimeout: 250ms",
@@ -195,7 +199,7 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
         "consecutiveFailures: 0",
         "spec.ejection.consecutiveFailures: 0 would eject everybody",
     ),
-    ("maxPercent: 40", "maxPercent: 101", "spec.ejection.maxPercent: is more than 100"),
+    ("maxPercent: 40", "maxPercent: 101", "spec.ejection.maxPercent: 101 is not from 0 to 100"),
     ("algorithm: Maglev", "algorithm: Random", "spec.balancing.hash: is not looked at"),
     ("    hash: {header: X-User}\n", "", "spec.balancing.algorithm: has no hash: say what"),
     (
@@ -208,7 +212,11 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
         "{header: 'X User'}",
         "spec.balancing.hash.header: \"X User\" is not the name",
     ),
-    ("algorithm: Maglev", "algorithm: Best", "spec.balancing.algorithm: unknown variant `Best`"),
+    (
+        "algorithm: Maglev",
+        "algorithm: Best",
+        "spec.balancing.algorithm: \"Best\" is not one of PeakEwma",
+    ),
     ("percent: 0.5", "percent: 101", "spec.faults.delay.percent: 101 is not from 0 to 100"),
     ("status: 503", "status: 42", "spec.faults.abort.status: 42 is not from 200 to 599"),
     ("  faults:", "  foults:", "spec.foults: unknown field"),
@@ -224,7 +232,7 @@ const OF_LIMITS: &[(&str, &str, &str)] = &[
     ("burst: 3", "burst: 0", "spec.limits[1].burst: 0 lets nothing through"),
     ("per: 1m", "per: 25h", "spec.limits[1].per: is longer than 24h"),
     ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: names not one key"),
-    ("scope: Instance", "scope: Everywhere", "spec.limits[2].scope: unknown variant `Everywhere`"),
+    ("scope: Instance", "scope: Everywhere", "spec.limits[2].scope: \"Everywhere\" is not one of "),
     ("scope: Instance", "scope: Global", "spec.limits[2].by: is not looked at with scope: Global"),
     (
         "name: cart}]",

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use leno_resources::{
-    InstanceStatus, Metadata, Object, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus, parse,
-    to_yaml,
+    InstanceStatus, Metadata, Object, PublishedPort, Workload, WorkloadPort, WorkloadSpec,
+    WorkloadStatus, parse, to_yaml,
 };
 use proptest::prelude::*;
 
@@ -67,6 +67,8 @@ prop_compose! {
         program in "[a-z]{1,8}",
         arguments in prop::collection::vec(text(), 0..4),
         env in prop::collection::btree_map("[A-Z]{1,4}", text(), 0..4),
+        env_file in prop::collection::vec("[a-z]{1,4}", 0..2),
+        inherit_env in prop::collection::vec("[A-Z]{1,4}", 0..2),
         working_dir in prop::option::of("[a-z0-9./]{1,8}"),
         ports in prop::collection::btree_map(1_u16..15_000, prop::option::of(text()), 0..4),
     ) -> WorkloadSpec {
@@ -74,12 +76,16 @@ prop_compose! {
             name: format!("p{index}"),
             port,
             app_protocol,
+            published: (port % 2 == 0)
+                .then(|| PublishedPort(std::net::SocketAddr::from(([127, 0, 0, 1], port)))),
         };
         WorkloadSpec {
             service_account,
             replicas,
             command: std::iter::once(program).chain(arguments).collect(),
             env,
+            env_file,
+            inherit_env,
             working_dir,
             ports: ports.into_iter().enumerate().map(port).collect(),
         }
@@ -102,12 +108,13 @@ prop_compose! {
             meshed,
             ready,
             ending,
+            pod: None,
         };
         let status = instances.map(|map: BTreeMap<_, _>| WorkloadStatus {
             instances: map.into_iter().enumerate().map(instance).collect(),
         });
         Workload {
-            metadata: Metadata { name, namespace, labels, annotations: BTreeMap::new() },
+            metadata: Metadata { name, namespace, labels, ..Metadata::default() },
             spec,
             status,
         }

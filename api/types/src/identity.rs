@@ -55,6 +55,13 @@ impl TrustDomain {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The SPIFFE ID of the control plane's own servers, as text. It is no [`Identity`]: no service account
+    /// has such a path, whatever it and its namespace are called, so none can be taken for the control plane.
+    #[must_use]
+    pub fn control_plane(&self) -> String {
+        format!("spiffe://{self}/leno/control-plane")
+    }
 }
 
 impl Default for TrustDomain {
@@ -141,6 +148,13 @@ mod tests {
         assert_eq!(identity.namespace(), "shop");
         assert_eq!(identity.service_account(), "web");
         assert_eq!(identity.to_string(), text);
+    }
+
+    #[test]
+    fn the_control_planes_id_is_no_identity_of_a_service_account() {
+        let id = TrustDomain::default().control_plane();
+        assert_eq!(id, "spiffe://cluster.local/leno/control-plane");
+        assert_eq!(id.parse::<Identity>(), Err(IdentityError::Form(id.clone())));
     }
 
     #[test]

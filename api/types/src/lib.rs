@@ -19,6 +19,7 @@ mod removal;
 pub mod mesh;
 pub mod ports;
 pub mod routes;
+pub mod source;
 pub mod traffic;
 
 pub use address::{OrigDst, canonical};

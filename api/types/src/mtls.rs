@@ -33,6 +33,17 @@ impl MtlsMode {
             Self::Disabled => "disabled",
         }
     }
+
+    /// The one of both that lets less plaintext through.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        let rank = |mode| match mode {
+            Self::Strict => 0,
+            Self::Permissive => 1,
+            Self::Disabled => 2,
+        };
+        if rank(self) <= rank(other) { self } else { other }
+    }
 }
 
 impl fmt::Display for MtlsMode {

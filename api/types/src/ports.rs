@@ -6,7 +6,7 @@ pub const OUTBOUND: u16 = 15001;
 pub const INBOUND: u16 = 15006;
 /// The control plane's discovery and identity service.
 pub const CONTROL: u16 = 15010;
-/// The proxy's admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`.
+/// The proxy's admin server: `/metrics`, `/ready`, `/live`, `/config`.
 pub const ADMIN: u16 = 15020;
 /// The admin server of a node's agent, on the node's own network: `/metrics`, `/ready`, `/live`, `/captures`.
 pub const AGENT_ADMIN: u16 = 15025;

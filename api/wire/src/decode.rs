@@ -1,5 +1,6 @@
 //! From messages to the mesh's values, checked.
 
+mod endpoints;
 mod external;
 mod routes;
 mod traffic;
@@ -9,15 +10,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leno_types::mesh::{
-    Distribution, Endpoint, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+    Distribution, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
 };
-use leno_types::{
-    Egress, Identity, IdentityError, InstanceName, MtlsMode, NameError, Protocol, Removal,
-    ServiceName,
-};
+use leno_types::{Egress, IdentityError, MtlsMode, NameError, Protocol, Removal, ServiceName};
 use prost::Message;
 
-use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, proto};
+pub use endpoints::ServiceUpdate;
+
+use crate::{ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, proto};
 
 /// Most endpoints of one service over all its ports, ten times what a large service has.
 pub const MAX_ENDPOINTS: usize = 100_000;
@@ -64,6 +64,17 @@ pub enum DecodeError {
         /// How many there may be.
         bound: usize,
     },
+    /// It changes a service that is not held.
+    #[error("a part of a service came, and the rest of it is not held")]
+    NotHeld,
+    /// It changes endpoints of another version than is held.
+    #[error("a change of endpoints came for version {from:?}, and {held:?} is held")]
+    Version {
+        /// The version that the change is for.
+        from: String,
+        /// The version that is held.
+        held: String,
+    },
     /// A name is none.
     #[error("bad name")]
     Name(#[from] NameError),
@@ -73,10 +84,10 @@ pub enum DecodeError {
 }
 
 /// What an `Address` resource holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Address {
-    /// A service.
-    Service(Service),
+    /// A service, or parts of it.
+    Service(ServiceUpdate),
     /// A workload.
     Workload(Workload),
 }
@@ -90,7 +101,7 @@ pub fn address(any: &proto::Any) -> Result<Address, DecodeError> {
     let message = proto::Address::decode(any.value.clone())
         .map_err(|error| DecodeError::Message("Address", error))?;
     match message.kind {
-        Some(proto::address::Kind::Service(service)) => service.try_into().map(Address::Service),
+        Some(proto::address::Kind::Service(update)) => Ok(Address::Service(update.into())),
         Some(proto::address::Kind::Workload(workload)) => {
             workload.try_into().map(Address::Workload)
         }
@@ -109,54 +120,42 @@ pub fn server_policy(any: &proto::Any) -> Result<ServerPolicy, DecodeError> {
         .try_into()
 }
 
+/// Reads the value of a `UsedServices` resource.
+///
+/// # Errors
+/// [`DecodeError`], naming the field at fault.
+pub fn used_services(any: &proto::Any) -> Result<Vec<ServiceName>, DecodeError> {
+    expect_type(any, USED_SERVICES_TYPE)?;
+    let message = proto::UsedServices::decode(any.value.clone())
+        .map_err(|error| DecodeError::Message("UsedServices", error))?;
+    bounded("used services", message.services.len(), MAX_PREFETCH)?;
+    let names = message.services.iter().map(|name| name.parse()).collect::<Result<_, _>>();
+    names.map_err(DecodeError::Name)
+}
+
+/// Reads a resource of a response.
+///
+/// # Errors
+/// [`DecodeError::Message`].
+pub fn resource(bytes: Bytes) -> Result<proto::Resource, DecodeError> {
+    proto::Resource::decode(bytes).map_err(|error| DecodeError::Message("Resource", error))
+}
+
 impl TryFrom<proto::Service> for Service {
     type Error = DecodeError;
 
+    /// All but endpoints.
     fn try_from(message: proto::Service) -> Result<Self, DecodeError> {
         let name: ServiceName = message.name.parse()?;
         bounded("service ports", message.ports.len(), MAX_PORTS)?;
-        let endpoints = message.ports.iter().map(|port| port.endpoints.len()).sum();
-        bounded("endpoints", endpoints, MAX_ENDPOINTS)?;
-        bounded("identities", message.identities.len(), MAX_ENDPOINTS)?;
-        bounded("places", message.places.len(), MAX_ENDPOINTS)?;
-        let shared = Shared {
-            identities: message
-                .identities
-                .iter()
-                .map(|text| text.parse())
-                .collect::<Result<_, _>>()?,
-            places: message.places.into_iter().map(Arc::from).collect(),
-        };
-        let mut ports = message
-            .ports
-            .into_iter()
-            .map(|port| service_port(port, &name, &shared))
-            .collect::<Result<Vec<_>, _>>()?;
+        let ports = message.ports.into_iter().map(service_port);
+        let mut ports = ports.collect::<Result<Vec<_>, _>>()?;
         ports.sort_by_key(|port| port.port);
         let routes = routes::routes(message.routes)?;
         let traffic = traffic::traffic(message.traffic)?;
         let distribution = distribution(message.distribution);
         Ok(Self { vips: ips(&message.vips)?, name, ports, distribution, routes, traffic })
     }
-}
-
-/// What many endpoints share.
-struct Shared {
-    identities: Vec<Identity>,
-    places: Vec<Arc<str>>,
-}
-
-impl Shared {
-    /// Empty for 0.
-    fn place(&self, place: u32) -> Result<Arc<str>, DecodeError> {
-        if place == 0 { Ok(Arc::default()) } else { at("place of a zone", &self.places, place) }
-    }
-}
-
-/// What stands at a place, from 1.
-fn at<T: Clone>(field: &'static str, all: &[T], place: u32) -> Result<T, DecodeError> {
-    let index = usize::try_from(place - 1).unwrap_or(usize::MAX);
-    all.get(index).cloned().ok_or(DecodeError::Number { field, number: place.into() })
 }
 
 /// One of a later version prefers none.
@@ -241,54 +240,13 @@ fn bounded(field: &'static str, length: usize, bound: usize) -> Result<(), Decod
     if length > bound { Err(DecodeError::Length { field, length, bound }) } else { Ok(()) }
 }
 
-fn service_port(
-    message: proto::ServicePort,
-    service: &ServiceName,
-    shared: &Shared,
-) -> Result<ServicePort, DecodeError> {
-    let endpoints = message
-        .endpoints
-        .into_iter()
-        .map(|one| endpoint(one, service, shared))
-        .collect::<Result<Vec<_>, _>>()?;
+fn service_port(message: proto::ServicePort) -> Result<ServicePort, DecodeError> {
     Ok(ServicePort {
         port: port(message.port)?,
         name: message.name.into(),
         protocol: protocol(message.protocol),
-        endpoints: endpoints.into(),
+        endpoints: [].into(),
         external: message.external.map(external::external).transpose()?.map(Arc::new),
-    })
-}
-
-fn endpoint(
-    message: proto::Endpoint,
-    service: &ServiceName,
-    shared: &Shared,
-) -> Result<Endpoint, DecodeError> {
-    let workload = match message.workload.as_str() {
-        "" => None,
-        text => {
-            let mut name: InstanceName = text.parse()?;
-            if name.namespace == service.namespace {
-                // Thousands of endpoints share one allocation of the namespace.
-                name.namespace = service.namespace.clone();
-            }
-            Some(name)
-        }
-    };
-    let identity = match message.identity {
-        0 => None,
-        place => Some(at("place of an identity", &shared.identities, place)?),
-    };
-    if message.addresses.is_empty() {
-        return Err(DecodeError::Missing("address of an endpoint"));
-    }
-    Ok(Endpoint {
-        workload,
-        addresses: ips(&message.addresses)?,
-        port: port(message.port)?,
-        identity,
-        place: Place { zone: shared.place(message.zone)?, node: shared.place(message.node)? },
     })
 }
 

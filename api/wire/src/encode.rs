@@ -1,32 +1,28 @@
 //! From the mesh's values to messages. Never fails.
 
+mod endpoints;
 mod external;
 mod routes;
 mod traffic;
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use leno_types::mesh::{
-    Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
-};
-use leno_types::{Egress, Identity, MtlsMode, Protocol, Removal};
+use leno_types::mesh::{Distribution, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::{Egress, MtlsMode, Protocol, Removal, ServiceName};
 use prost::Message;
 
-use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, proto};
+pub use endpoints::{EndpointsUpdate, endpoints, endpoints_step, service_update};
+
+use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, proto};
 
 impl From<&Service> for proto::Service {
+    /// All but endpoints.
     fn from(service: &Service) -> Self {
-        let mut shared = Shared::default();
-        let ports = service.ports.iter().map(|port| service_port(port, &mut shared)).collect();
         Self {
             name: service.name.to_string(),
             vips: ips(&service.vips),
-            ports,
-            identities: shared.identities.texts,
+            ports: service.ports.iter().map(service_port).collect(),
             routes: service.routes.iter().map(routes::route).collect(),
             traffic: service.traffic.iter().map(|policy| traffic::traffic(policy)).collect(),
             distribution: match service.distribution {
@@ -35,7 +31,6 @@ impl From<&Service> for proto::Service {
                 Distribution::SameNode => proto::Distribution::SameNode,
             }
             .into(),
-            places: shared.places.texts,
         }
     }
 }
@@ -67,10 +62,16 @@ impl From<&ServerPolicy> for proto::ServerPolicy {
     }
 }
 
-/// A service as the value of a resource.
+/// A whole service as the value of a resource.
 #[must_use]
 pub fn service(service: &Service) -> proto::Any {
-    address(proto::address::Kind::Service(service.into()))
+    service_update(Some(&front(service)), EndpointsUpdate::All(&endpoints(service)))
+}
+
+/// A service without its endpoints, for [`service_update`].
+#[must_use]
+pub fn front(service: &Service) -> Bytes {
+    proto::Service::from(service).encode_to_vec().into()
 }
 
 /// A workload as the value of a resource.
@@ -86,67 +87,30 @@ pub fn server_policy(policy: &ServerPolicy) -> proto::Any {
     proto::Any { type_url: SERVER_POLICY_TYPE.to_owned(), value }
 }
 
+/// Names of services as the value of a resource.
+pub fn used_services(names: impl Iterator<Item = ServiceName>) -> proto::Any {
+    let services = names.map(|name| name.to_string()).collect();
+    let value = proto::UsedServices { services }.encode_to_vec().into();
+    proto::Any { type_url: USED_SERVICES_TYPE.to_owned(), value }
+}
+
+/// A resource as a response carries it.
+#[must_use]
+pub fn resource(resource: &proto::Resource) -> Bytes {
+    resource.encode_to_vec().into()
+}
+
 fn address(kind: proto::address::Kind) -> proto::Any {
     let value = proto::Address { kind: Some(kind) }.encode_to_vec().into();
     proto::Any { type_url: ADDRESS_TYPE.to_owned(), value }
 }
 
-/// What many endpoints share.
-#[derive(Default)]
-struct Shared {
-    identities: Texts<Identity>,
-    places: Texts<Arc<str>>,
-}
-
-/// Texts in the order of their first use, which are referred to by their place, from 1.
-struct Texts<T> {
-    places: HashMap<T, u32>,
-    texts: Vec<String>,
-}
-
-impl<T> Default for Texts<T> {
-    fn default() -> Self {
-        Self { places: HashMap::new(), texts: Vec::new() }
-    }
-}
-
-impl<T: Eq + Hash + Clone + ToString> Texts<T> {
-    fn place(&mut self, of: &T) -> u32 {
-        if let Some(place) = self.places.get(of) {
-            return *place;
-        }
-        self.texts.push(of.to_string());
-        let place = u32::try_from(self.texts.len()).expect("endpoints are fewer than 2^32");
-        self.places.insert(of.clone(), place);
-        place
-    }
-}
-
-impl Shared {
-    /// 0 for an empty one.
-    fn text(&mut self, text: &Arc<str>) -> u32 {
-        if text.is_empty() { 0 } else { self.places.place(text) }
-    }
-}
-
-fn service_port(port: &ServicePort, shared: &mut Shared) -> proto::ServicePort {
+fn service_port(port: &ServicePort) -> proto::ServicePort {
     proto::ServicePort {
         port: port.port.into(),
         name: port.name.to_string(),
         protocol: protocol(port.protocol).into(),
-        endpoints: port.endpoints.iter().map(|one| endpoint(one, shared)).collect(),
         external: port.external.as_deref().map(external::external),
-    }
-}
-
-fn endpoint(endpoint: &Endpoint, shared: &mut Shared) -> proto::Endpoint {
-    proto::Endpoint {
-        workload: endpoint.workload.as_ref().map(ToString::to_string).unwrap_or_default(),
-        addresses: ips(&endpoint.addresses),
-        port: endpoint.port.into(),
-        identity: endpoint.identity.as_ref().map_or(0, |id| shared.identities.place(id)),
-        zone: shared.text(&endpoint.place.zone),
-        node: shared.text(&endpoint.place.node),
     }
 }
 

@@ -22,17 +22,34 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/leno.v1.rs"));
 }
 
+pub use bytes::Bytes;
 pub use decode::{DecodeError, MAX_ENDPOINTS};
 
 /// `type_url` of [`proto::Address`].
 pub const ADDRESS_TYPE: &str = "type.googleapis.com/leno.v1.Address";
 /// `type_url` of [`proto::ServerPolicy`].
 pub const SERVER_POLICY_TYPE: &str = "type.googleapis.com/leno.v1.ServerPolicy";
+/// `type_url` of [`proto::UsedServices`].
+pub const USED_SERVICES_TYPE: &str = "type.googleapis.com/leno.v1.UsedServices";
+/// `type_url` of a response without resources, with which the control plane asks the proxy to open
+/// another stream on another connection, and to use this one until then.
+pub const RECONNECT_TYPE: &str = "type.googleapis.com/leno.v1.Reconnect";
+/// The version of the messages of discovery. It changes with every change that an older proxy or
+/// control plane would misread.
+pub const PROTOCOL: u32 = 1;
 /// Largest message of either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;
-/// Most resources of one kind that the wildcard of a namespace yields; the others are asked for by
-/// address, on demand.
+/// Most services that a proxy fetches before its workload has used them; the others are fetched on
+/// first use. A workload with more dependencies than this is rare, and waits one round trip.
 pub const MAX_PREFETCH: usize = 256;
 /// Most addresses that one stream may subscribe to; twice what a proxy watches.
 pub const MAX_SUBSCRIPTIONS: usize = 32_768;
+
+impl proto::Node {
+    /// The node of an instance that speaks [`PROTOCOL`].
+    #[must_use]
+    pub fn of(id: impl Into<String>) -> Self {
+        Self { id: id.into(), protocol: PROTOCOL }
+    }
+}

@@ -5,9 +5,6 @@ use std::net::IpAddr;
 use leno_types::mesh::Subject;
 use leno_types::{InstanceName, ServiceName};
 
-/// Subscribes to the workload's own namespace.
-pub const WILDCARD: &str = "*";
-
 /// The name under which whatever is at an address is subscribed to.
 #[must_use]
 pub fn of_address(ip: IpAddr) -> String {

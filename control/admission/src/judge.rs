@@ -6,6 +6,8 @@
 //! order: a route may be stored before the service that it names. A route that attaches to no Service is
 //! none of the mesh's, and nothing is said of it.
 
+use std::sync::Arc;
+
 use leno_analysis::analyze;
 use leno_resources::gateway::ParentRef;
 use leno_resources::{Documents, Kind, Object, Problem, parse};
@@ -15,44 +17,63 @@ use crate::value::Value;
 
 /// The group of the kinds that are ours.
 const GROUP: &str = "leno.dev";
+/// The finding that a grant is not used. It depends on the routes of other namespaces.
+const UNUSED_GRANT: &str = "grant-unused";
 /// What an object whose name the API server makes is called until then.
 const UNNAMED: &str = "x";
 
-/// Judges the object of a review. `known` is what else there is in the cluster, without endpoints and
-/// pods, which no check asks for.
+/// Judges the object of a review. `neighbours` are the stored objects that it is judged against
+/// ([`StoredObjects::neighbours`](crate::StoredObjects::neighbours)); without them the object is judged by
+/// itself, so that the answer tells nothing of what is stored. Returns `None` once `cancelled` says so.
 #[must_use]
-pub fn judge(review: &Review, known: Vec<Object>) -> Answer {
-    let object = &review.object;
-    let ends = object.at(&["metadata", "deletionTimestamp"]).is_some();
-    let same = review.old.as_ref().is_some_and(|old| old.get("spec") == object.get("spec"));
-    if ends || same || !is_of_the_mesh(object) {
-        return Answer::default();
+pub fn judge(
+    review: &Review,
+    neighbours: Option<&[Arc<Object>]>,
+    cancelled: impl Fn() -> bool,
+) -> Option<Answer> {
+    if is_unjudged(review) {
+        return Some(Answer::default());
     }
+    let object = &review.object;
     let text = serde_json::to_string(&document(review)).expect("a value is JSON");
     // JSON is YAML.
     let documents = match parse("", &text) {
         Ok(documents) => documents,
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(problem).collect();
-            return if is_ours(object) {
+            return Some(if is_ours(object) {
                 Answer::denied(lines.join("; "))
             } else {
                 let warned =
                     |line: String| format!("{line}: the mesh does not take this object in");
                 Answer { warnings: lines.into_iter().map(warned).collect(), ..Answer::default() }
-            };
+            });
         }
     };
-    Answer { warnings: findings(&documents, known), ..Answer::default() }
+    // Parsing and comparing take time; each is bounded, and nothing is between them.
+    if cancelled() {
+        return None;
+    }
+    let warnings = neighbours.map(|neighbours| findings(review, &documents, neighbours));
+    Some(Answer { warnings: warnings.unwrap_or_default(), ..Answer::default() })
 }
 
-fn findings(documents: &Documents, mut known: Vec<Object>) -> Vec<String> {
-    for located in &documents.objects {
-        let key = located.value.key();
-        known.retain(|object| object.key() != key);
-        known.push(located.value.clone());
-    }
-    let found = analyze(documents, known);
+/// Whether an object is allowed as it is: it is going, its spec does not change, or it is none of the
+/// mesh's.
+#[must_use]
+pub fn is_unjudged(review: &Review) -> bool {
+    let object = &review.object;
+    let ends = object.at(&["metadata", "deletionTimestamp"]).is_some();
+    let same = review.old.as_ref().is_some_and(|old| old.get("spec") == object.get("spec"));
+    ends || same || !is_of_the_mesh(object)
+}
+
+fn findings(review: &Review, documents: &Documents, neighbours: &[Arc<Object>]) -> Vec<String> {
+    let judged: Vec<Object> = documents.objects.iter().map(|one| one.value.clone()).collect();
+    let others = neighbours.iter().filter(|one| judged.iter().all(|own| own.key() != one.key()));
+    let objects = others.map(|one| Object::clone(one)).chain(judged.iter().cloned()).collect();
+    let mut found = analyze(documents, objects);
+    found.retain(|one| one.code != UNUSED_GRANT && !is_of_foreign_parent(review, &one.path));
     let line = |found: leno_analysis::Finding| {
         let mut line = format!("[{}] {}", found.code, found.reason);
         if !found.path.is_empty() {
@@ -64,6 +85,18 @@ fn findings(documents: &Documents, mut known: Vec<Object>) -> Vec<String> {
         line
     };
     found.into_iter().map(line).collect()
+}
+
+/// Whether a finding is of a parent in another namespace. Whether there is such a service, and what ports it
+/// has, is for those to know who may read it; the status of the route says whether the route attaches.
+fn is_of_foreign_parent(review: &Review, path: &str) -> bool {
+    let index = path.strip_prefix("spec.parentRefs[").and_then(|rest| rest.split_once(']'));
+    let Some(index) = index.and_then(|(index, _)| index.parse::<usize>().ok()) else {
+        return false;
+    };
+    let parents = review.object.at(&["spec", "parentRefs"]).map_or(&[][..], Value::items);
+    let namespace = parents.get(index).and_then(|one| one.get("namespace")).and_then(Value::text);
+    namespace.is_some_and(|namespace| namespace != review.namespace)
 }
 
 /// A problem without a place: nobody wrote the text that it is in.
@@ -125,6 +158,7 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
+    use crate::StoredObjects;
 
     fn review(object: &Json, old: Option<&Json>) -> Review {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "request": {
@@ -144,6 +178,13 @@ mod tests {
             "status": {"parents": []}})
     }
 
+    /// What a review is told where this is stored beside it.
+    fn judged(review: &Review, objects: Vec<Object>) -> Answer {
+        let mut stored = StoredObjects::default();
+        objects.iter().for_each(|object| stored.put(object));
+        judge(review, Some(&stored.neighbours(review)), || false).unwrap()
+    }
+
     fn services(names: &[&str]) -> Vec<Object> {
         let text: String = names
             .iter()
@@ -161,21 +202,21 @@ mod tests {
     fn what_is_not_understood_is_denied_with_field_and_reason() {
         let targets = json!([{"group": "", "kind": "Service", "name": "web"}]);
         let misspelt = policy(json!({"targetRefs": targets, "timeout": {}}));
-        let answer = judge(&review(&misspelt, None), services(&["web"]));
+        let answer = judged(&review(&misspelt, None), services(&["web"]));
         let reason = answer.denied.unwrap();
         assert!(reason.starts_with("spec.timeout: unknown field"), "{reason}");
-        // Whoever only touches its labels is not to blame, and who removes it is to be let.
-        assert_eq!(judge(&review(&misspelt, Some(&misspelt)), Vec::new()), Answer::default());
+        // A change of its labels alone is allowed, and so is its removal.
+        assert_eq!(judged(&review(&misspelt, Some(&misspelt)), Vec::new()), Answer::default());
         let mut going = misspelt;
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert_eq!(judge(&review(&going, None), Vec::new()), Answer::default());
+        assert_eq!(judged(&review(&going, None), Vec::new()), Answer::default());
     }
 
     #[test]
     fn what_leads_nowhere_yet_is_a_warning() {
         let policy = policy(json!({"timeouts": {"request": "1s"},
             "targetRefs": [{"group": "", "kind": "Service", "name": "wbe"}]}));
-        let answer = judge(&review(&policy, None), services(&["web"]));
+        let answer = judged(&review(&policy, None), services(&["web"]));
         assert_eq!(answer.denied, None);
         let [warning] = &answer.warnings[..] else { panic!("{answer:?}") };
         assert!(warning.starts_with("spec.targetRefs[0].name: [target-not-found] "), "{warning}");
@@ -186,21 +227,106 @@ mod tests {
     fn routes_of_services_are_judged_and_those_of_gateways_are_not() {
         let service = json!([{"group": "", "kind": "Service", "name": "web"}]);
         let good = json!([{"backendRefs": [{"name": "web", "port": 80}]}]);
-        let judged = |parents: &Json, rules: &Json| {
-            judge(&review(&route(parents.clone(), rules.clone()), None), services(&["web"]))
+        let told = |parents: &Json, rules: &Json| {
+            judged(&review(&route(parents.clone(), rules.clone()), None), services(&["web"]))
         };
-        assert_eq!(judged(&service, &good), Answer::default());
+        assert_eq!(told(&service, &good), Answer::default());
         let newer = json!([{"backendRefs": [], "invented": 1}]);
         let gateway = json!([{"name": "public"}]);
         let both = json!([service[0], gateway[0]]);
         for parents in [&service, &both] {
-            let answer = judged(parents, &newer);
+            let answer = told(parents, &newer);
             assert_eq!(answer.denied, None, "a gateway may know the field");
             assert!(answer.warnings[0].contains("invented: unknown field"), "{answer:?}");
         }
-        assert_eq!(judged(&gateway, &newer), Answer::default());
+        assert_eq!(told(&gateway, &newer), Answer::default());
         let nowhere = json!([{"backendRefs": [{"name": "crat", "port": 80}]}]);
-        let answer = judged(&service, &nowhere);
+        let answer = told(&service, &nowhere);
         assert!(answer.warnings[0].contains("[backend-not-found]"), "{answer:?}");
+    }
+
+    /// The answer is for anyone who may store an object in one namespace: it is the same whatever others have.
+    #[test]
+    fn an_answer_tells_nothing_of_other_namespaces() {
+        let elsewhere = |name: &str| {
+            let text = format!(
+                "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: bank}}\n\
+                 spec: {{ports: [{{port: 443, appProtocol: https}}]}}\n---\n\
+                 apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+                 metadata: {{name: r, namespace: bank}}\nspec:\n  \
+                 parentRefs: [{{group: '', kind: Service, name: {name}}}]\n"
+            );
+            let stored = parse("", &text).unwrap().objects.into_iter().map(|one| one.value);
+            stored.chain(services(&["web"])).collect::<Vec<_>>()
+        };
+        let refers = |namespace: &str, parent: &str, backend: &str| {
+            route(
+                json!([{"group": "", "kind": "Service", "name": parent, "namespace": namespace}]),
+                json!([{"backendRefs": [{"name": backend, "namespace": "bank", "port": 80}]}]),
+            )
+        };
+        let grant = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ReferenceGrant",
+            "metadata": {"name": "g"}, "spec": {
+                "from": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "bank"}],
+                "to": [{"group": "", "kind": "Service"}]}});
+        let policy = policy(json!({"timeouts": {"request": "1s"},
+            "targetRefs": [{"group": "", "kind": "Service", "name": "vault"}]}));
+        for object in [
+            refers("bank", "vault", "vault"),
+            refers("bank", "valut", "web"),
+            refers("shop", "web", "vault"),
+            refers("shop", "vault", "vault"),
+            grant,
+            policy,
+        ] {
+            let answers =
+                ["vault", "other"].map(|name| judged(&review(&object, None), elsewhere(name)));
+            assert_eq!(answers[0], answers[1], "{object}");
+        }
+    }
+
+    /// An object by itself tells nothing of what is stored at all.
+    #[test]
+    fn without_neighbours_an_object_is_judged_by_itself() {
+        let targets = json!([{"group": "", "kind": "Service", "name": "nothing"}]);
+        let alone = |spec: Json| judge(&review(&policy(spec), None), None, || false).unwrap();
+        let good = alone(json!({"targetRefs": targets, "timeouts": {"request": "1s"}}));
+        assert_eq!(good, Answer::default());
+        assert!(alone(json!({"targetRefs": targets, "timeout": {}})).denied.is_some());
+    }
+
+    #[test]
+    fn a_judgement_that_was_cancelled_ends() {
+        let policy = policy(json!({"timeouts": {"request": "1s"},
+            "targetRefs": [{"group": "", "kind": "Service", "name": "web"}]}));
+        assert_eq!(judge(&review(&policy, None), Some(&[]), || true), None);
+    }
+
+    /// One route of a namespace with a thousand services and routes is judged against its own few.
+    #[test]
+    fn a_route_is_judged_against_what_it_touches() {
+        let mut stored = StoredObjects::default();
+        let names: Vec<String> = (0..1000).map(|number| format!("service-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        services(&names).iter().for_each(|object| stored.put(object));
+        for name in &names {
+            let text = format!(
+                "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+                 metadata: {{name: {name}, namespace: shop}}\nspec:\n  \
+                 parentRefs: [{{group: '', kind: Service, name: {name}}}]\n"
+            );
+            stored.put(&parse("", &text).unwrap().objects[0].value);
+        }
+        let route = route(
+            json!([{"group": "", "kind": "Service", "name": "service-7"}]),
+            json!([{"backendRefs": [{"name": "service-8", "port": 80}]}]),
+        );
+        let near = stored.neighbours(&review(&route, None));
+        let mut near: Vec<String> = near.iter().map(|one| one.key().to_string()).collect();
+        near.sort();
+        assert_eq!(
+            near,
+            ["HTTPRoute shop/service-7", "Service shop/service-7", "Service shop/service-8"]
+        );
     }
 }

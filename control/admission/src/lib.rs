@@ -11,7 +11,8 @@
 //!        └► object of the mesh ─► judge ─► denial, warnings
 //! ```
 //!
-//! [`judge`] says of an object of the mesh whether it may be stored, by the checks of `leno analyze`.
+//! [`judge`] says of an object of the mesh whether it may be stored, by the checks of `leno analyze`, against
+//! those of the [`StoredObjects`] that it touches.
 //!
 //! It does not know the fields of pods that it does not touch, so that none is lost: a pod is a
 //! [`Value`], not a struct. It does not know who asks, nor does it see a client of Kubernetes.
@@ -25,16 +26,18 @@ mod ports;
 mod probes;
 mod review;
 mod settings;
+mod stored;
 mod stream;
 mod uninject;
 mod value;
 mod workload;
 
 pub use inject::{Enclosing, InjectError, Left, Outcome, inject, patch};
-pub use judge::judge;
+pub use judge::{is_unjudged, judge};
 pub use leno_resources::CAPTURE_ANNOTATION;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape};
+pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};
 pub use uninject::{UninjectError, uninject};
 pub use value::Value;

@@ -2,13 +2,17 @@
 
 mod external;
 mod finding;
+mod foreign;
 mod grants;
+mod parts;
 mod policies;
+mod ports;
 mod routes;
 mod services;
 
 use std::sync::Arc;
 
+use leno_index::Settings;
 use leno_resources::{Documents, Located, Object, ObjectKey, Place};
 
 pub use finding::{Finding, Severity};
@@ -22,14 +26,18 @@ use finding::Findings;
 /// The findings come in the order of the files.
 #[must_use]
 pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
-    found(&Mesh::new(objects), documents)
+    found(&Mesh::new(objects), documents, true)
 }
 
 /// Finds mistakes in objects that are written nowhere, as those of a cluster: in the `wanted` of them, by
-/// namespace, kind and name.
+/// namespace, kind and name. `settings` are those of the cluster's control plane.
 #[must_use]
-pub fn analyze_stored(objects: Vec<Object>, wanted: impl Fn(&ObjectKey) -> bool) -> Vec<Finding> {
-    let mesh = Mesh::new(objects);
+pub fn analyze_stored(
+    settings: Settings,
+    objects: Vec<Object>,
+    wanted: impl Fn(&ObjectKey) -> bool,
+) -> Vec<Finding> {
+    let mesh = Mesh::told(settings, objects);
     let mut of: Vec<(ObjectKey, &Object)> =
         mesh.objects.iter().map(|object| (object.key(), object)).collect();
     of.retain(|(key, _)| wanted(key));
@@ -42,16 +50,20 @@ pub fn analyze_stored(objects: Vec<Object>, wanted: impl Fn(&ObjectKey) -> bool)
         place: Place::default(),
     };
     let objects = of.into_iter().map(nowhere).collect();
-    found(&mesh, &Documents { objects, ..Documents::default() })
+    found(&mesh, &Documents { objects, ..Documents::default() }, false)
 }
 
-fn found(mesh: &Mesh, documents: &Documents) -> Vec<Finding> {
+/// `local`: the documents are files, which `leno up` may run.
+fn found(mesh: &Mesh, documents: &Documents, local: bool) -> Vec<Finding> {
     let mut findings = Findings::new(documents);
     routes::references(mesh, &mut findings);
     routes::tables(mesh, &mut findings);
     services::services(mesh, &mut findings);
     grants::grants(mesh, &mut findings);
     policies::policies(mesh, &mut findings);
+    parts::without_effect(mesh, &mut findings);
+    ports::ports(mesh, &mut findings, local);
     external::external(mesh, &mut findings);
+    foreign::foreign(&mut findings);
     findings.sorted()
 }

@@ -387,3 +387,118 @@ fn a_finding_is_one_line_with_its_place() {
         format!("shop.yaml:{line}:9: spec.rules[0].backendRefs[1]: error[backend-not-found]: ");
     assert!(finding.to_string().starts_with(&start), "{finding}");
 }
+
+fn policy(name: &str, target: &str, parts: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\n\
+         metadata: {{name: {name}, namespace: shop}}\nspec:\n  targetRefs: [{target}]\n{parts}---\n"
+    )
+}
+
+#[test]
+fn parts_of_policies_without_effect_are_found() {
+    let bytes = "{group: '', kind: Service, name: bytes}";
+    assert_eq!(
+        shown(&policy(
+            "p",
+            bytes,
+            "  retries: {on: [5xx]}\n  limits: {requests: 5, connections: 5}\n  timeouts: {idle: 1h}\n"
+        )),
+        [
+            "warning[policy-on-bytes] spec.retries: retries is about requests, and Service shop/bytes \
+             carries bytes (its appProtocol says so); remove it, or declare appProtocol: http, http2 or \
+             grpc",
+            "warning[policy-on-bytes] spec.limits.requests: limits.requests is about requests, and \
+             Service shop/bytes carries bytes (its appProtocol says so); remove it, or declare \
+             appProtocol: http, http2 or grpc",
+        ]
+    );
+    let cart = "{group: '', kind: Service, name: cart}";
+    let both = policy("a", cart, "  retries: {on: [5xx]}\n  timeouts: {request: 1s}\n")
+        + &policy("b", cart, "  retries: {on: [reset]}\n  limits: {requests: 5}\n");
+    assert_eq!(
+        shown(&both),
+        ["warning[policy-conflict] spec.retries: TrafficPolicy shop/a has retries for Service \
+          shop/cart, too, and only one of both holds; put them into one policy; else the older one \
+          holds, and of two as old the first by name"]
+    );
+}
+
+#[test]
+fn mistakes_about_ports_are_found() {
+    let service = |spec: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: x, namespace: shop}}\n\
+             spec: {{clusterIP: 10.96.0.9, selector: {{app: cart}}, {spec}}}\n"
+        )
+    };
+    for (text, expected) in [
+        (
+            service("ports: [{port: 8000, targetPort: 8080}]"),
+            "warning[target-port-of-no-workload] spec.ports[0].targetPort: no selected workload has a \
+             port 8080; they have 80: set targetPort, or declare it there",
+        ),
+        (
+            service("ports: [{port: 8000}]"),
+            "warning[target-port-of-no-workload] spec.ports[0].port: no selected workload has a port \
+             8000; they have 80: set targetPort, or declare it there",
+        ),
+        (
+            service("type: NodePort, ports: [{port: 80, nodePort: 30080}]"),
+            "warning[port-of-nodes] spec.type: `leno up` opens no port of this machine for a Service of \
+             type NodePort; give a port of the Workload `published: PORT`, or use leno port-forward",
+        ),
+        (
+            service("ports: [{port: 80, appProtocol: htpp}]"),
+            "warning[protocol-unknown] spec.ports[0].appProtocol: \"htpp\" is no protocol that Leno \
+             knows, so that the port carries bytes; did you mean http?",
+        ),
+        (
+            service("ports: [{port: 80, appProtocol: gopherish}]"),
+            "warning[protocol-unknown] spec.ports[0].appProtocol: \"gopherish\" is no protocol that \
+             Leno knows, so that the port carries bytes; declare http, http2, grpc, https, tls or tcp, \
+             or leave it out",
+        ),
+        (
+            external("port: 80", ""),
+            "warning[https-cut-off] spec.ports[0]: an application that calls https://pay.example.com is \
+             refused: the name has a virtual address, with the listed ports alone; list port 443 as \
+             well: {name: https, port: 443, appProtocol: https}",
+        ),
+    ] {
+        assert_eq!(shown(&text), [expected], "{text}");
+    }
+    for good in ["mysql", "example.com/own", "gRPC", "kubernetes.io/h2c"] {
+        let text = service(&format!("ports: [{{port: 80, appProtocol: {good}}}]"));
+        assert_eq!(shown(&text), [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn a_policy_of_another_mesh_is_an_error() {
+    let document = |version: &str, kind: &str| {
+        format!(
+            "apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x, namespace: shop}}\n---\n"
+        )
+    };
+    for (text, expected) in [
+        (
+            document("security.istio.io/v1", "AuthorizationPolicy"),
+            "error[policy-of-another-mesh] : Leno does not read AuthorizationPolicy of Istio: what it \
+             forbids is allowed here; write it as a policy of leno.dev, then remove it from these files",
+        ),
+        (
+            document("policy.linkerd.io/v1alpha1", "AuthorizationPolicy"),
+            "error[policy-of-another-mesh] : Leno does not read AuthorizationPolicy of Linkerd: what it \
+             forbids is allowed here; write it as a policy of leno.dev, then remove it from these files",
+        ),
+        (
+            document("networking.istio.io/v1", "VirtualService"),
+            "warning[document-of-another-mesh] : Leno does not read VirtualService of Istio: it has no \
+             effect here; write it as a document of the Gateway API or of leno.dev",
+        ),
+    ] {
+        assert_eq!(shown(&text), [expected], "{text}");
+    }
+    assert_eq!(shown(&document("apps/v1", "Deployment")), [""; 0]);
+}

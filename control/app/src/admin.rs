@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use hyper::Request;
 use hyper::body::Incoming;
-use leno_program::{Answer, answer_pages};
+use hyper::{Method, Request, StatusCode};
+use leno_program::content::TEXT;
+use leno_program::{Answer, answer_pages, respond};
 use leno_serve::State;
 
+use crate::refused;
 use crate::reload::Reloads;
 
 /// What is shown.
@@ -14,6 +16,8 @@ pub(crate) struct Admin {
     pub(crate) state: Arc<State>,
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) more: Vec<Render>,
+    /// What `/ready?verbose` adds.
+    pub(crate) details: Vec<Render>,
 }
 
 /// Appends metrics of one part.
@@ -32,12 +36,28 @@ impl Admin {
     }
 
     pub(crate) fn answer(&self, request: &Request<Incoming>) -> Answer {
+        let verbose = request.uri().query() == Some("verbose");
+        if verbose && request.uri().path() == "/ready" && request.method() == Method::GET {
+            return self.verbose();
+        }
         answer_pages(request, || self.not_ready(), || self.metrics())
+    }
+
+    /// `/ready`, with a line for each kind of object that is followed.
+    fn verbose(&self) -> Answer {
+        let (status, first) = match self.not_ready() {
+            None => (StatusCode::OK, "ready"),
+            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+        };
+        let mut text = format!("{first}\n");
+        self.details.iter().for_each(|render| render(&mut text));
+        respond(status, TEXT, text)
     }
 
     fn metrics(&self) -> String {
         let mut text = String::new();
         self.state.render_metrics(&mut text);
+        refused::render(&self.state, &mut text);
         self.reloads.render(&mut text);
         self.more.iter().for_each(|render| render(&mut text));
         text

@@ -10,15 +10,17 @@
 
 mod admin;
 mod config;
-mod known;
 mod plane;
+mod refused;
 mod reload;
 mod run;
+mod stored;
 mod webhook;
 
 use std::process::ExitCode;
 
 use leno_program::Failure;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use config::{Config, Flags};
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn start(config: Config) -> anyhow::Result<()> {
+    raise_descriptors();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
@@ -40,4 +43,15 @@ fn start(config: Config) -> anyhow::Result<()> {
     // Streams were told; whatever still waits for a client ends here.
     runtime.shutdown_background();
     ended
+}
+
+/// Raises the limit of open files to what the hard limit allows: a connection is one, and the soft limit is often
+/// 1,024 for the sake of programs that use `select(2)`.
+fn raise_descriptors() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
 }

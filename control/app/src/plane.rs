@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 
 use crate::admin::Render;
 use crate::config::{Config, Place};
-use crate::known::Known;
+use crate::refused::RefusedLog;
+use crate::stored::AdmissionObjects;
 use crate::webhook::Webhook;
 
 mod cluster;
@@ -23,6 +24,8 @@ pub(crate) struct Plane {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) source: Source,
     pub(crate) metrics: Vec<Render>,
+    /// What `/ready?verbose` adds.
+    pub(crate) details: Vec<Render>,
     pub(crate) webhook: Option<Hook>,
 }
 
@@ -38,8 +41,10 @@ pub(crate) struct Source {
     pub(crate) updates: mpsc::Receiver<Update>,
     /// What takes note of changes beside the index.
     pub(crate) statuses: Option<Arc<leno_cluster::RouteStatuses>>,
-    /// What the webhooks ask about.
-    pub(crate) known: Option<Arc<Known>>,
+    /// What the webhooks look at.
+    pub(crate) stored: Option<Arc<AdmissionObjects>>,
+    /// The endpoints that were logged as ignored.
+    pub(crate) refused: RefusedLog,
     /// What has to come to its end before the process does.
     pub(crate) last: Option<JoinHandle<()>>,
 }

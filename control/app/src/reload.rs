@@ -54,7 +54,7 @@ impl Reloads {
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "# HELP leno_control_reloads_total Times that the documents were read anew.\n\
+            "# HELP leno_control_reloads_total Times that the documents were read again.\n\
              # TYPE leno_control_reloads_total counter\n\
              leno_control_reloads_total{{result=\"good\"}} {good}\n\
              leno_control_reloads_total{{result=\"refused\"}} {refused}\n\

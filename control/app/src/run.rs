@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use leno_index::{Index, Settings as IndexSettings};
+use leno_index::{Index, Settings as IndexSettings, Writers};
 use leno_program::listen;
 use leno_serve::{Server, Settings, State};
 use leno_sources::Update;
@@ -36,6 +36,10 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             Place::Cluster(cluster) => Some(cluster.namespace.clone()),
             Place::Files(_) => None,
         },
+        writers: match &config.place {
+            Place::Cluster(_) => Writers::Tenants,
+            Place::Files(_) => Writers::Operator,
+        },
     };
     let state = State::new(Index::new(index));
     let (stop, stopped) = watch::channel(false);
@@ -44,12 +48,12 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         // A cluster that does not answer is waited for, but not beyond our end.
         () = signals.any() => return Ok(()),
     };
-    let Plane { authority, authenticator, mut source, metrics, webhook } = plane;
+    let Plane { authority, authenticator, mut source, metrics, details, webhook } = plane;
     let reloads = Arc::new(Reloads::default());
     let settings = Settings { authority, authenticator, lifetime: config.cert_lifetime };
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
     if let Some(address) = config.admin {
-        serve_admin(address, (&state, &reloads), metrics).await?;
+        serve_admin(address, (&state, &reloads), (metrics, details)).await?;
     }
     let last = source.last.take();
     let called = webhook.as_ref().map(|hook| Arc::clone(&hook.webhook));
@@ -96,9 +100,9 @@ impl Signals {
 async fn serve_admin(
     address: SocketAddr,
     (state, reloads): (&Arc<State>, &Arc<Reloads>),
-    more: Vec<Render>,
+    (more, details): (Vec<Render>, Vec<Render>),
 ) -> anyhow::Result<()> {
-    let admin = Admin { state: Arc::clone(state), reloads: Arc::clone(reloads), more };
+    let admin = Admin { state: Arc::clone(state), reloads: Arc::clone(reloads), more, details };
     let listener = listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} for admin"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /ready and /live");
@@ -145,15 +149,21 @@ async fn work(
 }
 
 impl Source {
-    fn take(&self, update: Option<Update>, state: &State, reloads: &Reloads) -> anyhow::Result<()> {
+    fn take(
+        &mut self,
+        update: Option<Update>,
+        state: &State,
+        reloads: &Reloads,
+    ) -> anyhow::Result<()> {
         match update.context("the documents are not followed any more")? {
             Update::Changes(changes) => {
                 tracing::info!(changes = changes.len(), "documents taken in");
-                if let Some(known) = &self.known {
-                    known.note(&changes);
+                if let Some(stored) = &self.stored {
+                    stored.note(&changes);
                 }
                 let judged = self.statuses.as_ref().filter(|statuses| statuses.note(&changes));
                 state.apply(changes);
+                self.refused.update(state);
                 if let Some(statuses) = judged {
                     statuses.changed();
                 }

@@ -7,36 +7,39 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use leno_admission::{Answer, Enclosing, Review, Settings, judge};
+use leno_admission::{Answer, Enclosing, Review, Settings, is_unjudged, judge};
 use leno_program::content::{JSON, TEXT};
 use leno_program::{Answer as Reply, Places, respond};
 use leno_serve::Credentials;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::known::Known;
+use crate::stored::AdmissionObjects;
 
-/// Most connections at once; each API server has one for each review under way.
-const MAX_CONNECTIONS: usize = 256;
-/// Most of them of one address: everybody may connect here, and pods are made only where the API server
-/// gets through.
-const MAX_OF_ADDRESS: usize = 64;
-/// Reviews at once, each of which may hold what its body is read into.
-const MAX_REVIEWS: usize = 16;
+/// Where pods are reviewed.
+pub(crate) const INJECT: &str = "/inject";
+/// Where objects of the mesh are reviewed. With `/` and the authority's webhook secret after it, answers tell
+/// what the object is judged against.
+pub(crate) const VALIDATE: &str = "/validate";
+
+/// Most connections at once. The API server opens one for each review under way (it speaks HTTP/1.1 with
+/// webhooks), so that 200 objects that are applied at once leave room for pods.
+const MAX_CONNECTIONS: usize = 512;
+/// Most of them of one address: any pod may connect here, and no pod is made while the API server cannot.
+const MAX_OF_ADDRESS: usize = 320;
 /// Largest body, in bytes, that is read without waiting for a turn: pods have a few KiB, and all
-/// connections' together have 32 MiB.
+/// connections' together have 64 MiB.
 const SMALL_BODY: u64 = 128 << 10;
-/// Larger bodies at once.
-const MAX_LARGE: usize = 8;
 /// Longest time for a body to come in; the API server is near.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest review, in bytes: the largest request that the API server takes itself (3 MiB), twice for an
@@ -55,12 +58,23 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
 /// What the webhooks answer from.
 pub(crate) struct Webhook {
     settings: Settings,
-    known: Arc<Known>,
-    reviews: Semaphore,
-    large: Semaphore,
-    counts: [Counts; 2],
+    stored: Arc<AdmissionObjects>,
+    /// The path of `/validate` that only the API server knows.
+    proven_path: String,
+    lanes: [Lane; 3],
+    counts: [Counts; 3],
     spent_us: AtomicU64,
     ending: AtomicBool,
+}
+
+/// The bounds of one sort of reviews. Each has its own, so that none waits for another.
+struct Lane {
+    /// Reviews under way. A permit is held until the work is over, be its answer still wanted or not.
+    turns: Arc<Semaphore>,
+    /// Reviews that wait for a turn. One too many is refused at once.
+    queue: Semaphore,
+    /// Bodies larger than [`SMALL_BODY`] that are held.
+    large: Semaphore,
 }
 
 /// What became of the reviews of one kind.
@@ -70,14 +84,23 @@ struct Counts {
     allowed: AtomicU64,
     denied: AtomicU64,
     failed: AtomicU64,
+    busy: AtomicU64,
 }
 
 /// What a review is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// Puts the proxy into a pod.
     Inject,
+    /// Judges an object of the mesh for the API server.
     Validate,
+    /// Judges an object by itself, for a caller that has not proved to be the API server.
+    Unproven,
 }
+
+/// Tells work on another thread that its answer is not wanted any more, once it is dropped.
+#[derive(Debug, Default)]
+struct Cancel(Arc<AtomicBool>);
 
 /// Why a review has no answer: the API server goes by its `failurePolicy` then.
 #[derive(Debug, thiserror::Error)]
@@ -94,19 +117,21 @@ enum Failure {
     Namespace(String),
     #[error("no answer within {REVIEW_TIMEOUT:?}")]
     Timeout,
+    #[error("too many reviews of this kind wait already")]
+    Busy,
     #[error("the review was not finished")]
     Panicked,
 }
 
 impl Webhook {
     /// Puts proxies like this into pods.
-    pub(crate) fn new(settings: Settings, known: Arc<Known>) -> Self {
+    pub(crate) fn new(settings: Settings, stored: Arc<AdmissionObjects>, secret: &str) -> Self {
         let counts = Default::default();
         Self {
             settings,
-            known,
-            reviews: Semaphore::new(MAX_REVIEWS),
-            large: Semaphore::new(MAX_LARGE),
+            stored,
+            proven_path: format!("{VALIDATE}/{secret}"),
+            lanes: Kind::ALL.map(Lane::new),
             counts,
             spent_us: AtomicU64::new(0),
             ending: AtomicBool::new(false),
@@ -124,13 +149,14 @@ impl Webhook {
             "# HELP leno_control_reviews_total Objects reviewed for the API server, by the result.\n\
              # TYPE leno_control_reviews_total counter\n",
         );
-        for (kind, counts) in [Kind::Inject, Kind::Validate].into_iter().zip(&self.counts) {
-            let Counts { changed, allowed, denied, failed } = counts;
+        for (kind, counts) in Kind::ALL.into_iter().zip(&self.counts) {
+            let Counts { changed, allowed, denied, failed, busy } = counts;
             let results = [
                 ("changed", changed),
                 ("allowed", allowed),
                 ("denied", denied),
                 ("failed", failed),
+                ("busy", busy),
             ];
             for (result, count) in results {
                 let count = count.load(Ordering::Relaxed);
@@ -152,10 +178,8 @@ impl Webhook {
     }
 
     async fn reply(&self, request: Request<Incoming>) -> Reply {
-        let kind = match request.uri().path() {
-            "/inject" => Kind::Inject,
-            "/validate" => Kind::Validate,
-            _ => return text(StatusCode::NOT_FOUND, "use /inject or /validate\n"),
+        let Some(kind) = self.kind(request.uri().path()) else {
+            return text(StatusCode::NOT_FOUND, "use /inject or /validate\n");
         };
         if request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
@@ -165,11 +189,12 @@ impl Webhook {
         let answered = answered.unwrap_or(Err(Failure::Timeout));
         let spent = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.spent_us.fetch_add(spent, Ordering::Relaxed);
-        let counts = &self.counts[usize::from(kind == Kind::Validate)];
+        let counts = &self.counts[kind as usize];
         let count = match &answered {
             Ok((Answer { denied: Some(_), .. }, _)) => &counts.denied,
             Ok((Answer { patch: Some(_), .. }, _)) => &counts.changed,
             Ok(_) => &counts.allowed,
+            Err(Failure::Busy) => &counts.busy,
             Err(_) => &counts.failed,
         };
         count.fetch_add(1, Ordering::Relaxed);
@@ -187,15 +212,28 @@ impl Webhook {
         }
     }
 
-    /// The whole body. Nobody who only begins to send one keeps a small one waiting.
-    async fn read(&self, body: Incoming) -> Result<Bytes, Failure> {
+    /// What a path asks for.
+    fn kind(&self, path: &str) -> Option<Kind> {
+        match path {
+            INJECT => Some(Kind::Inject),
+            VALIDATE => Some(Kind::Unproven),
+            // In a time that tells nothing of how much of it is right.
+            _ if verify_slices_are_equal(path.as_bytes(), self.proven_path.as_bytes()).is_ok() => {
+                Some(Kind::Validate)
+            }
+            _ => None,
+        }
+    }
+
+    /// The whole body. A client that sends only a part of a large one keeps no small one waiting.
+    async fn read(&self, lane: &Lane, body: Incoming) -> Result<Bytes, Failure> {
         let declared = body.size_hint().exact();
         if declared.is_some_and(|length| length > MAX_BODY as u64) {
             return Err(Failure::TooLarge);
         }
         let _turn = match declared {
             Some(length) if length <= SMALL_BODY => None,
-            _ => Some(self.large.acquire().await.map_err(|_| Failure::Timeout)?),
+            _ => Some(lane.large.acquire().await.map_err(|_| Failure::Timeout)?),
         };
         let read = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
         match read.map_err(|_elapsed| Failure::Slow)? {
@@ -207,38 +245,94 @@ impl Webhook {
 
     /// The answer, and as what it is sent.
     async fn answer(&self, kind: Kind, body: Incoming) -> Result<(Answer, String), Failure> {
-        let body = self.read(body).await?;
-        let _turn = self.reviews.acquire().await.map_err(|_| Failure::Timeout)?;
-        let review = Review::parse(&body)?;
-        drop(body);
-        match kind {
-            Kind::Inject => {
-                let capture = self.known.capture(&review.namespace).await;
-                let capture =
-                    capture.ok_or_else(|| Failure::Namespace(review.namespace.clone()))?;
-                let answer = review.inject(&self.settings, &Enclosing { capture });
-                let text = review.answered(&answer);
-                Ok((answer, text))
-            }
-            Kind::Validate => {
-                let known = self.known.all();
-                // The more routes there are the longer it takes, and other reviews go on meanwhile.
-                let judged = tokio::task::spawn_blocking(move || {
-                    let answer = judge(&review, known);
-                    let text = review.answered(&answer);
-                    (answer, text)
-                });
-                judged.await.map_err(|_| Failure::Panicked)
-            }
+        let lane = &self.lanes[kind as usize];
+        let body = self.read(lane, body).await?;
+        if kind != Kind::Inject {
+            return self.judged(kind, lane.turn().await?, body).await;
         }
+        let turn = lane.turn().await?;
+        let review = Review::parse(&body)?;
+        drop((body, turn));
+        // Without a turn: a review of a namespace that does not exist keeps no other waiting.
+        let capture = self.stored.capture(&review.namespace).await;
+        let capture = capture.ok_or_else(|| Failure::Namespace(review.namespace.clone()))?;
+        let _turn = lane.turn().await?;
+        let answer = review.inject(&self.settings, &Enclosing { capture });
+        let text = review.answered(&answer);
+        Ok((answer, text))
+    }
+
+    /// Judges on a thread of its own, as an object may be large. The thread holds the turn, and stops soon
+    /// after this future is dropped.
+    async fn judged(
+        &self,
+        kind: Kind,
+        turn: OwnedSemaphorePermit,
+        body: Bytes,
+    ) -> Result<(Answer, String), Failure> {
+        let cancel = Cancel::default();
+        let (stored, flag) = (Arc::clone(&self.stored), Arc::clone(&cancel.0));
+        let judged = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let cancelled = || flag.load(Ordering::Relaxed);
+            if cancelled() {
+                return Err(Failure::Timeout);
+            }
+            let review = Review::parse(&body)?;
+            drop(body);
+            let neighbours = (kind == Kind::Validate && !is_unjudged(&review))
+                .then(|| stored.neighbours(&review));
+            let answer = judge(&review, neighbours.as_deref(), cancelled);
+            let answer = answer.ok_or(Failure::Timeout)?;
+            let text = review.answered(&answer);
+            Ok((answer, text))
+        });
+        let judged = judged.await.map_err(|_| Failure::Panicked);
+        drop(cancel);
+        judged?
+    }
+}
+
+impl Lane {
+    fn new(kind: Kind) -> Self {
+        // Reviews under way, reviews that wait, large bodies that are held.
+        let (turns, queue, large) = match kind {
+            Kind::Inject => (16, 256, 4),
+            Kind::Validate => (2, 256, 4),
+            Kind::Unproven => (1, 4, 1),
+        };
+        Self {
+            turns: Arc::new(Semaphore::new(turns)),
+            queue: Semaphore::new(queue),
+            large: Semaphore::new(large),
+        }
+    }
+
+    /// The right to work on one review.
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
+            return Ok(turn);
+        }
+        let _queued = self.queue.try_acquire().map_err(|_| Failure::Busy)?;
+        // The semaphore is never closed.
+        Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Failure::Timeout)
+    }
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Kind {
+    const ALL: [Self; 3] = [Self::Inject, Self::Validate, Self::Unproven];
+
     fn as_str(self) -> &'static str {
         match self {
             Self::Inject => "inject",
             Self::Validate => "validate",
+            Self::Unproven => "unproven",
         }
     }
 }

@@ -2,14 +2,14 @@
 //! follows.
 //!
 //! ```text
-//!  Secret       <- authority   one pair for all replicas, made by whoever is first
-//!  TokenReview  <- reviews     whose token a proxy shows
+//!  Secret       <- authority   one pair for all replicas, made by the first of them
+//!  TokenReview  <- tokens      whose token a proxy shows
 //!  Lease        <- lease       which replica may write
 //!  routes       <- routes      their status, by that replica
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
-//!  XMesh        <- declaration what the mesh says of itself, by it
-//!  a removal    <- stays       taken back, step by step, where the mesh was installed anew, by it
+//!  XMesh        <- xmesh       what the mesh says of itself, by it
+//!  a removal    <- removal     taken back, step by step, if the mesh was installed again, by it
 //! ```
 //!
 //! The replicas share nothing but the API server, and what one of them does twice or too late is
@@ -19,24 +19,25 @@
 //! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
 //! (`leno-sources`) or how proxies are served (`leno-serve`).
 //!
-//! Read first: [`authority`], [`Reviews`], [`Elector`], [`RouteStatuses`], [`Roots`],
-//! [`Webhooks`], [`Declaration`], [`Stays`].
+//! Read first: [`authority`], [`TokenReviewer`], [`Elector`], [`RouteStatuses`], [`Roots`],
+//! [`WebhookConfigurations`], [`XMeshReconciler`], [`RemovalReconciler`].
 
 mod authority;
 mod counts;
-mod declaration;
 mod lease;
-mod reviews;
+mod removal;
 mod roots;
 mod routes;
-mod stays;
+mod tokens;
 mod webhooks;
+mod xmesh;
 
 pub use authority::{AuthorityError, Keeper, SECRET, authority};
-pub use declaration::{Declaration, FEATURES, MESH};
+pub use kube::Client;
 pub use lease::{Elector, LEASE};
-pub use reviews::{AUDIENCE, Reviews};
+pub use removal::{Halfway, Look, RemovalReconciler};
 pub use roots::{CONFIG_MAP, Roots};
 pub use routes::RouteStatuses;
-pub use stays::{Halfway, Look, Stays};
-pub use webhooks::{INJECTOR, VALIDATOR, Webhooks};
+pub use tokens::{AUDIENCE, TokenReviewer};
+pub use webhooks::{INJECTOR, VALIDATOR, WebhookConfigurations};
+pub use xmesh::{FEATURES, MESH, XMeshReconciler};

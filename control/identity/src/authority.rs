@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::hmac;
 use leno_types::TrustDomain;
 use rcgen::{Issuer, KeyPair};
 
@@ -33,6 +34,9 @@ pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 /// Lifetime of a workload's certificate where nobody asks for another.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(24);
 
+/// Under which label the secret of the webhooks is derived from the authority's key.
+const WEBHOOK: &[u8] = b"leno webhook secret v1";
+
 /// A root's certificate and key, both in PEM.
 #[derive(Clone)]
 pub struct RootPair {
@@ -57,6 +61,8 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     root_der: Vec<u8>,
     root_pem: String,
+    /// In lower-case hexadecimal.
+    webhook_secret: String,
     /// The root's own end, in whole seconds.
     not_after: SystemTime,
 }
@@ -125,6 +131,13 @@ impl Authority {
         vec![self.root_der.clone()]
     }
 
+    /// What the API server shows a webhook of the control plane to prove that it is the API server: all
+    /// replicas derive the same from the authority's key, and nothing of the key can be learned from it.
+    #[must_use]
+    pub fn webhook_secret(&self) -> &str {
+        &self.webhook_secret
+    }
+
     /// When the root ends, and with it everything that it signed.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
@@ -133,9 +146,12 @@ impl Authority {
 
     fn from_root(root: Root, trust_domain: &TrustDomain) -> Result<Self, OpenError> {
         let Root { certificate, pem, key, not_after } = root;
+        let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key.serialize_der()), WEBHOOK);
+        let webhook_secret = mac.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(OpenError::Generate)?;
         let root_der = certificate.to_vec();
-        Ok(Self { trust_domain: trust_domain.clone(), issuer, root_der, root_pem: pem, not_after })
+        let trust_domain = trust_domain.clone();
+        Ok(Self { trust_domain, issuer, root_der, root_pem: pem, webhook_secret, not_after })
     }
 }
 

@@ -48,11 +48,13 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService>
 
 /// A workload as clients of its addresses need it, and what its own proxy enforces.
 pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, ServerPolicy)> {
-    let row = facts.instance(name)?;
+    // Clients of a node's address are not clients of one of the pods that share it.
+    let row = facts.instance(name).filter(|row| !row.shares_node)?;
     let ports = instance_ports(facts, name, row);
+    let own = row.addresses.iter().copied().filter(|ip| facts.holds(name, row, *ip));
     let workload = Workload {
         name: name.clone(),
-        addresses: row.addresses.clone(),
+        addresses: own.collect(),
         identity: facts.identity(name).cloned(),
         ports: ports.clone(),
     };
@@ -74,12 +76,14 @@ struct Served<'a> {
 /// Where a port is served, ready or not: the slices' ports of the same name.
 fn places<'a>(
     facts: &'a Facts,
-    service: &ServiceName,
+    service: &'a ServiceName,
     port: &'a ServicePortRow,
 ) -> impl Iterator<Item = Served<'a>> {
     facts.slices(service).flat_map(move |slice| {
         let served = slice_port(slice, port);
-        slice.endpoints.iter().filter_map(move |endpoint| {
+        let endpoints = slice.endpoints.iter();
+        let accepted = endpoints.filter(|endpoint| facts.accept(service, endpoint).is_ok());
+        accepted.filter_map(move |endpoint| {
             let instance = endpoint.instance.as_ref().and_then(|name| facts.instance(name));
             let number = target_number(port, served?, instance)?;
             Some(Served { endpoint, number })
@@ -110,20 +114,26 @@ fn target_number(
 fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Protocol {
     let of_slices = || {
         let ports = facts.slices(name).filter_map(|slice| slice_port(slice, port));
-        agreed(ports.filter_map(|port| port.protocol))
+        strictest(ports.filter_map(|port| port.protocol))
     };
     let of_instances = || {
-        agreed(places(facts, name, port).filter_map(|place| {
+        strictest(places(facts, name, port).filter_map(|place| {
             own_protocol(facts.instance(place.endpoint.instance.as_ref()?)?, place.number)
         }))
     };
     port.protocol.or_else(of_slices).or_else(of_instances).unwrap_or_default()
 }
 
-/// What all say; contradictions count as nothing said, so that detection decides.
-fn agreed(mut declared: impl Iterator<Item = Protocol>) -> Option<Protocol> {
-    let first = declared.next()?;
-    declared.all(|other| other == first).then_some(first)
+/// What all declare. Of contradictions the stricter one holds: HTTP, of which the proxy judges every
+/// request, before bytes that it only relays. Otherwise a second service on a port could switch off what
+/// holds for its requests. On a port that is declared as one version of HTTP a proxy takes the other, too.
+fn strictest(declared: impl Iterator<Item = Protocol>) -> Option<Protocol> {
+    declared.min_by_key(|protocol| match protocol {
+        Protocol::Http1 => 0,
+        Protocol::Http2 => 1,
+        Protocol::Detect => 2,
+        Protocol::Opaque => 3,
+    })
 }
 
 fn own_protocol(row: &InstanceRow, number: u16) -> Option<Protocol> {
@@ -147,7 +157,7 @@ fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<
         }
     }
     let of_services =
-        said.into_iter().map(|(n, said)| (n, agreed(said.into_iter()).unwrap_or_default()));
+        said.into_iter().map(|(n, said)| (n, strictest(said.into_iter()).unwrap_or_default()));
     let mut ports: BTreeMap<u16, Protocol> = of_services.collect();
     for port in row.ports.iter() {
         let carries = ports.entry(port.number).or_default();

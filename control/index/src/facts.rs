@@ -1,19 +1,24 @@
 //! The rows of all objects, and who refers to whom.
 
+mod addresses;
 mod external;
 mod policies;
 mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use leno_resources::{Object, ObjectKey, egress, mtls_mode, removal};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName};
 
-use crate::index::Settings;
+use crate::index::{Settings, Writers};
 use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
 
+pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints};
+
+use addresses::Addresses;
 use external::Authorities;
 use policies::Attached;
 use routes::RouteFacts;
@@ -27,9 +32,9 @@ pub(crate) struct Facts {
     slices: BTreeMap<ServiceName, BTreeMap<ObjectKey, SliceRow>>,
     /// The service that each slice is of.
     slice_services: BTreeMap<ObjectKey, ServiceName>,
-    /// The slices that name each instance, by their service.
-    referrers: BTreeMap<InstanceName, BTreeMap<ServiceName, BTreeSet<ObjectKey>>>,
-    /// Where two objects claim one instance, the first by name holds.
+    /// The slices that name each instance, by their service, with the addresses that they give it.
+    referrers: BTreeMap<InstanceName, BTreeMap<ServiceName, BTreeMap<ObjectKey, Vec<IpAddr>>>>,
+    /// Where two objects claim one instance, a pod holds it, then the older object, then the first by name.
     instances: BTreeMap<InstanceName, BTreeMap<ObjectKey, InstanceRow>>,
     /// The instances of each object.
     owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
@@ -38,6 +43,7 @@ pub(crate) struct Facts {
     rate_limits: Attached<RateLimitRow>,
     backend_tls: Attached<BackendTlsRow>,
     authorities: Authorities,
+    addresses: Addresses,
 }
 
 /// What a namespace sets for its workloads.
@@ -79,6 +85,7 @@ impl Facts {
             rate_limits: Attached::default(),
             backend_tls: Attached::default(),
             authorities: Authorities::default(),
+            addresses: Addresses::default(),
         }
     }
 
@@ -105,6 +112,7 @@ impl Facts {
             Object::Service(service) => match rows::service(service) {
                 Some((name, row)) => {
                     self.services.insert(name.clone(), row);
+                    self.claim_service(&name, true, touched);
                     self.touch_service(&name, touched);
                     true
                 }
@@ -184,24 +192,15 @@ impl Facts {
                 }
             }
             Kind::Service => {
-                if let Ok(name) = ServiceName::new(&key.namespace, &key.name)
-                    && self.services.remove(&name).is_some()
-                {
-                    self.touch_service(&name, touched);
+                if let Ok(name) = ServiceName::new(&key.namespace, &key.name) {
+                    self.claim_service(&name, false, touched);
+                    if self.services.remove(&name).is_some() {
+                        self.touch_service(&name, touched);
+                    }
                 }
             }
             Kind::EndpointSlice => self.remove_slice(key, touched),
-            Kind::Workload => {
-                for name in self.owned.remove(key).unwrap_or_default() {
-                    if let Some(claims) = self.instances.get_mut(&name) {
-                        claims.remove(key);
-                        if claims.is_empty() {
-                            self.instances.remove(&name);
-                        }
-                    }
-                    touched.instances.insert(name);
-                }
-            }
+            Kind::Workload => self.remove_instances(key, touched),
             Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute => {
                 self.routes.remove(key, touched);
             }
@@ -245,8 +244,8 @@ impl Facts {
     /// The object that an instance is of. An instance that no object claims is of the Workload whose
     /// instances have such names.
     pub(crate) fn owner(&self, name: &InstanceName) -> Option<ObjectKey> {
-        if let Some(claims) = self.instances.get(name) {
-            return claims.keys().next().cloned();
+        if let Some((key, _)) = self.held(name) {
+            return Some(key.clone());
         }
         let (workload, number) = name.name.rsplit_once('-')?;
         number.parse::<u32>().ok()?;
@@ -260,28 +259,56 @@ impl Facts {
     }
 
     pub(crate) fn instance(&self, name: &InstanceName) -> Option<&InstanceRow> {
-        self.instances.get(name)?.values().next()
+        self.held(name).map(|(_, row)| row)
+    }
+
+    /// The object that an instance is of, of all that claim it, and its row.
+    fn held(&self, name: &InstanceName) -> Option<(&ObjectKey, &InstanceRow)> {
+        self.instances.get(name)?.iter().min_by_key(|(_, row)| &row.origin)
+    }
+
+    /// The services whose slices name an instance, rightly or not, by name.
+    pub(crate) fn services_naming(
+        &self,
+        name: &InstanceName,
+    ) -> impl Iterator<Item = &ServiceName> {
+        self.referrers.get(name).into_iter().flat_map(BTreeMap::keys)
     }
 
     /// The services with an endpoint on an instance, ready or not, by name.
     pub(crate) fn services_of(&self, name: &InstanceName) -> impl Iterator<Item = &ServiceName> {
-        self.referrers.get(name).into_iter().flat_map(BTreeMap::keys)
+        self.services_naming(name).filter(|service| self.slices_of(name, service).next().is_some())
     }
 
-    /// The slices of a service that name an instance, by name.
+    /// The slices of a service with an endpoint on an instance, by name.
     pub(crate) fn slices_of(
         &self,
         name: &InstanceName,
         service: &ServiceName,
     ) -> impl Iterator<Item = &SliceRow> {
-        let keys = self.referrers.get(name).and_then(|services| services.get(service));
-        let slices = self.slices.get(service);
-        keys.into_iter().flatten().filter_map(move |key| slices?.get(key))
+        let referring = self.referrers.get(name).and_then(|services| services.get(service));
+        let (row, slices) = (self.instance(name), self.slices.get(service));
+        let foreign = self.checks_claims() && name.namespace != service.namespace;
+        let referring = referring.filter(|_| !foreign);
+        let name = name.clone();
+        let rightly = move |(_, ips): &(&ObjectKey, &Vec<IpAddr>)| {
+            // An instance that is not known has no addresses to compare.
+            row.is_none_or(|row| ips.iter().any(|ip| self.holds(&name, row, *ip)))
+        };
+        let referring = referring.into_iter().flatten().filter(rightly);
+        referring.filter_map(move |(key, _)| slices?.get(key))
     }
 
+    /// What an instance does with plaintext. The pods of tenants can tighten what their namespace, or else
+    /// the mesh, says; they cannot loosen it.
     pub(crate) fn mode(&self, name: &InstanceName, row: &InstanceRow) -> MtlsMode {
-        let of_namespace = || self.namespaces.get(&*name.namespace)?.mtls;
-        let mode = row.mtls.or_else(of_namespace).unwrap_or(self.settings.default_mtls);
+        let of_namespace = self.namespaces.get(&*name.namespace).and_then(|row| row.mtls);
+        let floor = of_namespace.unwrap_or(self.settings.default_mtls);
+        let mode = match row.mtls {
+            None => floor,
+            Some(own) if self.settings.writers == Writers::Tenants => own.stricter(floor),
+            Some(own) => own,
+        };
         if mode == MtlsMode::Strict && self.removal >= Removal::Permissive {
             return MtlsMode::Permissive;
         }
@@ -293,9 +320,16 @@ impl Facts {
         self.removal
     }
 
+    /// Whether an instance may call what the mesh does not know: of the pods of tenants as with
+    /// [`mode`](Self::mode).
     pub(crate) fn egress(&self, name: &InstanceName, row: &InstanceRow) -> Egress {
-        let of_namespace = || self.namespaces.get(&*name.namespace)?.egress;
-        row.egress.or_else(of_namespace).unwrap_or(self.settings.default_egress)
+        let of_namespace = self.namespaces.get(&*name.namespace).and_then(|row| row.egress);
+        let floor = of_namespace.unwrap_or(self.settings.default_egress);
+        match row.egress {
+            None => floor,
+            Some(_) if self.settings.writers == Writers::Tenants && floor == Egress::Deny => floor,
+            Some(own) => own,
+        }
     }
 
     /// Whom to expect of an instance over mTLS; none means plaintext.
@@ -313,11 +347,14 @@ impl Facts {
         row: SliceRow,
         touched: &mut Touched,
     ) {
-        for instance in row.endpoints.iter().filter_map(|endpoint| endpoint.instance.as_ref()) {
+        for endpoint in &row.endpoints {
+            let Some(instance) = endpoint.instance.as_ref() else { continue };
             let services = self.referrers.entry(instance.clone()).or_default();
-            services.entry(service.clone()).or_default().insert(key.clone());
+            let slices = services.entry(service.clone()).or_default();
+            slices.entry(key.clone()).or_default().push(endpoint.ip);
             touched.served.insert(instance.clone());
         }
+        self.note_bare(&service, &row, true);
         self.slices.entry(service.clone()).or_default().insert(key.clone(), row);
         self.slice_services.insert(key.clone(), service.clone());
         touched.services.insert(service);
@@ -331,6 +368,9 @@ impl Facts {
         let row = slices.and_then(|slices| slices.remove(key));
         if self.slices.get(&service).is_some_and(BTreeMap::is_empty) {
             self.slices.remove(&service);
+        }
+        if let Some(row) = &row {
+            self.note_bare(&service, row, false);
         }
         let endpoints = row.into_iter().flat_map(|row| row.endpoints);
         for instance in endpoints.filter_map(|endpoint| endpoint.instance) {
@@ -364,9 +404,24 @@ impl Facts {
         let names = rows.iter().map(|(name, _)| name.clone()).collect();
         for (name, row) in rows {
             touched.instances.insert(name.clone());
+            self.claim_instance((&name, &row), true, touched);
             self.instances.entry(name).or_default().insert(key.clone(), row);
         }
         self.owned.insert(key.clone(), names);
+    }
+
+    fn remove_instances(&mut self, key: &ObjectKey, touched: &mut Touched) {
+        for name in self.owned.remove(key).unwrap_or_default() {
+            let claims = self.instances.get_mut(&name);
+            let row = claims.and_then(|claims| claims.remove(key));
+            if self.instances.get(&name).is_some_and(BTreeMap::is_empty) {
+                self.instances.remove(&name);
+            }
+            if let Some(row) = row {
+                self.claim_instance((&name, &row), false, touched);
+            }
+            touched.instances.insert(name);
+        }
     }
 
     fn touch_service(&self, name: &ServiceName, touched: &mut Touched) {

@@ -1,5 +1,6 @@
 //! The index: facts, and the tables made of them.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName,
 
 use crate::build;
 use crate::change::{Change, Changed};
-use crate::facts::{Facts, Touched};
+use crate::facts::{Facts, RefusedEndpoints, Touched};
 use crate::tables::{Address, Rebuilt, Tables};
 
 /// What holds for the whole mesh.
@@ -26,6 +27,19 @@ pub struct Settings {
     /// The control plane's own namespace, which says whether the mesh is being removed; none where that is
     /// never said.
     pub namespace: Option<String>,
+    /// Who writes the objects.
+    pub writers: Writers,
+}
+
+/// Who writes the objects, and so which of their claims are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writers {
+    /// One operator, who writes all of them: what an object says holds.
+    #[default]
+    Operator,
+    /// Tenants of a cluster, each in namespaces of their own. An endpoint, an address or a looser setting
+    /// counts only if the namespace that claims it may.
+    Tenants,
 }
 
 /// The control plane's tables.
@@ -97,7 +111,8 @@ impl Index {
     /// Who an instance is, meshed or not, and whatever its mode of mTLS.
     #[must_use]
     pub fn identity_of(&self, name: &InstanceName) -> Option<&Identity> {
-        self.facts.instance(name).map(|row| &row.identity)
+        let row = self.facts.instance(name).filter(|row| !row.shares_node);
+        row.map(|row| &row.identity)
     }
 
     /// What a workload's own proxy enforces.
@@ -146,6 +161,12 @@ impl Index {
         self.facts.removal()
     }
 
+    /// The endpoints that are ignored since the namespace of their slice has no right to them, by service.
+    #[must_use]
+    pub fn refused_endpoints(&self) -> &BTreeMap<ServiceName, RefusedEndpoints> {
+        self.facts.refused()
+    }
+
     /// The IP addresses that lead to `address`: its own, less those that another one claims first.
     #[must_use]
     pub fn aliases(&self, address: &Address) -> Vec<IpAddr> {
@@ -155,11 +176,12 @@ impl Index {
     fn rebuild(&mut self, touched: Touched) -> Changed {
         let Touched { mut services, instances, mut served } = touched;
         for instance in &instances {
-            services.extend(self.facts.services_of(instance).cloned());
+            services.extend(self.facts.services_naming(instance).cloned());
         }
         served.extend(instances);
         let mut rebuilt = Rebuilt::default();
         for name in services {
+            self.facts.note_refused(&name);
             let service = build::service(&self.facts, &name);
             rebuilt.services.insert(name, service);
         }

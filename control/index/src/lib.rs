@@ -25,5 +25,6 @@ mod rows;
 mod tables;
 
 pub use change::{Change, Changed};
-pub use index::{Index, Settings};
+pub use facts::{Refusal, RefusedEndpoint, RefusedEndpoints};
+pub use index::{Index, Settings, Writers};
 pub use tables::Address;

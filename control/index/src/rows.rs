@@ -89,6 +89,21 @@ pub(crate) struct InstanceRow {
     pub(crate) place: Place,
     /// It has been told to end.
     pub(crate) ending: bool,
+    pub(crate) origin: Origin,
+    /// The addresses of the node that a pod runs on.
+    pub(crate) node: Box<[IpAddr]>,
+    /// Its addresses are its node's, not its own.
+    pub(crate) shares_node: bool,
+}
+
+/// What an instance is of, the first to be believed first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// A pod. The address of one that is ending may be another pod's already. `created` is in seconds of
+    /// Unix time: the oldest goes first.
+    Pod { ending: bool, created: i64 },
+    /// A `Workload`.
+    Workload { created: i64 },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -189,8 +204,17 @@ pub(crate) fn instances(
         })
         .collect();
     let instances = status.iter().flat_map(|status| &status.instances);
+    let created = metadata.created();
     let row = |instance: &leno_resources::InstanceStatus| {
+        let origin = match &instance.pod {
+            Some(_) => Origin::Pod { ending: instance.ending, created },
+            None => Origin::Workload { created },
+        };
+        let node = instance.pod.iter().flat_map(|pod| &pod.addresses).copied();
         let row = InstanceRow {
+            origin,
+            node: addresses(node).into(),
+            shares_node: instance.pod.as_ref().is_some_and(|pod| pod.shared),
             addresses: addresses(instance.addresses.iter().copied()),
             meshed: instance.meshed,
             mtls: mtls_mode(&metadata.annotations),

@@ -1,5 +1,6 @@
 //! The Discovery service: one task per stream, between a proxy's requests and the index.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,8 +14,9 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::metrics::Held;
 use crate::peer::{Peer, PeerCertificate};
 use crate::recognise::Recogniser;
-use crate::state::{Changes, State};
+use crate::state::State;
 use crate::subscriber::{Batch, Subscriber};
+use crate::subscriptions::Mailbox;
 
 /// Most streams at once, one of each proxy; half the connections, as a proxy may renew its
 /// certificate on another.
@@ -23,10 +25,13 @@ pub const MAX_STREAMS: usize = 8_192;
 const OUTSTANDING: usize = 1;
 /// Longest wait for the first request of a stream.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// Changes come in bursts; a push waits until there was none for this long ...
+/// How long news wait for more of them: changes come in bursts.
 const DEBOUNCE: Duration = Duration::from_millis(10);
-/// ... but never longer than this.
-const MAX_DEBOUNCE: Duration = Duration::from_millis(100);
+/// The shortest time between two pushes of news on one stream. A stream whose subjects change all the
+/// time gets the newest state this often, so it costs the same whatever the rate of changes is.
+const PACE: Duration = Duration::from_millis(50);
+/// How long a proxy that was asked to connect again may go on with the stream that it has.
+const RECONNECT_GRACE: Duration = Duration::from_secs(30);
 /// Longest part of a proxy's own error that is logged, in characters.
 const LOGGED: usize = 1_024;
 
@@ -37,6 +42,7 @@ pub(crate) struct DiscoveryService {
     recogniser: Recogniser,
     places: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
+    age: Duration,
 }
 
 /// One stream. Its task ends with the client's requests, the connection, the client's certificate
@@ -46,23 +52,34 @@ struct Stream {
     subscriber: Subscriber,
     instance: InstanceName,
     requests: Streaming<DeltaDiscoveryRequest>,
-    version: watch::Receiver<u64>,
-    /// The version of the index that the subscriber has been told of.
-    seen: u64,
+    mailbox: Arc<Mailbox>,
     nonce: u64,
     debounce: Debounce,
+    /// When the proxy is asked to connect again, and then when the stream ends.
+    age: Age,
 }
 
-/// When the next push is due.
+/// The life of a stream:
+///
+/// ```text
+///   Young(until) ──► Asked(until): the proxy connects again ──► the stream ends
+/// ```
+#[derive(Clone, Copy)]
+enum Age {
+    Young(Instant),
+    Asked(Instant),
+}
+
+/// When the next push of news is due.
 #[derive(Default)]
 struct Debounce {
-    first: Option<Instant>,
-    last: Option<Instant>,
+    due: Option<Instant>,
+    pushed: Option<Instant>,
 }
 
 impl DiscoveryService {
-    pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>) -> Self {
-        Self { recogniser, places: Arc::new(Semaphore::new(MAX_STREAMS)), stop }
+    pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>, age: Duration) -> Self {
+        Self { recogniser, places: Arc::new(Semaphore::new(MAX_STREAMS)), stop, age }
     }
 
     fn admit(
@@ -94,10 +111,13 @@ impl discovery_server::Discovery for DiscoveryService {
         let (responses, receiver) = mpsc::channel(OUTSTANDING);
         let (recogniser, stop) = (self.recogniser.clone(), self.stop.clone());
         let requests = request.into_inner();
+        // The jitter keeps streams that began together from ending together.
+        let age = Age::Young(Instant::now() + self.age.mul_f64(0.75 + 0.5 * random_fraction()));
         tokio::spawn(async move {
             let _counted = Held::new(&recogniser.state.metrics, |metrics| &metrics.streams);
             let sender = responses.clone();
-            let ended = serve(&recogniser, certificate, requests, responses, stop).await;
+            let talk = (requests, responses, stop);
+            let ended = serve(&recogniser, certificate, talk, age).await;
             if let Err(status) = ended {
                 // No receiver: the connection has ended, and nobody is left to be told.
                 let _ = sender.send(Err(status)).await;
@@ -108,12 +128,13 @@ impl discovery_server::Discovery for DiscoveryService {
     }
 }
 
+type Talk = (Streaming<DeltaDiscoveryRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
+
 async fn serve(
     recogniser: &Recogniser,
     certificate: PeerCertificate,
-    mut requests: Streaming<DeltaDiscoveryRequest>,
-    responses: mpsc::Sender<Answer>,
-    stop: watch::Receiver<bool>,
+    (mut requests, responses, stop): Talk,
+    age: Age,
 ) -> Result<(), Status> {
     let first = tokio::time::timeout(FIRST_REQUEST, requests.message()).await;
     let late = |_| Status::deadline_exceeded("the first request did not come in time");
@@ -127,16 +148,16 @@ async fn serve(
         tracing::warn!(identity = %certificate.identity, reason = status.message(), "discovery refused");
     })?;
     tracing::info!(%instance, identity = %certificate.identity, "discovery stream opened");
-    let version = state.subscribe();
-    let seen = *version.borrow();
+    let identity = certificate.identity.clone();
+    let subscriber = Subscriber::new(Arc::clone(&state), instance.clone(), identity);
     let mut stream = Stream {
-        subscriber: Subscriber::new(instance.clone()),
+        mailbox: subscriber.mailbox(),
+        subscriber,
         instance: instance.clone(),
         requests,
-        version,
-        seen,
         nonce: 0,
         debounce: Debounce::default(),
+        age,
         state,
     };
     stream.take(first);
@@ -164,27 +185,37 @@ pub(crate) async fn ended(not_after: SystemTime, mut stop: watch::Receiver<bool>
 impl Stream {
     async fn run(&mut self, responses: &mpsc::Sender<Answer>) -> Result<(), Status> {
         loop {
-            let due = self.debounce.due();
+            let due = self.debounce.due;
             let ready = self.subscriber.is_urgent() || due.is_none() && self.subscriber.is_dirty();
             tokio::select! {
                 request = self.requests.message() => match request? {
                     Some(request) => self.take(request),
                     None => return Ok(()),
                 },
-                changed = self.version.changed() => {
-                    changed.map_err(|_| Status::unavailable("the control plane is ending"))?;
-                    self.follow();
+                () = self.mailbox.changed() => {
+                    if self.subscriber.collect() {
+                        self.debounce.note(Instant::now());
+                    }
                 }
-                () = sleep_until(due), if due.is_some() => self.debounce = Debounce::default(),
+                () = sleep_until(due), if due.is_some() => self.debounce.due = None,
                 permit = responses.reserve(), if ready => {
                     let permit = permit.map_err(|_| Status::cancelled("nobody listens"))?;
                     // Made only now, so that it says what is true when it leaves.
-                    let batch = self.subscriber.flush(&self.state.view());
-                    if let Some(batch) = batch {
+                    if let Some(batch) = self.subscriber.flush() {
                         self.nonce += 1;
+                        self.debounce.pushed = Some(Instant::now());
                         permit.send(Ok(self.state.response(batch, self.nonce)));
                     }
                 }
+                () = tokio::time::sleep_until(self.age.until()) => match self.age {
+                    Age::Young(_) => {
+                        self.age = Age::Asked(Instant::now() + RECONNECT_GRACE);
+                        self.subscriber.reconnect();
+                    }
+                    Age::Asked(_) => {
+                        return Err(Status::unavailable("the stream has reached its age: connect again"));
+                    }
+                },
                 () = responses.closed() => return Ok(()),
             }
         }
@@ -205,37 +236,26 @@ impl Stream {
             tracing::warn!(instance = %self.instance, refused = taken.refused, "too many subscriptions");
         }
     }
+}
 
-    /// Tells the subscriber what has changed since it was last told.
-    fn follow(&mut self) {
-        let (version, changes) = self.state.since(self.seen);
-        self.seen = version;
-        let concerned = match changes {
-            // All of them: each marks what it concerns.
-            Changes::Each(changes) => {
-                changes.iter().filter(|touched| self.subscriber.touch(touched)).count() > 0
-            }
-            Changes::TooMany => {
-                self.state.metrics.catch_ups.increment();
-                self.subscriber.touch_all();
-                true
-            }
-        };
-        if concerned {
-            self.debounce.note(Instant::now());
+impl Age {
+    fn until(self) -> Instant {
+        match self {
+            Self::Young(until) | Self::Asked(until) => until,
         }
     }
 }
 
+/// From 0 to below 1.
+fn random_fraction() -> f64 {
+    // Seeded by the system; 53 bits are what a double holds exactly.
+    (RandomState::new().hash_one(0_u8) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
 impl Debounce {
     fn note(&mut self, now: Instant) {
-        self.first.get_or_insert(now);
-        self.last = Some(now);
-    }
-
-    fn due(&self) -> Option<Instant> {
-        let (first, last) = (self.first?, self.last?);
-        Some((last + DEBOUNCE).min(first + MAX_DEBOUNCE))
+        let paced = self.pushed.map_or(now, |pushed| pushed + PACE);
+        self.due.get_or_insert(paced.max(now + DEBOUNCE));
     }
 }
 
@@ -253,7 +273,7 @@ impl State {
         self.metrics.removals_sent.add(removed.len() as u64);
         DeltaDiscoveryResponse {
             system_version_info: self.version().to_string(),
-            resources: resources.iter().map(|resource| resource.message()).collect(),
+            resources,
             type_url: type_url.to_owned(),
             nonce: nonce.to_string(),
             removed_resources: removed,

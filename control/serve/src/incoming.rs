@@ -1,5 +1,6 @@
 //! Accepts connections, completes their handshakes apart from each other, and hands them on.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -9,16 +10,16 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::metrics::{Held, Metrics};
 use crate::peer::{Peer, PeerCertificate};
+use crate::shares::{Share, Shares, UNPROVEN_TIME};
 
-/// Most connections at once: one or two of each proxy, for twice the proxies of a large mesh.
-pub const MAX_CONNECTIONS: usize = 16_384;
 /// Longest handshake; an honest one takes milliseconds, so this is a client that stalls.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Handshakes done that wait for the server to take them.
@@ -26,18 +27,14 @@ const HANDED_ON: usize = 64;
 /// Pause after a failed accept, so that a full descriptor table is not a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// One connection after its handshake.
-pub(crate) struct Connection {
-    stream: TlsStream<TcpStream>,
+/// One connection after its handshake. It ends with its share, or when its time is over.
+pub(crate) struct Connection<S = TlsStream<TcpStream>> {
+    stream: S,
     peer: Peer,
-    /// Frees the connection's place when it ends.
-    _place: Place,
-}
-
-/// One of the [`MAX_CONNECTIONS`].
-struct Place {
-    _permit: OwnedSemaphorePermit,
-    _counted: Held,
+    share: Share,
+    /// When a connection without a certificate ends.
+    end: Option<Pin<Box<Sleep>>>,
+    counted: Held,
 }
 
 /// Accepts until the receiver is dropped.
@@ -48,7 +45,7 @@ pub(crate) fn accept(
 ) -> mpsc::Receiver<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(HANDED_ON);
     tokio::spawn(async move {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let shares = Shares::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -62,18 +59,24 @@ pub(crate) fn accept(
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&places).try_acquire_owned() else {
+            let Some(share) = shares.unproven(address.ip()) else {
                 metrics.connections_refused.increment();
                 continue;
             };
             let counted = Held::new(&metrics, |metrics| &metrics.connections);
-            let place = Place { _permit: permit, _counted: counted };
             let (acceptor, sender) = (acceptor.clone(), sender.clone());
-            let metrics = Arc::clone(&metrics);
+            let (shares, metrics) = (shares.clone(), Arc::clone(&metrics));
             tokio::spawn(async move {
-                match handshake(&acceptor, stream, address, place).await {
-                    // Not taken: the server is ending.
-                    Ok(connection) => drop(sender.send(Ok(connection)).await),
+                match handshake(&acceptor, stream, address, share).await {
+                    Ok((stream, peer, share)) => {
+                        let Some(share) = promote(&shares, share, &peer) else {
+                            metrics.connections_refused.increment();
+                            return;
+                        };
+                        let connection = Connection::new(stream, peer, share, counted);
+                        // Not taken: the server is ending.
+                        drop(sender.send(Ok(connection)).await);
+                    }
                     Err(error) => {
                         metrics.handshakes_failed.increment();
                         tracing::debug!(client = %address, %error, "handshake failed");
@@ -85,14 +88,26 @@ pub(crate) fn accept(
     receiver
 }
 
+/// The share of a connection after its handshake.
+fn promote(shares: &Shares, share: Share, peer: &Peer) -> Option<Share> {
+    match &peer.certificate {
+        Some(certificate) => shares.proven(share, certificate.identity.clone()),
+        None => Some(share),
+    }
+}
+
 async fn handshake(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
     address: SocketAddr,
-    place: Place,
-) -> io::Result<Connection> {
+    mut share: Share,
+) -> io::Result<(TlsStream<TcpStream>, Peer, Share)> {
     stream.set_nodelay(true)?;
-    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
+    let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+    let stream = tokio::select! {
+        accepted = accepted => accepted??,
+        () = poll_fn(|context| share.poll_lost(context)) => return Err(lost()),
+    };
     let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = match leaf {
         None => None,
@@ -101,7 +116,38 @@ async fn handshake(
                 .ok_or_else(|| io::Error::other("the client's certificate is not an X509-SVID"))?,
         ),
     };
-    Ok(Connection { stream, peer: Peer { address, certificate }, _place: place })
+    Ok((stream, Peer { address, certificate }, share))
+}
+
+fn lost() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "its place was given to another client")
+}
+
+impl<S> Connection<S> {
+    fn new(stream: S, peer: Peer, share: Share, counted: Held) -> Self {
+        let unproven = peer.certificate.is_none();
+        let end = unproven.then(|| Box::pin(tokio::time::sleep(UNPROVEN_TIME)));
+        Self { stream, peer, share, end, counted }
+    }
+
+    fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.counted.metrics().sent_bytes.add(*bytes as u64);
+        }
+        written
+    }
+
+    /// Why the connection ends now, if it does. HTTP/2 always waits for more to read.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.share.poll_lost(context).is_ready() {
+            return Poll::Ready(lost());
+        }
+        let Some(end) = &mut self.end else { return Poll::Pending };
+        end.as_mut().poll(context).map(|()| {
+            let reason = format!("no certificate was shown within {UNPROVEN_TIME:?}");
+            io::Error::new(io::ErrorKind::TimedOut, reason)
+        })
+    }
 }
 
 impl Connected for Connection {
@@ -112,23 +158,27 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(error) = self.poll_end(context) {
+            return Poll::Ready(Err(error));
+        }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.count(written)
     }
 
     fn poll_write_vectored(
@@ -136,7 +186,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.count(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -149,5 +200,58 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn connection(
+        certificate: Option<PeerCertificate>,
+    ) -> (Connection<DuplexStream>, DuplexStream) {
+        let (client, stream) = duplex(64);
+        let peer = Peer { address: ([10, 0, 0, 1], 1).into(), certificate };
+        let shares = Shares::default();
+        let share = shares.unproven(peer.address.ip()).unwrap();
+        let share = promote(&shares, share, &peer).unwrap();
+        let counted = Held::new(&Arc::default(), |metrics| &metrics.connections);
+        (Connection::new(stream, peer, share, counted), client)
+    }
+
+    /// Held places: a client that connects, and never proves who it is, has its place for a time only, be it
+    /// silent or not.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_without_a_certificate_holds_its_place_for_a_time_only() {
+        let begin = Instant::now();
+        let (mut silent, _client) = connection(None);
+        let ended = silent.read(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begin.elapsed(), UNPROVEN_TIME);
+        let (mut busy, mut client) = connection(None);
+        tokio::spawn(async move {
+            while client.write_all(b"ping").await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(4)).await;
+            }
+        });
+        let mut read = 0;
+        while busy.read(&mut [0; 4]).await.is_ok() {
+            read += 1;
+        }
+        assert_eq!(read, 8, "what it sends makes its time no longer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_with_a_certificate_stays() {
+        let identity = "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap();
+        let not_after = std::time::SystemTime::UNIX_EPOCH;
+        let (mut proven, client) = connection(Some(PeerCertificate { identity, not_after }));
+        let read = tokio::time::timeout(UNPROVEN_TIME * 100, proven.read(&mut [0; 8])).await;
+        assert!(read.is_err(), "it waits");
+        drop(client);
+        assert_eq!(proven.read(&mut [0; 8]).await.unwrap(), 0);
     }
 }

@@ -152,7 +152,7 @@ async fn serve(
 
 impl Stream {
     fn answer(&mut self, request: LeaseRequest, responses: &mpsc::Sender<Answer>) {
-        let policy = self.state.view().server_policy(&self.instance);
+        let policy = self.state.server_policy(&self.instance);
         let shared = policy.as_ref().map_or(&[][..], |policy| &*policy.limits);
         let shared: Vec<&RateLimit> = shared.iter().filter(|limit| limit.is_global).collect();
         let asks = request.asks.into_iter().take(MAX_ASKS);

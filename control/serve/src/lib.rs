@@ -3,21 +3,23 @@
 //! ```text
 //!  proxy ── token, certificate request ──► Identity  ──► Authenticator, Authority
 //!    │                                                    │ who is it?
-//!    └───── certificate ── one stream ───► Discovery ──► Subscriber ──flush──► State (index)
-//!                                             ▲                                  │
-//!                                             └──────── debounced changes ───────┘
+//!    └───── certificate ── one stream ───► Discovery ──► Subscriber ──flush──► State: index,
+//!                                             ▲                                │ encodings
+//!                                             └─ Mailbox ◄── Subscriptions ◄───┘
 //! ```
 //!
-//! A stream is told only of what it asked for: addresses by name, its own namespace by the
-//! wildcard, and the policy of its own workload. Nothing is queued for a stream; each response is
-//! the difference between what the proxy holds and the index as it is when the response leaves, so
-//! a slow proxy costs no memory and skips what it missed.
+//! A stream receives only what it asked for: services and workloads by name or address, and the
+//! policy of its own workload. A change wakes the streams that asked for what changed
+//! (`subscriptions`), and each version of a resource is encoded once for all of them (`encodings`).
+//! Nothing is queued for a stream; each response is the difference between what the proxy holds and
+//! the index when the response leaves, so a slow proxy costs no memory and skips what it missed.
 //!
 //! It knows neither where objects come from nor what they mean (`leno-index`), nor how
 //! certificates are made (`leno-identity`), nor how a token is checked ([`Authenticator`]). Read first: [`State`], then [`Server`].
 
 mod authenticate;
 mod discovery;
+mod encodings;
 mod identity;
 mod incoming;
 mod leases;
@@ -25,13 +27,15 @@ mod metrics;
 mod peer;
 mod recognise;
 mod server;
+mod shares;
 mod state;
 mod subscriber;
+mod subscriptions;
 mod tls;
+mod uses;
 
 pub use authenticate::{Answer, Authenticator, LocalTokens, Proven, Refused};
 pub use discovery::MAX_STREAMS;
-pub use incoming::MAX_CONNECTIONS;
-pub use server::{ServeError, Server, Settings};
+pub use server::{STREAM_AGE, ServeError, Server, Settings};
 pub use state::State;
 pub use tls::{Credentials, TlsError};

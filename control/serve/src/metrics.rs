@@ -25,11 +25,12 @@ impl Number {
     }
 
     /// One less.
-    fn decrement(&self) {
+    pub(crate) fn decrement(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    /// The value now.
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -44,6 +45,11 @@ impl Held {
     pub(crate) fn new(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &Number) -> Self {
         gauge(metrics).increment();
         Self { metrics: Arc::clone(metrics), gauge }
+    }
+
+    /// All numbers.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 }
 
@@ -63,12 +69,14 @@ pub(crate) struct Metrics {
     pub(crate) streams_refused: Number,
     pub(crate) requests: Number,
     pub(crate) responses: Number,
+    pub(crate) wakeups: Number,
+    pub(crate) encodings: Number,
+    pub(crate) sent_bytes: Number,
     pub(crate) resources_sent: Number,
     pub(crate) removals_sent: Number,
     pub(crate) nacks: Number,
     pub(crate) subscriptions_refused: Number,
     pub(crate) prefetch_cut: Number,
-    pub(crate) catch_ups: Number,
     pub(crate) certificates: Number,
     pub(crate) certificates_refused: Number,
     pub(crate) lease_streams: Number,
@@ -92,7 +100,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 22] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 24] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed for the bound on their number.", &self.connections_refused),
@@ -101,12 +109,14 @@ impl Metrics {
             ("streams_refused_total", "counter", "Discovery streams refused: no certificate, another's name, or too many.", &self.streams_refused),
             ("requests_total", "counter", "Discovery requests taken.", &self.requests),
             ("responses_total", "counter", "Discovery responses sent.", &self.responses),
+            ("wakeups_total", "counter", "Times that a change woke a discovery stream that had asked for what changed.", &self.wakeups),
+            ("encodings_total", "counter", "Times that a resource was encoded.", &self.encodings),
+            ("sent_bytes_total", "counter", "Bytes of HTTP/2 written to connections, before TLS.", &self.sent_bytes),
             ("resources_sent_total", "counter", "Resources sent in responses.", &self.resources_sent),
             ("removals_sent_total", "counter", "Removed or unknown names sent in responses.", &self.removals_sent),
             ("nacks_total", "counter", "Responses that a proxy could not use.", &self.nacks),
             ("subscriptions_refused_total", "counter", "Names not subscribed for the bound of a stream.", &self.subscriptions_refused),
-            ("prefetch_cut_total", "counter", "Times that a namespace had more to prefetch than the bound.", &self.prefetch_cut),
-            ("catch_ups_total", "counter", "Times that a stream was too far behind to follow single changes.", &self.catch_ups),
+            ("prefetch_cut_total", "counter", "Times that a use of a service was not kept for prefetching, for the bound on their number.", &self.prefetch_cut),
             ("certificates_issued_total", "counter", "Workload certificates signed.", &self.certificates),
             ("certificates_refused_total", "counter", "Certificate requests refused.", &self.certificates_refused),
             ("lease_streams", "gauge", "Open streams of proxies that share rate limits.", &self.lease_streams),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leno_types::{Identity, InstanceName};
+use leno_wire::PROTOCOL;
 use leno_wire::proto::DeltaDiscoveryRequest;
 use tonic::Status;
 
@@ -27,7 +28,8 @@ impl Recogniser {
     ///
     /// # Errors
     /// `Unauthenticated` for an instance that is not known, `PermissionDenied` for one that is
-    /// another's, `InvalidArgument` for a node without a name.
+    /// another's, `InvalidArgument` for a node without a name, `FailedPrecondition` for one that
+    /// speaks another version of discovery.
     pub(crate) async fn recognise(
         &self,
         certificate: &PeerCertificate,
@@ -35,6 +37,13 @@ impl Recogniser {
     ) -> Result<InstanceName, Status> {
         let node = first.node.as_ref();
         let node = node.ok_or_else(|| Status::invalid_argument("the first request has no node"))?;
+        if node.protocol != PROTOCOL {
+            return Err(Status::failed_precondition(format!(
+                "the proxy speaks version {} of discovery and this control plane {PROTOCOL}: restart \
+                 the pod of {}, so that it gets the proxy of this release",
+                node.protocol, node.id
+            )));
+        }
         let instance: InstanceName = node
             .id
             .parse()

@@ -44,6 +44,11 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for connections to end once told to; proxies keep their state and come back.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// How long a stream lasts, plus or minus a quarter: after a rolling update all proxies are on the
+/// replicas that started first, and are spread over all within this time. 2,000 proxies then connect
+/// about once a second.
+pub const STREAM_AGE: Duration = Duration::from_mins(30);
+
 /// What a server issues with, and for how long.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -76,6 +81,7 @@ pub struct Server {
     credentials: Arc<Credentials>,
     acceptor: TlsAcceptor,
     settings: Settings,
+    stream_age: Duration,
     state: Arc<State>,
 }
 
@@ -95,7 +101,14 @@ impl Server {
         let authority = Arc::clone(&settings.authority);
         let credentials = Arc::new(Credentials::new(authority, settings.lifetime)?);
         let acceptor = TlsAcceptor::from(Arc::new(credentials.server_config()?));
-        Ok(Self { listener, address: bound, credentials, acceptor, settings, state })
+        let stream_age = STREAM_AGE;
+        Ok(Self { listener, address: bound, credentials, acceptor, settings, stream_age, state })
+    }
+
+    /// Asks proxies to connect again after `age` instead of [`STREAM_AGE`].
+    #[must_use]
+    pub fn with_stream_age(self, age: Duration) -> Self {
+        Self { stream_age: age, ..self }
     }
 
     /// Where it listens.
@@ -110,7 +123,7 @@ impl Server {
     /// # Errors
     /// [`ServeError::Ended`], never for the sake of a client.
     pub async fn run(self, stop: watch::Receiver<bool>) -> Result<(), ServeError> {
-        let Self { listener, credentials, acceptor, settings, state, .. } = self;
+        let Self { listener, credentials, acceptor, settings, stream_age, state, .. } = self;
         let issuer = Issuer {
             authority: settings.authority,
             authenticator: settings.authenticator,
@@ -121,6 +134,7 @@ impl Server {
             discovery: DiscoveryServer::new(DiscoveryService::new(
                 recogniser.clone(),
                 stop.clone(),
+                stream_age,
             ))
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE),

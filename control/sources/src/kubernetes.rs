@@ -29,7 +29,7 @@ pub use pod::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 pub use read::{Read, ReadError, Unread, read};
 
 use collector::Collector;
-use watch::{Event, Teller};
+use watch::{Event, KindEvents};
 
 /// Events on their way from the watches; what comes while it is full waits in the API server.
 const EVENTS: usize = 1024;
@@ -115,7 +115,7 @@ impl KubernetesSource {
         let (sender, mut events) = mpsc::channel(EVENTS);
         for (nth, watched) in WATCHED.into_iter().enumerate() {
             let teller =
-                Teller { nth, events: sender.clone(), followed: Arc::clone(&self.followed) };
+                KindEvents { nth, events: sender.clone(), followed: Arc::clone(&self.followed) };
             let client = self.client.clone();
             tokio::spawn(async move { watched.each(client, &Scope::All, teller).await });
         }

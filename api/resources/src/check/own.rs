@@ -58,6 +58,19 @@ fn command(check: &mut Check<'_>, spec: &Cursor<'_>, workload: &Workload) {
             check.fail(&at, "has a NUL byte");
         }
     }
+    for (index, file) in workload.spec.env_file.iter().enumerate() {
+        if file.is_empty() || file.contains('\0') {
+            check.fail(&spec.key("envFile").index(index), "is not the name of a file");
+        }
+    }
+    for (index, pattern) in workload.spec.inherit_env.iter().enumerate() {
+        let name = pattern.strip_suffix('*').unwrap_or(pattern);
+        if pattern.is_empty() || name.contains(['*', '=', '\0']) {
+            let reason =
+                format!("{pattern:?} is not a variable: use a name, a beginning with * or * alone");
+            check.fail(&spec.key("inheritEnv").index(index), reason);
+        }
+    }
     if workload.spec.working_dir.as_deref().is_some_and(|dir| dir.is_empty() || dir.contains('\0'))
     {
         check.fail(&spec.key("workingDir"), "is not a directory's name");

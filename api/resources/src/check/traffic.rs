@@ -264,13 +264,6 @@ fn ejection(check: &mut Check<'_>, at: &Cursor<'_>, ejection: &EjectionSpec) {
     }
     positive(check, &at.key("base"), ejection.base);
     positive(check, &at.key("max"), ejection.max);
-    for (key, percent) in
-        [("maxPercent", ejection.max_percent), ("panicPercent", ejection.panic_percent)]
-    {
-        if percent.is_some_and(|percent| percent > 100) {
-            check.fail(&at.key(key), "is more than 100");
-        }
-    }
     if let Some(rate) = &ejection.success_rate {
         let at = at.key("successRate");
         positive(check, &at.key("interval"), rate.interval);

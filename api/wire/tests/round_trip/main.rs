@@ -1,6 +1,7 @@
 //! What is sent is received as the same value; what is garbage is an error.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+mod endpoints;
 mod external;
 mod routes;
 mod traffic;
@@ -76,6 +77,14 @@ prop_compose! {
     }
 }
 
+/// The service that an update makes of the one that is held.
+fn received(any: proto::Any, held: Option<(&str, &Service)>) -> Service {
+    let decode::Address::Service(update) = decode::address(&any).unwrap() else {
+        panic!("not a service: {any:?}");
+    };
+    update.apply(held).unwrap()
+}
+
 fn ports() -> impl Strategy<Value = Vec<PortProtocol>> {
     let port = (1_u16.., protocol()).prop_map(|(port, protocol)| PortProtocol { port, protocol });
     prop::collection::vec(port, 0..4)
@@ -84,8 +93,7 @@ fn ports() -> impl Strategy<Value = Vec<PortProtocol>> {
 proptest! {
     #[test]
     fn a_service_survives_the_wire(service in service()) {
-        let received = decode::address(&encode::service(&service)).unwrap();
-        prop_assert_eq!(received, decode::Address::Service(service));
+        prop_assert_eq!(received(encode::service(&service), None), service);
     }
 
     #[test]
@@ -146,13 +154,10 @@ fn what_a_peer_gets_wrong_is_named() {
     let refused = |service: proto::Service| Service::try_from(service).unwrap_err().to_string();
     let named = || proto::Service { name: "shop/web".to_owned(), ..Default::default() };
     assert_eq!(refused(proto::Service::default()), "bad name");
-    let port = |port, endpoints| proto::ServicePort { port, endpoints, ..Default::default() };
+    let port = |port| proto::ServicePort { port, ..Default::default() };
+    assert_eq!(refused(proto::Service { ports: vec![port(0)], ..named() }), "0 is not a port");
     assert_eq!(
-        refused(proto::Service { ports: vec![port(0, vec![])], ..named() }),
-        "0 is not a port"
-    );
-    assert_eq!(
-        refused(proto::Service { ports: vec![port(70_000, vec![])], ..named() }),
+        refused(proto::Service { ports: vec![port(70_000)], ..named() }),
         "70000 is not a port"
     );
     assert_eq!(
@@ -165,12 +170,20 @@ fn what_a_peer_gets_wrong_is_named() {
         identity: 1,
         ..Default::default()
     };
-    assert_eq!(
-        refused(proto::Service { ports: vec![port(80, vec![endpoint])], ..named() }),
-        "1 is not a place of an identity"
-    );
+    let all = proto::PortEndpoints { port: 80, endpoints: vec![endpoint] };
+    let all = proto::Endpoints { ports: vec![all], ..Default::default() };
+    let update = proto::ServiceUpdate {
+        service: Some(proto::Service { ports: vec![port(80)], ..named() }),
+        endpoints: Some(proto::service_update::Endpoints::All(all)),
+    };
+    assert_eq!(refused_update(update, None), "1 is not a place of an identity");
     let policy = proto::ServerPolicy { workload: "shop/web-0".to_owned(), ..Default::default() };
     assert_eq!(ServerPolicy::try_from(policy).unwrap_err().to_string(), "0 is not a mTLS mode");
     let any = proto::Any { type_url: "other".to_owned(), value: Bytes::new() };
     assert!(matches!(decode::address(&any), Err(decode::DecodeError::Type { .. })));
+}
+
+/// Why an update is refused.
+fn refused_update(update: proto::ServiceUpdate, held: Option<(&str, &Service)>) -> String {
+    decode::ServiceUpdate::from(update).apply(held).unwrap_err().to_string()
 }

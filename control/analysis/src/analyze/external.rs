@@ -1,6 +1,7 @@
 //! Mistakes about what is outside of the mesh: authorities that are not there, TLS where there is mTLS,
 //! requests in clear.
 
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::Object;
 use leno_resources::gateway::BackendTlsPolicy;
 use leno_types::mesh::{Roots, Service, ServicePort};
@@ -9,6 +10,8 @@ use leno_types::{Protocol, ServiceName};
 use super::finding::{Findings, Wrong};
 use crate::mesh::Mesh;
 
+/// The port of HTTP (RFC 9110 section 4.2.1).
+const HTTP: u16 = 80;
 /// The port of HTTP within TLS (RFC 9110 section 4.2.2).
 const HTTPS: u16 = 443;
 
@@ -16,7 +19,8 @@ pub(super) fn external(mesh: &Mesh, findings: &mut Findings<'_>) {
     for (at, object) in findings.objects() {
         match object {
             Object::BackendTlsPolicy(policy) => self::policy(mesh, findings, (at, policy)),
-            Object::Service(_) => {
+            Object::Service(written) => {
+                cut_off(findings, at, written);
                 let key = object.key();
                 let Ok(name) = ServiceName::new(&key.namespace, &key.name) else { continue };
                 if let Some(service) = mesh.index.service(&name) {
@@ -82,4 +86,27 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
         );
         findings.push(at, "spec.ports", Wrong::warning("external-in-clear", reason, remedy));
     }
+}
+
+/// An external name with a port of plain HTTP and none of HTTPS: the name has a virtual address then,
+/// on which a port that is not listed is refused.
+fn cut_off(findings: &mut Findings<'_>, at: usize, service: &leno_resources::Service) {
+    let Some(spec) = &service.spec else { return };
+    let (Some("ExternalName"), Some(host)) = (spec.type_.as_deref(), &spec.external_name) else {
+        return;
+    };
+    let ports = spec.ports.as_deref().unwrap_or_default();
+    let listed = |number: u16| ports.iter().position(|port| port.port == i32::from(number));
+    let (Some(index), None) = (listed(HTTP), listed(HTTPS)) else { return };
+    // Where the proxy begins TLS, the application is meant to ask in clear.
+    if matches!(&ports[index].target_port, Some(IntOrString::Int(443))) {
+        return;
+    }
+    let reason = format!(
+        "an application that calls https://{host} is refused: the name has a virtual address, with \
+         the listed ports alone"
+    );
+    let remedy = "list port 443 as well: {name: https, port: 443, appProtocol: https}".to_owned();
+    let wrong = Wrong::warning("https-cut-off", reason, remedy);
+    findings.push(at, &format!("spec.ports[{index}]"), wrong);
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use leno_resources::{Documents, Object, ObjectKey, Place, Problem};
+use leno_resources::{Documents, Ignored, Located, Object, ObjectKey, Place, Problem};
 use serde::Serialize;
 
 /// How bad a finding is.
@@ -40,6 +40,15 @@ pub struct Finding {
     pub reason: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+impl Finding {
+    /// A mistake of a file or a folder as a whole.
+    #[must_use]
+    pub fn of_file(severity: Severity, code: &'static str, file: &str, reason: &str) -> Self {
+        let problem = Problem::of_file(file, reason);
+        Self { severity, code, ..Self::from(&problem) }
+    }
 }
 
 /// What is wrong with a part of a document.
@@ -125,6 +134,16 @@ impl<'d> Findings<'d> {
         let (line, column, path) = (place.line, place.column, path.to_owned());
         let finding = Finding { severity, code, file, line, column, object, path, reason, remedy };
         self.found.push((at, finding));
+    }
+
+    /// A mistake in a document that is none of Leno's objects; they come last.
+    pub(super) fn push_ignored(&mut self, located: &Located<Ignored>, wrong: Wrong) {
+        let Wrong { severity, code, reason, remedy } = wrong;
+        let (object, path) = (located.value.kind.clone(), String::new());
+        let (file, line, column) =
+            (Arc::clone(&located.file), located.place.line, located.place.column);
+        let finding = Finding { severity, code, file, line, column, object, path, reason, remedy };
+        self.found.push((self.documents.objects.len(), finding));
     }
 
     pub(super) fn sorted(mut self) -> Vec<Finding> {

@@ -1,5 +1,8 @@
 //! Mistakes in services: selectors that select nothing, endpoints of nobody.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use leno_resources::{EndpointSlice, Object, SERVICE_NAME_LABEL};
 use leno_types::ServiceName;
 
@@ -30,9 +33,31 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
                     findings.push(at, "spec.selector", wrong);
                 }
             }
-            Object::EndpointSlice(slice) => of_nobody(mesh, findings, (at, slice)),
+            Object::EndpointSlice(slice) => {
+                of_nobody(mesh, findings, (at, slice));
+                refused(mesh, findings, (at, slice));
+            }
             _ => {}
         }
+    }
+}
+
+/// The endpoints of a slice that the mesh ignores, since its namespace has no right to them.
+fn refused(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
+    let key = |labels: &BTreeMap<String, String>| labels.get(SERVICE_NAME_LABEL).cloned();
+    let name = slice.metadata.labels.as_ref().and_then(key);
+    let name = name.zip(slice.metadata.namespace.as_deref());
+    let name = name.and_then(|(name, namespace)| ServiceName::new(namespace, &name).ok());
+    let Some(refused) = name.and_then(|name| mesh.index.refused_endpoints().get(&name)) else {
+        return;
+    };
+    let addresses = slice.endpoints.iter().flatten().filter_map(|one| one.addresses.first());
+    let addresses: Vec<IpAddr> = addresses.filter_map(|text| text.parse().ok()).collect();
+    for one in refused.first.iter().filter(|one| addresses.contains(&one.address)) {
+        let reason = format!("the endpoint {} is ignored: {}", one.address, one.reason);
+        let remedy = "select pods of the namespace, or use an address outside of the cluster";
+        let wrong = Wrong::warning("endpoint-refused", reason, remedy.to_owned());
+        findings.push(at, "endpoints", wrong);
     }
 }
 

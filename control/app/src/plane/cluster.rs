@@ -4,8 +4,10 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::Context;
+
 use leno_cluster::{
-    Declaration, Elector, Reviews, Roots, RouteStatuses, Stays, Webhooks, authority,
+    Client, Elector, RemovalReconciler, Roots, RouteStatuses, TokenReviewer, WebhookConfigurations,
+    XMeshReconciler, authority,
 };
 use leno_identity::Authority;
 use leno_serve::{Credentials, State};
@@ -15,8 +17,9 @@ use tokio::sync::{mpsc, watch};
 use super::{Hook, Plane, Source};
 use crate::admin::Render;
 use crate::config::{Cluster, Config};
-use crate::known::Known;
-use crate::webhook::Webhook;
+use crate::refused::RefusedLog;
+use crate::stored::AdmissionObjects;
+use crate::webhook::{VALIDATE, Webhook};
 
 /// Random bytes that tell this start of the process from others of its name.
 const RUN_BYTES: usize = 8;
@@ -37,46 +40,32 @@ pub(super) async fn open(
     let source = KubernetesSource::new(client.clone());
     let followed = source.followed();
     let reviews =
-        Arc::new(Reviews::new(client.clone(), &cluster.token_audience, trust_domain.clone()));
+        Arc::new(TokenReviewer::new(client.clone(), &cluster.token_audience, trust_domain.clone()));
     let statuses = Arc::new(RouteStatuses::new(client.clone()));
 
     let (name, run) = (replica(cluster)?, run()?);
     let authority = Arc::new(authority);
-    let roots = Arc::new(Roots::new(client.clone(), authority.roots_pem()));
-    let hooks = Arc::new(Webhooks::new(client.clone(), authority.roots_pem()));
-    let declaration = Arc::new(Declaration::new(client.clone(), &cluster.namespace));
-    let stays = Stays::new(client.clone(), &cluster.namespace);
-    let elector = Elector::new(client, &cluster.namespace, (&name, &run));
+    let elector = Elector::new(client.clone(), &cluster.namespace, (&name, &run));
     let leads = elector.leads();
     let heard = Arc::clone(&followed);
     let last = tokio::spawn(elector.run(move |heard_it| heard.answered(heard_it), stop.clone()));
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
-    tokio::spawn({
-        let (statuses, state, leads) = (Arc::clone(&statuses), Arc::clone(state), leads.clone());
-        async move { statuses.run(&state, leads).await }
-    });
-    tokio::spawn({
-        let (roots, leads) = (Arc::clone(&roots), leads.clone());
-        async move { roots.run(leads).await }
-    });
-    tokio::spawn({
-        let (hooks, leads) = (Arc::clone(&hooks), leads.clone());
-        async move { hooks.run(leads).await }
-    });
-    tokio::spawn({
-        let (declaration, leads) = (Arc::clone(&declaration), leads.clone());
-        async move { declaration.run(leads).await }
-    });
-    let render_stays = take_back(stays, state, leads.clone());
-    let known = Arc::new(Known::default());
-    let webhook = Arc::new(Webhook::new((*cluster.proxies).clone(), Arc::clone(&known)));
+    let led = led(&client, cluster, &authority, (state, &statuses), &leads);
+    let stored = Arc::new(AdmissionObjects::default());
+    let webhook = Arc::new(Webhook::new(
+        (*cluster.proxies).clone(),
+        Arc::clone(&stored),
+        authority.webhook_secret(),
+    ));
     let hook = Hook {
         address: cluster.webhook,
         credentials: credentials(&authority, cluster, config)?,
         webhook: Arc::clone(&webhook),
     };
 
+    let described = Arc::clone(&followed);
+    let details: Vec<Render> = vec![Box::new(move |text| described.describe(text))];
     let metrics: Vec<Render> = vec![
         Box::new(move |text| followed.render(text)),
         Box::new(render_keeper),
@@ -84,27 +73,68 @@ pub(super) async fn open(
             let reviews = Arc::clone(&reviews);
             move |text| reviews.render(text)
         }),
-        Box::new({
-            let statuses = Arc::clone(&statuses);
-            move |text| statuses.render(text)
-        }),
-        Box::new(move |text| roots.render(text)),
-        Box::new(move |text| hooks.render(text)),
-        Box::new(move |text| declaration.render(text)),
-        render_stays,
         Box::new(move |text| webhook.render(text)),
         Box::new(move |text| render_lead(*leads.borrow(), text)),
     ];
-    let source = Source { updates, statuses: Some(statuses), known: Some(known), last: Some(last) };
-    Ok(Plane { authority, authenticator: reviews, source, metrics, webhook: Some(hook) })
+    let metrics = metrics.into_iter().chain(led).collect();
+    let source = Source {
+        updates,
+        statuses: Some(statuses),
+        stored: Some(stored),
+        refused: RefusedLog::default(),
+        last: Some(last),
+    };
+    Ok(Plane { authority, authenticator: reviews, source, metrics, details, webhook: Some(hook) })
 }
 
-/// Has removals taken back while this replica leads; what is counted of it.
-fn take_back(stays: Stays, state: &Arc<State>, leads: watch::Receiver<bool>) -> Render {
-    let (stays, state) = (Arc::new(stays), Arc::clone(state));
-    let runs = Arc::clone(&stays);
-    tokio::spawn(async move { runs.run(&state, leads).await });
-    Box::new(move |text| stays.render(text))
+/// Starts what only the leader does. Each part waits until this replica leads; what each appends to the
+/// metrics.
+fn led(
+    client: &Client,
+    cluster: &Cluster,
+    authority: &Authority,
+    (state, statuses): (&Arc<State>, &Arc<RouteStatuses>),
+    leads: &watch::Receiver<bool>,
+) -> Vec<Render> {
+    let namespace = cluster.namespace.as_str();
+    let roots = Roots::new(client.clone(), authority.roots_pem());
+    let path = format!("{VALIDATE}/{}", authority.webhook_secret());
+    let hooks = WebhookConfigurations::new(client.clone(), authority.roots_pem(), &path);
+    let (of_statuses, of_removal) = (Arc::clone(state), Arc::clone(state));
+    let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
+    vec![
+        start(
+            Arc::clone(statuses),
+            |part| async move { part.run(&of_statuses, first).await },
+            RouteStatuses::render,
+        ),
+        start(
+            Arc::new(RemovalReconciler::new(client.clone(), namespace)),
+            |part| async move { part.run(&of_removal, second).await },
+            RemovalReconciler::render,
+        ),
+        start(
+            Arc::new(XMeshReconciler::new(client.clone(), namespace)),
+            |part| async move { part.run(third).await },
+            XMeshReconciler::render,
+        ),
+        start(Arc::new(roots), |part| async move { part.run(fourth).await }, Roots::render),
+        start(
+            Arc::new(hooks),
+            |part| async move { part.run(fifth).await },
+            WebhookConfigurations::render,
+        ),
+    ]
+}
+
+/// Runs a part until the process ends; what appends its metrics.
+fn start<P: Send + Sync + 'static, F: Future<Output = ()> + Send + 'static>(
+    part: Arc<P>,
+    run: impl FnOnce(Arc<P>) -> F,
+    render: fn(&P, &mut String),
+) -> Render {
+    tokio::spawn(run(Arc::clone(&part)));
+    Box::new(move |text| render(&part, text))
 }
 
 /// The certificate that the API server sees, by the names of the Service that it calls.

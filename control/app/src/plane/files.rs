@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::{Plane, Source};
 use crate::config::Files;
+use crate::refused::RefusedLog;
 
 pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<Plane> {
     let authority = Authority::open(&files.ca_dir, trust_domain)
@@ -23,8 +24,15 @@ pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<
     Ok(Plane {
         authority: Arc::new(authority),
         authenticator: Arc::new(LocalTokens::new(Arc::new(tokens))),
-        source: Source { updates, statuses: None, known: None, last: None },
+        source: Source {
+            updates,
+            statuses: None,
+            stored: None,
+            refused: RefusedLog::default(),
+            last: None,
+        },
         metrics: Vec::new(),
+        details: Vec::new(),
         webhook: None,
     })
 }

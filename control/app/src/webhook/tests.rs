@@ -4,11 +4,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
 
+/// Reviews of objects that wait at most.
+const QUEUED: u64 = 256;
+const SECRET: &str = "0123";
 /// Bytes on their way between the two ends.
 const BUFFER: usize = 64 << 10;
 
 fn webhook() -> Arc<Webhook> {
-    Arc::new(Webhook::new(Settings::default(), Arc::default()))
+    Arc::new(Webhook::new(Settings::default(), Arc::default(), SECRET))
 }
 
 /// A connection on which this was sent.
@@ -20,8 +23,12 @@ async fn sent(webhook: &Arc<Webhook>, text: &str) -> DuplexStream {
 }
 
 fn head(length: usize) -> String {
+    head_of(VALIDATE, length)
+}
+
+fn head_of(path: &str, length: usize) -> String {
     format!(
-        "POST /validate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
     )
 }
 
@@ -76,7 +83,7 @@ async fn bodies_that_do_not_come_keep_no_review_waiting() {
     let webhook = webhook();
     let mut stalled = Vec::new();
     for length in [10, MAX_BODY] {
-        for _ in 0..4 * MAX_REVIEWS {
+        for _ in 0..64 {
             stalled.push(sent(&webhook, &head(length)).await);
         }
     }
@@ -85,4 +92,77 @@ async fn bodies_that_do_not_come_keep_no_review_waiting() {
     assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
     assert!(begin.elapsed() < BODY_TIMEOUT, "it waited for {:?}", begin.elapsed());
     drop(stalled);
+}
+
+/// What may be stored is asked by many at once, and costs time; whether a pod can be made does not hang on it.
+#[tokio::test(start_paused = true)]
+async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
+    let webhook = webhook();
+    let namespace =
+        leno_resources::parse("", "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
+    let namespace = namespace.unwrap().objects.remove(0).value;
+    webhook.stored.note(&[leno_index::Change::Upsert(namespace)]);
+    // All that may judge does so for ever.
+    let lane = &webhook.lanes[Kind::Validate as usize];
+    let mut turns = Vec::new();
+    while let Ok(turn) = Arc::clone(&lane.turns).try_acquire_owned() {
+        turns.push(turn);
+    }
+    let policy = r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "namespace": "shop",
+        "object": {"apiVersion": "leno.dev/v1alpha1", "kind": "TrafficPolicy", "metadata": {"name": "p"}}}}"#;
+    let path = format!("{VALIDATE}/{SECRET}");
+    let mut asked = Vec::new();
+    for _ in 0..300 {
+        asked.push(sent(&webhook, &(head_of(&path, policy.len()) + policy)).await);
+    }
+    let pod = r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "namespace": "shop",
+        "object": {"spec": {"containers": [{"name": "web"}]}}}}"#;
+    let begin = tokio::time::Instant::now();
+    let injected = answer(sent(&webhook, &(head_of(INJECT, pod.len()) + pod)).await).await;
+    assert!(injected.contains("JSONPatch"), "{injected}");
+    assert!(begin.elapsed() < Duration::from_secs(1), "it waited for {:?}", begin.elapsed());
+    // The queue has an end, and a review that is refused for it is refused at once.
+    let busy = webhook.counts[Kind::Validate as usize].busy.load(Ordering::Relaxed);
+    assert_eq!(busy, 300 - QUEUED);
+    drop(turns);
+    let first = answer(asked.remove(0)).await;
+    assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_work_goes_on_for_a_review_that_is_not_waited_for() {
+    let webhook = webhook();
+    let lane = &webhook.lanes[Kind::Validate as usize];
+    let turns = lane.turns.available_permits() as u32;
+    let all = Arc::clone(&lane.turns).acquire_many_owned(turns).await.unwrap();
+    let policy = br#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "object": {}}}"#;
+    let path = format!("{VALIDATE}/{SECRET}");
+    let head = head_of(&path, policy.len()) + std::str::from_utf8(policy).unwrap();
+    let late = answer(sent(&webhook, &head).await).await;
+    assert!(late.starts_with("HTTP/1.1 503"), "{late}");
+    drop(all);
+    assert_eq!(lane.turns.available_permits() as u32, turns, "it left the queue");
+    let cancel = Cancel::default();
+    let flag = Arc::clone(&cancel.0);
+    drop(cancel);
+    assert!(flag.load(Ordering::Relaxed), "a thread that works for it is told to stop");
+}
+
+/// A pod that asks may name any namespace: what it is told holds of the object alone.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_not_the_api_server_learns_nothing_of_the_cluster() {
+    let webhook = webhook();
+    let policy = r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "namespace": "bank",
+        "object": {"apiVersion": "leno.dev/v1alpha1", "kind": "TrafficPolicy",
+        "metadata": {"name": "p", "namespace": "bank"}, "spec": {"timeouts": {"request": "1s"},
+        "targetRefs": [{"group": "", "kind": "Service", "name": "vault"}]}}}}"#;
+    let told = async |path: &str| {
+        answer(sent(&webhook, &(head_of(path, policy.len()) + policy)).await).await
+    };
+    let unproven = told(VALIDATE).await;
+    assert!(unproven.contains("\"allowed\":true") && !unproven.contains("warnings"), "{unproven}");
+    let proven = told(&format!("{VALIDATE}/{SECRET}")).await;
+    assert!(proven.contains("target-not-found"), "{proven}");
+    let guessed = told(&format!("{VALIDATE}/0124")).await;
+    assert!(guessed.starts_with("HTTP/1.1 404"), "{guessed}");
 }

@@ -1,7 +1,7 @@
 //! A removal of the mesh that was given up, and is taken back.
 
 use kube::api::Patch;
-use leno_cluster::{Halfway, Look, Stays};
+use leno_cluster::{Halfway, Look, RemovalReconciler};
 use leno_testkit_api::{Bed, binary, until};
 use leno_types::Removal;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ async fn a_mesh_that_is_installed_anew_stays_once_its_pods_are_captured_and_by_s
     // What it has logged stays to be seen, however late that is.
     replica.line("it goes a step back from=plaintext to=permissive").await;
     counted(&replica, "held").await;
-    replica.line("the mesh was installed anew while it was being removed: it stays").await;
+    replica.line("the mesh was installed again while it was being removed: it stays").await;
     step(&replica, 0).await;
     until("both steps back are counted", async || {
         (replica.metric(&looks("back")).await as u64 == 2).then_some(())
@@ -100,7 +100,7 @@ async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
     let Some(kube) = binary() else { return };
     let (bed, _) = cluster(&kube).await;
     say(&bed, json!({"leno.dev/removal": "plaintext", "removal.leno.dev/run": "1"})).await;
-    let stays = Stays::new(bed.admin.clone(), "leno-system");
+    let stays = RemovalReconciler::new(bed.admin.clone(), "leno-system");
     assert_eq!(stays.look().await.unwrap(), Look::Removed, "nobody has installed it");
     // Nobody calls them.
     install(&bed, 1).await;
@@ -117,7 +117,7 @@ async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
     assert_eq!(stays.look().await.unwrap(), Look::Over, "it is no removal that would be counted");
 }
 
-async fn halfway(stays: &Stays) -> Halfway {
+async fn halfway(stays: &RemovalReconciler) -> Halfway {
     match stays.look().await.unwrap() {
         Look::Halfway(seen) => seen,
         nothing => panic!("{nothing:?}"),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use leno_types::{Identity, IdentityError, TrustDomain};
+use leno_types::{Identity, TrustDomain};
 use rcgen::{
     DistinguishedName, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
@@ -11,9 +11,6 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 
 use super::request::{MAX_REQUEST, proven_key};
 use super::{Authority, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, fields};
-
-/// The namespace and service account of the control plane itself.
-const CONTROL_PLANE: (&str, &str) = ("leno-system", "controller");
 
 /// A certificate that was just signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,14 +96,18 @@ impl Authority {
         self.certify(&key, identity, lifetime, SystemTime::now())
     }
 
-    /// A new key and certificate for the control plane: `ns/leno-system/sa/controller`.
+    /// A new key and certificate for a server of the control plane. Its SPIFFE ID
+    /// ([`TrustDomain::control_plane`]) is of no service account, so that [`sign`](Self::sign) cannot issue
+    /// it, and the certificate is good for servers only.
     ///
     /// # Errors
     /// [`IssueError`], never one that blames a request.
     pub fn server_certificate(&self, lifetime: Duration) -> Result<ServerCertificate, IssueError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::Sign)?;
-        let identity = control_plane(&self.trust_domain).expect("the names are DNS labels");
-        let issued = self.certify(&key, &identity, lifetime, SystemTime::now())?;
+        let id = self.trust_domain.control_plane().try_into().map_err(IssueError::Sign)?;
+        let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let holder = Holder { names: vec![SanType::URI(id)], purposes };
+        let issued = self.certify_as(&key, holder, lifetime, SystemTime::now())?;
         Ok(ServerCertificate { issued, key: key.serialize_der().into() })
     }
 
@@ -177,8 +178,4 @@ impl Authority {
         let certificate = params.signed_by(key, &self.issuer).map_err(IssueError::Sign)?;
         Ok(Issued { chain_der: vec![certificate.der().to_vec()], not_after })
     }
-}
-
-fn control_plane(trust_domain: &TrustDomain) -> Result<Identity, IdentityError> {
-    Identity::new(trust_domain.clone(), CONTROL_PLANE.0, CONTROL_PLANE.1)
 }

@@ -49,7 +49,7 @@ fn parse(der: &[u8]) -> X509Certificate<'_> {
 }
 
 /// Asserts everything that a workload's certificate says and does not say.
-fn assert_names_only(issued: &Issued, identity: &str) {
+fn assert_names_only(issued: &Issued, identity: &str, as_client: bool) {
     assert_eq!(issued.chain_der.len(), 1);
     let certificate = parse(&issued.chain_der[0]);
     let names = certificate.subject_alternative_name().unwrap().unwrap();
@@ -63,7 +63,7 @@ fn assert_names_only(issued: &Issued, identity: &str) {
     assert!(usage.value.digital_signature() && usage.critical);
     assert_eq!(usage.value.flags.count_ones(), 1, "{}", usage.value);
     let extended = certificate.extended_key_usage().unwrap().unwrap().value;
-    assert!(extended.server_auth && extended.client_auth);
+    assert_eq!((extended.server_auth, extended.client_auth), (true, as_client));
     assert!(!extended.any && !extended.code_signing && !extended.ocsp_signing);
     assert!(extended.other.is_empty());
 }
@@ -97,7 +97,7 @@ fn verify(
 fn a_certificate_names_the_identity_and_verifies_both_ways() {
     let authority = Authority::ephemeral(&domain()).unwrap();
     let issued = authority.sign(&plain_request(), &web(), DEFAULT_LIFETIME).unwrap();
-    assert_names_only(&issued, "spiffe://cluster.local/ns/shop/sa/web");
+    assert_names_only(&issued, "spiffe://cluster.local/ns/shop/sa/web", true);
     assert_eq!(verify(&authority, &issued, SystemTime::now()), [Ok(()), Ok(())]);
 }
 
@@ -115,7 +115,7 @@ fn a_request_gets_its_own_identity_whatever_it_asks_for() {
 
     let authority = Authority::ephemeral(&domain()).unwrap();
     let issued = authority.sign(&request(&params, &key), &web(), HOUR).unwrap();
-    assert_names_only(&issued, "spiffe://cluster.local/ns/shop/sa/web");
+    assert_names_only(&issued, "spiffe://cluster.local/ns/shop/sa/web", true);
     let certified = parse(&issued.chain_der[0]);
     assert_eq!(certified.public_key().subject_public_key.data.as_ref(), key.public_key_raw());
 }
@@ -246,8 +246,10 @@ fn serial_numbers_differ_for_the_same_key() {
 fn the_control_plane_has_a_certificate_of_its_own() {
     let authority = Authority::ephemeral(&domain()).unwrap();
     let own = authority.server_certificate(HOUR).unwrap();
-    assert_names_only(&own.issued, "spiffe://cluster.local/ns/leno-system/sa/controller");
-    assert_eq!(verify(&authority, &own.issued, SystemTime::now()), [Ok(()), Ok(())]);
+    assert_names_only(&own.issued, "spiffe://cluster.local/leno/control-plane", false);
+    let [as_server, as_client] = verify(&authority, &own.issued, SystemTime::now());
+    assert_eq!(as_server, Ok(()));
+    assert!(as_client.is_err(), "it is no client of anything");
     let key = KeyPair::try_from(&own.key).unwrap();
     let certified = parse(&own.issued.chain_der[0]);
     assert_eq!(certified.public_key().subject_public_key.data.as_ref(), key.public_key_raw());

@@ -8,4 +8,5 @@ mod policies;
 mod routes;
 mod services;
 mod support;
+mod tenants;
 mod workloads;

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use leno_index::{Address, Change, Changed, Index};
+use k8s_openapi::jiff::Timestamp;
+use leno_index::{Address, Change, Changed, Index, Settings, Writers};
 use leno_resources::{
     EndpointSlice, InstanceStatus, MTLS_ANNOTATION, Metadata, Namespace, Object, ObjectKey,
-    PolicyTarget, RateLimitPolicy, RateLimitPolicySpec, RateLimitSpec, RetriesSpec,
+    PodHost, PolicyTarget, RateLimitPolicy, RateLimitPolicySpec, RateLimitSpec, RetriesSpec,
     SERVICE_NAME_LABEL, Service, TrafficPolicy, TrafficPolicySpec, Workload, WorkloadPort,
     WorkloadSpec, WorkloadStatus,
 };
@@ -23,7 +24,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
-use crate::support::{index, ip};
+use crate::support::ip;
 
 // Few of everything, so that objects meet: names are shared, addresses are claimed twice.
 const NAMESPACES: [&str; 2] = ["a", "b"];
@@ -173,21 +174,31 @@ prop_compose! {
             (one_of(PORT_NAMES), 8080..=8082_u16, of(one_of(PROTOCOLS))), 0..3),
         instances in some_of(INSTANCES),
         rest in prop::collection::vec((some_of(ADDRESSES), any::<bool>()), INSTANCES.len()),
+        (age_s, ending) in (of(1..3_i64), any::<bool>()),
+        pod in of((some_of(ADDRESSES), any::<bool>())),
     ) -> Object {
-        let port = |(name, port, app_protocol)| WorkloadPort { name, port, app_protocol };
+        let pod = pod.map(|(addresses, shared)| PodHost {
+            addresses: addresses.iter().map(|text| ip(text)).collect(),
+            shared,
+        });
+        let port = |(name, port, app_protocol)| WorkloadPort {
+            name,
+            port,
+            app_protocol,
+            ..WorkloadPort::default()
+        };
         let instance = |(name, (addresses, meshed)): (String, (Vec<String>, bool))| {
             let addresses = addresses.iter().map(|text| ip(text)).collect();
-            InstanceStatus { name, addresses, meshed, ready: true, ending: false }
+            InstanceStatus { name, addresses, meshed, ready: true, ending, pod: pod.clone() }
         };
         Object::Workload(Box::new(Workload {
-            metadata: Metadata { name, namespace, labels: BTreeMap::new(), annotations },
+            metadata: Metadata { name, namespace, annotations, creation_timestamp: age(age_s), ..Metadata::default() },
             spec: WorkloadSpec {
                 service_account: service_account.to_owned(),
                 replicas: 1,
                 command: vec!["w".to_owned()],
-                env: BTreeMap::new(),
-                working_dir: None,
                 ports: ports.into_iter().map(port).collect(),
+                ..WorkloadSpec::default()
             },
             status: Some(WorkloadStatus {
                 instances: instances.into_iter().zip(rest).map(instance).collect(),
@@ -196,9 +207,12 @@ prop_compose! {
     }
 }
 
+fn age(seconds: Option<i64>) -> Option<Time> {
+    seconds.map(|seconds| Time(Timestamp::from_second(seconds).unwrap()))
+}
+
 fn metadata(namespace: &str, name: &str) -> Metadata {
-    let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
-    Metadata { name: name.to_owned(), namespace: namespace.to_owned(), labels, annotations }
+    Metadata { name: name.to_owned(), namespace: namespace.to_owned(), ..Metadata::default() }
 }
 
 fn target<const N: usize>(
@@ -371,7 +385,9 @@ proptest! {
     fn step_by_step_is_the_same_as_at_once(
         batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..16),
         seed in any::<u64>(),
+        writers in select(vec![Writers::Operator, Writers::Tenants]),
     ) {
+        let index = || Index::new(Settings { writers, ..Settings::default() });
         let mut stepwise = index();
         let mut live: BTreeMap<ObjectKey, Object> = BTreeMap::new();
         for batch in batches {

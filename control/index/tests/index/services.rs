@@ -229,9 +229,10 @@ fn the_service_declares_before_slices_before_workloads() {
     assert_eq!(protocol("", ["grpc", ""], "mysql"), Protocol::Http2);
     assert_eq!(protocol("", ["", ""], "mysql"), Protocol::Opaque);
     assert_eq!(protocol("", ["", ""], ""), Protocol::Detect);
-    // Slices that contradict each other say nothing.
-    assert_eq!(protocol("", ["grpc", "http"], ""), Protocol::Detect);
-    assert_eq!(protocol("", ["grpc", "http"], "mysql"), Protocol::Opaque);
+    // Of slices that contradict each other the stricter one holds.
+    assert_eq!(protocol("", ["grpc", "http"], ""), Protocol::Http1);
+    assert_eq!(protocol("", ["mysql", "grpc"], ""), Protocol::Http2);
+    assert_eq!(protocol("", ["mysql", "http"], "mysql"), Protocol::Http1);
 }
 
 /// Where endpoints are is told of services that prefer near ones, and of the workload itself.

@@ -197,7 +197,7 @@ fn a_workload_that_ends_leaves_nothing_behind() {
 }
 
 #[test]
-fn services_that_contradict_each_other_declare_nothing_for_an_instance() {
+fn a_second_service_on_a_port_cannot_switch_off_what_holds_for_its_requests() {
     let mut index = shop();
     let document = |name: &str, protocol: &str| {
         format!(
@@ -213,7 +213,7 @@ fn services_that_contradict_each_other_declare_nothing_for_an_instance() {
     put(&mut index, &document("a", "mysql"));
     assert_eq!(of_nine(&index), Protocol::Opaque);
     put(&mut index, &document("b", "http"));
-    assert_eq!(of_nine(&index), Protocol::Detect);
+    assert_eq!(of_nine(&index), Protocol::Http1, "the stricter one holds");
     put(&mut index, &document("b", "redis"));
     assert_eq!(of_nine(&index), Protocol::Opaque);
 }

@@ -13,9 +13,9 @@ use leno_wire::proto::discovery_client::DiscoveryClient;
 use leno_wire::proto::identity_client::IdentityClient;
 use leno_wire::proto::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, IssueCertificateRequest,
-    IssueCertificateResponse, Node, Status,
+    IssueCertificateResponse, Node, Resource, Status,
 };
-use leno_wire::{ADDRESS_TYPE, MAX_MESSAGE};
+use leno_wire::{ADDRESS_TYPE, MAX_MESSAGE, decode};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs;
@@ -86,6 +86,15 @@ pub(crate) async fn issue(
     Ok((answer, Shown { chain, key: key.serialize_der() }))
 }
 
+/// A response with its resources read.
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) type_url: String,
+    pub(crate) nonce: String,
+    pub(crate) resources: Vec<Resource>,
+    pub(crate) removed_resources: Vec<String>,
+}
+
 /// A discovery stream.
 pub(crate) struct Stream {
     node: Option<Node>,
@@ -100,7 +109,7 @@ impl Stream {
         let mut client = DiscoveryClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let outgoing = ReceiverStream::new(outgoing);
         let responses = client.delta_aggregated_resources(outgoing).await?.into_inner();
-        Ok(Self { node: Some(Node { id: node.to_owned() }), requests, responses })
+        Ok(Self { node: Some(Node::of(node)), requests, responses })
     }
 
     pub(crate) async fn send(&mut self, request: DeltaDiscoveryRequest) {
@@ -108,7 +117,13 @@ impl Stream {
         self.requests.send(request).await.unwrap();
     }
 
-    /// Subscribes to addresses and wildcards.
+    /// Sends a first request of another node.
+    pub(crate) async fn send_as(&mut self, node: Node) {
+        self.node = Some(node);
+        self.subscribe(&[]).await;
+    }
+
+    /// Subscribes to addresses and services.
     pub(crate) async fn subscribe(&mut self, names: &[&str]) {
         self.send(DeltaDiscoveryRequest {
             type_url: ADDRESS_TYPE.to_owned(),
@@ -129,7 +144,7 @@ impl Stream {
     }
 
     /// Says that a response was no good.
-    pub(crate) async fn nack(&mut self, response: &DeltaDiscoveryResponse) {
+    pub(crate) async fn nack(&mut self, response: &Response) {
         self.send(DeltaDiscoveryRequest {
             type_url: response.type_url.clone(),
             response_nonce: response.nonce.clone(),
@@ -140,14 +155,21 @@ impl Stream {
     }
 
     /// The next response.
-    pub(crate) async fn next(&mut self) -> Result<DeltaDiscoveryResponse, tonic::Status> {
+    pub(crate) async fn next(&mut self) -> Result<Response, tonic::Status> {
         let next = tokio::time::timeout(PATIENCE, self.responses.message()).await;
-        next.expect("a response in time").map(|response| response.expect("the stream goes on"))
+        let response = next.expect("a response in time")?.expect("the stream goes on");
+        let resources = response.resources.into_iter().map(|one| decode::resource(one).unwrap());
+        Ok(Response {
+            type_url: response.type_url,
+            nonce: response.nonce,
+            resources: resources.collect(),
+            removed_resources: response.removed_resources,
+        })
     }
 }
 
 /// Names of the resources of a response, sorted.
-pub(crate) fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
+pub(crate) fn names(response: &Response) -> Vec<&str> {
     let mut names: Vec<_> = response.resources.iter().map(|r| r.name.as_str()).collect();
     names.sort_unstable();
     names

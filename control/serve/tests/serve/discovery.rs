@@ -1,17 +1,17 @@
 //! What a stream is told, and what not.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::time::Duration;
 
 use leno_resources::Kind;
 use leno_types::MtlsMode;
+use leno_types::mesh::{Distribution, Service};
 use leno_wire::decode::{self, Address};
-use leno_wire::proto::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
-use leno_wire::{ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE};
+use leno_wire::proto::DeltaDiscoveryRequest;
+use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE};
 use tonic::Code;
 
-use crate::client::{self, Stream, names};
+use crate::client::{self, Response, Stream, names};
 use crate::{Plane, service, workload};
 
 #[tokio::test]
@@ -37,10 +37,21 @@ async fn the_name_of_another_instance_is_refused() {
     ] {
         let channel = client::connect(plane.address, Some(&shown)).await.unwrap();
         let mut stream = Stream::open(channel, node).await.unwrap();
-        stream.subscribe(&["*"]).await;
+        stream.subscribe(&["ip/192.0.2.1"]).await;
         let refused = stream.next().await.err().unwrap();
         assert_eq!(refused.code(), code, "{node}: {refused}");
     }
+}
+
+#[tokio::test]
+async fn a_proxy_of_another_version_is_told_what_to_do() {
+    let plane = Plane::start(&workload("shop", "web", "10.89.0.2", "strict")).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    let node = leno_wire::proto::Node { id: "shop/web-0".to_owned(), protocol: 0 };
+    stream.send_as(node).await;
+    let refused = stream.next().await.err().unwrap();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("restart the pod of shop/web-0"), "{refused}");
 }
 
 #[tokio::test]
@@ -55,7 +66,7 @@ async fn an_instance_that_the_index_knows_needs_no_token_again() {
     let after = Plane::start_as(authority, &documents, hour).await;
     let channel = client::connect(after.address, Some(&shown)).await.unwrap();
     let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
-    stream.subscribe(&["*"]).await;
+    stream.subscribe(&["ip/10.89.0.2"]).await;
     assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/web-0"]);
 }
 
@@ -70,7 +81,7 @@ async fn an_instance_without_mtls_is_known_to_the_index_too() {
     let after = Plane::start_as(authority, &documents, hour).await;
     let channel = client::connect(after.address, Some(&shown)).await.unwrap();
     let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
-    stream.subscribe(&["*"]).await;
+    stream.subscribe(&["ip/10.89.0.2"]).await;
     assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/web-0"]);
 }
 
@@ -81,14 +92,14 @@ async fn an_instance_that_the_index_does_not_know_is_recognised_after_a_restart_
     let after = before.restart(&workload("shop", "db", "10.89.0.3", "strict")).await;
     let channel = client::connect(after.address, Some(&shown)).await.unwrap();
     let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
-    stream.subscribe(&["*"]).await;
+    stream.subscribe(&["ip/10.89.0.3"]).await;
     assert_eq!(names(&stream.next().await.unwrap()), ["workload/shop/db-0"]);
 
     // One whose token was revoked is not known any more.
     after.tokens.revoke(&"shop/web-0".parse().unwrap()).unwrap();
     let channel = client::connect(after.address, Some(&shown)).await.unwrap();
     let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
-    stream.subscribe(&["*"]).await;
+    stream.subscribe(&["ip/10.89.0.3"]).await;
     assert_eq!(stream.next().await.err().unwrap().code(), Code::Unauthenticated);
 }
 
@@ -103,9 +114,7 @@ async fn an_address_is_answered_whatever_is_there() {
     let response = stream.next().await.unwrap();
     assert_eq!(names(&response), ["service/books/api"]);
     assert_eq!(response.resources[0].aliases, ["ip/10.96.0.7"]);
-    let any = response.resources[0].resource.as_ref().unwrap();
-    let Address::Service(found) = decode::address(any).unwrap() else { panic!("{any:?}") };
-    assert_eq!(found.ports[0].port, 80);
+    assert_eq!(first_service(&response).ports[0].port, 80);
 
     stream.subscribe(&["ip/10.89.0.7"]).await;
     assert_eq!(names(&stream.next().await.unwrap()), ["workload/books/api-0"]);
@@ -143,10 +152,24 @@ async fn a_service_is_answered_by_its_name() {
     assert!(response.removed_resources.contains(&"service/books/headless".to_owned()));
 }
 
-/// The names of the routes that come with the first service of a response.
-fn routes(response: &DeltaDiscoveryResponse) -> Vec<String> {
+/// The first service of a response, as a proxy sees it that holds it without endpoints.
+fn first_service(response: &Response) -> Service {
     let any = response.resources[0].resource.as_ref().unwrap();
-    let Address::Service(service) = decode::address(any).unwrap() else { panic!("{any:?}") };
+    let Address::Service(update) = decode::address(any).unwrap() else { panic!("{any:?}") };
+    let held = Service {
+        name: "shop/held".parse().unwrap(),
+        vips: Vec::new(),
+        ports: Vec::new(),
+        distribution: Distribution::Any,
+        routes: [].into(),
+        traffic: [].into(),
+    };
+    update.apply(Some(("", &held))).unwrap()
+}
+
+/// The names of the routes that come with the first service of a response.
+fn routes(response: &Response) -> Vec<String> {
+    let service = first_service(response);
     service.routes.iter().map(|route| route.name.to_string()).collect()
 }
 
@@ -175,9 +198,7 @@ async fn routes_travel_with_the_service_to_those_for_whom_they_hold() {
     plane.apply(&service("books", "api", "10.96.0.7", 81));
     let response = other.next().await.unwrap();
     assert_eq!(routes(&response), ["own"]);
-    let any = response.resources[0].resource.as_ref().unwrap();
-    let Address::Service(service) = decode::address(any).unwrap() else { panic!("{any:?}") };
-    assert_eq!(service.ports[0].port, 81);
+    assert_eq!(first_service(&response).ports[0].port, 81);
     assert_eq!(routes(&shop.next().await.unwrap()), ["theirs"]);
     plane.delete(Kind::HttpRoute, "shop", "theirs");
     assert_eq!(routes(&shop.next().await.unwrap()), ["own"]);
@@ -196,25 +217,45 @@ async fn an_address_asked_for_anew_is_answered_anew() {
     }
 }
 
-#[tokio::test]
-async fn the_own_namespace_is_prefetched_up_to_a_bound() {
-    let mut documents = service("books", "other", "10.96.9.9", 80);
-    for i in 0..MAX_PREFETCH + 10 {
-        let (high, low) = (i / 250, i % 250 + 1);
-        let vip = format!("10.96.{high}.{low}");
-        write!(documents, "{}", service("shop", &format!("s{i:04}"), &vip, 80)).unwrap();
-    }
-    let plane = Plane::start(&documents).await;
-    let mut stream = plane.stream("shop/web-0").await;
-    stream.subscribe(&["*"]).await;
+/// The services that a proxy is told to prefetch.
+async fn used(stream: &mut Stream) -> Vec<String> {
+    let request = DeltaDiscoveryRequest {
+        type_url: USED_SERVICES_TYPE.to_owned(),
+        resource_names_subscribe: vec!["shop/web-0".to_owned()],
+        ..Default::default()
+    };
+    stream.send(request).await;
     let response = stream.next().await.unwrap();
-    let names = names(&response);
-    assert_eq!(names.len(), MAX_PREFETCH);
-    assert!(names.iter().all(|name| name.starts_with("service/shop/")), "{names:?}");
-    assert_eq!(plane.metric("leno_control_prefetch_cut_total"), 1);
-    // One over the bound is had by its address.
-    stream.subscribe(&["ip/10.96.1.16"]).await;
-    assert_eq!(client::names(&stream.next().await.unwrap()), ["service/shop/s0265"]);
+    assert_eq!(response.type_url, USED_SERVICES_TYPE);
+    let any = response.resources[0].resource.as_ref().unwrap();
+    decode::used_services(any).unwrap().iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn a_proxy_prefetches_what_workloads_of_its_identity_use() {
+    let documents = service("books", "api", "10.96.0.7", 80)
+        + &service("books", "other", "10.96.0.8", 80)
+        + &workload("books", "api", "10.89.0.7", "permissive");
+    let plane = Plane::start(&documents).await;
+    let mut first = plane.stream("shop/web-0").await;
+    assert_eq!(used(&mut first).await, [""; 0]);
+    // Used are a service by its address and a workload; another service is only prefetched.
+    let request = DeltaDiscoveryRequest {
+        type_url: ADDRESS_TYPE.to_owned(),
+        resource_names_subscribe: vec!["ip/10.96.0.7".to_owned(), "ip/10.89.0.7".to_owned()],
+        resource_names_prefetch: vec!["service/books/other".to_owned()],
+        ..Default::default()
+    };
+    first.send(request).await;
+    assert_eq!(first.next().await.unwrap().resources.len(), 3);
+    let mut replica = plane.stream("shop/web-1").await;
+    assert_eq!(used(&mut replica).await, ["books/api"]);
+    let mut other = plane.stream("else/web-0").await;
+    assert_eq!(used(&mut other).await, [""; 0], "the identity of another namespace");
+    // Once the workload uses it, it is more than prefetched.
+    first.subscribe(&["service/books/other", "ip/192.0.2.1"]).await;
+    assert_eq!(first.next().await.unwrap().removed_resources, ["ip/192.0.2.1"]);
+    assert_eq!(used(&mut replica).await, ["books/api", "books/other"]);
 }
 
 #[tokio::test]
@@ -223,9 +264,10 @@ async fn an_update_is_pushed_to_those_whom_it_concerns() {
         service("shop", "web", "10.96.0.1", 80) + &service("books", "api", "10.96.0.7", 80);
     let plane = Plane::start(&documents).await;
     let mut stream = plane.stream("shop/web-0").await;
-    stream.subscribe(&["*"]).await;
+    stream.subscribe(&["service/shop/web", "service/shop/cart"]).await;
     let first = stream.next().await.unwrap();
     assert_eq!(names(&first), ["service/shop/web"]);
+    assert_eq!(first.removed_resources, ["service/shop/cart"]);
 
     // The first is none of this stream's; were it sent, it would come before the second.
     plane.apply(&service("books", "api", "10.96.0.7", 81));
@@ -245,7 +287,7 @@ async fn an_update_is_pushed_to_those_whom_it_concerns() {
 async fn a_refused_response_is_not_sent_again_until_it_changes() {
     let plane = Plane::start(&service("shop", "web", "10.96.0.1", 80)).await;
     let mut stream = plane.stream("shop/web-0").await;
-    stream.subscribe(&["*"]).await;
+    stream.subscribe(&["service/shop/web"]).await;
     let refused = stream.next().await.unwrap();
     stream.nack(&refused).await;
     // Were it sent again, it would come before what this asks for.
@@ -267,7 +309,8 @@ async fn a_reconnect_brings_only_what_differs() {
         .collect::<String>();
     let plane = Plane::start(&documents).await;
     let mut stream = plane.stream("shop/web-0").await;
-    stream.subscribe(&["*"]).await;
+    let all = ["service/shop/one", "service/shop/two", "service/shop/three"];
+    stream.subscribe(&all).await;
     let held = versions(&stream.next().await.unwrap());
     assert_eq!(held.len(), 3);
     drop(stream);
@@ -277,7 +320,8 @@ async fn a_reconnect_brings_only_what_differs() {
     let mut stream = plane.stream("shop/web-0").await;
     let request = DeltaDiscoveryRequest {
         type_url: ADDRESS_TYPE.to_owned(),
-        resource_names_subscribe: vec!["*".to_owned(), "ip/10.96.0.1".to_owned()],
+        resource_names_subscribe: all.iter().map(ToString::to_string).collect(),
+        resource_names_prefetch: vec!["ip/10.96.0.1".to_owned()],
         initial_resource_versions: held,
         ..Default::default()
     };
@@ -322,10 +366,10 @@ async fn a_stream_ends_with_the_certificate_of_its_connection() {
     assert_eq!(ended.code(), Code::Unauthenticated, "{ended}");
 }
 
-fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
+fn versions(response: &Response) -> HashMap<String, String> {
     response.resources.iter().map(|r| (r.name.clone(), r.version.clone())).collect()
 }
 
-fn mode(response: &DeltaDiscoveryResponse) -> MtlsMode {
+fn mode(response: &Response) -> MtlsMode {
     decode::server_policy(response.resources[0].resource.as_ref().unwrap()).unwrap().mtls
 }

@@ -2,13 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::time::Duration;
 
 use leno_index::Change;
-use leno_resources::ObjectKey;
+use leno_resources::{Kind, ObjectKey};
+use tokio::time::Instant;
 
 use super::watch::Event;
 use super::{WATCHED, Watched};
 use crate::Misread;
+
+/// How long the first update waits for a kind that the API server cannot list. An API server that starts may refuse
+/// for a moment what it will answer, and clients would be told that there are no such objects.
+const UNREADABLE: Duration = Duration::from_secs(15);
 
 /// What is known of the objects of every kind, and what was not told of yet.
 #[derive(Debug, Default)]
@@ -29,6 +35,8 @@ struct Pending(BTreeMap<ObjectKey, Change>);
 #[derive(Debug, Default)]
 struct State {
     complete: bool,
+    /// Since when the API server has answered that the objects cannot be listed; `None` once they were.
+    unreadable: Option<Instant>,
     known: BTreeSet<ObjectKey>,
     /// Those that are there and not understood, with a last good state or without.
     kept: BTreeSet<ObjectKey>,
@@ -73,6 +81,10 @@ impl Collector {
                     state.keep_only(&listed, pending, begun);
                 }
                 state.complete = true;
+                state.unreadable = None;
+            }
+            Event::Unreadable => {
+                state.unreadable.get_or_insert_with(Instant::now);
             }
             Event::NoKind => {
                 state.listed = None;
@@ -93,12 +105,36 @@ impl Collector {
         all.filter(|(_, state)| !state.complete).map(|(watched, _)| watched).collect()
     }
 
-    /// What is to be told now: nothing before all kinds have been listed, then everything, if it is
-    /// nothing at all, and then what is different.
+    /// Whether serving must wait for a kind that has not been listed. One that the API server cannot list, for a
+    /// right that is missing or a conversion webhook that is broken, holds up the others for a time only: it
+    /// costs what its own objects say. Without namespaces, services, endpoints and pods there is nothing to serve.
+    fn waits(&self) -> bool {
+        let missing = self.missing();
+        let needed = |one: &Watched| match one {
+            Watched::Core(kind) => *kind != Kind::ConfigMap,
+            Watched::Pods => true,
+            Watched::Custom(_) => false,
+        };
+        if missing.iter().any(needed) {
+            return true;
+        }
+        let waited = |state: &State| {
+            state.complete || state.unreadable.is_some_and(|since| since.elapsed() >= UNREADABLE)
+        };
+        !self.kinds.iter().all(waited)
+    }
+
+    /// What is to be told now: nothing before all kinds have been listed that can be, then everything, if it
+    /// is nothing at all, and then what is different.
     pub(super) fn changes(&mut self) -> Option<Vec<Change>> {
         if !self.begun {
-            if !self.missing().is_empty() {
+            if self.waits() {
                 return None;
+            }
+            let missing = self.missing();
+            if !missing.is_empty() {
+                let missing: Vec<_> = missing.into_iter().map(Watched::as_str).collect();
+                tracing::error!(?missing, "serving without these kinds: they cannot be listed");
             }
             self.begun = true;
             return Some(self.pending.take());
@@ -201,6 +237,36 @@ mod tests {
         assert_eq!(collector.changes(), Some(expected.to_vec()));
         collector.take(0, Event::NoKind);
         assert_eq!(collector.changes(), Some(vec![Change::Delete(namespace("b").key())]));
+    }
+
+    /// A broken conversion webhook, or a missing right, of one definition.
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_cannot_be_listed_costs_its_own_objects_only() {
+        let route =
+            WATCHED.iter().position(|one| *one == Watched::Custom(Kind::HttpRoute)).unwrap();
+        let all_but = |collector: &mut Collector, nth: usize| {
+            let others = (0..WATCHED.len()).filter(|other| *other != nth);
+            others.for_each(|other| collector.take(other, Event::NoKind));
+        };
+        let mut collector = Collector::default();
+        all_but(&mut collector, route);
+        collector.take(route, Event::Unreadable);
+        assert_eq!(collector.changes(), None, "it may be there in a moment");
+        tokio::time::advance(UNREADABLE).await;
+        collector.take(route, Event::Unreadable);
+        assert_eq!(collector.changes(), Some(vec![]), "the others are served");
+        collector.take(route, Event::Begin);
+        collector.take(route, Event::Put(namespace("a")));
+        collector.take(route, Event::Complete);
+        assert_eq!(collector.changes(), Some(vec![Change::Upsert(namespace("a"))]));
+
+        let mut collector = Collector::default();
+        all_but(&mut collector, 3);
+        assert_eq!(WATCHED[3], Watched::Pods);
+        collector.take(3, Event::Unreadable);
+        tokio::time::advance(UNREADABLE * 100).await;
+        collector.take(3, Event::Unreadable);
+        assert_eq!(collector.changes(), None, "without pods there is nothing to serve");
     }
 
     /// What is told after each batch, in the order in which the source tells it.

@@ -32,7 +32,8 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
         "labels": given.metadata.labels.unwrap_or_default(),
         "annotations": given.metadata.annotations.unwrap_or_default(),
     });
-    // The older one wins (GEP-1426, GEP-713 and the Gateway API's rules on conflicts).
+    // The older one wins (GEP-1426, GEP-713 and the Gateway API's rules on conflicts); of two Workloads with
+    // one address, too.
     if matches!(
         kind,
         Kind::HttpRoute
@@ -40,6 +41,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
             | Kind::TlsRoute
             | Kind::TcpRoute
             | Kind::BackendTlsPolicy
+            | Kind::Workload
     ) {
         metadata["creationTimestamp"] = json!(given.metadata.creation_timestamp);
     }

@@ -22,7 +22,7 @@ struct State {
     waited: Duration,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Kind {
     objects: usize,
     lists: u64,
@@ -32,7 +32,12 @@ struct Kind {
     once: bool,
     /// Since when it is not followed.
     failing_since: Option<Instant>,
+    /// Why it was not followed when that was tried last.
+    reason: String,
 }
+
+/// Most characters of a reason that are kept: the API server may answer with anything.
+const MAX_REASON: usize = 300;
 
 /// A series with a number for each kind: its name, form and help.
 type Series = (&'static str, &'static str, &'static str, fn(&Kind) -> u64);
@@ -47,8 +52,9 @@ impl Default for Followed {
             refused: 0,
             once: false,
             failing_since: Some(Instant::now()),
+            reason: String::new(),
         };
-        let kinds = [kind; WATCHED.len()];
+        let kinds = std::array::from_fn(|_| kind.clone());
         let state = State { kinds, silent_since: None, updates: 0, waited: Duration::ZERO };
         Self { state: Mutex::new(state) }
     }
@@ -75,15 +81,36 @@ impl Followed {
         }
     }
 
+    /// Appends a line for each kind, for people: how many objects are followed, or why none are.
+    pub fn describe(&self, text: &mut String) {
+        let state = self.state();
+        for (watched, kind) in WATCHED.iter().zip(&state.kinds) {
+            let (name, objects) = (watched.as_str(), kind.objects);
+            // Writing to a String cannot fail.
+            let _ = match kind.failing_since {
+                None => writeln!(text, "{name}: followed, {objects} objects"),
+                Some(since) => writeln!(
+                    text,
+                    "{name}: not followed for {} s, {objects} objects of before: {}",
+                    since.elapsed().as_secs(),
+                    kind.reason
+                ),
+            };
+        }
+    }
+
     /// Appends everything as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let stale = self.stale().unwrap_or_default().as_secs_f64();
         let state = self.state();
-        let of_kinds: [Series; 4] = [
+        let of_kinds: [Series; 5] = [
             ("objects", "gauge", "Objects followed.", |kind| kind.objects as u64),
             ("lists_total", "counter", "Times that all objects were read.", |kind| kind.lists),
             ("watch_failures_total", "counter", "Failed reads and watches.", |kind| kind.failures),
             ("refused_total", "counter", "Objects not understood.", |kind| kind.refused),
+            ("unfollowed", "gauge", "Whether a kind cannot be followed now.", |kind| {
+                kind.failing_since.is_some().into()
+            }),
         ];
         // Writing to a String cannot fail.
         for (name, form, help, value) in of_kinds {
@@ -116,8 +143,10 @@ impl Followed {
     }
 
     /// Notes a failure; whether it is the first after a success, or since the start.
-    pub(super) fn failed(&self, nth: usize) -> bool {
+    pub(super) fn failed(&self, nth: usize, error: &dyn std::error::Error) -> bool {
+        let reason = chain(error);
         let kind = &mut self.state().kinds[nth];
+        kind.reason = reason;
         kind.failures += 1;
         let first = kind.failing_since.is_none() || kind.failures == 1;
         kind.failing_since.get_or_insert_with(Instant::now);
@@ -165,9 +194,26 @@ impl Followed {
     }
 }
 
+/// An error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    let cut = text.char_indices().nth(MAX_REASON).map(|(at, _)| at);
+    text.truncate(cut.unwrap_or(text.len()));
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn broken() -> std::io::Error {
+        std::io::Error::other("conversion webhook failed")
+    }
 
     #[test]
     fn what_is_known_is_stale_while_any_kind_is_not_followed_or_the_server_is_silent() {
@@ -178,8 +224,14 @@ mod tests {
             assert!(!followed.reached(nth), "the first time is no return");
         }
         assert_eq!(followed.stale(), None);
-        assert!(followed.failed(3), "the first failure is news");
-        assert!(!followed.failed(3), "the next one is not");
+        assert!(followed.failed(3, &broken()), "the first failure is news");
+        assert!(!followed.failed(3, &broken()), "the next one is not");
+        let mut text = String::new();
+        followed.describe(&mut text);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "Namespace: followed, 0 objects");
+        assert!(lines[3].starts_with("Pod: not followed for 0 s"), "{text}");
+        assert!(lines[3].ends_with("conversion webhook failed"), "{text}");
         assert!(followed.stale().is_some());
         assert!(followed.reached(3), "it is followed again");
         assert_eq!(followed.stale(), None);

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use leno_resources::{
-    DEFAULT_NAMESPACE, InstanceStatus, Kind, MAX_PORTS, Metadata, Object, ObjectKey, Workload,
-    WorkloadPort, WorkloadSpec, WorkloadStatus,
+    DEFAULT_NAMESPACE, InstanceStatus, Kind, MAX_PORTS, Metadata, Object, ObjectKey, PodHost,
+    Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
 };
 use leno_types::Owner;
 
@@ -23,8 +23,8 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 /// How many digits minutes since 1970 have, from 1989 to 2160.
 const MINUTES: usize = 8;
 
-/// The workload that a pod is. A pod that has ended, that has no address yet or that shares its
-/// node's is none.
+/// The workload that a pod is. A pod that has ended or has no address yet is none. One that shares its
+/// node's network is an instance without a proxy, so that endpoints on the node's address can be checked.
 pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let namespace = pod.metadata.namespace.clone();
@@ -38,12 +38,15 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     let addresses: Vec<IpAddr> =
         status.pod_ips.iter().flatten().filter_map(|given| given.ip.parse().ok()).collect();
-    if ended || spec.host_network == Some(true) || addresses.is_empty() {
+    if ended || addresses.is_empty() {
         return Err(absent());
     }
+    let shared = spec.host_network == Some(true);
+    let hosts = status.host_ips.iter().flatten().map(|given| &given.ip).chain(&status.host_ip);
+    let host = PodHost { addresses: hosts.filter_map(|ip| ip.parse().ok()).collect(), shared };
     let ready = is_ready(pod);
     let ending = pod.metadata.deletion_timestamp.is_some();
-    let meshed = is_meshed(pod);
+    let meshed = is_meshed(pod) && !shared;
     let text = |map: &Option<BTreeMap<String, String>>| map.clone().unwrap_or_default();
     Ok(Object::Workload(Box::new(Workload {
         metadata: Metadata {
@@ -51,17 +54,23 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
             namespace,
             labels: text(&pod.metadata.labels),
             annotations: text(&pod.metadata.annotations),
+            creation_timestamp: pod.metadata.creation_timestamp.clone(),
         },
         spec: WorkloadSpec {
             service_account: spec.service_account_name.clone().unwrap_or_else(|| "default".into()),
             replicas: 1,
-            command: Vec::new(),
-            env: BTreeMap::new(),
-            working_dir: None,
             ports: spec.containers.iter().flat_map(ports).take(MAX_PORTS).collect(),
+            ..WorkloadSpec::default()
         },
         status: Some(WorkloadStatus {
-            instances: vec![InstanceStatus { name, addresses, meshed, ready, ending }],
+            instances: vec![InstanceStatus {
+                name,
+                addresses,
+                meshed,
+                ready,
+                ending,
+                pod: Some(host),
+            }],
         }),
     })))
 }
@@ -120,7 +129,7 @@ fn ports(container: &Container) -> impl Iterator<Item = WorkloadPort> {
     tcp.filter_map(|port| {
         let number = u16::try_from(port.container_port).ok().filter(|number| *number > 0)?;
         let name = port.name.clone().unwrap_or_default();
-        Some(WorkloadPort { name, port: number, app_protocol: None })
+        Some(WorkloadPort { name, port: number, ..WorkloadPort::default() })
     })
 }
 
@@ -188,11 +197,21 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_an_address_of_its_own_is_no_instance() {
+    fn a_pod_in_its_nodes_network_is_in_no_mesh_whatever_its_containers_are_called() {
+        let spec = r#"{"hostNetwork":true,"containers":[{"name":"leno-proxy"}]}"#;
+        let status =
+            RUNNING.replacen('{', r#"{"hostIP":"10.0.0.4","hostIPs":[{"ip":"10.0.0.4"}],"#, 1);
+        let status = made(spec, &status).unwrap().status.unwrap();
+        assert!(!status.instances[0].meshed);
+        let host = status.instances[0].pod.as_ref().unwrap();
+        assert!(host.shared);
+        assert!(host.addresses.iter().all(|ip| ip.to_string() == "10.0.0.4"));
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_or_has_no_address_is_no_instance() {
         let spec = r#"{"containers":[{"name":"web"}]}"#;
-        let host = r#"{"hostNetwork":true,"containers":[{"name":"web"}]}"#;
         let ended = RUNNING.replace("Running", "Succeeded");
-        assert_eq!(made(host, RUNNING), None);
         assert_eq!(made(spec, &ended), None);
         assert_eq!(made(spec, r#"{"phase":"Pending"}"#), None);
     }

@@ -47,18 +47,20 @@ pub(crate) enum Event {
     Complete,
     /// The cluster has no such kind.
     NoKind,
+    /// The API server answers that the objects of the kind cannot be listed.
+    Unreadable,
 }
 
 /// Where a watch tells of its kind.
 #[derive(Clone)]
-pub(super) struct Teller {
+pub(super) struct KindEvents {
     /// Which kind, by its place among the watched ones.
     pub(super) nth: usize,
     pub(super) events: mpsc::Sender<(usize, Event)>,
     pub(super) followed: Arc<Followed>,
 }
 
-impl Visit for Teller {
+impl Visit for KindEvents {
     type Output = ();
 
     async fn visit<K>(
@@ -80,7 +82,7 @@ enum Ended {
     NoKind,
 }
 
-impl Teller {
+impl KindEvents {
     /// Notes that the kind is followed.
     fn reached(&self) {
         if self.followed.reached(self.nth) {
@@ -97,7 +99,7 @@ impl Teller {
 /// Follows one kind until nobody listens: in the first of its versions that the cluster has.
 async fn follow<K>(
     versions: Vec<Api<K>>,
-    teller: Teller,
+    teller: KindEvents,
     make: impl Fn(K) -> Result<Object, NoObject>,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -162,14 +164,14 @@ impl Absence {
 
 async fn follow_one<K>(
     api: &Api<K>,
-    teller: &Teller,
+    teller: &KindEvents,
     make: &impl Fn(K) -> Result<Object, NoObject>,
     absence: &mut Absence,
 ) -> Ended
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let Teller { nth, followed, .. } = teller;
+    let KindEvents { nth, followed, .. } = teller;
     let config = watcher::Config::default().page_size(followed.page(*nth));
     let begin = || watcher(api.clone(), config.clone()).backoff(Patience::default());
     let mut watch = pin!(begin());
@@ -186,9 +188,15 @@ where
             }
             Err(error) if is_no_kind(&error) => return Ended::NoKind,
             Err(error) => {
-                if followed.failed(*nth) {
+                if followed.failed(*nth, &error) {
                     let (kind, error) = (followed.name(*nth), &error as &dyn std::error::Error);
                     tracing::warn!(kind, error, "cannot be followed; trying again");
+                }
+                if is_answer(&error)
+                    && !followed.has_listed(*nth)
+                    && !teller.tell(Event::Unreadable).await
+                {
+                    return Ended::Unheard;
                 }
                 continue;
             }
@@ -226,10 +234,10 @@ where
 /// all is listed anew, which ends with an event and may take long.
 async fn next<W: TryStream + Unpin>(
     watch: &mut W,
-    teller: &Teller,
+    teller: &KindEvents,
     listing: bool,
 ) -> Result<Option<W::Ok>, W::Error> {
-    let Teller { nth, followed, .. } = teller;
+    let KindEvents { nth, followed, .. } = teller;
     while !listing && followed.is_failing(*nth) && followed.has_listed(*nth) {
         match timeout(SETTLED, watch.try_next()).await {
             Ok(next) => return next,
@@ -249,6 +257,12 @@ fn made(made: Result<Object, NoObject>, followed: &Followed, nth: usize) -> Even
             Event::Kept(key, route.map(|route| Misread { route: *route, reason }))
         }
     }
+}
+
+/// Whether the API server has answered that it cannot list the kind, such as for a right that is missing or a
+/// conversion webhook that fails. Not so while it cannot be reached.
+fn is_answer(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(_)))
 }
 
 /// Whether the API server does not know the kind: its definition is not installed.
@@ -315,9 +329,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_kind_that_is_listed_anew_is_not_followed_again_before_the_end_of_the_list() {
         let (events, _receiver) = mpsc::channel(1);
-        let teller = Teller { nth: 0, events, followed: Arc::default() };
+        let teller = KindEvents { nth: 0, events, followed: Arc::default() };
         teller.followed.listed(0);
-        teller.followed.failed(0);
+        teller.followed.failed(0, &watcher::Error::NoResourceVersion);
         let mut silent = futures_util::stream::pending::<Result<(), watcher::Error>>();
         let long = SETTLED * 10;
         assert!(timeout(long, next(&mut silent, &teller, true)).await.is_err());

@@ -50,9 +50,9 @@ const ANSWERS: Duration = Duration::from_secs(20);
 /// Most objects looked at: a mesh needs one.
 const MOST: u32 = 32;
 
-/// Sees to it that there is an `XMesh` of ours, and that each one says what the mesh does. Where the
+/// Creates our `XMesh` and keeps the status of each that names this controller up to date. If the
 /// kind is not installed there is nothing to do.
-pub struct Declaration {
+pub struct XMeshReconciler {
     client: Client,
     /// Which mesh it is, in words.
     instance: String,
@@ -60,7 +60,7 @@ pub struct Declaration {
     failed: AtomicU64,
 }
 
-impl Declaration {
+impl XMeshReconciler {
     /// Of the mesh whose control plane is in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
@@ -146,8 +146,7 @@ fn is(error: &Error, code: u16) -> bool {
     matches!(error, Error::Api(status) if status.code == code)
 }
 
-/// What the status of an `XMesh` should be; none where it is so already, and for what is another
-/// mesh's.
+/// What the status of an `XMesh` should be. `None` if it is right already, or the object is another mesh's.
 fn status(mesh: &DynamicObject, instance: &str, now: &str) -> Option<Value> {
     let (spec, said) = (&mesh.data["spec"], &mesh.data["status"]);
     if spec["controllerName"] != CONTROLLER {

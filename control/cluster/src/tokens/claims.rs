@@ -20,7 +20,7 @@ pub(super) enum Hopeless {
     )]
     Audience { found: Vec<String>, wanted: String },
     #[error(
-        "the token has ended; the kubelet replaces projected tokens in time, so read the file anew"
+        "the token has ended; the kubelet replaces projected tokens in time, so read the file again"
     )]
     Ended,
 }

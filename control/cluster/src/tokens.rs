@@ -16,15 +16,20 @@ use tokio::time::timeout;
 
 mod cache;
 mod claims;
+mod keys;
 
 use crate::counts;
 use cache::{Cache, Key, Reviewed};
+use keys::{ClusterKeys, Signature};
 
-/// Whom the tokens of proxies are for, where nobody says otherwise.
+/// The default audience of proxies' tokens.
 pub const AUDIENCE: &str = "leno";
 
 /// Reviews at once: a signature check each, for an API server that has other work.
 const AT_ONCE: usize = 16;
+/// Reviews at once of tokens by a key that the cluster does not publish. They are junk, or from the minutes in which
+/// it replaces a key: they keep no other token waiting.
+const UNKNOWN_AT_ONCE: usize = 2;
 /// Longest wait for a turn and an answer. A proxy waits 5 s for its certificate, and should hear why it
 /// has none.
 const ANSWER: Duration = Duration::from_secs(4);
@@ -36,11 +41,13 @@ const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// Knows tokens by asking the API server.
-pub struct Reviews {
+pub struct TokenReviewer {
     api: Api<TokenReview>,
     audience: String,
     trust_domain: TrustDomain,
     turns: Semaphore,
+    turns_of_unknown: Semaphore,
+    keys: ClusterKeys,
     cache: Mutex<Cache>,
     counts: Counts,
 }
@@ -52,6 +59,7 @@ struct Counts {
     refused: AtomicU64,
     failed: AtomicU64,
     cached: AtomicU64,
+    unsigned: AtomicU64,
 }
 
 /// Why there was no review.
@@ -63,11 +71,13 @@ enum NoReview {
     Failed(#[from] kube::Error),
 }
 
-impl Reviews {
+impl TokenReviewer {
     /// Reviews tokens for an audience; identities are of `trust_domain`.
     #[must_use]
     pub fn new(client: Client, audience: &str, trust_domain: TrustDomain) -> Self {
         Self {
+            keys: ClusterKeys::new(client.clone()),
+            turns_of_unknown: Semaphore::new(UNKNOWN_AT_ONCE),
             api: Api::all(client),
             audience: audience.to_owned(),
             trust_domain,
@@ -79,10 +89,15 @@ impl Reviews {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        let Counts { accepted, refused, failed, cached } = &self.counts;
+        let Counts { accepted, refused, failed, cached, unsigned } = &self.counts;
         let help = "Tokens that proxies showed, by what became of them.";
-        let results =
-            [("accepted", accepted), ("refused", refused), ("failed", failed), ("cached", cached)];
+        let results = [
+            ("accepted", accepted),
+            ("refused", refused),
+            ("failed", failed),
+            ("cached", cached),
+            ("unsigned", unsigned),
+        ];
         counts::render(text, ("token_reviews_total", help), &results);
     }
 
@@ -98,7 +113,16 @@ impl Reviews {
             count(&self.counts.cached);
             known
         } else {
-            let reviewed = self.review(token).await.map_err(|error| {
+            let turns = match self.keys.check(token).await {
+                Signature::Good | Signature::NoKeys => &self.turns,
+                Signature::UnknownKey => &self.turns_of_unknown,
+                Signature::Bad => {
+                    count(&self.counts.unsigned);
+                    let reason = "the token is not signed by the key of the cluster that it names";
+                    return Err(Refused::Bad(reason.to_owned()));
+                }
+            };
+            let reviewed = self.review(token, turns).await.map_err(|error| {
                 count(&self.counts.failed);
                 let denied = matches!(&error,
                     NoReview::Failed(kube::Error::Api(status)) if matches!(status.code, 401 | 403));
@@ -114,13 +138,13 @@ impl Reviews {
         reviewed.map_err(Refused::Bad)
     }
 
-    async fn review(&self, token: &str) -> Result<Reviewed, NoReview> {
+    async fn review(&self, token: &str, turns: &Semaphore) -> Result<Reviewed, NoReview> {
         let audience = self.audience.clone();
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience]) };
         let review = TokenReview { spec, ..TokenReview::default() };
         let asked = async {
             // The semaphore is never closed.
-            let _turn = self.turns.acquire().await;
+            let _turn = turns.acquire().await;
             self.api.create(&PostParams::default(), &review).await
         };
         let answer = timeout(ANSWER, asked).await.map_err(|_| NoReview::Late)??;
@@ -134,7 +158,7 @@ impl Reviews {
     }
 }
 
-impl Authenticator for Reviews {
+impl Authenticator for TokenReviewer {
     fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>> {
         Box::pin(self.check(token))
     }
@@ -149,9 +173,9 @@ impl Authenticator for Reviews {
     }
 }
 
-impl fmt::Debug for Reviews {
+impl fmt::Debug for TokenReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reviews").field("audience", &self.audience).finish_non_exhaustive()
+        f.debug_struct("TokenReviewer").field("audience", &self.audience).finish_non_exhaustive()
     }
 }
 

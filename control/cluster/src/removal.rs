@@ -28,17 +28,17 @@ const HOLD: Duration = Duration::from_secs(15);
 /// The agents, without which no pod is captured.
 const AGENT: &str = "leno-agent";
 
-/// Sees to it that a mesh that was installed anew, after its removal was begun and not finished, is not
-/// half removed: without mTLS, and nobody would say so.
+/// Takes back a removal of the mesh that was begun and not finished, if the mesh was installed again since.
+/// Otherwise it would stay half removed: without mTLS, and without a word about it.
 ///
-/// A removal takes the webhooks away before it says its first step. So where a step holds and they are
-/// there, somebody has installed the mesh since, and wants it to stay. It goes back as it went:
+/// A removal deletes the webhooks before it writes its first step. So if a step is written and the webhooks
+/// exist, the mesh was installed since, and is to stay. The steps are taken back in reverse:
 ///
 /// ```text
 ///  released, plaintext ── agents ready ──► permissive ── agents ready, HOLD ──► none
 ///  pods may have no capture                mTLS is spoken, all is taken         as before
 /// ```
-pub struct Stays {
+pub struct RemovalReconciler {
     client: Client,
     /// The control plane's own, which says how far the removal has gone.
     namespace: String,
@@ -51,7 +51,7 @@ pub struct Stays {
 enum Outcome {
     /// A step back was written.
     Back,
-    /// The mesh is being removed, or that was given up: nobody has installed it.
+    /// The mesh is being removed, or the removal was abandoned: it was not installed since.
     Removed,
     /// No step holds any more, and the watch has not said so yet.
     Over,
@@ -59,7 +59,7 @@ enum Outcome {
     NoAgents,
     /// It was installed, and [`HOLD`] is not over.
     Held,
-    /// Somebody else has changed the namespace since.
+    /// Another client has changed the namespace since.
     Conflict,
     /// It is not known, or could not be written.
     Failed,
@@ -95,7 +95,7 @@ impl Outcome {
 pub enum Look {
     /// Nothing: no step holds.
     Over,
-    /// Nothing: a step holds, and nobody has installed the mesh since.
+    /// Nothing: a step holds, and the mesh was not installed since.
     Removed,
     /// A step.
     Halfway(Halfway),
@@ -120,12 +120,12 @@ impl Halfway {
         if !self.captures {
             return Some(Outcome::NoAgents);
         }
-        // From here on nobody takes plaintext who did not before.
+        // After this step no workload takes plaintext that did not before the removal.
         (self.to == Removal::None && held < HOLD).then_some(Outcome::Held)
     }
 }
 
-/// The step to go back to from one that holds; none where none does.
+/// The step to go back to. `None` if no step is written.
 const fn back(step: Removal) -> Option<Removal> {
     match step {
         Removal::None => None,
@@ -134,7 +134,7 @@ const fn back(step: Removal) -> Option<Removal> {
     }
 }
 
-impl Stays {
+impl RemovalReconciler {
     /// Of the mesh whose control plane is in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
@@ -160,7 +160,7 @@ impl Stays {
                 count.fetch_add(1, Ordering::Relaxed);
                 if outcome == Outcome::NoAgents && before != Some(outcome) {
                     tracing::warn!(
-                        "the mesh was installed anew while it was being removed: mTLS waits until {AGENT} is \
+                        "the mesh was installed again while it was being removed: mTLS waits until {AGENT} is \
                          ready on all nodes"
                     );
                 }
@@ -203,11 +203,11 @@ impl Stays {
             let from = seen.step;
             match seen.to {
                 Removal::None => tracing::warn!(
-                    "the mesh was installed anew while it was being removed: it stays"
+                    "the mesh was installed again while it was being removed: it stays"
                 ),
                 to => tracing::warn!(
                     %from, %to,
-                    "the mesh was installed anew while it was being removed: it goes a step back"
+                    "the mesh was installed again while it was being removed: it goes a step back"
                 ),
             }
             Ok::<_, Error>(Outcome::Back)
@@ -246,8 +246,8 @@ impl Stays {
         Ok(Look::Halfway(Halfway { step, to, captures, version }))
     }
 
-    /// Goes back a step; not where somebody has changed the namespace since it was seen, as a removal
-    /// does that begins again. Whether it was written.
+    /// Goes back a step, unless the namespace was changed since it was read, as by a removal that begins
+    /// again. Returns whether the step was written.
     ///
     /// # Errors
     /// When the API server does not answer, or does not let us write.
@@ -311,7 +311,7 @@ mod tests {
         assert!(agents(status(2, 3, 3)));
         assert!(!agents(status(2, 3, 2)));
         assert!(!agents(status(1, 3, 3)), "of an older description");
-        assert!(!agents(Value::Null), "nobody has looked at it");
+        assert!(!agents(Value::Null), "its status is not known");
     }
 
     #[test]

@@ -1,0 +1,205 @@
+//! The stored objects that a judgement looks at: those that the judged object names, and those of its own
+//! namespace that compete with it.
+//!
+//! What is found depends on a namespace's own objects, and on objects elsewhere that it was let refer to. So
+//! an answer tells its reader nothing of other namespaces.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leno_resources::gateway::ParentRef;
+use leno_resources::{CAPTURE_ANNOTATION, Kind, Object, ObjectKey};
+use leno_types::nearest;
+
+use crate::review::Review;
+use crate::value::Value;
+
+/// Most references of one object that are followed: the Gateway API has at most 16 rules with 16 backends.
+const MAX_REFERENCES: usize = 512;
+/// Most routes of the same parents that one is compared with. Comparing takes time with their square.
+const MAX_RIVALS: usize = 64;
+/// Most names that a misspelt one is compared with.
+const MAX_NAMES: usize = 1024;
+/// Most grants of one namespace that are looked at.
+const MAX_GRANTS: usize = 64;
+
+/// The fields that refer to other objects.
+const REFERRING: [&str; 5] =
+    ["parentRefs", "backendRefs", "backendRef", "targetRefs", "caCertificateRefs"];
+const ROUTES: [Kind; 4] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute];
+
+/// All objects that a judgement may look at, by kind, namespace and name. Endpoints and pods, which are
+/// many, are none of them.
+#[derive(Debug, Default)]
+pub struct StoredObjects(BTreeMap<ObjectKey, Arc<Object>>);
+
+/// A reference of an object that is judged.
+struct Reference<'a> {
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    /// Whether it is to what a route attaches to.
+    is_parent: bool,
+}
+
+impl StoredObjects {
+    /// Takes note of an object that was stored.
+    pub fn put(&mut self, object: &Object) {
+        let key = object.key();
+        // Pods appear as workloads whose names no object can have.
+        let is_pod = key.kind == Kind::Workload && key.name.contains('/');
+        if key.kind != Kind::EndpointSlice && !is_pod {
+            self.0.insert(key, Arc::new(object.clone()));
+        }
+    }
+
+    /// Takes note of an object that was removed.
+    pub fn remove(&mut self, key: &ObjectKey) {
+        self.0.remove(key);
+    }
+
+    /// What a namespace says of `leno.dev/capture`. `None` if the namespace is not known.
+    #[must_use]
+    pub fn capture(&self, namespace: &str) -> Option<Option<String>> {
+        let key = key(Kind::Namespace, "", namespace);
+        let Object::Namespace(found) = self.0.get(&key)?.as_ref() else { return None };
+        let maps = [&found.metadata.labels, &found.metadata.annotations];
+        Some(maps.into_iter().flatten().find_map(|map| map.get(CAPTURE_ANNOTATION).cloned()))
+    }
+
+    /// The objects that a judgement of this review looks at.
+    #[must_use]
+    pub fn neighbours(&self, review: &Review) -> Vec<Arc<Object>> {
+        let own = review.namespace.as_str();
+        let mut references = Vec::new();
+        if let Some(spec) = review.object.get("spec") {
+            collect(spec, own, &mut references);
+        }
+        let mut found = BTreeMap::new();
+        let mut rivals = false;
+        for reference in &references {
+            let foreign = reference.namespace != own;
+            rivals |= reference.is_parent && !foreign;
+            // A route may attach to a service of another namespace, of which its answer says nothing.
+            if foreign && reference.is_parent {
+                continue;
+            }
+            self.follow(reference, own, &mut found);
+        }
+        if rivals {
+            let parents = references.iter().filter(|one| one.is_parent && one.namespace == own);
+            let parents: Vec<&str> = parents.map(|one| one.name).collect();
+            self.rivals(own, &parents, &mut found);
+        }
+        found.into_values().collect()
+    }
+
+    /// The object of a reference. If it does not exist, the one whose name is nearest to it. Of another namespace
+    /// only what that namespace lets `own` refer to: whether anything else exists there is not for `own` to know.
+    fn follow(
+        &self,
+        reference: &Reference<'_>,
+        own: &str,
+        found: &mut BTreeMap<ObjectKey, Arc<Object>>,
+    ) {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == reference.kind);
+        let Some(kind) = kind else { return };
+        let wanted = key(kind, reference.namespace, reference.name);
+        let foreign = reference.namespace != own;
+        if foreign {
+            let lets = |object: &Object| match object {
+                Object::ReferenceGrant(grant) => {
+                    grant.spec.from.iter().any(|from| from.namespace == own)
+                }
+                _ => false,
+            };
+            let grants = self.of(Kind::ReferenceGrant, reference.namespace).take(MAX_GRANTS);
+            let grants = grants.filter(|(_, object)| lets(object));
+            let grants: Vec<_> =
+                grants.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
+            if grants.is_empty() {
+                return;
+            }
+            found.extend(grants);
+        }
+        let near = || {
+            let names = self.of(kind, reference.namespace).take(MAX_NAMES);
+            let name = nearest(reference.name, names.map(|(key, _)| key.name.as_str()))?;
+            self.0.get_key_value(&key(kind, reference.namespace, name))
+        };
+        let stored = self.0.get_key_value(&wanted);
+        if let Some((key, object)) = stored.or_else(|| if foreign { None } else { near() }) {
+            found.insert(key.clone(), Arc::clone(object));
+        }
+    }
+
+    /// The routes of a namespace that attach to one of these services of it.
+    fn rivals(
+        &self,
+        namespace: &str,
+        parents: &[&str],
+        found: &mut BTreeMap<ObjectKey, Arc<Object>>,
+    ) {
+        let attaches = |object: &Object| {
+            parents_of(object).iter().any(|parent| {
+                parent.is_service()
+                    && parent.namespace.as_deref().is_none_or(|of| of == namespace)
+                    && parents.contains(&parent.name.as_str())
+            })
+        };
+        let routes = ROUTES.into_iter().flat_map(|kind| self.of(kind, namespace));
+        let routes = routes.filter(|(_, object)| attaches(object)).take(MAX_RIVALS);
+        found.extend(routes.map(|(key, object)| (key.clone(), Arc::clone(object))));
+    }
+
+    /// The objects of a kind in a namespace, by name.
+    fn of<'a>(
+        &'a self,
+        kind: Kind,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<Object>)> {
+        let from = self.0.range(key(kind, namespace, "")..);
+        from.take_while(move |(key, _)| key.kind == kind && key.namespace == namespace)
+    }
+}
+
+fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+fn parents_of(object: &Object) -> &[ParentRef] {
+    let parents = match object {
+        Object::HttpRoute(route) => &route.spec.parent_refs,
+        Object::GrpcRoute(route) => &route.spec.parent_refs,
+        Object::TlsRoute(route) => &route.spec.parent_refs,
+        Object::TcpRoute(route) => &route.spec.parent_refs,
+        _ => return &[],
+    };
+    parents.as_deref().unwrap_or_default()
+}
+
+/// Finds the references within a value, as deep as the API server lets objects nest.
+fn collect<'a>(value: &'a Value, own: &'a str, found: &mut Vec<Reference<'a>>) {
+    for (field, inner) in value.fields() {
+        if REFERRING.contains(&field.as_str()) {
+            let items = match inner {
+                Value::List(items) => items.as_slice(),
+                one => std::slice::from_ref(one),
+            };
+            found.extend(items.iter().filter_map(|item| reference(field, item, own)));
+            found.truncate(MAX_REFERENCES);
+        }
+        collect(inner, own, found);
+    }
+    value.items().iter().for_each(|item| collect(item, own, found));
+}
+
+fn reference<'a>(field: &str, item: &'a Value, own: &'a str) -> Option<Reference<'a>> {
+    let text = |name: &str| item.get(name).and_then(Value::text);
+    Some(Reference {
+        kind: text("kind").unwrap_or(Kind::Service.as_str()),
+        namespace: text("namespace").unwrap_or(own),
+        name: text("name")?,
+        is_parent: field == "parentRefs",
+    })
+}

@@ -1,0 +1,70 @@
+//! Documents of other meshes, which Leno does not read: what they forbid is allowed here.
+
+use leno_resources::{Ignored, Located};
+
+use super::finding::{Findings, Wrong};
+
+/// The API groups of other meshes, and the mesh that each belongs to.
+const GROUPS: [(&str, &str); 10] = [
+    ("security.istio.io", "Istio"),
+    ("networking.istio.io", "Istio"),
+    ("telemetry.istio.io", "Istio"),
+    ("extensions.istio.io", "Istio"),
+    ("policy.linkerd.io", "Linkerd"),
+    ("linkerd.io", "Linkerd"),
+    ("consul.hashicorp.com", "Consul"),
+    ("kuma.io", "Kuma"),
+    ("cilium.io", "Cilium"),
+    ("access.smi-spec.io", "SMI"),
+];
+
+/// Kinds that decide which calls and clients are allowed. Leaving one out opens what it closes.
+const PROTECTING: [&str; 19] = [
+    "AuthorizationPolicy",
+    "CiliumClusterwideNetworkPolicy",
+    "CiliumNetworkPolicy",
+    "EgressNetwork",
+    "HTTPLocalRateLimitPolicy",
+    "MeshPassthrough",
+    "MeshTLS",
+    "MeshTLSAuthentication",
+    "MeshTrafficPermission",
+    "NetworkAuthentication",
+    "PeerAuthentication",
+    "RequestAuthentication",
+    "Server",
+    "ServerAuthorization",
+    "ServiceIntentions",
+    "Sidecar",
+    "TrafficPermission",
+    "TrafficTarget",
+    "JWTProvider",
+];
+
+pub(super) fn foreign(findings: &mut Findings<'_>) {
+    for located in &findings.documents.ignored {
+        if let Some(wrong) = of_other_mesh(located) {
+            findings.push_ignored(located, wrong);
+        }
+    }
+}
+
+fn of_other_mesh(located: &Located<Ignored>) -> Option<Wrong> {
+    let Ignored { api_version, kind } = &located.value;
+    let (group, _) = api_version.split_once('/')?;
+    let (_, mesh) = GROUPS.into_iter().find(|(known, _)| *known == group)?;
+    Some(if PROTECTING.contains(&kind.as_str()) {
+        let reason =
+            format!("Leno does not read {kind} of {mesh}: what it forbids is allowed here");
+        let remedy = match kind.as_str() {
+            "PeerAuthentication" => "annotate the namespace with leno.dev/mtls: strict",
+            "HTTPLocalRateLimitPolicy" => "write a RateLimitPolicy of leno.dev/v1alpha1",
+            _ => "write it as a policy of leno.dev, then remove it from these files",
+        };
+        Wrong::error("policy-of-another-mesh", reason, remedy.to_owned())
+    } else {
+        let reason = format!("Leno does not read {kind} of {mesh}: it has no effect here");
+        let remedy = "write it as a document of the Gateway API or of leno.dev".to_owned();
+        Wrong::warning("document-of-another-mesh", reason, remedy)
+    })
+}

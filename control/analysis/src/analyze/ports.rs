@@ -1,0 +1,166 @@
+//! Mistakes about ports: protocols that do not exist, targets that no workload has, ports of nodes.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leno_resources::{Object, Service, Workload};
+use leno_types::nearest;
+
+use super::finding::{Findings, Wrong};
+use crate::mesh::Mesh;
+
+/// Values of `appProtocol` that decide how a port is served, and names of protocols that are carried
+/// as bytes (RFC 6335; service names of IANA and what charts write). For `nearest`, the likeliest
+/// first.
+const PROTOCOLS: [&str; 53] = [
+    "http",
+    "http2",
+    "grpc",
+    "https",
+    "tls",
+    "tcp",
+    "kubernetes.io/h2c",
+    "kubernetes.io/ws",
+    "kubernetes.io/wss",
+    "amqp",
+    "amqps",
+    "beats",
+    "cassandra",
+    "clickhouse",
+    "cql",
+    "dns",
+    "domain",
+    "elasticsearch",
+    "etcd",
+    "ftp",
+    "grpc-web",
+    "grpcs",
+    "imap",
+    "imaps",
+    "kafka",
+    "kerberos",
+    "ldap",
+    "ldaps",
+    "memcache",
+    "memcached",
+    "minecraft",
+    "mongo",
+    "mongodb",
+    "mqtt",
+    "ms-sql-s",
+    "mssql",
+    "mysql",
+    "nats",
+    "nfs",
+    "postgres",
+    "postgresql",
+    "redis",
+    "rtmp",
+    "rtsp",
+    "sftp",
+    "smtp",
+    "ssh",
+    "stomp",
+    "syslog",
+    "telnet",
+    "thrift",
+    "udp",
+    "zookeeper",
+];
+
+/// Finds what is wrong with ports. `local`: the documents are run by `leno up`.
+pub(super) fn ports(mesh: &Mesh, findings: &mut Findings<'_>, local: bool) {
+    for (at, object) in findings.objects() {
+        match object {
+            Object::Service(service) => {
+                targets(mesh, findings, (at, service));
+                if local && mesh.workloads().next().is_some() {
+                    of_nodes(findings, at, service);
+                }
+                let declared = spec_ports(service).iter().map(|port| port.app_protocol.as_deref());
+                protocols(findings, at, declared);
+            }
+            Object::Workload(workload) => {
+                let ports = workload.spec.ports.iter();
+                protocols(findings, at, ports.map(|port| port.app_protocol.as_deref()));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn protocols<'a>(
+    findings: &mut Findings<'_>,
+    at: usize,
+    declared: impl Iterator<Item = Option<&'a str>>,
+) {
+    for (index, declared) in declared.enumerate() {
+        let Some(declared) = declared.filter(|text| !text.is_empty()) else { continue };
+        let known = PROTOCOLS.iter().any(|known| known.eq_ignore_ascii_case(declared));
+        // A name with a domain is a private protocol, which Kubernetes allows.
+        let private = declared.contains('/') && !declared.starts_with("kubernetes.io/");
+        if known || private {
+            continue;
+        }
+        let reason =
+            format!("{declared:?} is no protocol that Leno knows, so that the port carries bytes");
+        let remedy = match nearest(declared.trim(), PROTOCOLS) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => "declare http, http2, grpc, https, tls or tcp, or leave it out".to_owned(),
+        };
+        let wrong = Wrong::warning("protocol-unknown", reason, remedy);
+        findings.push(at, &format!("spec.ports[{index}].appProtocol"), wrong);
+    }
+}
+
+/// Target ports that no selected workload declares. A workload that declares no port says nothing.
+fn targets(mesh: &Mesh, findings: &mut Findings<'_>, (at, service): (usize, &Service)) {
+    let Some(spec) = &service.spec else { return };
+    let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty());
+    let Some(selector) = selector else { return };
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    let selected: Vec<&Workload> = mesh
+        .workloads()
+        .filter(|one| one.metadata.namespace == namespace)
+        .filter(|one| {
+            selector.iter().all(|(key, value)| one.metadata.labels.get(key) == Some(value))
+        })
+        .collect();
+    if selected.is_empty() || selected.iter().any(|one| one.spec.ports.is_empty()) {
+        return;
+    }
+    for (index, port) in spec_ports(service).iter().enumerate() {
+        let number = match &port.target_port {
+            Some(IntOrString::Int(number)) if *number != 0 => *number,
+            // `leno up` refuses a name that no workload has.
+            Some(IntOrString::String(_)) => continue,
+            _ => port.port,
+        };
+        let mut declared = selected.iter().flat_map(|one| &one.spec.ports);
+        if declared.any(|one| i32::from(one.port) == number) {
+            continue;
+        }
+        let mut has: Vec<u16> =
+            selected.iter().flat_map(|one| &one.spec.ports).map(|one| one.port).collect();
+        has.sort_unstable();
+        has.dedup();
+        let has: Vec<String> = has.iter().map(u16::to_string).collect();
+        let written = if port.target_port.is_some() { "targetPort" } else { "port" };
+        let reason = format!("no selected workload has a port {number}");
+        let remedy = format!("they have {}: set targetPort, or declare it there", has.join(", "));
+        let wrong = Wrong::warning("target-port-of-no-workload", reason, remedy);
+        findings.push(at, &format!("spec.ports[{index}].{written}"), wrong);
+    }
+}
+
+/// Ports of nodes and load balancers, which `leno up` does not open.
+fn of_nodes(findings: &mut Findings<'_>, at: usize, service: &Service) {
+    let kind = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
+    let Some(kind @ ("NodePort" | "LoadBalancer")) = kind else { return };
+    let reason = format!("`leno up` opens no port of this machine for a Service of type {kind}");
+    let remedy =
+        "give a port of the Workload `published: PORT`, or use leno port-forward".to_owned();
+    findings.push(at, "spec.type", Wrong::warning("port-of-nodes", reason, remedy));
+}
+
+fn spec_ports(service: &Service) -> &[k8s_openapi::api::core::v1::ServicePort] {
+    service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default()
+}

@@ -1,0 +1,75 @@
+//! The endpoints that the index ignores, in the log and in the metrics.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use leno_index::{Refusal, RefusedEndpoints};
+use leno_serve::State;
+use leno_types::ServiceName;
+
+/// Most services that one update of the cluster is logged for; their number is logged, too.
+const MAX_LOGGED: usize = 16;
+
+/// What was logged last, so that the same is not logged with every update.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedLog(BTreeMap<ServiceName, RefusedEndpoints>);
+
+impl RefusedLog {
+    /// Logs what is ignored now and was not before.
+    pub(crate) fn update(&mut self, state: &State) {
+        let now = state.look(|index| {
+            let refused = index.refused_endpoints();
+            (*refused != self.0).then(|| refused.clone())
+        });
+        let Some(now) = now else { return };
+        let mut new = 0;
+        for (service, refused) in &now {
+            let Some(first) = refused.first.first() else { continue };
+            let known = self.0.get(service).is_some_and(|before| before.first == refused.first);
+            if known {
+                continue;
+            }
+            new += 1;
+            if new <= MAX_LOGGED {
+                let endpoints: usize = refused.counts.values().sum();
+                let (address, reason) = (first.address, first.reason);
+                tracing::warn!(%service, endpoints, %address, %reason, "endpoints are ignored");
+            }
+        }
+        if new > MAX_LOGGED {
+            tracing::warn!(services = new, "endpoints of so many services are ignored");
+        }
+        self.0 = now;
+    }
+}
+
+/// Appends how many endpoints are ignored, as Prometheus text.
+pub(crate) fn render(state: &State, text: &mut String) {
+    const REASONS: [Refusal; 7] = [
+        Refusal::ForeignTarget,
+        Refusal::NotOfTarget,
+        Refusal::UnknownTarget,
+        Refusal::ForeignAddress,
+        Refusal::ServiceAddress,
+        Refusal::NodeAddress,
+        Refusal::ReservedAddress,
+    ];
+    let counts = state.look(|index| {
+        let mut counts: BTreeMap<Refusal, usize> = BTreeMap::new();
+        for (reason, count) in index.refused_endpoints().values().flat_map(|one| &one.counts) {
+            *counts.entry(*reason).or_default() += count;
+        }
+        counts
+    });
+    // Writing to a String cannot fail.
+    let _ = write!(
+        text,
+        "# HELP leno_control_refused_endpoints Endpoints that are ignored, by the reason.\n\
+         # TYPE leno_control_refused_endpoints gauge\n"
+    );
+    for reason in REASONS {
+        let count = counts.get(&reason).copied().unwrap_or_default();
+        let name = reason.as_str();
+        let _ = writeln!(text, "leno_control_refused_endpoints{{reason=\"{name}\"}} {count}");
+    }
+}

@@ -1,0 +1,252 @@
+//! The keys that the cluster signs the tokens of its service accounts with (JWKS, RFC 7517), by which junk is
+//! refused before the API server is asked about it.
+
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,
+    RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use data_encoding::BASE64URL_NOPAD;
+use http::Request;
+use kube::Client;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// Where the API server publishes its keys. Every service account may read them.
+const JWKS: &str = "/openid/v1/jwks";
+/// Shortest time between two reads. A token of an unknown key asks for one.
+const READ_AGAIN: Duration = Duration::from_secs(10);
+/// Longest wait for the keys.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Most keys that are kept; a cluster has one, or two while it replaces one.
+const MAX_KEYS: usize = 16;
+/// The first byte of an uncompressed point (SEC 1, section 2.3.3).
+const UNCOMPRESSED: u8 = 4;
+
+/// What the cluster's keys say of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signature {
+    /// One of the keys has signed it. The API server decides whether it still holds.
+    Good,
+    /// It names a key that has not signed it.
+    Bad,
+    /// It names no key that is known, or none that can be checked here.
+    UnknownKey,
+    /// The keys cannot be read.
+    NoKeys,
+}
+
+/// The keys, read when they are needed.
+pub(super) struct ClusterKeys {
+    client: Client,
+    read: Mutex<KeysRead>,
+}
+
+#[derive(Default)]
+struct KeysRead {
+    keys: Vec<VerifyingKey>,
+    last: Option<Instant>,
+}
+
+struct VerifyingKey {
+    id: String,
+    key: PublicKey,
+}
+
+enum PublicKey {
+    Rsa { n: Vec<u8>, e: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+}
+
+#[derive(Deserialize)]
+struct KeySet {
+    keys: Vec<Jwk>,
+}
+
+/// A key as RFC 7518, section 6, writes it.
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    #[serde(default)]
+    kid: String,
+    crv: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+/// The head of a token (RFC 7515).
+#[derive(Deserialize)]
+struct Head {
+    alg: String,
+    #[serde(default)]
+    kid: String,
+}
+
+impl ClusterKeys {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, read: Mutex::default() }
+    }
+
+    /// Checks the signature of a token whose form is good.
+    pub(super) async fn check(&self, token: &str) -> Signature {
+        let mut read = self.read.lock().await;
+        let first = read.check(token);
+        let due = read.last.is_none_or(|last| last.elapsed() >= READ_AGAIN);
+        if !due || !matches!(first, Signature::UnknownKey | Signature::NoKeys) {
+            return first;
+        }
+        read.last = Some(Instant::now());
+        match timeout(ANSWER, self.fetch()).await {
+            Ok(Ok(keys)) => read.keys = keys,
+            Ok(Err(error)) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "the keys of the cluster's tokens cannot be read");
+            }
+            Err(_elapsed) => tracing::warn!("no answer to the read of the cluster's keys"),
+        }
+        read.check(token)
+    }
+
+    async fn fetch(&self) -> Result<Vec<VerifyingKey>, kube::Error> {
+        let request = Request::get(JWKS).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let text = self.client.request_text(request).await?;
+        parse(&text).map_err(kube::Error::SerdeError)
+    }
+}
+
+impl KeysRead {
+    fn check(&self, token: &str) -> Signature {
+        if self.keys.is_empty() {
+            return Signature::NoKeys;
+        }
+        let parts = token.rsplit_once('.');
+        let head = token.split('.').next().and_then(|head| {
+            serde_json::from_slice::<Head>(&BASE64URL_NOPAD.decode(head.as_bytes()).ok()?).ok()
+        });
+        let (Some((signed, signature)), Some(head)) = (parts, head) else { return Signature::Bad };
+        let Ok(signature) = BASE64URL_NOPAD.decode(signature.as_bytes()) else {
+            return Signature::Bad;
+        };
+        let Some(known) = self.keys.iter().find(|known| known.id == head.kid) else {
+            return Signature::UnknownKey;
+        };
+        match known.key.verifies(&head.alg, signed.as_bytes(), &signature) {
+            Some(true) => Signature::Good,
+            Some(false) => Signature::Bad,
+            None => Signature::UnknownKey,
+        }
+    }
+}
+
+impl PublicKey {
+    fn new(jwk: &Jwk) -> Option<Self> {
+        let bytes = |text: &Option<String>| BASE64URL_NOPAD.decode(text.as_ref()?.as_bytes()).ok();
+        let point = || Some([vec![UNCOMPRESSED], bytes(&jwk.x)?, bytes(&jwk.y)?].concat());
+        match (jwk.kty.as_str(), jwk.crv.as_deref()) {
+            ("RSA", _) => Some(Self::Rsa { n: bytes(&jwk.n)?, e: bytes(&jwk.e)? }),
+            ("EC", Some("P-256")) => point().map(Self::P256),
+            ("EC", Some("P-384")) => point().map(Self::P384),
+            _ => None,
+        }
+    }
+
+    /// Whether the key made a signature; `None` for an algorithm that is not checked here.
+    fn verifies(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<bool> {
+        let verified = match (self, algorithm) {
+            (Self::Rsa { n, e }, "RS256") => {
+                let key = RsaPublicKeyComponents { n, e };
+                key.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
+            }
+            (Self::P256(point), "ES256") => {
+                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(message, signature)
+            }
+            (Self::P384(point), "ES384") => {
+                UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point).verify(message, signature)
+            }
+            _ => return None,
+        };
+        Some(verified.is_ok())
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<VerifyingKey>, serde_json::Error> {
+    let set: KeySet = serde_json::from_str(text)?;
+    let key = |jwk: Jwk| Some(VerifyingKey { key: PublicKey::new(&jwk)?, id: jwk.kid });
+    Ok(set.keys.into_iter().filter_map(key).take(MAX_KEYS).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::rand::SystemRandom;
+    use aws_lc_rs::rsa::{KeyPair, KeySize};
+    use aws_lc_rs::signature::{
+        ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, RSA_PKCS1_SHA256,
+    };
+
+    use super::*;
+
+    fn encoded(bytes: &[u8]) -> String {
+        BASE64URL_NOPAD.encode(bytes)
+    }
+
+    /// A key of this name, and what signs with it.
+    fn key(id: &str) -> (String, impl Fn(&str, &str) -> String) {
+        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        let point = pair.public_key().as_ref().to_vec();
+        let (x, y) = point[1..].split_at(32);
+        let (x, y) = (encoded(x), encoded(y));
+        let jwk = format!(
+            r#"{{"kty":"EC","crv":"P-256","alg":"ES256","use":"sig","kid":"{id}","x":"{x}","y":"{y}"}}"#
+        );
+        let sign = move |kid: &str, claims: &str| {
+            let head = format!(r#"{{"alg":"ES256","kid":"{kid}"}}"#);
+            let signed = format!("{}.{}", encoded(head.as_bytes()), encoded(claims.as_bytes()));
+            let signature = pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+            format!("{signed}.{}", encoded(signature.as_ref()))
+        };
+        (jwk, sign)
+    }
+
+    #[test]
+    fn a_token_is_junk_unless_the_key_that_it_names_has_signed_it() {
+        let (own, sign) = key("own");
+        let (_, forge) = key("own");
+        let strange = r#"{"kty":"OKP","crv":"Ed25519","kid":"other","x":"AAAA"}"#;
+        let keys = parse(&format!(r#"{{"keys":[{strange},{own}]}}"#)).unwrap();
+        let read = KeysRead { keys, last: None };
+        let good = sign("own", "{}");
+        assert_eq!(read.check(&good), Signature::Good);
+        assert_eq!(read.check(&forge("own", "{}")), Signature::Bad);
+        let (head, _) = good.rsplit_once('.').unwrap();
+        for junk in
+            [format!("{head}."), format!("{head}.AAAA"), format!("{head}.!"), "a.b.c".into()]
+        {
+            assert_eq!(read.check(&junk), Signature::Bad, "{junk}");
+        }
+        assert_eq!(read.check(&sign("next", "{}")), Signature::UnknownKey);
+        assert_eq!(KeysRead::default().check(&good), Signature::NoKeys);
+    }
+
+    #[test]
+    fn an_rsa_key_verifies_what_it_has_signed() {
+        let pair = KeyPair::generate(KeySize::Rsa2048).unwrap();
+        // An RSAPublicKey in DER (RFC 8017, appendix A.1.1) of 2,048 bits: both numbers have fixed places.
+        let der = pair.public_key().as_ref();
+        let (n, e) = (encoded(&der[9..265]), encoded(&der[267..]));
+        let set = format!(r#"{{"keys":[{{"kty":"RSA","n":"{n}","e":"{e}"}}]}}"#);
+        let read = KeysRead { keys: parse(&set).unwrap(), last: None };
+        let signed = format!("{}.{}", encoded(br#"{"alg":"RS256"}"#), encoded(b"{}"));
+        let mut signature = vec![0; pair.public_modulus_len()];
+        let random = SystemRandom::new();
+        pair.sign(&RSA_PKCS1_SHA256, &random, signed.as_bytes(), &mut signature).unwrap();
+        let token = format!("{signed}.{}", encoded(&signature));
+        assert_eq!(read.check(&token), Signature::Good);
+        let spoilt = token.replacen(&encoded(b"{}"), &encoded(b"[]"), 1);
+        assert_eq!(read.check(&spoilt), Signature::Bad);
+    }
+}

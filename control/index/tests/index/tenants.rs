@@ -1,0 +1,243 @@
+//! What a tenant of a cluster can claim by the objects of its own namespace: nothing of others.
+
+use leno_index::{Address, Change, Index, Refusal, Settings, Writers};
+use leno_resources::{Object, PodHost};
+use leno_types::mesh::declared;
+use leno_types::{Egress, MtlsMode, Protocol};
+
+use crate::support::{SHOP, endpoints, ip, objects, put, service, workload};
+
+const NODE: &str = "192.168.0.1";
+
+/// The shop as a cluster has it: its instances are pods.
+fn cluster() -> Index {
+    let mut index = Index::new(Settings { writers: Writers::Tenants, ..Settings::default() });
+    put_pods(&mut index, SHOP, false);
+    index
+}
+
+/// Puts objects, of which the Workloads are pods.
+fn put_pods(index: &mut Index, text: &str, shared: bool) {
+    let pod = |mut object: Object| {
+        if let Object::Workload(workload) = &mut object {
+            workload.metadata.name = format!("pod/{}", workload.metadata.name);
+            for instance in workload.status.iter_mut().flat_map(|status| &mut status.instances) {
+                instance.pod = Some(PodHost { addresses: vec![ip(NODE)], shared });
+            }
+        }
+        Change::Upsert(object)
+    };
+    index.apply_all(objects(text).into_iter().map(pod).collect());
+}
+
+/// A service of a tenant, with a slice of these endpoints.
+fn tenant(name: &str, extra: &str, endpoints: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: evil}}\n\
+         spec: {{ports: [{{name: http, port: 80, targetPort: 8080{extra}}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {name}, namespace: evil, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+         addressType: IPv4\nports: [{{name: http, port: 8080}}]\nendpoints: {endpoints}\n"
+    )
+}
+
+/// The endpoints that clients of `evil/<name>` are sent to, and why others are ignored.
+fn told(index: &Index, name: &str) -> (Vec<String>, Vec<(Refusal, usize)>) {
+    let service = service(index, &format!("evil/{name}"));
+    let refused = index.refused_endpoints().get(&service.name);
+    let counts = refused.map(|refused| refused.counts.clone().into_iter().collect());
+    (endpoints(service.port(80).unwrap()), counts.unwrap_or_default())
+}
+
+fn refused(index: &mut Index, endpoints: &str) -> Vec<(Refusal, usize)> {
+    put(index, &tenant("trap", "", endpoints));
+    let (served, refused) = told(index, "trap");
+    assert_eq!(served, [""; 0], "{endpoints}");
+    refused
+}
+
+/// CVE-2021-25740: a tenant's slice names a pod of another namespace, or its address.
+#[test]
+fn a_foreign_endpoint_slice_sends_no_client_to_pods_of_another_namespace() {
+    let mut index = cluster();
+    let by_reference =
+        "[{addresses: [10.89.0.2], targetRef: {kind: Pod, name: web-0, namespace: shop}}]";
+    assert_eq!(refused(&mut index, by_reference), [(Refusal::ForeignTarget, 1)]);
+    let by_address = "[{addresses: [10.89.0.2]}, {addresses: [10.89.0.3]}]";
+    assert_eq!(refused(&mut index, by_address), [(Refusal::ForeignAddress, 2)]);
+    let as_node = "[{addresses: [10.89.0.2], targetRef: {kind: Node, name: web-0}}]";
+    assert_eq!(refused(&mut index, as_node), [(Refusal::ForeignAddress, 1)]);
+    let first = &index.refused_endpoints()[&"evil/trap".parse().unwrap()].first;
+    assert_eq!((first[0].address, first.len()), (ip("10.89.0.2"), 1));
+    let still = endpoints(service(&index, "shop/web").port(80).unwrap());
+    assert_eq!(still.len(), 2, "the pods' own service is as before");
+}
+
+/// The pod of another namespace is not told either that a port of it is no HTTP: its policies would not be
+/// looked at any more.
+#[test]
+fn a_foreign_endpoint_slice_declares_nothing_of_a_pods_ports() {
+    let mut index = cluster();
+    let trap = "[{addresses: [10.89.0.2], targetRef: {kind: Pod, name: web-0, namespace: shop}}]";
+    put(&mut index, &tenant("trap", ", appProtocol: mysql", trap).replace("8080", "9"));
+    let limit = "apiVersion: leno.dev/v1alpha1\nkind: RateLimitPolicy\n\
+                 metadata: {name: none, namespace: evil}\nspec:\n  targetRefs: \
+                 [{group: '', kind: Service, name: trap}]\n  limits: [{requests: 1}]\n";
+    put(&mut index, limit);
+    assert_eq!(declared(&workload(&index, "shop/web-0").ports, 9), Protocol::Detect);
+    let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+    assert!(policy.limits.is_empty(), "a foreign limit would starve the pod");
+}
+
+#[test]
+fn an_endpoint_whose_address_is_not_its_pods_is_ignored() {
+    let mut index = cluster();
+    let own = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: e, namespace: evil}\n\
+               spec: {command: [e]}\nstatus: {instances: [{name: e-0, addresses: [10.89.0.66]}]}\n";
+    put_pods(&mut index, own, false);
+    let reference = "targetRef: {kind: Pod, name: e-0, namespace: evil}";
+    put(&mut index, &tenant("fine", "", &format!("[{{addresses: [10.89.0.66], {reference}}}]")));
+    assert_eq!(told(&index, "fine"), (vec!["evil/e-0 10.89.0.66 8080 -".to_owned()], vec![]));
+    for address in ["10.89.0.2", "192.0.2.7"] {
+        let trap = format!("[{{addresses: [{address}], {reference}}}]");
+        assert_eq!(refused(&mut index, &trap), [(Refusal::NotOfTarget, 1)]);
+    }
+    // Until the pod is read, no client is sent to it in plaintext.
+    let early = "[{addresses: [10.89.0.67], targetRef: {kind: Pod, name: e-1, namespace: evil}}]";
+    put(&mut index, &tenant("early", "", early));
+    assert_eq!(told(&index, "early"), (vec![], vec![(Refusal::UnknownTarget, 1)]));
+    put_pods(&mut index, &own.replace("e-0", "e-1").replace("66", "67"), false);
+    assert_eq!(told(&index, "early").0.len(), 1);
+}
+
+#[test]
+fn an_endpoint_slice_of_bare_addresses_leads_out_of_the_cluster_only() {
+    let mut index = cluster();
+    for (address, reason) in [
+        ("10.96.0.1", Refusal::ServiceAddress),
+        (NODE, Refusal::NodeAddress),
+        ("127.0.0.1", Refusal::ReservedAddress),
+        ("169.254.169.254", Refusal::ReservedAddress),
+    ] {
+        let trap = format!("[{{addresses: [\"{address}\"]}}]");
+        assert_eq!(refused(&mut index, &trap), [(reason, 1)], "{address}");
+    }
+    put(&mut index, &tenant("bank", "", "[{addresses: [192.0.2.7]}]"));
+    assert_eq!(told(&index, "bank").0, ["- 192.0.2.7 8080 -"]);
+    // The next pod there makes the address another namespace's, and its end frees it again.
+    let pod = SHOP.replace("10.89.0.2", "192.0.2.7");
+    put_pods(&mut index, &pod, false);
+    assert_eq!(told(&index, "bank"), (vec![], vec![(Refusal::ForeignAddress, 1)]));
+    put_pods(&mut index, SHOP, false);
+    assert_eq!(told(&index, "bank").0.len(), 1);
+}
+
+/// Pods in their node's network are behind services, too; the API server is behind its own.
+#[test]
+fn a_nodes_address_is_an_endpoint_by_a_pod_in_its_network_or_as_the_api_server() {
+    let mut index = cluster();
+    let pod = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: m, namespace: evil}}\n\
+         spec: {{command: [m]}}\nstatus: {{instances: [{{name: m-0, addresses: [{NODE}]}}]}}\n"
+    );
+    put_pods(&mut index, &pod, true);
+    let slice = format!("[{{addresses: [{NODE}], targetRef: {{kind: Pod, name: m-0}}}}]");
+    put(&mut index, &tenant("metrics", "", &slice));
+    assert_eq!(told(&index, "metrics").0, [format!("evil/m-0 {NODE} 8080 -")]);
+    assert!(index.workload(&"evil/m-0".parse().unwrap()).is_none(), "it is no client of the mesh");
+    let bare = format!("[{{addresses: [{NODE}]}}]");
+    let server = tenant("kubernetes", "", &bare).replace("namespace: evil", "namespace: default");
+    put(&mut index, &server);
+    let api = service(&index, "default/kubernetes");
+    assert_eq!(endpoints(api.port(80).unwrap()).len(), 1);
+}
+
+/// A `Workload` claims what a pod, a service or an older one has.
+#[test]
+fn a_claimed_address_stays_with_its_pod_and_its_service() {
+    let mut index = cluster();
+    let claim = |name: &str, created: &str, addresses: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+             metadata: {{name: {name}, namespace: aaa, creationTimestamp: \"{created}\"}}\n\
+             spec: {{command: [x]}}\n\
+             status: {{instances: [{{name: {name}-0, addresses: [{addresses}], meshed: true}}]}}\n"
+        )
+    };
+    let holder = |index: &Index, at: &str| match index.address(ip(at)) {
+        Some(Address::Service(service)) => service.name.to_string(),
+        Some(Address::Workload(workload)) => workload.name.to_string(),
+        None => "-".to_owned(),
+    };
+    put(&mut index, &claim("b", "2026-01-02T00:00:00Z", "10.89.0.2, 10.96.0.1, 10.0.0.9"));
+    assert_eq!(holder(&index, "10.89.0.2"), "shop/web-0");
+    assert_eq!(holder(&index, "10.96.0.1"), "shop/web");
+    assert_eq!(holder(&index, "10.0.0.9"), "aaa/b-0");
+    assert_eq!(workload(&index, "aaa/b-0").addresses, [ip("10.0.0.9")], "no other is its own");
+    // The first by name is not the oldest.
+    put(&mut index, &claim("a", "2026-01-03T00:00:00Z", "10.0.0.9"));
+    assert_eq!(holder(&index, "10.0.0.9"), "aaa/b-0");
+    put(&mut index, &claim("z", "2026-01-01T00:00:00Z", "10.0.0.9"));
+    assert_eq!(holder(&index, "10.0.0.9"), "aaa/z-0");
+}
+
+/// A `Workload` of the same namespace calls its instance as a pod is called.
+#[test]
+fn a_workload_cannot_take_the_name_of_a_pod() {
+    let mut index = cluster();
+    let fake = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: aa, namespace: shop}\n\
+                spec: {command: [x], serviceAccount: admin}\n\
+                status: {instances: [{name: web-0, addresses: [10.0.0.9], meshed: true}]}\n";
+    put(&mut index, fake);
+    let web = workload(&index, "shop/web-0");
+    assert_eq!(web.identity.as_ref().unwrap().service_account(), "web");
+    assert!(web.addresses.contains(&ip("10.89.0.2")) && !web.addresses.contains(&ip("10.0.0.9")));
+}
+
+/// In `leno up` and for a static proxy one operator writes all documents.
+#[test]
+fn an_operators_own_documents_are_not_doubted() {
+    let mut index = Index::new(Settings::default());
+    put(&mut index, SHOP);
+    put(&mut index, &tenant("local", "", "[{addresses: [127.0.0.1]}, {addresses: [10.89.0.2]}]"));
+    assert_eq!(told(&index, "local").0.len(), 2);
+}
+
+/// The annotations of a pod are its tenant's, those of its namespace the cluster administrator's.
+#[test]
+fn a_pods_annotations_tighten_and_never_loosen_what_its_namespace_says() {
+    let namespace = |annotations: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\n\
+             metadata: {{name: shop, annotations: {{{annotations}}}}}\n"
+        )
+    };
+    let pod = |annotations: &str| {
+        let with = format!("{{name: web, namespace: shop, annotations: {{{annotations}}}}}");
+        SHOP.replacen("{name: web, namespace: shop}", &with, 1)
+    };
+    let effective = |of_mesh: Settings, of_namespace: &str, of_pod: &str| {
+        let mut index = Index::new(Settings { writers: Writers::Tenants, ..of_mesh });
+        put(&mut index, &namespace(of_namespace));
+        put_pods(&mut index, &pod(of_pod), false);
+        let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+        (policy.mtls, policy.egress)
+    };
+    let (strict, deny) = ("leno.dev/mtls: strict", "leno.dev/egress: deny");
+    let (disabled, allow) = ("leno.dev/mtls: disabled", "leno.dev/egress: allow");
+    let mesh = |default_mtls, default_egress| Settings {
+        default_mtls,
+        default_egress,
+        ..Settings::default()
+    };
+    let open = || mesh(MtlsMode::Permissive, Egress::Allow);
+    let closed = || mesh(MtlsMode::Strict, Egress::Deny);
+    let tight = (MtlsMode::Strict, Egress::Deny);
+    let both = |mtls: &str, egress: &str| format!("{mtls}, {egress}");
+    let (loosened, tightened) = (both(disabled, allow), both(strict, deny));
+    assert_eq!(effective(open(), &tightened, &loosened), tight, "its namespace's floor");
+    assert_eq!(effective(closed(), "", &loosened), tight, "the mesh's floor");
+    assert_eq!(effective(open(), "", &tightened), tight, "a pod may tighten");
+    let lifted = effective(closed(), &loosened, "");
+    assert_eq!(lifted, (MtlsMode::Disabled, Egress::Allow), "a namespace may loosen");
+}

@@ -1,0 +1,164 @@
+//! Resources as they are sent: each version is encoded once, and its bytes are shared by all streams.
+//!
+//! Of a service a proxy gets the parts that are different from what it holds: routes and policy, and
+//! endpoints as changes from the version that it holds (`services`).
+//!
+//! A lock covers the encodings of one resource, so streams that need different resources never wait
+//! for each other's encoding, and streams that need the same one wait for the one that makes it.
+
+mod services;
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use leno_types::mesh::{ServerPolicy, Service, Workload};
+use leno_wire::{encode, names, proto};
+
+use crate::metrics::Metrics;
+
+use services::ServiceVersions;
+
+/// Parts of the table, each with its own lock: more than there are threads.
+const SHARDS: usize = 16;
+/// Bytes of a digest that make a version: enough that no two contents ever share one.
+const VERSION_BYTES: usize = 9;
+
+/// The encodings of all resources that streams have asked for, by name.
+#[derive(Debug)]
+pub(crate) struct Encodings {
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
+    metrics: Arc<Metrics>,
+}
+
+type Shard = HashMap<Arc<str>, Arc<Mutex<Versions>>>;
+
+/// What a resource is made of. The index never changes a value, so a value that is the same `Arc`
+/// has the same encoding.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Service(Arc<Service>),
+    Workload(Arc<Workload>),
+    Policy(Arc<ServerPolicy>),
+}
+
+/// A resource to send. Cloning shares the bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Encoded {
+    /// The same for the same content on every control plane: proxies show it to the next one.
+    pub(crate) version: Arc<str>,
+    /// The message `Resource`.
+    pub(crate) bytes: leno_wire::Bytes,
+}
+
+/// The encodings of one resource.
+#[derive(Debug)]
+enum Versions {
+    Service(ServiceVersions),
+    Other(Option<(Value, Encoded)>),
+}
+
+impl Encodings {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { shards: Default::default(), hasher: RandomState::new(), metrics }
+    }
+
+    /// What makes `value` of the version that the proxy holds, if any. `None` if it holds `value`.
+    pub(crate) fn changed(
+        &self,
+        name: &Arc<str>,
+        value: &Value,
+        held: Option<&str>,
+    ) -> Option<Encoded> {
+        let versions = self.versions(name, value);
+        let mut versions = versions.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&mut *versions, value) {
+            (Versions::Service(versions), Value::Service(service)) => {
+                versions.changed((name, service), held, &self.metrics)
+            }
+            (Versions::Other(Some((known, encoded))), value) if known.is(value) => {
+                (held != Some(&*encoded.version)).then(|| encoded.clone())
+            }
+            (versions, value) => {
+                let encoded = Encoded::new(name, value);
+                self.metrics.encodings.increment();
+                *versions = Versions::Other(Some((value.clone(), encoded.clone())));
+                (held != Some(&*encoded.version)).then_some(encoded)
+            }
+        }
+    }
+
+    /// Drops the encodings of a resource that no stream needs now.
+    pub(crate) fn forget(&self, name: &str) {
+        if self.shard(name).remove(name).is_some() {
+            self.metrics.cached_resources.decrement();
+        }
+    }
+
+    fn versions(&self, name: &Arc<str>, value: &Value) -> Arc<Mutex<Versions>> {
+        let mut shard = self.shard(name);
+        if let Some(versions) = shard.get(name) {
+            return Arc::clone(versions);
+        }
+        self.metrics.cached_resources.increment();
+        let versions = match value {
+            Value::Service(_) => Versions::Service(ServiceVersions::default()),
+            Value::Workload(_) | Value::Policy(_) => Versions::Other(None),
+        };
+        Arc::clone(shard.entry(Arc::clone(name)).or_insert_with(|| Arc::new(Mutex::new(versions))))
+    }
+
+    fn shard(&self, name: &str) -> MutexGuard<'_, Shard> {
+        let shard = self.hasher.hash_one(name) as usize % SHARDS;
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Value {
+    /// The name of its resource.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Service(service) => names::of_service(&service.name),
+            Self::Workload(workload) => names::of_workload(&workload.name),
+            Self::Policy(policy) => policy.workload.to_string(),
+        }
+    }
+
+    /// Whether both are the same value, not only an equal one.
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Service(a), Self::Service(b)) => Arc::ptr_eq(a, b),
+            (Self::Workload(a), Self::Workload(b)) => Arc::ptr_eq(a, b),
+            (Self::Policy(a), Self::Policy(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+impl Encoded {
+    fn new(name: &str, value: &Value) -> Self {
+        let (any, ips) = match value {
+            Value::Service(service) => (encode::service(service), service.vips.as_slice()),
+            Value::Workload(workload) => (encode::workload(workload), &*workload.addresses),
+            Value::Policy(policy) => (encode::server_policy(policy), [].as_slice()),
+        };
+        let version = version_of(&any.value).into();
+        Self::of(name, version, any, ips)
+    }
+
+    fn of(name: &str, version: Arc<str>, any: proto::Any, ips: &[IpAddr]) -> Self {
+        let aliases = ips.iter().copied().map(names::of_address).collect();
+        let (name, resource) = (name.to_owned(), Some(any));
+        let message = proto::Resource { version: version.to_string(), resource, name, aliases };
+        Self { version, bytes: encode::resource(&message) }
+    }
+}
+
+fn version_of(content: &[u8]) -> String {
+    let digest = digest(&SHA256, content);
+    data_encoding::BASE64URL_NOPAD.encode(&digest.as_ref()[..VERSION_BYTES])
+}

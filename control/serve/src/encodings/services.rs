@@ -1,0 +1,161 @@
+//! The encodings of one service: its routes and policy, its endpoints, and how these changed.
+//!
+//! ```text
+//!   version "F.E":  F  everything but endpoints, one for each set of routes the service comes with
+//!                   E  endpoints:  E1 --step--> E2 --step--> E3, the newest, which is also kept whole
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use leno_types::mesh::Service;
+use leno_wire::Bytes;
+use leno_wire::encode::{self, EndpointsUpdate};
+
+use super::{Encoded, version_of};
+use crate::metrics::Metrics;
+
+/// Most steps that are kept of one service. A stream is at most this many changes behind, or it gets
+/// all endpoints; a slow stream skips versions, so that it takes seconds without a word.
+const MAX_STEPS: usize = 64;
+/// Most encodings of one service at a time: one for each version that streams hold. For one more all
+/// are dropped, and made again when a stream needs them.
+const MAX_ENCODED: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct ServiceVersions {
+    fronts: Vec<Front>,
+    endpoints: Option<EndpointsLog>,
+    /// For the version that a proxy holds, empty for none, what makes another version of it.
+    encoded: Vec<(String, Encoded)>,
+}
+
+/// A service without its endpoints.
+#[derive(Debug)]
+struct Front {
+    service: Arc<Service>,
+    version: String,
+    bytes: Bytes,
+}
+
+/// The endpoints of a service, and the steps that led to them.
+#[derive(Debug)]
+struct EndpointsLog {
+    service: Arc<Service>,
+    version: String,
+    all: Bytes,
+    /// Each with the version that it starts from, oldest first; the last leads to `version`.
+    steps: VecDeque<(String, Bytes)>,
+}
+
+impl ServiceVersions {
+    /// What makes `service` of the version that the proxy holds. `None` if it is that version.
+    pub(super) fn changed(
+        &mut self,
+        (name, service): (&str, &Arc<Service>),
+        held: Option<&str>,
+        metrics: &Metrics,
+    ) -> Option<Encoded> {
+        self.follow(service);
+        let front = self.front(service);
+        let endpoints = self.endpoints.as_ref()?;
+        let front = &self.fronts[front];
+        let version = format!("{}.{}", front.version, endpoints.version);
+        if held == Some(&*version) {
+            return None;
+        }
+        let held = held.unwrap_or_default();
+        let mut encoded = self.encoded.iter();
+        let known = encoded.find(|(from, to)| from == held && *to.version == *version);
+        if let Some((_, known)) = known {
+            return Some(known.clone());
+        }
+        metrics.encodings.increment();
+        let (held_front, held_endpoints) = held.split_once('.').unwrap_or_default();
+        let has_front = held_front == front.version;
+        let steps = endpoints.since(held_endpoints);
+        let update = match &steps {
+            _ if held_endpoints == endpoints.version => EndpointsUpdate::None,
+            Some(steps) => EndpointsUpdate::Delta(held_endpoints, steps),
+            None => EndpointsUpdate::All(&endpoints.all),
+        };
+        let any = encode::service_update((!has_front).then_some(&*front.bytes), update);
+        // The proxy has the addresses with the rest.
+        let ips = if has_front { [].as_slice() } else { service.vips.as_slice() };
+        let made = Encoded::of(name, version.into(), any, ips);
+        if self.encoded.len() == MAX_ENCODED {
+            self.encoded.clear();
+        }
+        self.encoded.push((held.to_owned(), made.clone()));
+        Some(made)
+    }
+
+    /// Goes on to the endpoints of `service`, which is newer or has the same.
+    fn follow(&mut self, service: &Arc<Service>) {
+        if self.endpoints.as_ref().is_some_and(|log| log.is_of(service)) {
+            return;
+        }
+        self.encoded.clear();
+        match &mut self.endpoints {
+            Some(log) => log.follow(service),
+            None => self.endpoints = Some(EndpointsLog::new(service)),
+        }
+    }
+
+    /// The position of the service without its endpoints.
+    fn front(&mut self, service: &Arc<Service>) -> usize {
+        let known = self.fronts.iter().position(|front| Arc::ptr_eq(&front.service, service));
+        known.unwrap_or_else(|| {
+            // The index has replaced a value that only this refers to.
+            self.fronts.retain(|front| Arc::strong_count(&front.service) > 1);
+            let bytes = encode::front(service);
+            let version = version_of(&bytes);
+            self.fronts.push(Front { service: Arc::clone(service), version, bytes });
+            self.fronts.len() - 1
+        })
+    }
+}
+
+impl EndpointsLog {
+    fn new(service: &Arc<Service>) -> Self {
+        let all = encode::endpoints(service);
+        let (version, steps) = (version_of(&all), VecDeque::new());
+        Self { service: Arc::clone(service), version, all, steps }
+    }
+
+    /// Whether the endpoints are those of `service`.
+    fn is_of(&self, service: &Service) -> bool {
+        let (ours, theirs) = (&self.service.ports, &service.ports);
+        let same = |(a, b): (&leno_types::mesh::ServicePort, &leno_types::mesh::ServicePort)| {
+            a.port == b.port && Arc::ptr_eq(&a.endpoints, &b.endpoints)
+        };
+        ours.len() == theirs.len() && ours.iter().zip(theirs).all(same)
+    }
+
+    fn follow(&mut self, service: &Arc<Service>) {
+        let mut next = Self::new(service);
+        if next.version == self.version {
+            // Equal values; the encodings hold.
+            self.service = next.service;
+            return;
+        }
+        if let Some(step) = encode::endpoints_step(&self.service, service) {
+            next.steps = std::mem::take(&mut self.steps);
+            next.steps.push_back((std::mem::take(&mut self.version), step));
+        }
+        // Steps are worth keeping for as long as all of them are less than the whole.
+        let mut kept: usize = next.steps.iter().map(|(_, step)| step.len()).sum();
+        while kept > next.all.len() || next.steps.len() > MAX_STEPS {
+            let Some((_, step)) = next.steps.pop_front() else { break };
+            kept -= step.len();
+        }
+        *self = next;
+    }
+
+    /// The steps from a version to the newest one. `None` if they are not kept.
+    fn since(&self, version: &str) -> Option<Vec<Bytes>> {
+        // The last such step: a service may have had the same endpoints more than once.
+        let first = self.steps.iter().rposition(|(from, _)| from == version)?;
+        Some(self.steps.range(first..).map(|(_, step)| step.clone()).collect())
+    }
+}

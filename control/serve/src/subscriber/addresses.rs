@@ -1,0 +1,261 @@
+//! The services and workloads that one stream asked for.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use leno_types::ServiceName;
+use leno_types::mesh::{Resolution, Subject};
+use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, names, proto};
+
+use super::{Batch, StreamKey, Taken};
+use crate::encodings::Value;
+
+/// A batch is closed once it has this many bytes of resources, so that a proxy with much to fetch
+/// begins with the first part and no message nears the bound of the wire.
+const BATCH_BYTES: usize = 1 << 20;
+
+#[derive(Default)]
+pub(super) struct Addresses {
+    /// The first request of the type has been taken.
+    begun: bool,
+    /// What a reconnected proxy holds is to be compared with what it asks for.
+    resumed: bool,
+    asked: HashMap<Subject, Subscription>,
+    /// Resources by name, as the proxy has them.
+    held: HashMap<Arc<str>, Holding>,
+    /// Subjects to answer.
+    due: HashSet<Subject>,
+    /// Resources to send with the next batches, by name.
+    pending: BTreeMap<Arc<str>, Value>,
+    /// Names to be reported as gone once `pending` is empty.
+    gone: BTreeSet<String>,
+}
+
+/// One subject that the proxy asked for.
+#[derive(Default)]
+struct Subscription {
+    answer: Answer,
+    /// The workload uses it: it was not only prefetched.
+    used: bool,
+    /// The service whose use it is counted as.
+    counted: Option<ServiceName>,
+}
+
+/// The last answer for a subject.
+#[derive(Default)]
+enum Answer {
+    #[default]
+    None,
+    /// The name of the resource.
+    Resource(Arc<str>),
+    Absent,
+}
+
+/// One resource that the proxy holds or is about to hold.
+#[derive(Default)]
+struct Holding {
+    /// `None` until it is sent.
+    version: Option<Arc<str>>,
+    /// How many subjects lead to it. At 0 the resource goes.
+    subjects: usize,
+}
+
+impl Addresses {
+    pub(super) fn take(
+        &mut self,
+        request: proto::DeltaDiscoveryRequest,
+        stream: &StreamKey,
+    ) -> Taken {
+        if !std::mem::replace(&mut self.begun, true) {
+            let versions = request.initial_resource_versions.into_iter().take(MAX_SUBSCRIPTIONS);
+            let holding = |(name, version): (String, String)| {
+                (name.into(), Holding { version: Some(version.into()), subjects: 0 })
+            };
+            self.held = versions.map(holding).collect();
+            self.resumed = !self.held.is_empty();
+        }
+        let unsubscribed = request.resource_names_unsubscribe;
+        let ended: Vec<Subject> =
+            unsubscribed.iter().filter_map(|name| self.unsubscribe(name, stream)).collect();
+        stream.state.subscriptions.remove(&stream.mailbox, ended.iter());
+        let mut taken = Taken::default();
+        let mut added = Vec::new();
+        let used = request.resource_names_subscribe.into_iter().map(|name| (name, true));
+        let prefetched = request.resource_names_prefetch.into_iter().map(|name| (name, false));
+        for (name, used) in used.chain(prefetched) {
+            let Some(subject) = names::subject(&name) else {
+                self.gone.insert(name);
+                continue;
+            };
+            if let Some(known) = self.asked.get_mut(&subject) {
+                known.used |= used;
+                if matches!(known.answer, Answer::Absent) {
+                    known.answer = Answer::None;
+                }
+            } else if self.asked.len() < MAX_SUBSCRIPTIONS {
+                self.asked.insert(subject.clone(), Subscription { used, ..Default::default() });
+                added.push(subject.clone());
+            } else {
+                taken.refused += 1;
+                self.gone.insert(name);
+                continue;
+            }
+            self.due.insert(subject);
+        }
+        stream.state.subscriptions.add(&stream.mailbox, added.into_iter());
+        taken
+    }
+
+    /// Ends a subscription, and with it the resource that no other one leads to: the proxy drops it
+    /// too, and gets it again if it asks again.
+    fn unsubscribe(&mut self, name: &str, stream: &StreamKey) -> Option<Subject> {
+        let subject = names::subject(name)?;
+        let ended = self.asked.remove(&subject)?;
+        self.due.remove(&subject);
+        self.gone.remove(name);
+        ended.uncount(stream);
+        if let Answer::Resource(name) = ended.answer {
+            self.release(&name);
+        }
+        Some(subject)
+    }
+
+    pub(super) fn collect(&mut self, changed: HashSet<Subject>) {
+        let Self { asked, due, .. } = self;
+        // One that was unsubscribed meanwhile needs no answer.
+        due.extend(changed.into_iter().filter(|subject| asked.contains_key(subject)));
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty() || !self.gone.is_empty()
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.is_due() || !self.pending.is_empty() || self.resumed
+    }
+
+    /// Finds out what is to be sent.
+    pub(super) fn compare(&mut self, stream: &StreamKey) {
+        let due = std::mem::take(&mut self.due);
+        if !due.is_empty() {
+            let namespace = &stream.instance.namespace;
+            for (subject, resolution) in stream.state.resolve(due.into_iter(), namespace) {
+                self.answer(&subject, resolution, stream);
+            }
+        }
+        if std::mem::take(&mut self.resumed) {
+            let Self { held, gone, .. } = self;
+            held.retain(|name, holding| {
+                let is_needed = holding.subjects > 0;
+                if !is_needed {
+                    gone.insert(name.to_string());
+                }
+                is_needed
+            });
+        }
+    }
+
+    fn answer(&mut self, subject: &Subject, resolution: Resolution, stream: &StreamKey) {
+        let Some(subscription) = self.asked.get_mut(subject) else { return };
+        let value = match resolution {
+            Resolution::Service(service) => Value::Service(service),
+            Resolution::Workload(workload) => Value::Workload(workload),
+            Resolution::Unknown | Resolution::Pending => {
+                subscription.count(None, stream);
+                let before = std::mem::replace(&mut subscription.answer, Answer::Absent);
+                if !matches!(before, Answer::Absent) {
+                    self.gone.insert(names::of_subject(subject));
+                }
+                self.lead_away(before);
+                return;
+            }
+        };
+        let service = match &value {
+            Value::Service(service) => Some(&service.name),
+            Value::Workload(_) | Value::Policy(_) => None,
+        };
+        subscription.count(service, stream);
+        let name: Arc<str> = value.name().into();
+        self.gone.remove(&names::of_subject(subject));
+        self.gone.remove(&*name);
+        let answer = Answer::Resource(Arc::clone(&name));
+        match std::mem::replace(&mut subscription.answer, answer) {
+            Answer::Resource(before) if before == name => {}
+            before => {
+                self.held.entry(Arc::clone(&name)).or_default().subjects += 1;
+                self.lead_away(before);
+            }
+        }
+        self.pending.insert(name, value);
+    }
+
+    /// Notes that a subject no longer leads where it led, and that the proxy must hear if the
+    /// resource is gone with it.
+    fn lead_away(&mut self, from: Answer) {
+        if let Answer::Resource(name) = from
+            && self.release(&name)
+        {
+            self.gone.insert(name.to_string());
+        }
+    }
+
+    /// One subject less that leads to a resource; whether the proxy held it and nothing leads to it.
+    fn release(&mut self, name: &Arc<str>) -> bool {
+        let Some(holding) = self.held.get_mut(name) else { return false };
+        holding.subjects = holding.subjects.saturating_sub(1);
+        if holding.subjects > 0 {
+            return false;
+        }
+        self.pending.remove(name);
+        self.held.remove(name).is_some_and(|holding| holding.version.is_some())
+    }
+
+    pub(super) fn batch(&mut self, stream: &StreamKey) -> Option<Batch> {
+        let mut batch = Batch { type_url: ADDRESS_TYPE, ..Batch::default() };
+        let mut bytes = 0;
+        while bytes < BATCH_BYTES {
+            let Some((name, value)) = self.pending.pop_first() else { break };
+            let holding = self.held.entry(Arc::clone(&name)).or_default();
+            let held = holding.version.as_deref();
+            let Some(encoded) = stream.state.encodings.changed(&name, &value, held) else {
+                continue;
+            };
+            bytes += encoded.bytes.len();
+            holding.version = Some(encoded.version);
+            batch.resources.push(encoded.bytes);
+        }
+        if self.pending.is_empty() {
+            // Last, so that an address that moves to another resource is never without one.
+            batch.removed = std::mem::take(&mut self.gone).into_iter().collect();
+        }
+        (!batch.resources.is_empty() || !batch.removed.is_empty()).then_some(batch)
+    }
+
+    /// Ends all subscriptions.
+    pub(super) fn end(&self, stream: &StreamKey) {
+        stream.state.subscriptions.remove(&stream.mailbox, self.asked.keys());
+        self.asked.values().for_each(|subscription| subscription.uncount(stream));
+    }
+}
+
+impl Subscription {
+    /// Counts it as a use of the service that it leads to now.
+    fn count(&mut self, service: Option<&ServiceName>, stream: &StreamKey) {
+        let service = service.filter(|_| self.used);
+        if self.counted.as_ref() == service {
+            return;
+        }
+        self.uncount(stream);
+        let state = &stream.state;
+        if let Some(service) = service {
+            state.uses.begin(&stream.identity, service, &state.metrics);
+        }
+        self.counted = service.cloned();
+    }
+
+    fn uncount(&self, stream: &StreamKey) {
+        if let Some(service) = &self.counted {
+            stream.state.uses.end(&stream.identity, service);
+        }
+    }
+}

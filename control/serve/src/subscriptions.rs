@@ -1,0 +1,189 @@
+//! Which streams asked for what, so that a change of the index wakes those streams and no others.
+//!
+//! ```text
+//!   change of the index ──► Subscriptions ──► Mailbox of each stream that asked ──► its task wakes
+//!                           subject -> streams    subjects to compare, each once
+//! ```
+//!
+//! A mailbox holds names, not values: it is no longer than what its stream asked for, however many
+//! changes there are before the stream reads it, and the stream then sends the newest values.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leno_index::Changed;
+use leno_types::InstanceName;
+use leno_types::mesh::Subject;
+use tokio::sync::Notify;
+
+/// All subscriptions. Locked for hash look-ups alone; nothing is encoded or sent meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Subscriptions(Mutex<Subscribed>);
+
+#[derive(Debug, Default)]
+struct Subscribed {
+    subjects: HashMap<Subject, Vec<Arc<Mailbox>>>,
+    policies: HashMap<InstanceName, Vec<Arc<Mailbox>>>,
+}
+
+/// What has changed for one stream since it last looked.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    changes: Mutex<StreamChanges>,
+    wake: Notify,
+}
+
+/// The content of a mailbox.
+#[derive(Debug, Default)]
+pub(crate) struct StreamChanges {
+    /// Subjects with another answer. Each is one that the stream asked for.
+    pub(crate) subjects: HashSet<Subject>,
+    /// The policy of the stream's own workload has changed.
+    pub(crate) policy: bool,
+}
+
+impl Mailbox {
+    /// Comes back when there are changes to take.
+    pub(crate) async fn changed(&self) {
+        self.wake.notified().await;
+    }
+
+    pub(crate) fn take(&self) -> StreamChanges {
+        std::mem::take(&mut self.changes())
+    }
+
+    /// Changes the content, and wakes the stream unless it has been woken and has not looked yet.
+    fn put(&self, change: impl FnOnce(&mut StreamChanges)) -> bool {
+        let mut changes = self.changes();
+        let was_empty = changes.subjects.is_empty() && !changes.policy;
+        change(&mut changes);
+        drop(changes);
+        if was_empty {
+            self.wake.notify_one();
+        }
+        was_empty
+    }
+
+    /// No change is left half done while the lock is held.
+    fn changes(&self) -> MutexGuard<'_, StreamChanges> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriptions {
+    /// Adds subjects to what a stream is woken for. The caller reads the index after this, so that
+    /// no change between the two is missed.
+    pub(crate) fn add(&self, mailbox: &Arc<Mailbox>, subjects: impl Iterator<Item = Subject>) {
+        let mut all = self.subscribed();
+        for subject in subjects {
+            all.subjects.entry(subject).or_default().push(Arc::clone(mailbox));
+        }
+    }
+
+    pub(crate) fn remove<'a>(
+        &self,
+        mailbox: &Arc<Mailbox>,
+        subjects: impl Iterator<Item = &'a Subject>,
+    ) {
+        let mut all = self.subscribed();
+        for subject in subjects {
+            remove(&mut all.subjects, subject, mailbox);
+        }
+    }
+
+    pub(crate) fn add_policy(&self, mailbox: &Arc<Mailbox>, of: &InstanceName) {
+        self.subscribed().policies.entry(of.clone()).or_default().push(Arc::clone(mailbox));
+    }
+
+    pub(crate) fn remove_policy(&self, mailbox: &Arc<Mailbox>, of: &InstanceName) {
+        remove(&mut self.subscribed().policies, of, mailbox);
+    }
+
+    /// Whether a stream has subscribed to the subject.
+    pub(crate) fn has(&self, subject: &Subject) -> bool {
+        self.subscribed().subjects.contains_key(subject)
+    }
+
+    /// Whether a stream has subscribed to the policy of a workload.
+    pub(crate) fn has_policy(&self, of: &InstanceName) -> bool {
+        self.subscribed().policies.contains_key(of)
+    }
+
+    /// Tells the streams that asked of a change; how many of them it woke.
+    pub(crate) fn publish(&self, changed: &Changed) -> u64 {
+        let all = self.subscribed();
+        let mut woken = 0;
+        let services = changed.services.iter().cloned().map(Subject::Service);
+        for subject in changed.addresses.iter().copied().map(Subject::Address).chain(services) {
+            for mailbox in all.subjects.get(&subject).into_iter().flatten() {
+                woken += u64::from(mailbox.put(|changes| {
+                    changes.subjects.insert(subject.clone());
+                }));
+            }
+        }
+        for mailbox in changed.policies.iter().filter_map(|of| all.policies.get(of)).flatten() {
+            woken += u64::from(mailbox.put(|changes| changes.policy = true));
+        }
+        woken
+    }
+
+    /// No change is left half done while the lock is held.
+    fn subscribed(&self) -> MutexGuard<'_, Subscribed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remove<K: Eq + Hash>(of: &mut HashMap<K, Vec<Arc<Mailbox>>>, key: &K, mailbox: &Arc<Mailbox>) {
+    let Some(mailboxes) = of.get_mut(key) else { return };
+    if let Some(place) = mailboxes.iter().position(|one| Arc::ptr_eq(one, mailbox)) {
+        mailboxes.swap_remove(place);
+    }
+    if mailboxes.is_empty() {
+        of.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_types::ServiceName;
+
+    use super::*;
+
+    fn changed(service: &str) -> Changed {
+        Changed { services: [service.parse().unwrap()].into(), ..Changed::default() }
+    }
+
+    fn subject(service: &str) -> Subject {
+        Subject::Service(service.parse::<ServiceName>().unwrap())
+    }
+
+    #[test]
+    fn a_change_wakes_the_streams_that_asked_and_each_once() {
+        let subscriptions = Subscriptions::default();
+        let [one, other] = [Arc::<Mailbox>::default(), Arc::default()];
+        subscriptions.add(&one, [subject("shop/a"), subject("shop/b")].into_iter());
+        subscriptions.add(&other, [subject("shop/b")].into_iter());
+        assert_eq!(subscriptions.publish(&changed("shop/a")), 1);
+        assert_eq!(subscriptions.publish(&changed("shop/a")), 0, "it has not looked yet");
+        assert_eq!(subscriptions.publish(&changed("shop/b")), 1);
+        assert_eq!(subscriptions.publish(&changed("shop/c")), 0);
+        assert_eq!(one.take().subjects, [subject("shop/a"), subject("shop/b")].into());
+        assert_eq!(other.take().subjects, [subject("shop/b")].into());
+        assert_eq!(subscriptions.publish(&changed("shop/a")), 1, "it has looked");
+    }
+
+    #[test]
+    fn a_stream_that_left_is_not_kept() {
+        let subscriptions = Subscriptions::default();
+        let mailbox = Arc::<Mailbox>::default();
+        let web: InstanceName = "shop/web-0".parse().unwrap();
+        subscriptions.add(&mailbox, [subject("shop/a")].into_iter());
+        subscriptions.add_policy(&mailbox, &web);
+        assert!(subscriptions.has(&subject("shop/a")) && subscriptions.has_policy(&web));
+        subscriptions.remove(&mailbox, [subject("shop/a")].iter());
+        subscriptions.remove_policy(&mailbox, &web);
+        assert!(!subscriptions.has(&subject("shop/a")) && !subscriptions.has_policy(&web));
+        assert_eq!(Arc::strong_count(&mailbox), 1);
+    }
+}

@@ -1,0 +1,134 @@
+//! Which services the workloads of an identity use, for the proxies that start next.
+//!
+//! Replicas of one workload share a service account and call the same services. A proxy that starts
+//! fetches these before its workload asks, so that the first call waits for nothing and is answered
+//! even if the control plane has gone by then.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leno_types::{Identity, ServiceName};
+use leno_wire::MAX_PREFETCH;
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+
+/// Identities whose use is kept: as many as there may be streams.
+const MAX_IDENTITIES: usize = crate::discovery::MAX_STREAMS;
+/// How long a use is kept that no stream has any more: a workload may be restarted or scaled to
+/// zero over a night.
+const KEPT: Duration = Duration::from_hours(24);
+
+/// The services in use, by the identity of the workload that uses them.
+#[derive(Debug, Default)]
+pub(crate) struct Uses(Mutex<HashMap<Identity, HashMap<ServiceName, Use>>>);
+
+#[derive(Debug)]
+struct Use {
+    streams: usize,
+    last: Instant,
+}
+
+impl Uses {
+    /// Records that a stream of `identity` has asked for a service because its workload used it.
+    pub(crate) fn begin(&self, identity: &Identity, service: &ServiceName, metrics: &Metrics) {
+        let mut uses = self.uses();
+        let now = Instant::now();
+        if !uses.contains_key(identity) && uses.len() >= MAX_IDENTITIES {
+            uses.retain(|_, services| services.values().any(|one| one.is_kept(now)));
+            if uses.len() >= MAX_IDENTITIES {
+                metrics.prefetch_cut.increment();
+                return;
+            }
+        }
+        let services = uses.entry(identity.clone()).or_default();
+        if !services.contains_key(service) && services.len() >= MAX_PREFETCH {
+            services.retain(|_, one| one.streams > 0);
+            if services.len() >= MAX_PREFETCH {
+                metrics.prefetch_cut.increment();
+                return;
+            }
+        }
+        let one = services.entry(service.clone()).or_insert(Use { streams: 0, last: now });
+        one.streams += 1;
+        one.last = now;
+    }
+
+    /// Records that a stream no longer has a use that it began.
+    pub(crate) fn end(&self, identity: &Identity, service: &ServiceName) {
+        let mut uses = self.uses();
+        let one = uses.get_mut(identity).and_then(|services| services.get_mut(service));
+        if let Some(one) = one {
+            // 0 already if its begin was not recorded for a bound.
+            one.streams = one.streams.saturating_sub(1);
+            one.last = Instant::now();
+        }
+    }
+
+    /// The services that workloads of an identity use, at most [`MAX_PREFETCH`], by name.
+    pub(crate) fn of(&self, identity: &Identity) -> Vec<ServiceName> {
+        let now = Instant::now();
+        let mut uses = self.uses();
+        let Some(services) = uses.get_mut(identity) else { return Vec::new() };
+        services.retain(|_, one| one.is_kept(now));
+        let mut names: Vec<_> = services.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// No change is left half done while the lock is held.
+    fn uses(&self) -> MutexGuard<'_, HashMap<Identity, HashMap<ServiceName, Use>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Use {
+    fn is_kept(&self, now: Instant) -> bool {
+        self.streams > 0 || now.duration_since(self.last) < KEPT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_types::TrustDomain;
+
+    use super::*;
+
+    fn web() -> Identity {
+        Identity::new(TrustDomain::default(), "shop", "web").unwrap()
+    }
+
+    fn service(number: usize) -> ServiceName {
+        ServiceName::new("books", &format!("s{number:03}")).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_use_is_kept_for_a_day_after_its_last_stream() {
+        let (uses, metrics) = (Uses::default(), Metrics::default());
+        uses.begin(&web(), &service(1), &metrics);
+        uses.begin(&web(), &service(2), &metrics);
+        uses.begin(&web(), &service(2), &metrics);
+        uses.end(&web(), &service(1));
+        uses.end(&web(), &service(2));
+        let other = Identity::new(TrustDomain::default(), "shop", "db").unwrap();
+        assert_eq!(uses.of(&web()), [service(1), service(2)]);
+        assert_eq!(uses.of(&other), []);
+        tokio::time::advance(KEPT).await;
+        assert_eq!(uses.of(&web()), [service(2)], "a stream still has it");
+    }
+
+    #[test]
+    fn a_use_above_the_bound_takes_the_place_of_one_that_ended() {
+        let (uses, metrics) = (Uses::default(), Metrics::default());
+        for number in 0..=MAX_PREFETCH {
+            uses.begin(&web(), &service(number), &metrics);
+        }
+        assert_eq!(uses.of(&web()).len(), MAX_PREFETCH);
+        assert_eq!(metrics.prefetch_cut.get(), 1);
+        uses.end(&web(), &service(0));
+        uses.begin(&web(), &service(MAX_PREFETCH), &metrics);
+        let now = uses.of(&web());
+        assert!(!now.contains(&service(0)) && now.contains(&service(MAX_PREFETCH)));
+    }
+}

@@ -1,0 +1,84 @@
+//! The control plane that is measured, in a process of its own: the served index without a cluster.
+//!
+//! It reads commands from its standard input, one a line, and answers on its standard output:
+//! `change SERVICE NUMBER` replaces a pod, `stats` prints the metrics in one line.
+
+use std::io::BufRead;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leno_identity::Authority;
+use leno_index::{Index, Settings as IndexSettings};
+use leno_serve::{Answer, Authenticator, Proven, Refused, Server, Settings, State};
+use leno_types::{Identity, InstanceName, TrustDomain};
+use tokio::sync::watch;
+
+use crate::mesh::{Mesh, Size};
+
+/// Takes the text of a token for the instance that bears it, so that no file is read for 2,000 of them.
+#[derive(Debug)]
+struct NamesAsTokens;
+
+impl Authenticator for NamesAsTokens {
+    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>> {
+        let instance: InstanceName = token.parse().unwrap();
+        let proven = Proven { identity: identity(&instance), instance: Some(instance) };
+        Box::pin(std::future::ready(Ok(proven)))
+    }
+
+    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
+        Box::pin(std::future::ready(Some(identity(instance))))
+    }
+}
+
+/// Pods are named after their service, and so is their service account.
+fn identity(instance: &InstanceName) -> Identity {
+    let account = instance.name.split('-').next().unwrap();
+    Identity::new(TrustDomain::default(), &instance.namespace, account).unwrap()
+}
+
+/// Serves until standard input ends. `roots` is where the authority's roots are written.
+pub(crate) fn serve(size: Size, roots: &Path, threads: usize) {
+    let begin = Instant::now();
+    let mut mesh = Mesh::new(size);
+    let objects = mesh.objects();
+    let made = begin.elapsed();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let runtime = runtime.unwrap();
+    let state = State::new(Index::new(IndexSettings::default()));
+    state.apply(objects);
+    let authority = Arc::new(Authority::ephemeral(&TrustDomain::default()).unwrap());
+    std::fs::write(roots, authority.roots_pem()).unwrap();
+    let authenticator = Arc::new(NamesAsTokens);
+    let settings = Settings { authority, authenticator, lifetime: Duration::from_hours(1) };
+    let (stop, stopped) = watch::channel(false);
+    let bound = Server::bind("127.0.0.1:0".parse().unwrap(), settings, Arc::clone(&state));
+    let server = runtime.block_on(bound).unwrap();
+    let address = server.address();
+    let running = runtime.spawn(server.run(stopped));
+    println!("serving {address} {}", (begin.elapsed() - made).as_micros());
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let mut words = line.split(' ');
+        match words.next() {
+            Some("change") => {
+                let mut number = || words.next().unwrap().parse::<u32>().unwrap();
+                let (service, generation) = (number() as usize, number());
+                state.apply(mesh.replace(service, generation));
+            }
+            Some("stats") => println!("stats {}", stats(&state)),
+            other => panic!("no such command: {other:?}"),
+        }
+    }
+    stop.send_replace(true);
+    runtime.block_on(running).unwrap().unwrap();
+}
+
+fn stats(state: &State) -> String {
+    let mut text = String::new();
+    state.render_metrics(&mut text);
+    let numbers = text.lines().filter(|line| !line.starts_with('#'));
+    numbers.map(|line| line.replacen(' ', "=", 1)).collect::<Vec<_>>().join(" ")
+}
