@@ -75,7 +75,20 @@ enum counter {
 	LISTENER_UNKEPT,
 	LISTENER_FAILED,
 	MPTCP_REFUSED,
+	OUTBOUND_DROPPED_LINK_LOCAL,
+	INBOUND_DROPPED_LINK_LOCAL,
+	CLIENT_ANNOUNCED,
+	CLIENT_SHOWN,
+	CLIENT_FAILED,
 	COUNTERS,
+};
+
+/* The socket option by which the proxy names the client on whose behalf it connects to the application:
+ * a sockaddr_in6, IPv4 in IPv4-mapped form. leno_types::source has the same numbers.
+ */
+enum client_option {
+	CLIENT_OPTION = 1,
+	CLIENT_LEVEL = 0x4c656e6f,
 };
 
 /* Original destinations between the SYN and the proxy's side of the handshake. Over loopback that

@@ -49,7 +49,20 @@ static __always_inline bool is_loopback(const struct socket_address *a)
 	       (a->ip[3] == 0 || a->ip[3] == bpf_htonl(1));
 }
 
-/* fe80::/10 means nothing without its interface, which the original destination does not carry. */
+/* The source of the proxy's connections to the application, 192.0.0.8 (RFC 7600) or 100:0:0:1::8
+ * (RFC 9780): addresses that no host has. leno_types::source has the same.
+ */
+static __always_inline bool is_stand_in(const struct socket_address *a)
+{
+	if (a->family == LENO_AF_INET)
+		return a->ip[3] == bpf_htonl(0xc0000008);
+	return a->ip[0] == bpf_htonl(0x01000000) && a->ip[1] == bpf_htonl(1) && a->ip[2] == 0 &&
+	       a->ip[3] == bpf_htonl(8);
+}
+
+/* fe80::/10. Such an address names a neighbour only together with an interface, which the original
+ * destination does not carry, so these connections cannot be steered; they are refused instead.
+ */
 static __always_inline bool is_link_local_ipv6(const struct socket_address *a)
 {
 	return a->family == LENO_AF_INET6 &&

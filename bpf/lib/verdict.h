@@ -9,6 +9,7 @@
 enum outbound_verdict {
 	OUTBOUND_STEER,
 	OUTBOUND_LOCAL,
+	OUTBOUND_LINK_LOCAL,
 };
 
 enum inbound_verdict {
@@ -16,34 +17,39 @@ enum inbound_verdict {
 	INBOUND_LOCAL,
 	INBOUND_ADMIN,
 	INBOUND_MESH_PORT,
+	INBOUND_LINK_LOCAL,
 };
 
 /* May a connection to this address be captured at all? */
 static __always_inline enum outbound_verdict outbound_verdict(const struct socket_address *to)
 {
-	if (is_loopback(to) || is_link_local_ipv6(to))
+	if (is_loopback(to))
 		return OUTBOUND_LOCAL;
+	if (is_link_local_ipv6(to))
+		return OUTBOUND_LINK_LOCAL;
 	return OUTBOUND_STEER;
 }
 
 /* What becomes of a connection that arrives. What this workload sends to itself passes, or the proxy
  * would be handed its own connections without end: a loopback address on either side (the kernel
  * takes those from lo only; the other side may be an address of eth0 that the application bound),
- * or the same address on both. The ingress interface does not tell: for an address of eth0 it reads
+ * the same address on both, or the proxy's stand-in address as the source (answers to it are routed to
+ * lo, so that no other host can complete a handshake from it). The ingress interface does not tell: for an address of eth0 it reads
  * as eth0's even over lo.
  */
 static __always_inline enum inbound_verdict
 inbound_verdict(const volatile struct capture_config *c, const struct socket_address *remote,
 		const struct socket_address *local, __u32 local_port)
 {
-	if (is_loopback(remote) || is_loopback(local) || same_ip(remote, local))
+	if (is_loopback(remote) || is_loopback(local) || same_ip(remote, local) ||
+	    is_stand_in(remote))
 		return INBOUND_LOCAL;
 	if (local_port == c->inbound_port || local_port == c->outbound_port)
 		return INBOUND_MESH_PORT;
+	if (is_link_local_ipv6(local))
+		return INBOUND_LINK_LOCAL;
 	if (local_port == c->admin_port)
 		return INBOUND_ADMIN;
-	if (is_link_local_ipv6(local))
-		return INBOUND_LOCAL;
 	return INBOUND_STEER;
 }
 

@@ -16,6 +16,7 @@
 
 #include "../lib/abi.h"
 #include "../lib/address.h"
+#include "../lib/client.h"
 #include "../lib/config.h"
 #include "../lib/counters.h"
 #include "../lib/excluded.h"
@@ -60,6 +61,23 @@ static __always_inline bool is_exempt(struct bpf_sock_addr *ctx, const struct so
 		return true;
 	}
 	return false;
+}
+
+/* Link-local IPv6 cannot be steered and must not pass the proxy. ICMPv6 has no hook that calls this:
+ * neighbour discovery is the kernel's own, and ping sockets are let through by their protocol.
+ */
+static __always_inline bool is_refused_link_local(struct bpf_sock_addr *ctx,
+						   const struct socket_address *to)
+{
+	if (outbound_verdict(to) != OUTBOUND_LINK_LOCAL || ctx->protocol == IPPROTO_ICMPV6)
+		return false;
+	return !is_foreign(ctx) && !is_by_proxy() && !is_excluded(to);
+}
+
+static __always_inline int refuse_link_local(void)
+{
+	count(OUTBOUND_DROPPED_LINK_LOCAL);
+	return deny(ECONNREFUSED);
 }
 
 /* A socket bound to eth0 cannot reach loopback, so the binding goes; the proxy's connection takes the
@@ -126,10 +144,12 @@ int leno_connect6(struct bpf_sock_addr *ctx)
 	bool steer, ipv4;
 	int verdict;
 
-	if (ctx->protocol != IPPROTO_TCP)
-		return ALLOW;
 	to = ipv6_address(ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3],
 			  ctx->user_port);
+	if (is_refused_link_local(ctx, &to))
+		return refuse_link_local();
+	if (ctx->protocol != IPPROTO_TCP)
+		return ALLOW;
 	ipv4 = to.family == LENO_AF_INET; /* an IPv6 socket dials ::ffff:a.b.c.d */
 	verdict = outbound(ctx, &to, ipv4 ? SLOT_OUTBOUND_IPV4 : SLOT_OUTBOUND_IPV6, &steer);
 	if (steer) {
@@ -142,24 +162,41 @@ int leno_connect6(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* The address the application dialled, for a captured socket. */
-static __always_inline struct socket_address *dialled(struct bpf_sock_addr *ctx)
+/* UDP without connect(). It is not captured, but has no way past the proxy by a neighbour's link-local
+ * address either.
+ */
+SEC("cgroup/sendmsg6")
+int leno_sendmsg6(struct bpf_sock_addr *ctx)
+{
+	struct socket_address to = ipv6_address(ctx->user_ip6[0], ctx->user_ip6[1],
+						ctx->user_ip6[2], ctx->user_ip6[3], ctx->user_port);
+
+	return is_refused_link_local(ctx, &to) ? refuse_link_local() : ALLOW;
+}
+
+/* What the application is told of the other side: the address it dialled, for a captured socket; the
+ * client, for one that the proxy has connected to the application.
+ */
+static __always_inline struct socket_address *peer_of(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 
-	if (!sk || ctx->user_port != bpf_htons(config.outbound_port))
+	if (!sk)
 		return 0;
-	return original_of(sk);
+	if (ctx->user_port == bpf_htons(config.outbound_port))
+		return original_of(sk);
+	return client_of(sk);
 }
 
+/* Also runs in accept(). An IPv4 socket cannot name an IPv6 client; it shows the stand-in address. */
 SEC("cgroup/getpeername4")
 int leno_getpeername4(struct bpf_sock_addr *ctx)
 {
-	struct socket_address *original = dialled(ctx);
+	struct socket_address *peer = peer_of(ctx);
 
-	if (original) {
-		ctx->user_ip4 = original->ip[3];
-		ctx->user_port = original->port;
+	if (peer && peer->family == LENO_AF_INET) {
+		ctx->user_ip4 = peer->ip[3];
+		ctx->user_port = peer->port;
 	}
 	return ALLOW;
 }
@@ -167,14 +204,14 @@ int leno_getpeername4(struct bpf_sock_addr *ctx)
 SEC("cgroup/getpeername6")
 int leno_getpeername6(struct bpf_sock_addr *ctx)
 {
-	struct socket_address *original = dialled(ctx);
+	struct socket_address *peer = peer_of(ctx);
 
-	if (original) {
-		ctx->user_ip6[0] = original->ip[0];
-		ctx->user_ip6[1] = original->ip[1];
-		ctx->user_ip6[2] = original->ip[2];
-		ctx->user_ip6[3] = original->ip[3];
-		ctx->user_port = original->port;
+	if (peer) {
+		ctx->user_ip6[0] = peer->ip[0];
+		ctx->user_ip6[1] = peer->ip[1];
+		ctx->user_ip6[2] = peer->ip[2];
+		ctx->user_ip6[3] = peer->ip[3];
+		ctx->user_port = peer->port;
 	}
 	return ALLOW;
 }
@@ -196,6 +233,8 @@ int leno_app_sockops(struct bpf_sock_ops *ops)
 {
 	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
 		announce_original(ops);
+	else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		accept_client(ops);
 	return 1;
 }
 
@@ -205,6 +244,8 @@ int leno_proxy_sockops(struct bpf_sock_ops *ops)
 {
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		accept_original(ops);
+	else if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+		announce_client(ops);
 	else if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB && is_of_proxy(ops))
 		register_listener(ops);
 	return 1;
@@ -239,6 +280,35 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 	return ALLOW;
 }
 
+/* (proxy) Names the client on whose behalf this socket will connect to the application. Without this
+ * program the kernel answers ENOPROTOOPT.
+ */
+SEC("cgroup/setsockopt")
+int leno_setsockopt(struct bpf_sockopt *ctx)
+{
+	struct sockaddr_in6 *named = ctx->optval;
+	struct bpf_sock *sk = ctx->sk;
+	struct socket_address client;
+
+	if (ctx->level != CLIENT_LEVEL || ctx->optname != CLIENT_OPTION) {
+		if (ctx->optlen > MAX_OPTLEN)
+			ctx->optlen = 0;
+		return ALLOW;
+	}
+	if (!sk || !is_by_proxy())
+		return ALLOW;
+	if ((void *)(named + 1) > ctx->optval_end)
+		return DENY;
+	client = ipv6_address(named->sin6_addr.in6_u.u6_addr32[0],
+			      named->sin6_addr.in6_u.u6_addr32[1],
+			      named->sin6_addr.in6_u.u6_addr32[2],
+			      named->sin6_addr.in6_u.u6_addr32[3], named->sin6_port);
+	if (!remember_client(sk, &client))
+		return DENY;
+	ctx->optlen = -1; /* done: the kernel's own handler does not run */
+	return ALLOW;
+}
+
 /* Hands the connection to the proxy; with no proxy listening the workload's policy decides. */
 static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listener_slot slot)
 {
@@ -259,14 +329,24 @@ static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listene
 	return SK_PASS;
 }
 
+/* UDP that arrives for a socket that is not connected. It passes, except to a link-local address; the
+ * answer of an excluded server passes too.
+ */
+static __always_inline int datagram(const struct socket_address *remote,
+				    const struct socket_address *local)
+{
+	if (!is_link_local_ipv6(local) || same_ip(remote, local) || is_excluded(remote))
+		return SK_PASS;
+	count(INBOUND_DROPPED_LINK_LOCAL);
+	return SK_DROP;
+}
+
 SEC("sk_lookup")
 int leno_sk_lookup(struct bpf_sk_lookup *ctx)
 {
 	struct socket_address remote, local;
 	bool ipv4 = ctx->family == LENO_AF_INET;
 
-	if (ctx->protocol != IPPROTO_TCP)
-		return SK_PASS;
 	if (ipv4) {
 		remote = ipv4_address(ctx->remote_ip4, 0);
 		local = ipv4_address(ctx->local_ip4, 0);
@@ -276,6 +356,8 @@ int leno_sk_lookup(struct bpf_sk_lookup *ctx)
 		local = ipv6_address(ctx->local_ip6[0], ctx->local_ip6[1], ctx->local_ip6[2],
 				     ctx->local_ip6[3], 0);
 	}
+	if (ctx->protocol != IPPROTO_TCP)
+		return datagram(&remote, &local);
 	switch (inbound_verdict(&config, &remote, &local, ctx->local_port)) {
 	case INBOUND_LOCAL:
 		count(INBOUND_PASSED_LOCAL);
@@ -283,6 +365,9 @@ int leno_sk_lookup(struct bpf_sk_lookup *ctx)
 	case INBOUND_ADMIN:
 		count(INBOUND_PASSED_ADMIN);
 		return SK_PASS;
+	case INBOUND_LINK_LOCAL:
+		count(INBOUND_DROPPED_LINK_LOCAL);
+		return SK_DROP;
 	case INBOUND_MESH_PORT:
 		count(INBOUND_DROPPED_MESH_PORT);
 		return SK_DROP;

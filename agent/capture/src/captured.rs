@@ -8,7 +8,7 @@ use leno_bpf::{Instance, PinRoot};
 
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::{command, ebpf, iptables, nftables};
+use crate::{command, ebpf, iptables, nftables, stand_in};
 
 /// Connections by what became of them, named as `leno_bpf::abi::Counter` names them. Netfilter
 /// counts fewer kinds than eBPF, two of its own, and from zero each time its rules are installed.
@@ -77,6 +77,7 @@ enum Rules {
 /// When the backend does not work here, or a path of the workload is not what it should be;
 /// nothing is captured then.
 pub fn capture(backend: Backend, workload: &Workload) -> Result<Captured, Error> {
+    stand_in::route(&workload.netns)?;
     let rules = match backend {
         Backend::Ebpf => {
             let state = State::Ebpf(ebpf::capture(workload)?);
@@ -207,6 +208,7 @@ impl Captured {
     /// When the backend refuses; the old or the new ones are in place then.
     pub fn upgrade(&mut self, workload: &Workload) -> Result<(), Error> {
         self.workload = workload.clone();
+        stand_in::route(&workload.netns)?;
         match &mut self.state {
             State::Ebpf(instance) => ebpf::upgrade(instance, workload),
             State::Netfilter { installed, .. } => {

@@ -60,11 +60,10 @@ impl Family {
         run(program, &["--counters", "--table", table], "")
     }
 
-    /// Loopback and what means nothing without its interface.
-    fn local(self) -> &'static [&'static str] {
+    fn loopback(self) -> &'static str {
         match self {
-            Self::Ipv4 => &["127.0.0.0/8"],
-            Self::Ipv6 => &["::1/128", "fe80::/10"],
+            Self::Ipv4 => "127.0.0.0/8",
+            Self::Ipv6 => "::1/128",
         }
     }
 }
@@ -132,13 +131,15 @@ fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
     let mut rules = ":LENO_INBOUND - [0:0]\n:LENO_OUTBOUND - [0:0]\n\
                      -A PREROUTING -p tcp --syn -j LENO_INBOUND\n-A OUTPUT -p tcp --syn -j LENO_OUTBOUND\n"
         .to_owned();
+    if matches!(family, Family::Ipv6) {
+        for chain in ["INBOUND", "OUTBOUND"] {
+            writeln!(rules, "-A {PREFIX}{chain} -d fe80::/10 -j RETURN").expect("takes all");
+        }
+    }
     let mut add = |chain: &str, condition: &str, counter: Counter, target: &str| {
         rules.push_str(&rule(chain, condition, counter.name(), target));
     };
     add("INBOUND", "-i lo", Counter::InboundPassedLocal, "RETURN");
-    if matches!(family, Family::Ipv6) {
-        add("INBOUND", "-d fe80::/10", Counter::InboundPassedLocal, "RETURN");
-    }
     let admin = format!("-p tcp --dport {}", ports::ADMIN);
     add("INBOUND", &admin, Counter::InboundPassedAdmin, "RETURN");
     let target = format!("REDIRECT --to-ports {}", ports::INBOUND);
@@ -159,9 +160,6 @@ fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
                      -I INPUT -p tcp --syn -j LENO_INPUT\n-I OUTPUT -p tcp --syn -j LENO_OUTPUT\n\
                      -A LENO_INPUT -i lo -j RETURN\n"
         .to_owned();
-    if matches!(family, Family::Ipv6) {
-        rules.push_str("-A LENO_INPUT -d fe80::/10 -j RETURN\n");
-    }
     for port in [ports::ADMIN, ports::INBOUND] {
         writeln!(rules, "-A LENO_INPUT -p tcp --dport {port} -j RETURN").expect("takes all");
     }
@@ -170,6 +168,33 @@ fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
         writeln!(rules, "-A LENO_OUTPUT {condition} -j RETURN").expect("takes all");
     }
     rules.push_str(&rule("OUTPUT", "-p tcp", OUTBOUND_DROPPED_UNCAPTURED, "DROP"));
+    if matches!(family, Family::Ipv6) {
+        rules.push_str(&link_local_rules(workload)?);
+    }
+    Ok(rules)
+}
+
+/// Link-local IPv6 has no way past the proxy but for ICMPv6, by which neighbours are found, and for what
+/// belongs to a connection that was let through. The jumps are inserted, so these chains come first.
+fn link_local_rules(workload: &Workload) -> Result<String, Error> {
+    let mut rules = ":LENO_LINK_IN - [0:0]\n:LENO_LINK_OUT - [0:0]\n\
+                     -I INPUT ! -i lo -d fe80::/10 ! -p ipv6-icmp -j LENO_LINK_IN\n\
+                     -I OUTPUT ! -o lo -d fe80::/10 ! -p ipv6-icmp -j LENO_LINK_OUT\n\
+                     -I LENO_OUTPUT -o lo -d fe80::/10 -j RETURN\n"
+        .to_owned();
+    let established = "-m conntrack --ctstate ESTABLISHED,RELATED -j RETURN";
+    for chain in ["LINK_IN", "LINK_OUT"] {
+        writeln!(rules, "-A {PREFIX}{chain} {established}").expect("takes all");
+    }
+    for (condition, _) in passed_outbound(Family::Ipv6, workload)? {
+        writeln!(rules, "-A {PREFIX}LINK_OUT {condition} -j RETURN").expect("takes all");
+    }
+    for (chain, counter) in [
+        ("LINK_IN", Counter::InboundDroppedLinkLocal),
+        ("LINK_OUT", Counter::OutboundDroppedLinkLocal),
+    ] {
+        rules.push_str(&rule(chain, "-d fe80::/10", counter.name(), "DROP"));
+    }
     Ok(rules)
 }
 
@@ -177,9 +202,7 @@ fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
 /// for it afterwards.
 fn passed_outbound(family: Family, workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
     let mut passed = Vec::new();
-    for local in family.local() {
-        passed.push((format!("-d {local}"), Counter::OutboundPassedLocal));
-    }
+    passed.push((format!("-d {}", family.loopback()), Counter::OutboundPassedLocal));
     let proxy = format!("-m owner --uid-owner {}", workload.proxy_uid);
     passed.push((proxy, Counter::OutboundPassedProxy));
     for (ip, length) in &workload.excluded {

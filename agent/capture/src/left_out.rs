@@ -21,7 +21,7 @@ impl Workload {
     #[must_use]
     pub fn left_out(&self) -> LeftOut {
         let excluded = self.excluded.iter().map(|(address, length)| format!("{address}/{length}"));
-        let always = ["127.0.0.0/8", "::1/128", "fe80::/10"].map(ToOwned::to_owned);
+        let always = ["127.0.0.0/8", "::1/128"].map(ToOwned::to_owned);
         LeftOut {
             inbound_ports: vec![ports::ADMIN],
             outbound_to: always.into_iter().chain(excluded).collect(),

@@ -7,8 +7,10 @@
 //! - Outbound connections arrive at the proxy's 127.0.0.1:15001 or `[::1]:15001`, inbound ones at
 //!   0.0.0.0:15006 or `[::]:15006`. The original destination is the accepted socket's local
 //!   address where its port is not the listener's, else the answer to `SO_ORIGINAL_DST`.
-//! - The proxy's own sockets, loopback, link-local IPv6, excluded prefixes, UDP and the admin port
-//!   (inbound) are left alone; 15001 and 15006 cannot be reached from outside.
+//! - The proxy's own sockets, loopback, excluded prefixes, UDP and the admin port (inbound) are left
+//!   alone; 15001 and 15006 cannot be reached from outside.
+//! - Link-local IPv6 carries ICMPv6 alone.
+//! - The proxy can connect to the application from the stand-in address (`leno_types::source`).
 //! - Connections that were open before are left alone, and nothing that was sent before lets a new one pass.
 //! - While the proxy is not listening, connections are refused (fail closed) or pass unchanged
 //!   (fail open).
@@ -16,6 +18,7 @@
 //! | | eBPF | nftables, iptables |
 //! |---|---|---|
 //! | original destination, inbound | local address | `SO_ORIGINAL_DST` |
+//! | the application sees as its client | the client | the stand-in address |
 //! | the proxy is told by | its cgroup | its user id |
 //! | "the proxy is listening" | known to the kernel | told by [`Captured::set_listening`] |
 //! | a connection straight to the listener | `SO_ORIGINAL_DST` fails | answers the listener's own address |
@@ -37,6 +40,7 @@ mod left_out;
 mod mark;
 mod nftables;
 mod probe;
+mod stand_in;
 
 pub use backend::{Backend, Choice, UnknownBackend};
 pub use captured::{Captured, Counters, Workload, capture, let_pass, prune, release};

@@ -22,7 +22,14 @@ const COUNTED: &[Counter] = &[
     Counter::InboundPassedAdmin,
     Counter::InboundPassedLocal,
     Counter::InboundDroppedMeshPort,
+    Counter::InboundDroppedLinkLocal,
+    Counter::OutboundDroppedLinkLocal,
 ];
+
+/// Matches what must not pass by a link-local address: all but ICMPv6 and what belongs to a connection that
+/// was let through.
+const LINK_LOCAL: &str =
+    "ip6 daddr fe80::/10 meta l4proto != ipv6-icmp ct state != { established, related }";
 
 /// Matches a TCP packet that begins no connection: what a listener takes for a beginning is the contrary.
 const NOT_FIRST: &str = "tcp flags & (fin | syn | rst | ack) != syn";
@@ -77,16 +84,16 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
     meta l4proto != tcp return
     {NOT_FIRST} return
     iifname lo counter name inbound_passed_local return
-    ip6 daddr fe80::/10 counter name inbound_passed_local return
+    ip6 daddr fe80::/10 return
     tcp dport {admin} counter name inbound_passed_admin return
     meta l4proto tcp counter name inbound_captured redirect to :{inbound}
   }}
   chain entered {{
     type filter hook input priority filter; policy accept;
+    iifname lo return
+    {LINK_LOCAL} counter name inbound_dropped_link_local drop
     meta l4proto != tcp return
     {NOT_FIRST} return
-    iifname lo return
-    ip6 daddr fe80::/10 return
     tcp dport {{ {admin}, {inbound} }} return
     counter name {INBOUND_DROPPED_UNCAPTURED} drop
   }}
@@ -94,10 +101,16 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
     type nat hook output priority -100; policy accept;
     meta l4proto != tcp return
     {NOT_FIRST} return
+    ip6 daddr fe80::/10 return
 {passed}    meta l4proto tcp counter name outbound_captured redirect to :{outbound}
+  }}
+  chain link_local {{
+{unchecked}    counter name outbound_dropped_link_local drop
   }}
   chain left {{
     type filter hook output priority filter; policy accept;
+    ip6 daddr fe80::/10 oifname lo return
+    {LINK_LOCAL} jump link_local
     meta l4proto != tcp return
     {NOT_FIRST} return
 {unchecked}    counter name {OUTBOUND_DROPPED_UNCAPTURED} drop
@@ -114,7 +127,7 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
 fn passed_outbound(workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
     let mut passed = vec![
         ("ip daddr 127.0.0.0/8".to_owned(), Counter::OutboundPassedLocal),
-        ("ip6 daddr { ::1, fe80::/10 }".to_owned(), Counter::OutboundPassedLocal),
+        ("ip6 daddr ::1".to_owned(), Counter::OutboundPassedLocal),
         (format!("meta skuid {}", workload.proxy_uid), Counter::OutboundPassedProxy),
     ];
     for (ip, length) in &workload.excluded {

@@ -38,7 +38,7 @@ indexes! {
         OutboundCaptured = "outbound_captured",
         /// Connections of the proxy itself.
         OutboundPassedProxy = "outbound_passed_proxy",
-        /// To loopback or link-local addresses, or from another namespace.
+        /// To loopback addresses, or from another namespace.
         OutboundPassedLocal = "outbound_passed_local",
         /// To an excluded prefix.
         OutboundPassedExcluded = "outbound_passed_excluded",
@@ -60,7 +60,7 @@ indexes! {
         OriginalFailed = "original_failed",
         /// Connections handed to the inbound listener.
         InboundCaptured = "inbound_captured",
-        /// From this workload to itself, or to a link-local address.
+        /// From this workload to itself.
         InboundPassedLocal = "inbound_passed_local",
         /// To the admin port.
         InboundPassedAdmin = "inbound_passed_admin",
@@ -80,6 +80,16 @@ indexes! {
         ListenerFailed = "listener_failed",
         /// MPTCP sockets refused, so that the application uses TCP.
         MptcpRefused = "mptcp_refused",
+        /// TCP connections and UDP datagrams that the workload addressed to link-local IPv6.
+        OutboundDroppedLinkLocal = "outbound_dropped_link_local",
+        /// TCP connections and UDP datagrams from elsewhere to the workload's link-local IPv6 address.
+        InboundDroppedLinkLocal = "inbound_dropped_link_local",
+        /// Connections of the proxy to the application with the client's address on their way.
+        ClientAnnounced = "client_announced",
+        /// Connections that show the application its client's address.
+        ClientShown = "client_shown",
+        /// The kernel had no memory for a client's address; the application sees the stand-in address.
+        ClientFailed = "client_failed",
     }
 }
 

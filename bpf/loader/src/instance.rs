@@ -33,13 +33,15 @@ const HOOKS: &[(&str, Place)] = &[
     ("leno_getpeername4", Place::Workload),
     ("leno_getpeername6", Place::Workload),
     ("leno_sock_create", Place::Workload),
+    ("leno_setsockopt", Place::Proxy),
     ("leno_sk_lookup", Place::Namespace),
     ("leno_connect4", Place::Workload),
     ("leno_connect6", Place::Workload),
+    ("leno_sendmsg6", Place::Workload),
 ];
 
 /// Those of them that capture; the others serve what was captured.
-const CAPTURING: [&str; 3] = ["leno_connect6", "leno_connect4", "leno_sk_lookup"];
+const CAPTURING: [&str; 4] = ["leno_sendmsg6", "leno_connect6", "leno_connect4", "leno_sk_lookup"];
 
 /// The workload that is captured.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,12 @@
 //! Opens the embedded object, configures it and has the kernel verify it.
 
 use std::cell::RefCell;
+use std::fs;
 use std::path::Path;
 use std::sync::Once;
 
 use leno_bpf_abi::CaptureConfig;
-use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel, set_print};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, set_print};
 
 use crate::error::Error;
 use crate::{OBJECT, pins};
@@ -24,7 +25,7 @@ thread_local! {
 
 /// The maps that outlive an upgrade, pinned by these names.
 pub(crate) const PINNED_MAPS: &[&str] =
-    &["listeners", "originals", "inflight", "excluded", "counters"];
+    &["listeners", "originals", "inflight", "clients", "arriving", "excluded", "counters"];
 
 /// Has the kernel verify every program, attaching none, to tell whether it can run them.
 ///
@@ -57,11 +58,31 @@ pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Ob
         } else if let Some(directory) = directory
             && PINNED_MAPS.contains(&name.as_str())
         {
+            if name == "counters" {
+                drop_counters_of_another_size(
+                    &pins::map_path(directory, &name),
+                    map.max_entries(),
+                )?;
+            }
             map.set_pin_path(pins::map_path(directory, &name))
                 .map_err(Error::bpf(format!("pin the map {name}")))?;
         }
     }
     verify(object)
+}
+
+/// Another version may count other things. Its counters are unpinned, so that its other maps can still be
+/// used; counting starts from zero then.
+fn drop_counters_of_another_size(pin: &Path, entries: u32) -> Result<(), Error> {
+    if !pin.exists() {
+        return Ok(());
+    }
+    let action = "read the counters of another version";
+    let pinned = MapHandle::from_pinned_path(pin).map_err(Error::bpf(action))?;
+    if pinned.max_entries() == entries {
+        return Ok(());
+    }
+    fs::remove_file(pin).map_err(Error::io("unpin the counters of another version"))
 }
 
 /// Parses an object file.

@@ -77,6 +77,7 @@ fn maps_have_the_bounds_of_the_abi() {
         object.maps().find(|m| m.name() == OsStr::new(name)).map(|m| m.max_entries()).expect(name)
     };
     assert_eq!(bound("inflight"), leno_bpf_abi::MAX_INFLIGHT);
+    assert_eq!(bound("arriving"), leno_bpf_abi::MAX_INFLIGHT);
     assert_eq!(bound("excluded") as usize, leno_bpf_abi::MAX_EXCLUDED);
     assert_eq!(bound("counters") as usize, Counter::ALL.len());
     let slots = u32::try_from(Slot::ALL.len()).unwrap();
@@ -136,6 +137,7 @@ fn inbound_decisions() {
     const LOCAL: u32 = 1;
     const ADMIN: u32 = 2;
     const MESH_PORT: u32 = 3;
+    const LINK_LOCAL: u32 = 4;
     for (remote, local, verdict) in [
         ("10.89.0.2:4000", "10.89.0.3:80", STEER),
         ("10.89.0.2:4000", "10.89.0.3:15001", MESH_PORT),
@@ -151,7 +153,15 @@ fn inbound_decisions() {
         ("[fd89::3]:4000", "[fd89::3]:80", LOCAL),
         ("[::1]:4000", "[::1]:80", LOCAL),
         ("[fd89::3]:4000", "[::1]:15001", LOCAL),
-        ("[fe80::2]:4000", "[fe80::3]:80", LOCAL),
+        ("192.0.0.8:4000", "10.89.0.3:80", LOCAL),
+        ("192.0.0.9:4000", "10.89.0.3:80", STEER),
+        ("[100:0:0:1::8]:4000", "[fd89::3]:80", LOCAL),
+        ("[100::8]:4000", "[fd89::3]:80", STEER),
+        ("[fe80::2]:4000", "[fe80::3]:80", LINK_LOCAL),
+        ("[fe80::2]:4000", "[fe80::3]:15020", LINK_LOCAL),
+        ("[fd89::2]:4000", "[fe80::3]:80", LINK_LOCAL),
+        ("[fe80::2]:4000", "[fd89::3]:80", STEER),
+        ("[fe80::3]:4000", "[fe80::3]:80", LOCAL),
         ("[fe80::2]:4000", "[fe80::3]:15001", MESH_PORT),
     ] {
         assert_eq!(decide(&program, remote, local), verdict, "{remote} -> {local}");
@@ -165,20 +175,24 @@ fn outbound_decisions() {
     }
     let object = object::verify(object::open(DECISIONS).unwrap()).unwrap();
     let program = object.progs_mut().find(|p| p.name() == "decide_outbound").unwrap();
-    for (to, local) in [
-        ("10.96.0.1:80", false),
-        ("[::ffff:10.96.0.1]:80", false),
-        ("[fd96::1]:80", false),
-        ("127.0.0.1:80", true),
-        ("127.5.5.5:80", true),
-        ("0.0.0.0:80", true),
-        ("[::]:80", true),
-        ("[::1]:80", true),
-        ("[::ffff:127.0.0.1]:80", true),
-        ("[::ffff:0.0.0.0]:80", true),
-        ("[fe80::1]:80", true),
-        ("169.254.169.254:80", false),
+    const STEER: u32 = 0;
+    const LOCAL: u32 = 1;
+    const LINK_LOCAL: u32 = 2;
+    for (to, verdict) in [
+        ("10.96.0.1:80", STEER),
+        ("[::ffff:10.96.0.1]:80", STEER),
+        ("[fd96::1]:80", STEER),
+        ("127.0.0.1:80", LOCAL),
+        ("127.5.5.5:80", LOCAL),
+        ("0.0.0.0:80", LOCAL),
+        ("[::]:80", LOCAL),
+        ("[::1]:80", LOCAL),
+        ("[::ffff:127.0.0.1]:80", LOCAL),
+        ("[::ffff:0.0.0.0]:80", LOCAL),
+        ("[fe80::1]:80", LINK_LOCAL),
+        ("[febf::1]:80", LINK_LOCAL),
+        ("169.254.169.254:80", STEER),
     ] {
-        assert_eq!(decide(&program, to, to) == 1, local, "{to}");
+        assert_eq!(decide(&program, to, to), verdict, "{to}");
     }
 }

@@ -168,6 +168,47 @@ pub fn udp_is_left_alone(backend: Backend) {
     }
 }
 
+pub fn link_local_ipv6_has_no_way_past_the_proxy(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, default());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    let port_of = |listening: String| listening.parse::<SocketAddr>().unwrap().port();
+    let [inner, outer] = lab.link_local();
+    let (inner_tcp, outer_tcp) = (port_of(app.serve_at("[::]")), port_of(outside.serve_at("[::]")));
+    for seen in [
+        outside.dial(&format!("{inner}:{inner_tcp}")),
+        outside.dial(&format!("{inner}:15020")),
+        app.dial(&format!("{outer}:{outer_tcp}")),
+    ] {
+        assert!(seen.0.starts_with("error "), "{seen:?}");
+    }
+    let inner_udp = port_of(app.ask("udp-listen [::]:0"));
+    let outer_udp = port_of(outside.ask("udp-listen [::]:0"));
+    for command in ["udp-send", "udp-dial [::]:0"] {
+        let answer = app.ask(&format!("{command} {outer}:{outer_udp}"));
+        assert!(answer.starts_with("error "), "{command}: {answer}");
+    }
+    let dropped = lab.count("inbound_dropped_link_local");
+    assert_eq!(outside.ask(&format!("udp-send {inner}:{inner_udp}")), "sent");
+    lab.wait_for_count("inbound_dropped_link_local", dropped + 1);
+    assert!(lab.count("outbound_dropped_link_local") >= 3);
+    // Neighbours are still found, by ICMPv6 between link-local addresses among others.
+    lab::inside(&lab.workload.netns, "ip -6 neigh flush dev eth0");
+    let server = outside.serve_at(OUTSIDE[1]);
+    proxy.dial(&server).assert_direct();
+}
+
+pub fn an_excluded_link_local_prefix_passes(backend: Backend) {
+    let excluded = vec![("fe80::".parse().unwrap(), 10)];
+    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true });
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    let [_, outer] = lab.link_local();
+    let server: SocketAddr = outside.serve_at("[::]").parse().unwrap();
+    app.dial(&format!("{outer}:{}", server.port())).assert_direct();
+    let server: SocketAddr = outside.ask("udp-listen [::]:0").parse().unwrap();
+    let answer = app.ask(&format!("udp-dial [::]:0 {outer}:{}", server.port()));
+    assert!(answer.ends_with("bytes=4"), "{answer}");
+}
+
 pub fn excluded_prefixes_pass(backend: Backend) {
     let excluded = vec![("10.77.0.1".parse().unwrap(), 32), ("fd77::".parse().unwrap(), 64)];
     let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true });
@@ -208,6 +249,66 @@ pub fn an_application_on_loopback_is_reached(backend: Backend) {
         let to = format!("{pod}:{}", server.port());
         outside.dial(&to).assert_captured(&to);
         proxy.dial(&server.to_string()).assert_direct();
+    }
+}
+
+pub fn the_application_sees_its_client_or_the_stand_in_address(backend: Backend) {
+    let (lab, mut proxy) = Lab::with_proxy(backend, closed());
+    let mut app = lab.app();
+    let (v4, v6) = ("10.77.0.1:4321", "[fd77::1]:4321");
+    let (stand_in_v4, stand_in_v6) = ("192.0.0.8", "[100:0:0:1::8]");
+    for (listens, dialled, client, stand_in) in [
+        ("0.0.0.0", "10.77.0.2", v4, stand_in_v4),
+        ("0.0.0.0", "127.0.0.1", v4, stand_in_v4),
+        ("127.0.0.1", "127.0.0.1", v4, stand_in_v4),
+        ("[::]", "[fd77::2]", v6, stand_in_v6),
+        ("[::]", "[::1]", v6, stand_in_v6),
+        ("[::1]", "[::1]", v6, stand_in_v6),
+        // An IPv6 socket names an IPv4 client; an IPv4 socket cannot name an IPv6 client.
+        ("[::1]", "[::1]", "[::ffff:10.77.0.1]:4321", stand_in_v6),
+        ("0.0.0.0", "127.0.0.1", v6, stand_in_v4),
+    ] {
+        let server: SocketAddr = app.serve_at(listens).parse().unwrap();
+        let to = format!("{dialled}:{}", server.port());
+        let seen = Seen(proxy.ask(&format!("dial-for {client} {to}")));
+        seen.assert_direct();
+        assert_eq!(seen.get("peer"), to, "the proxy sees what it dialled");
+        assert_eq!(seen.get("named"), (backend == Backend::Ebpf).to_string());
+        let can_be_named = client.starts_with('[') == listens.starts_with('[');
+        if backend == Backend::Ebpf && can_be_named {
+            assert_eq!(seen.get("client"), client, "{to}: {seen:?}");
+        } else {
+            let (shown, _port) = seen.get("client").rsplit_once(':').unwrap();
+            assert_eq!(shown, stand_in, "{to}: {seen:?}");
+        }
+        // What the application does itself is no client's.
+        app.dial(&format!("127.0.0.1:{}", server.port()));
+    }
+    if backend == Backend::Ebpf {
+        assert_eq!(lab.count("client_shown"), 8);
+    }
+}
+
+pub fn only_the_proxy_names_clients(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, closed());
+    let mut app = lab.app();
+    let server = app.serve_at("127.0.0.1");
+    let seen = Seen(app.ask(&format!("dial-for 10.77.0.1:4321 {server}")));
+    assert_eq!(seen.get("named"), "false");
+    assert!(seen.get("client").starts_with("192.0.0.8:"), "{seen:?}");
+}
+
+pub fn a_stand_in_address_from_outside_is_dropped(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, closed());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for (number, stand_in) in ["192.0.0.8", "100:0:0:1::8"].into_iter().enumerate() {
+        let at_once = if number == 0 { "" } else { " nodad" };
+        let add = format!("ip address add {stand_in} dev lo{at_once}");
+        lab::inside(lab.outside_netns(), &add);
+        let server = app.serve_at(POD[number]);
+        let from = if number == 0 { stand_in.to_owned() } else { format!("[{stand_in}]") };
+        let seen = Seen(outside.ask(&format!("dial-from {from}:0 {server}")));
+        assert!(seen.0.starts_with("error "), "{seen:?}");
     }
 }
 

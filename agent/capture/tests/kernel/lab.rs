@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured, Workload, capture, cgroup2_root};
 use nix::sched::{CloneFlags, setns};
@@ -19,6 +20,8 @@ use crate::worker::ANSWER;
 pub const POD: [&str; 2] = ["10.77.0.2", "[fd77::2]"];
 /// The addresses of the machine outside.
 pub const OUTSIDE: [&str; 2] = ["10.77.0.1", "[fd77::1]"];
+/// The link-local addresses of the workload and of the machine outside.
+pub const LINK_LOCAL: [&str; 2] = ["fe80::77:2", "fe80::77:1"];
 /// Service addresses, which nobody has.
 pub const VIP: [&str; 2] = ["10.96.0.10", "[fd96::10]"];
 /// The proxy's listeners.
@@ -40,6 +43,9 @@ thread_local! {
     /// when it is captured, its containers' are not.
     pub static BY_USER: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Longest wait for a packet to be counted that was sent before; packets inside this machine take microseconds.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a test wants besides the defaults.
 #[derive(Clone, Default)]
@@ -112,8 +118,30 @@ impl Lab {
         Worker::start(&self.outside, &format!("{} -", cgroup.display()))
     }
 
+    pub fn outside_netns(&self) -> &Path {
+        &self.outside
+    }
+
+    /// The link-local addresses of the workload and of the machine outside, each as the other side dials it.
+    pub fn link_local(&self) -> [String; 2] {
+        let scope = |netns: &Path| {
+            let link = inside(netns, "ip -o link show dev eth0");
+            link.split(':').next().unwrap().to_owned()
+        };
+        let dialled = |address: &str, from: &Path| format!("[{address}%{}]", scope(from));
+        [dialled(LINK_LOCAL[0], &self.outside), dialled(LINK_LOCAL[1], &self.workload.netns)]
+    }
+
     pub fn count(&self, counter: &str) -> u64 {
         self.captured.counters().unwrap().get(counter).copied().unwrap_or_default()
+    }
+
+    pub fn wait_for_count(&self, counter: &str, least: u64) {
+        let deadline = Instant::now() + COUNT_TIMEOUT;
+        while self.count(counter) < least {
+            assert!(Instant::now() < deadline, "{counter} stays below {least}");
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -143,10 +171,14 @@ fn make_network(inner: &str, outer: &str) {
     ip(&[
         "-n", inner, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", outer,
     ]);
-    for (namespace, ends) in [(inner, POD), (outer, OUTSIDE)] {
+    for (namespace, ends, link_local) in
+        [(inner, POD, LINK_LOCAL[0]), (outer, OUTSIDE, LINK_LOCAL[1])]
+    {
         let [ipv4, ipv6] = ends.map(|ip| ip.trim_matches(['[', ']']));
         ip(&["-n", namespace, "address", "add", &format!("{ipv4}/24"), "dev", "eth0"]);
         ip(&["-n", namespace, "address", "add", &format!("{ipv6}/64"), "dev", "eth0", "nodad"]);
+        let link_local = format!("{link_local}/64");
+        ip(&["-n", namespace, "address", "add", &link_local, "dev", "eth0", "nodad"]);
         ip(&["-n", namespace, "link", "set", "lo", "up"]);
         ip(&["-n", namespace, "link", "set", "eth0", "up"]);
     }

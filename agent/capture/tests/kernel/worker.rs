@@ -1,17 +1,20 @@
 //! A process at a chosen place that does socket calls as it is told, one line a command.
+#![expect(unsafe_code, reason = "no crate in use sets a socket option of a level of our own")]
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Shutdown, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use leno_capture::Report;
+use leno_types::source::{CLIENT_LEVEL, CLIENT_OPTION, stand_in};
 use nix::unistd::{Gid, Uid, setresgid, setresuid};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::forged;
 
@@ -96,6 +99,7 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
                 .map_err(|error| io::Error::other(name_of(&error)))?;
             hear(socket.into())
         }
+        ["dial-for", client, to] => dial_for(address(client)?, address(to)?),
         ["dial-from", from, to] => dial_from(address(from)?, address(to)?, |_| Ok(())),
         ["dial-forged", from, to] => {
             let to = address(to)?;
@@ -120,6 +124,11 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
                 }
             });
             Ok(format!("{at}"))
+        }
+        ["udp-send", to] => {
+            // A socket that is not connected.
+            let sent = UdpSocket::bind("[::]:0")?.send_to(b"echo", address(to)?);
+            sent.map(|_| "sent".to_owned()).map_err(|error| io::Error::other(name_of(&error)))
         }
         ["udp-dial", from, to] => {
             let socket = UdpSocket::bind(address(from)?)?;
@@ -176,6 +185,45 @@ fn dial(to: SocketAddr) -> io::Result<String> {
     let stream = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT)
         .map_err(|error| io::Error::other(name_of(&error)))?;
     hear(stream)
+}
+
+/// As the proxy connects to an application on behalf of a client: from the stand-in address, with the
+/// client named to the kernel programs, if there are any.
+fn dial_for(client: SocketAddr, to: SocketAddr) -> io::Result<String> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    if to.is_ipv6() {
+        socket.set_freebind_v6(true)?;
+    }
+    socket.bind(&SocketAddr::new(stand_in(&to), 0).into())?;
+    let named = name_client(&socket, client);
+    socket
+        .connect_timeout(&to.into(), CONNECT_TIMEOUT)
+        .map_err(|error| io::Error::other(name_of(&error)))?;
+    Ok(format!("named={named} {}", hear(socket.into())?))
+}
+
+/// Whether there is a kernel program to name the client to.
+fn name_client(socket: &Socket, client: SocketAddr) -> bool {
+    let ip = match client.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let named = SockAddr::from(SocketAddrV6::new(ip, client.port(), 0, 0));
+    // SAFETY: the kernel reads `len` bytes from the pointer, which is valid for the call.
+    let result = unsafe {
+        nix::libc::setsockopt(
+            socket.as_raw_fd(),
+            CLIENT_LEVEL,
+            CLIENT_OPTION,
+            named.as_ptr().cast(),
+            named.len(),
+        )
+    };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        assert_eq!(error.raw_os_error(), Some(nix::libc::ENOPROTOOPT), "{error}");
+    }
+    result == 0
 }
 
 /// From an address of the caller's choice, known before it connects; the port is free again at once.

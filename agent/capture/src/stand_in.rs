@@ -1,0 +1,79 @@
+//! The stand-in address (`leno_types::source`) in a workload's network namespace.
+//!
+//! It is a local route and no address of an interface: a proxy can bind it, answers to it stay in the
+//! namespace, packets from elsewhere that claim it are dropped as martians, and programs that list the
+//! interfaces do not see it. It stays when the workload is released, because connections that the
+//! proxy has open use it, and goes with the namespace.
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use leno_types::source::{STAND_IN_V4, STAND_IN_V6};
+use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
+use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
+
+use crate::command::inside;
+use crate::error::Error;
+
+/// `lo` has this index in every network namespace (LOOPBACK_IFINDEX).
+const LOOPBACK: u32 = 1;
+/// The table that the kernel asks first (RT_TABLE_LOCAL), and by which it tells whether an address can be bound.
+const LOCAL_TABLE: u32 = 255;
+/// Holds 1 where the namespace has IPv6 switched off; missing where the kernel has none.
+const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/lo/disable_ipv6";
+
+/// Routes the stand-in addresses to `lo` in this namespace; fine if they are.
+pub(crate) fn route(netns: &Path) -> Result<(), Error> {
+    inside(netns, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.map_err(Error::io("start a runtime for netlink"))?;
+        runtime.block_on(async {
+            let (connection, netlink, _) =
+                rtnetlink::new_connection().map_err(Error::io("open a netlink socket"))?;
+            // Ends with the runtime.
+            tokio::spawn(connection);
+            add_routes(&netlink).await.map_err(|error| {
+                Error::io("route the stand-in address to lo")(std::io::Error::other(error))
+            })
+        })
+    })
+}
+
+async fn add_routes(netlink: &Handle) -> Result<(), rtnetlink::Error> {
+    // Container runtimes may set lo up only after the network of a pod, and a route needs it.
+    netlink.link().set(LinkUnspec::new_with_index(LOOPBACK).up().build()).execute().await?;
+    add(netlink, v4()).await?;
+    match fs::read_to_string(NO_IPV6) {
+        Ok(disabled) if disabled.trim() == "0" => add(netlink, v6()).await,
+        _ => Ok(()),
+    }
+}
+
+async fn add(netlink: &Handle, route: RouteMessage) -> Result<(), rtnetlink::Error> {
+    match netlink.route().add(route).execute().await {
+        Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::EEXIST => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn v4() -> RouteMessage {
+    RouteMessageBuilder::<Ipv4Addr>::new()
+        .destination_prefix(STAND_IN_V4, 32)
+        .kind(RouteType::Local)
+        .scope(RouteScope::Host)
+        .table_id(LOCAL_TABLE)
+        .output_interface(LOOPBACK)
+        .build()
+}
+
+fn v6() -> RouteMessage {
+    RouteMessageBuilder::<Ipv6Addr>::new()
+        .destination_prefix(STAND_IN_V6, 128)
+        .kind(RouteType::Local)
+        .table_id(LOCAL_TABLE)
+        .output_interface(LOOPBACK)
+        .build()
+}
