@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
 use leno_types::ports;
@@ -16,6 +17,7 @@ use crate::netns::Netns;
 pub struct Admin<'a> {
     netns: &'a Netns,
     address: SocketAddr,
+    bound: Duration,
 }
 
 impl<'a> Admin<'a> {
@@ -28,7 +30,13 @@ impl<'a> Admin<'a> {
     /// The proxy of the instance at `address`, reached from `netns`.
     #[must_use]
     pub fn at(netns: &'a Netns, address: IpAddr) -> Self {
-        Self { netns, address: SocketAddr::new(address, ports::ADMIN) }
+        Self { netns, address: SocketAddr::new(address, ports::ADMIN), bound: ANSWER_BOUND }
+    }
+
+    /// The same, with another bound on how long an answer may take.
+    #[must_use]
+    pub fn bounded(self, bound: Duration) -> Self {
+        Self { bound, ..self }
     }
 
     /// Whether the proxy serves.
@@ -36,24 +44,12 @@ impl<'a> Admin<'a> {
         matches!(self.get("/ready").await, Ok(Reply { status: 200, .. }))
     }
 
-    /// Asks the proxy to finish what it has and take nothing new.
-    ///
-    /// # Errors
-    /// When it cannot be reached.
-    pub async fn drain(&self) -> Result<Reply> {
-        self.ask("POST", "/drain").await
-    }
-
     /// Fetches a page.
     ///
     /// # Errors
     /// When the server cannot be reached or does not answer in time.
     pub async fn get(&self, path: &str) -> Result<Reply> {
-        self.ask("GET", path).await
-    }
-
-    async fn ask(&self, method: &str, path: &str) -> Result<Reply> {
-        let Self { netns, address } = self;
+        let Self { netns, address, bound } = self;
         let what = || format!("cannot ask http://{address}{path} from {}", netns.name());
         let socket = netns.within(|| {
             let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -64,8 +60,8 @@ impl<'a> Admin<'a> {
             socket(family, SockType::Stream, flags, SockProtocol::Tcp).attempt(what)
         })?;
         let socket = TcpSocket::from_std_stream(socket.into());
-        let asked = async { ask(socket.connect(*address).await?, method, path).await };
-        let answer = tokio::time::timeout(ANSWER_BOUND, asked).await;
+        let asked = async { ask(socket.connect(*address).await?, "GET", path).await };
+        let answer = tokio::time::timeout(*bound, asked).await;
         answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).attempt(what)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use leno_analysis::{Finding, Mesh, analyze};
+use leno_analysis::{Finding, Mesh, Severity, analyze};
 use leno_capture::Choice;
 use leno_resources::{Documents, Kind, Object, Problem};
 use leno_types::{Egress, MtlsMode};
@@ -66,10 +66,34 @@ pub fn findings(files: &[PathBuf]) -> Vec<Finding> {
         Ok(documents) => documents,
         Err(problems) => return problems.iter().map(Finding::from).collect(),
     };
+    let mut findings = empty(files, &documents);
     match plan(&documents) {
-        Ok(plan) => findings_of(&documents, &plan),
-        Err(problems) => problems.iter().map(Finding::from).collect(),
+        Ok(plan) => findings.extend(findings_of(&documents, &plan)),
+        Err(problems) => findings.extend(problems.iter().map(Finding::from)),
     }
+    findings
+}
+
+/// The paths that say nothing: most likely not the ones that were meant.
+fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
+    let objects = documents.objects.iter().map(|one| &one.file);
+    let said: Vec<&Path> = objects
+        .chain(documents.ignored.iter().map(|one| &one.file))
+        .map(|file| Path::new(&**file))
+        .collect();
+    let finding = |path: &PathBuf| {
+        let reason = if leno_resources::holds_no_file(path) {
+            "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)"
+        } else if said.iter().any(|file| *file == path || file.parent() == Some(path)) {
+            return None;
+        } else if path.is_dir() {
+            "the files of the folder hold no document"
+        } else {
+            "the file holds no document"
+        };
+        Some(Finding::of_file(Severity::Error, "no-documents", &path.to_string_lossy(), reason))
+    };
+    paths.iter().filter_map(finding).collect()
 }
 
 /// The mistakes in documents that can be run.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use k8s_openapi::jiff::Timestamp;
 use leno_types::ports;
 use serde::Serialize;
 
@@ -11,6 +12,7 @@ use leno_observe::metrics::{self, Sample};
 use crate::admin::Admin;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::listening;
 use crate::netns::Netns;
 use crate::record::{self, Process};
 use crate::status::{InstanceStatus, Phase, Status};
@@ -50,7 +52,7 @@ impl Check {
     pub async fn run(layout: &Layout) -> Result<Self> {
         let mesh = match Status::read(layout) {
             Ok(status) => Some(mesh(&status).await?),
-            Err(Error::NotRunning(_)) => left_behind(layout),
+            Err(Error::NotRunning { .. }) => left_behind(layout),
             // The machine can be looked at all the same.
             Err(error) => Some(vec![Finding::bad("mesh", error.chain())]),
         };
@@ -142,15 +144,41 @@ fn times(number: u32) -> String {
 }
 
 fn application(instance: &InstanceStatus) -> Finding {
-    let healthy = instance.phase == Phase::Running;
-    let mut text = instance.phase.as_str().to_owned();
-    if instance.restarts > 0 {
-        text += &format!(", started again {}", times(instance.restarts));
-    }
-    if !healthy {
-        text += ": see its output where `leno up` runs";
-    }
+    let closed = instance.pid.map_or(Vec::new(), |pid| listening::closed(pid, &instance.ports));
+    let text = state(instance, &closed, Timestamp::now().as_millisecond());
+    let healthy = instance.phase == Phase::Running && closed.is_empty();
     Finding { subject: format!("{}/{}", instance.namespace, instance.name), healthy, text }
+}
+
+/// Where an application is in its life, and why it is not further: what `leno up` has seen, and the
+/// ports of it that are `closed` now.
+#[must_use]
+pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> String {
+    let trouble = &instance.trouble;
+    let mut text = instance.phase.as_str().to_owned();
+    if !closed.is_empty() {
+        text += &format!(", does not listen on {}", listening::shown(closed));
+    }
+    match &trouble.ended {
+        Some(how) if instance.phase != Phase::Running => {
+            text += &format!(": {how}");
+            if trouble.times > 1 {
+                text += &format!(", {} in a row", times(trouble.times));
+            }
+            if let Some(next) = trouble.next_try_unix_ms {
+                // Up to the whole second, as a person would say it.
+                text += &format!(", next try in {} s", ((next - now_unix_ms).max(0) + 999) / 1000);
+            }
+            if !trouble.last_line.is_empty() {
+                text += &format!("; last line: {}", trouble.last_line);
+            }
+        }
+        _ if instance.restarts > 0 => {
+            text += &format!(", started again {}", times(instance.restarts));
+        }
+        _ => {}
+    }
+    text
 }
 
 async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
@@ -205,5 +233,64 @@ fn roughly(seconds: f64) -> String {
         s if s >= 7_200.0 => format!("{:.0} h", s / 3_600.0),
         s if s >= 120.0 => format!("{:.0} min", s / 60.0),
         s => format!("{s:.0} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Surroundings, Trouble};
+
+    fn instance(phase: Phase, restarts: u32, trouble: Trouble) -> InstanceStatus {
+        InstanceStatus {
+            namespace: "shop".into(),
+            workload: "web".into(),
+            name: "web-0".into(),
+            addresses: Vec::new(),
+            meshed: false,
+            mtls: leno_types::MtlsMode::Permissive,
+            capture: None,
+            phase,
+            ready: phase == Phase::Running,
+            restarts,
+            pid: None,
+            started_unix_ms: None,
+            ports: vec![8080],
+            published: Vec::new(),
+            trouble,
+            proxy_restarts: 0,
+            surroundings: Surroundings::default(),
+        }
+    }
+
+    #[test]
+    fn a_state_says_what_up_has_seen() {
+        let failing = Trouble {
+            ended: Some("exited with 3".into()),
+            times: 3,
+            next_try_unix_ms: Some(10_000),
+            last_line: "no database".into(),
+        };
+        let none = Trouble::default;
+        for (of, closed, expected) in [
+            (instance(Phase::Running, 0, none()), vec![], "running"),
+            (
+                instance(Phase::Running, 2, failing.clone()),
+                vec![],
+                "running, started again 2 times",
+            ),
+            (
+                instance(Phase::Running, 0, none()),
+                vec![8080],
+                "running, does not listen on port 8080",
+            ),
+            (
+                instance(Phase::Waiting, 2, failing),
+                vec![],
+                "waiting: exited with 3, 3 times in a row, next try in 4 s; last line: no database",
+            ),
+        ] {
+            assert_eq!(state(&of, &closed, 6_500), expected);
+        }
     }
 }

@@ -19,8 +19,7 @@ pub struct Outcome {
 /// When the name is not one.
 pub fn cleanup(mesh: Option<&str>) -> Result<Vec<Outcome>> {
     if !nix::unistd::geteuid().is_root() {
-        let reason = "leno cleanup removes namespaces and control groups: run it as root";
-        return Err(Error::Refused(reason.to_owned()));
+        return Err(Error::NeedsRoot);
     }
     let meshes = match mesh {
         Some(name) => vec![Layout::new(name)?],

@@ -62,7 +62,7 @@ pub fn start(
     let pid = Rc::new(Cell::new(None));
     let (mesh, known, options) = (mesh.clone(), pid.clone(), options.clone());
     let task = tokio::task::spawn_local(async move {
-        let origin = mesh.output.origin("controller", "controller");
+        let origin = mesh.output.origin("controller", "controller", "controller");
         let start =
             || -> Result<Running> { task(&mesh, &options, &group)?.start(&mesh.output, &origin) };
         let report = |event| {
@@ -115,7 +115,6 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     Ok(Task {
         command,
         environment,
-        inherit: false,
         directory: Some("/".into()),
         enclosure: Enclosure::new(group, mesh.switch.netns(), &[program.file()], layout.mesh())?,
         credentials: Credentials::powerless_root(),

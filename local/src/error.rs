@@ -30,10 +30,7 @@ pub enum Error {
     #[error("{0}")]
     Documents(String),
     /// Another process runs a mesh of this name.
-    #[error(
-        "mesh {mesh:?} is already running, owned by process {owner}: stop that one (Ctrl-C in its \
-         terminal, or `kill {owner}`), or give this one another name with --name"
-    )]
+    #[error("mesh {mesh} still runs (process {owner}): stop it first, or choose another --name")]
     Running {
         /// The name of the mesh.
         mesh: String,
@@ -41,8 +38,19 @@ pub enum Error {
         owner: String,
     },
     /// No mesh of this name runs.
-    #[error("no mesh named {0:?} is running: start one with `leno up FILE`, or name another")]
-    NotRunning(String),
+    #[error("no mesh {mesh} here: {}", running_instead(.running))]
+    NotRunning {
+        /// What was asked for.
+        mesh: String,
+        /// The meshes that run.
+        running: Vec<String>,
+    },
+    /// The mesh was not named, and there is not exactly one to take.
+    #[error("{}", not_chosen(.0))]
+    NotNamed(Vec<String>),
+    /// The command was not started as root.
+    #[error("needs root: put `sudo env PATH=$PATH` before the command")]
+    NeedsRoot,
     /// The mesh has no such workload.
     #[error("mesh {mesh:?} has no workload {wanted:?}; it has: {present}")]
     NoWorkload {
@@ -51,6 +59,16 @@ pub enum Error {
         /// What was asked for.
         wanted: String,
         /// What there is.
+        present: String,
+    },
+    /// The mesh has no instance in such a namespace.
+    #[error("no namespace {wanted} in mesh {mesh}: it has {present}")]
+    NoNamespace {
+        /// The name of the mesh.
+        mesh: String,
+        /// What was asked for.
+        wanted: String,
+        /// The namespaces of the mesh.
         present: String,
     },
     /// A file that Leno wrote itself cannot be read back.
@@ -78,6 +96,21 @@ impl Error {
             cause = error.source();
         }
         text
+    }
+}
+
+fn running_instead(running: &[String]) -> String {
+    match running {
+        [] => "none runs; `leno up FILE` starts one".to_owned(),
+        [one] => format!("{one} runs"),
+        [..] => format!("{} run", running.join(", ")),
+    }
+}
+
+fn not_chosen(running: &[String]) -> String {
+    match running {
+        [] => "no mesh runs here: `leno up FILE` starts one".to_owned(),
+        [..] => format!("several meshes run here: name one of {} with --name", running.join(", ")),
     }
 }
 

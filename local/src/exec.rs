@@ -1,6 +1,7 @@
 //! `leno exec`: a command as a workload.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -12,18 +13,37 @@ use crate::netns::Netns;
 use crate::process::not_started;
 use crate::status::Status;
 
+/// Exit code: there is no such command.
+const NOT_FOUND: u8 = 127;
+/// Exit code: the command cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// Exit code: there is no such workload, or it cannot be entered.
+const FAILED: u8 = 2;
+/// Variables that describe the caller's terminal.
+const TERMINAL: [&str; 2] = ["TERM", "COLORTERM"];
+
 /// Becomes `command`, run as the instance or the first instance of the workload called `wanted`:
 /// in its namespace, control group, environment and directory, with its names of hosts. Terminal,
-/// signals and exit code are the command's own. Comes back only when it cannot be run.
+/// signals and exit code are the command's own. Comes back only when it cannot be run, with the exit
+/// code that shells have for that (POSIX.1-2017, Shell Command Language, 2.8.2).
 #[must_use]
-pub fn exec(mesh: &str, namespace: Option<&str>, wanted: &str, command: &[OsString]) -> Error {
+pub fn exec(
+    mesh: &str,
+    namespace: Option<&str>,
+    wanted: &str,
+    command: &[OsString],
+) -> (Error, u8) {
     match prepare(mesh, namespace, wanted, command) {
         Ok((mut process, program)) => {
             let reason = process.exec();
+            let code = match reason.kind() {
+                io::ErrorKind::NotFound => NOT_FOUND,
+                _ => NOT_EXECUTABLE,
+            };
             let directory = std::env::current_dir().unwrap_or_default();
-            not_started(&program, &directory, reason)
+            (not_started(&program, &directory, reason), code)
         }
-        Err(error) => error,
+        Err(error) => (error, FAILED),
     }
 }
 
@@ -46,8 +66,11 @@ fn prepare(
     let credentials = Credentials::invoking();
     let mut process = Command::new(program);
     process.args(arguments);
-    process.envs(credentials.environment());
+    process.env_clear();
     process.envs(&surroundings.environment);
+    // Of the caller's environment, what describes the terminal that the command writes to.
+    let terminal = TERMINAL.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    process.envs(terminal);
     let enclosure = Enclosure::new(&group, &netns, &surroundings.files, &instance.name)?;
     let what = || format!("cannot become {}", instance.name);
     enclosure.enter().attempt(what)?;

@@ -8,7 +8,6 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -23,18 +22,19 @@ use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
 use crate::descriptors::Descriptors;
 use crate::enclosure::{Credentials, Enclosure, Names, write_files};
+use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::listening;
 use crate::netns::Netns;
 use crate::network::Switch;
-use crate::output::Output;
+use crate::output::{Origin, Output};
 use crate::plan::Instance;
 use crate::process::{Running, Task, describe};
 use crate::program::Program;
 use crate::proxy;
 use crate::record::{Made, Record};
-use crate::status::{Phase, Surroundings};
+use crate::status::Surroundings;
 use crate::supervise::{Event, Stop, keep_running};
 
 /// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
@@ -62,10 +62,14 @@ pub struct Mesh {
     pub hierarchy: PathBuf,
     /// Where lines go.
     pub output: Output,
+    /// Where the proxies' access log goes, where that is not among the other lines.
+    pub access_log: Option<Output>,
     /// How proxies are run.
     pub proxy: proxy::Settings,
     /// How long an application may take to end.
     pub grace: Duration,
+    /// Where the variables of applications come from.
+    pub environment: Environment,
     /// How many descriptors applications may have: as many as whoever called leno.
     pub descriptors: Descriptors,
     /// What instances report.
@@ -77,8 +81,21 @@ pub struct Mesh {
 pub enum Change {
     /// It is set up; its application may start.
     Placed(Box<Surroundings>, Option<Backend>),
-    /// Its application is somewhere else in its life.
-    Application(Phase),
+    /// Its application was started, as this process.
+    Started(i32),
+    /// Its application listens on all of its ports, or has had time to.
+    Running,
+    /// Its application ended in this way and is started again after a wait.
+    Ended {
+        /// How, `exited with 3`.
+        how: String,
+        /// The last line that it printed.
+        last_line: String,
+        /// The wait.
+        wait: Duration,
+    },
+    /// Its application was asked to end.
+    Stopping,
     /// Its proxy became able or unable to serve.
     Proxy {
         /// Whether it serves.
@@ -236,7 +253,8 @@ impl Life {
 
     async fn application(&self, place: &Place) {
         let Self { mesh, instance, .. } = self;
-        let origin = mesh.output.origin(&instance.label, &instance.workload);
+        let name = instance.name.to_string();
+        let origin = mesh.output.origin(&instance.label, &name, &instance.workload);
         let start = || self.task(place)?.start(&mesh.output, &origin);
         let (events, mut happened) = mpsc::unbounded_channel();
         let backoff = Backoff::patient(Instant::now());
@@ -255,13 +273,13 @@ impl Life {
                     event = happened.recv() => event,
                     () = self.until_listening(silent.unwrap_or_default()), if silent.is_some() => {
                         silent = None;
-                        self.report(Change::Application(Phase::Running)).await;
+                        self.report(Change::Running).await;
                         continue;
                     }
                 };
                 let Some(event) = event else { break };
                 silent = if let Event::Started(pid) = event { Some(pid) } else { None };
-                self.application_event(event).await;
+                self.application_event(event, &origin).await;
             }
         };
         tokio::join!(process, listen);
@@ -270,33 +288,33 @@ impl Life {
     /// Comes back when the application listens on the ports it declares, or takes so long that
     /// traffic may as well find that out by itself.
     async fn until_listening(&self, pid: i32) {
-        let ports = &self.instance.listening;
-        if !listening::until(pid, ports, LISTEN_BOUND).await {
+        let closed = listening::until(pid, &self.instance.listening, LISTEN_BOUND).await;
+        if !closed.is_empty() {
             let label = &self.instance.label;
             let seconds = LISTEN_BOUND.as_secs();
-            let text = format!(
-                "{label} does not listen on all of its ports {ports:?} after {seconds} s; it takes \
-                 traffic all the same"
-            );
-            self.say(&text);
+            let ports = listening::shown(&closed);
+            self.say(&format!(
+                "{label} does not listen on {ports} after {seconds} s; it takes traffic all the same"
+            ));
         }
     }
 
-    async fn application_event(&self, event: Event) {
+    async fn application_event(&self, event: Event, origin: &Origin) {
         let label = &self.instance.label;
         match event {
-            Event::Started(_) => self.report(Change::Application(Phase::Starting)).await,
+            Event::Started(pid) => self.report(Change::Started(pid)).await,
             Event::Ended(status, wait) => {
-                let how = describe(status);
-                self.report(Change::Application(Phase::Waiting)).await;
+                let (how, last_line) = (describe(status), origin.last_line());
                 self.say(&format!("{label} {how}; starting it again {}", after(wait)));
+                self.report(Change::Ended { how, last_line, wait }).await;
             }
             Event::Failed(error, wait) => {
-                self.report(Change::Application(Phase::Waiting)).await;
                 self.complain(&error);
                 self.say(&format!("{label}: trying again {}", after(wait)));
+                let (how, last_line) = (error.chain(), origin.last_line());
+                self.report(Change::Ended { how, last_line, wait }).await;
             }
-            Event::Stopping => self.report(Change::Application(Phase::Stopping)).await,
+            Event::Stopping => self.report(Change::Stopping).await,
             Event::Stopped => {}
         }
     }
@@ -305,16 +323,17 @@ impl Life {
         let instance = &self.instance;
         let launch = &instance.launch;
         let files = &place.files;
+        let credentials = Credentials::invoking();
+        let environment = self.mesh.environment.of_instance(instance, &credentials)?;
         Ok(Task {
             command: launch.command.iter().map(OsString::from).collect(),
-            environment: environment(instance)
+            environment: environment
                 .into_iter()
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
-            inherit: true,
             directory: Some(launch.directory.clone()),
             enclosure: Enclosure::new(&place.app, &place.netns, files, &instance.name.name)?,
-            credentials: Credentials::invoking(),
+            credentials,
             descriptors: Some(self.mesh.descriptors),
         })
     }
@@ -323,7 +342,8 @@ impl Life {
     async fn proxy(&self, place: &Place, ready: watch::Sender<bool>) {
         let Self { mesh, instance, .. } = self;
         let label = proxy_label(instance);
-        let origin = mesh.output.origin(&label, &instance.workload);
+        let name = format!("{} proxy", instance.name);
+        let origin = mesh.output.origin(&label, &name, &instance.workload);
         let start = || -> Result<Running> {
             let token = mesh.proxy.tokens.issue(instance, &mesh.layout)?;
             let program = Program::prepare(&mesh.layout, "leno-proxy")?;
@@ -331,7 +351,10 @@ impl Life {
             let files = [place.files.as_slice(), &[program.file(), token]].concat();
             let enclosure =
                 Enclosure::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
-            mesh.proxy.task(instance, &program, &laid, enclosure).start(&mesh.output, &origin)
+            let task = mesh.proxy.task(instance, &program, &laid, enclosure);
+            // A proxy prints its access log alone on standard output.
+            let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
+            task.start_with(access, &mesh.output, &origin)
         };
         let (events, happened) = mpsc::unbounded_channel();
         let backoff = Backoff::eager(Instant::now());
@@ -434,11 +457,15 @@ impl Life {
     }
 
     fn surroundings(&self, place: &Place) -> Surroundings {
+        let environment = &self.mesh.environment;
         Surroundings {
             netns: place.netns.name().to_owned(),
             cgroup: place.app.path().to_owned(),
             files: place.files.clone(),
-            environment: environment(&self.instance),
+            // A file that cannot be read is reported when the application starts.
+            environment: environment
+                .of_instance(&self.instance, &Credentials::invoking())
+                .unwrap_or_default(),
             directory: self.instance.launch.directory.clone(),
         }
     }
@@ -479,14 +506,6 @@ pub(crate) fn longest_label(instance: &Instance) -> String {
 
 fn proxy_label(instance: &Instance) -> String {
     format!("{} proxy", instance.label)
-}
-
-/// What the application's environment has besides what it inherits.
-fn environment(instance: &Instance) -> BTreeMap<String, String> {
-    let mut environment = instance.launch.environment.clone();
-    environment.insert("LENO_WORKLOAD".into(), instance.name.name.to_string());
-    environment.insert("LENO_NAMESPACE".into(), instance.name.namespace.to_string());
-    environment
 }
 
 /// The result of work done on another thread; its panic goes on here.

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 /// and processes that are recorded there are.
 pub const ROOT: &str = "/run/leno";
 
+/// The mesh that is meant where no name is given.
+pub const DEFAULT_MESH: &str = "default";
+
 /// Longest mesh name: with namespace and instance it must stay a file name in `/run/netns`.
 const MAX_MESH_NAME: usize = 32;
 /// Names in [`ROOT`] that are no mesh.
@@ -22,6 +25,8 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   lock                 held (flock) by the owner while the mesh runs
 ///   state.json           owner and everything made, so that it can be removed
 ///   mesh.json            what runs, for exec, stat and check
+///   log, log.1           the newest lines that were printed
+///   control.sock         where the owner takes orders
 ///   state/state.yaml     what the controller reads
 ///   control/             the certificate authority
 ///   roots.pem            what proxies check the control plane against
@@ -54,6 +59,13 @@ impl Layout {
             return Err(Error::Refused(format!("mesh name {mesh:?} is reserved: choose another")));
         }
         Ok(Self { mesh: mesh.to_owned(), directory: Path::new(ROOT).join(mesh) })
+    }
+
+    /// Whether this process may see which meshes there are: [`ROOT`] is closed to other users.
+    #[must_use]
+    pub fn visible() -> bool {
+        let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+        !std::fs::read_dir(ROOT).is_err_and(denied)
     }
 
     /// Every mesh that has a directory, running or left behind.
@@ -95,6 +107,18 @@ impl Layout {
     #[must_use]
     pub fn status(&self) -> PathBuf {
         self.directory.join("mesh.json")
+    }
+
+    /// The newest lines that the mesh printed.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    /// Where the owner takes orders of other commands.
+    #[must_use]
+    pub fn orders(&self) -> PathBuf {
+        self.directory.join("control.sock")
     }
 
     /// The directory that the controller watches.

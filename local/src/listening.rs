@@ -10,26 +10,40 @@ const POLL: Duration = Duration::from_millis(20);
 /// `TCP_LISTEN` in the kernel's tables, in hexadecimal.
 const LISTEN: &str = "0A";
 
-/// Comes back when somebody in the network namespace of process `pid` listens on every one of
-/// `ports`, on any address; false when that is not so within `bound`.
-pub async fn until(pid: i32, ports: &[u16], bound: Duration) -> bool {
-    let looks = async {
-        while !all(pid, ports) {
-            tokio::time::sleep(POLL).await;
+/// Comes back when a process in the network namespace of process `pid` listens on every one of
+/// `ports`, on any address, or after `bound`; with the ports that are closed then.
+pub async fn until(pid: i32, ports: &[u16], bound: Duration) -> Vec<u16> {
+    let end = tokio::time::Instant::now() + bound;
+    loop {
+        let closed = closed(pid, ports);
+        if closed.is_empty() || tokio::time::Instant::now() >= end {
+            return closed;
         }
-    };
-    tokio::time::timeout(bound, looks).await.is_ok()
+        tokio::time::sleep(POLL).await;
+    }
 }
 
-fn all(pid: i32, ports: &[u16]) -> bool {
-    if ports.is_empty() {
-        return true;
+/// Ports as messages name them.
+#[must_use]
+pub fn shown(ports: &[u16]) -> String {
+    let all: Vec<String> = ports.iter().map(u16::to_string).collect();
+    match all.as_slice() {
+        [one] => format!("port {one}"),
+        all => format!("ports {}", all.join(", ")),
     }
-    // A process that has ended has no tables, and nobody listens.
+}
+
+/// Those of `ports` that no process in the network namespace of process `pid` listens on.
+#[must_use]
+pub fn closed(pid: i32, ports: &[u16]) -> Vec<u16> {
+    if ports.is_empty() {
+        return Vec::new();
+    }
+    // A process that has ended has no tables, and its ports are closed.
     let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
     let open: BTreeSet<u16> =
         [table("tcp"), table("tcp6")].iter().flat_map(|table| listening(table)).collect();
-    ports.iter().all(|port| open.contains(port))
+    ports.iter().copied().filter(|port| !open.contains(port)).collect()
 }
 
 /// The ports with a listener, of `/proc/net/tcp` or `tcp6` (proc(5)): the second field is the local
@@ -62,9 +76,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let own = std::process::id().try_into().unwrap();
-        assert!(until(own, &[port], Duration::from_secs(10)).await);
-        assert!(until(own, &[], Duration::ZERO).await);
+        assert_eq!(until(own, &[port], Duration::from_secs(10)).await, [0; 0]);
+        assert_eq!(until(own, &[], Duration::ZERO).await, [0; 0]);
         drop(listener);
-        assert!(!until(own, &[port, 0], Duration::from_millis(1)).await);
+        assert_eq!(until(own, &[port, 0], Duration::from_millis(1)).await, [port, 0]);
     }
 }

@@ -259,7 +259,9 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
         write_setting(&format!("net/ipv6/conf/{scope}/dad_transmits"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_ra"), "0")?;
     }
-    Ok(())
+    // Random link-local addresses (IN6_ADDR_GEN_MODE_RANDOM, Linux 4.5): made from the hardware address, they
+    // would follow from the instance's number.
+    write_setting("net/ipv6/conf/default/addr_gen_mode", "3")
 }
 
 /// The second wire form's port; reserved so that no outgoing connection ever takes it.

@@ -1,15 +1,18 @@
 //! What a mesh's processes print, line by line, each with its origin before it.
 //!
-//! One thread writes; a terminal that is stopped holds up the programs that print, as it would
-//! without Leno, and nothing else.
+//! One thread writes, to the terminal and to the log that `leno logs` reads. A terminal that is
+//! stopped holds up the programs that print, as it would without Leno, and nothing else.
 
 use std::io::{self, Write as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::sync::mpsc;
+
+use crate::log::LogFile;
 
 /// Longest line, in bytes: a longer one is broken here, so that a program that never ends its line
 /// costs a bounded amount of memory and still shows what it prints.
@@ -19,46 +22,83 @@ const QUEUE: usize = 512;
 /// Widest column of labels, in characters: longer ones stick out, instead of pushing every line of
 /// the others off the screen.
 const MAX_WIDTH: usize = 40;
-/// Foreground colours that are readable on dark and on light.
-const COLOURS: [u8; 6] = [32, 33, 34, 35, 36, 31];
+/// Most bytes that are kept of the last line of an origin, for `leno check`.
+const MAX_LAST: usize = 200;
+/// Foreground colours that are readable on dark and on light. Red is left to errors.
+const COLOURS: [u8; 5] = [32, 33, 34, 35, 36];
+/// Bold: lines of Leno's own.
+const OWN: u8 = 1;
+/// The origin of lines of Leno's own.
+pub const LENO: &str = "leno";
 
 /// Where lines go. Cheap to clone; the writer ends when the last clone is gone.
 #[derive(Clone, Debug)]
 pub struct Output {
-    lines: mpsc::Sender<Vec<u8>>,
+    messages: mpsc::Sender<Message>,
     width: Arc<AtomicUsize>,
-    colour: bool,
+    style: Style,
+}
+
+/// How lines are shown on the terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Whether labels are coloured.
+    pub colour: bool,
+    /// Whether each line begins with its time.
+    pub times: bool,
+    /// Whether a line is its text alone, without label and time.
+    pub plain: bool,
 }
 
 /// Ends the writer thread: waits until everything is written.
 #[derive(Debug)]
 pub struct Writer(JoinHandle<()>);
 
-/// Before whose lines a name stands.
+/// Whose lines they are.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    label: String,
+    /// Before each line on the terminal.
+    label: Arc<str>,
+    /// In the log: with the namespace.
+    name: Arc<str>,
     colour: Option<u8>,
+    last: Arc<Mutex<String>>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Line(Line),
+    /// From here on lines are kept in this file as well.
+    Keep(LogFile),
+}
+
+#[derive(Debug)]
+struct Line {
+    at: Timestamp,
+    origin: Origin,
+    text: Vec<u8>,
 }
 
 impl Output {
     /// Starts the thread that writes to standard output.
     #[must_use]
-    pub fn start(colour: bool) -> (Self, Writer) {
-        Self::to(Box::new(io::stdout()), colour)
+    pub fn start(style: Style) -> (Self, Writer) {
+        Self::to(Box::new(io::stdout()), style)
     }
 
-    fn to(mut sink: Box<dyn io::Write + Send>, colour: bool) -> (Self, Writer) {
-        let (lines, mut received) = mpsc::channel::<Vec<u8>>(QUEUE);
-        let writer = std::thread::spawn(move || {
-            let mut open = true;
-            while let Some(line) = received.blocking_recv() {
-                // A reader that is gone (`| head`) stops the printing, not the mesh.
-                open = open && sink.write_all(&line).and_then(|()| sink.flush()).is_ok();
-            }
-        });
-        let output = Self { lines, width: Arc::new(AtomicUsize::new(0)), colour };
-        (output, Writer(writer))
+    /// Starts a thread that writes to `sink`.
+    pub fn to(sink: Box<dyn io::Write + Send>, style: Style) -> (Self, Writer) {
+        let (messages, received) = mpsc::channel(QUEUE);
+        let width = Arc::new(AtomicUsize::new(0));
+        let writing = Writing { sink, open: true, log: None, style, width: width.clone() };
+        let writer = std::thread::spawn(move || writing.run(received));
+        (Self { messages, width, style }, Writer(writer))
+    }
+
+    /// Keeps all lines from here on in `log` as well.
+    pub async fn keep(&self, log: LogFile) {
+        // Only at the very end is there no writer any more.
+        let _ = self.messages.send(Message::Keep(log)).await;
     }
 
     /// Keeps room for a label that comes later.
@@ -66,24 +106,23 @@ impl Output {
         self.width.fetch_max(label.len().min(MAX_WIDTH), Ordering::Relaxed);
     }
 
-    /// The origin called `label`; the same `group` has the same colour in every run.
+    /// The origin with this label on the terminal and this name in the log; the same `group` has the
+    /// same colour in every run.
     #[must_use]
-    pub fn origin(&self, label: &str, group: &str) -> Origin {
+    pub fn origin(&self, label: &str, name: &str, group: &str) -> Origin {
         self.reserve(label);
         let hash =
             group.bytes().fold(5381_usize, |hash, byte| hash.wrapping_mul(33) ^ usize::from(byte));
-        Origin {
-            label: label.to_owned(),
-            colour: self.colour.then(|| COLOURS[hash % COLOURS.len()]),
-        }
+        let colour = self.style.colour.then(|| COLOURS[hash % COLOURS.len()]);
+        Origin::new(label, name, colour)
     }
 
     /// Prints lines of Leno's own. While the terminal is stopped and the queue full they are
     /// dropped: the mesh itself never waits for a terminal.
     pub fn say(&self, text: &str) {
-        let origin = Origin { label: "leno".into(), colour: self.colour.then_some(1) };
+        let origin = Origin::new(LENO, LENO, self.style.colour.then_some(OWN));
         for line in text.lines() {
-            let _ = self.lines.try_send(self.whole(&origin, line.as_bytes()));
+            let _ = self.messages.try_send(Message::Line(Line::new(&origin, line.as_bytes())));
         }
     }
 
@@ -111,18 +150,91 @@ impl Output {
     }
 
     async fn line(&self, origin: &Origin, text: &[u8]) {
+        origin.remember(text);
         // Only at the very end is there no writer any more.
-        let _ = self.lines.send(self.whole(origin, text)).await;
+        let _ = self.messages.send(Message::Line(Line::new(origin, text))).await;
+    }
+}
+
+impl Origin {
+    fn new(label: &str, name: &str, colour: Option<u8>) -> Self {
+        Self { label: label.into(), name: name.into(), colour, last: Arc::default() }
     }
 
-    fn whole(&self, origin: &Origin, text: &[u8]) -> Vec<u8> {
-        let text = text.strip_suffix(b"\r").unwrap_or(text);
-        let width = self.width.load(Ordering::Relaxed);
-        let mut whole = match origin.colour {
-            Some(colour) => format!("\x1b[{colour}m{:width$} |\x1b[0m ", origin.label),
-            None => format!("{:width$} | ", origin.label),
+    /// The last line that was not empty, shortened.
+    #[must_use]
+    pub fn last_line(&self) -> String {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn remember(&self, text: &[u8]) {
+        let text = text[..text.len().min(MAX_LAST)].trim_ascii();
+        if !text.is_empty() {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = String::from_utf8_lossy(text).into_owned();
         }
-        .into_bytes();
+    }
+}
+
+impl Line {
+    fn new(origin: &Origin, text: &[u8]) -> Self {
+        let text = text.strip_suffix(b"\r").unwrap_or(text).to_vec();
+        Self { at: Timestamp::now(), origin: origin.clone(), text }
+    }
+}
+
+/// The writer thread.
+struct Writing {
+    sink: Box<dyn io::Write + Send>,
+    /// A reader that is gone (`| head`) stops the printing, not the mesh.
+    open: bool,
+    log: Option<LogFile>,
+    style: Style,
+    width: Arc<AtomicUsize>,
+}
+
+impl Writing {
+    fn run(mut self, mut received: mpsc::Receiver<Message>) {
+        while let Some(message) = received.blocking_recv() {
+            match message {
+                Message::Line(line) => self.write(&line),
+                Message::Keep(log) => self.log = Some(log),
+            }
+        }
+    }
+
+    fn write(&mut self, line: &Line) {
+        let kept = self.log.as_mut().map(|log| log.append(line.at, &line.origin.name, &line.text));
+        if let Some(Err(error)) = kept {
+            self.log = None;
+            let text = format!("the log cannot be written ({error}): `leno logs` ends here");
+            self.show(&Line::new(&Origin::new(LENO, LENO, None), text.as_bytes()));
+        }
+        self.show(line);
+    }
+
+    fn show(&mut self, line: &Line) {
+        if self.open {
+            let whole = self.whole(line);
+            self.open = self.sink.write_all(&whole).and_then(|()| self.sink.flush()).is_ok();
+        }
+    }
+
+    fn whole(&self, line: &Line) -> Vec<u8> {
+        let Line { at, origin, text } = line;
+        let mut whole = Vec::with_capacity(text.len() + 2 * MAX_WIDTH);
+        if !self.style.plain {
+            let width = self.width.load(Ordering::Relaxed);
+            if self.style.times {
+                whole.extend_from_slice(format!("{at:.3} ").as_bytes());
+            }
+            let label = &origin.label;
+            let label = match origin.colour {
+                Some(colour) => format!("\x1b[{colour}m{label:width$} |\x1b[0m "),
+                None => format!("{label:width$} | "),
+            };
+            whole.extend_from_slice(label.as_bytes());
+        }
         whole.extend_from_slice(text);
         whole.push(b'\n');
         whole
@@ -139,8 +251,6 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
     #[derive(Clone, Default)]
@@ -156,10 +266,10 @@ mod tests {
         }
     }
 
-    async fn printed(source: &[u8], colour: bool) -> String {
+    async fn printed(source: &[u8], style: Style) -> String {
         let sink = Sink::default();
-        let (output, writer) = Output::to(Box::new(sink.clone()), colour);
-        let origin = output.origin("web-0", "web");
+        let (output, writer) = Output::to(Box::new(sink.clone()), style);
+        let origin = output.origin("web-0", "shop/web-0", "web");
         output.copy(&origin, source).await;
         drop(output);
         writer.finish();
@@ -168,20 +278,47 @@ mod tests {
 
     #[tokio::test]
     async fn every_line_says_whose_it_is() {
-        assert_eq!(printed(b"one\r\n\ntwo", false).await, "web-0 | one\nweb-0 | \nweb-0 | two\n");
+        assert_eq!(
+            printed(b"one\r\n\ntwo", Style::default()).await,
+            "web-0 | one\nweb-0 | \nweb-0 | two\n"
+        );
     }
 
     #[tokio::test]
     async fn colours_end_before_the_text() {
-        let text = printed(b"one\n", true).await;
+        let text = printed(b"one\n", Style { colour: true, ..Style::default() }).await;
         assert!(text.ends_with("web-0 |\x1b[0m one\n"), "{text:?}");
     }
 
     #[tokio::test]
     async fn a_line_without_end_is_broken() {
-        let text = printed(&vec![b'x'; MAX_LINE + 1], false).await;
+        let text = printed(&vec![b'x'; MAX_LINE + 1], Style::default()).await;
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[1], "web-0 | x");
+    }
+
+    #[tokio::test]
+    async fn a_plain_line_is_its_text_alone() {
+        let style = Style { plain: true, times: true, colour: true };
+        assert_eq!(printed(b"{\"status\":200}\n", style).await, "{\"status\":200}\n");
+    }
+
+    #[tokio::test]
+    async fn a_line_may_begin_with_its_time() {
+        let text = printed(b"one\n", Style { times: true, ..Style::default() }).await;
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert!(time.len() == 24 && time.parse::<Timestamp>().is_ok(), "{text:?}");
+        assert_eq!(rest, "web-0 | one\n");
+    }
+
+    #[tokio::test]
+    async fn the_last_line_is_remembered() {
+        let (output, writer) = Output::to(Box::new(Sink::default()), Style::default());
+        let origin = output.origin("web-0", "shop/web-0", "web");
+        output.copy(&origin, &b"one\n two \n\n"[..]).await;
+        assert_eq!(origin.last_line(), "two");
+        drop(output);
+        writer.finish();
     }
 }

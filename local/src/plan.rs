@@ -3,6 +3,7 @@
 //! Pure: nothing is started, and the same documents over the same earlier plan give the same plan.
 //! An edit keeps every address whose owner stays.
 
+mod aliases;
 mod render;
 mod services;
 mod settings;
@@ -12,6 +13,7 @@ mod workloads;
 mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -54,6 +56,8 @@ pub struct Instance {
     pub addresses: Addresses,
     /// The ports it declares.
     pub listening: Vec<u16>,
+    /// Addresses of this machine, and the ports of it that they lead to.
+    pub published: Vec<(SocketAddr, u16)>,
     /// What its inbound side does with plaintext.
     pub mtls: MtlsMode,
     /// What is started; another one needs a restart, everything else does not.
@@ -65,8 +69,12 @@ pub struct Instance {
 pub struct Launch {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Added to the environment.
+    /// Its own variables.
     pub environment: BTreeMap<String, String>,
+    /// Files of variables, absolute.
+    pub environment_files: Vec<PathBuf>,
+    /// Variables taken from the shell of `leno up`.
+    pub inherited: Vec<String>,
     /// Where it starts, absolute.
     pub directory: PathBuf,
     /// What its identity names.
@@ -120,7 +128,9 @@ impl Plan {
         draft.pass_on();
         draft.add_workloads();
         draft.add_services();
+        draft.resolve_aliases();
         draft.name_instances();
+        draft.check_published();
         if draft.problems.is_empty() { Ok(draft.plan) } else { Err(draft.problems) }
     }
 
@@ -196,6 +206,27 @@ impl Draft<'_> {
                     let full = format!("{host}.{}.{}.svc.{domain}", name.name, name.namespace);
                     instance.full_names.push(full);
                 }
+            }
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// Refuses an address of this machine that two ports of workloads want.
+    fn check_published(&mut self) {
+        let mut holders: BTreeMap<SocketAddr, String> = BTreeMap::new();
+        let documents = self.documents;
+        for located in &documents.objects {
+            let Object::Workload(workload) = &located.value else { continue };
+            for (index, port) in workload.spec.ports.iter().enumerate() {
+                let Some(published) = port.published else { continue };
+                let of = located.value.key().to_string();
+                let Some(other) = holders.get(&published.0) else {
+                    holders.insert(published.0, of);
+                    continue;
+                };
+                let reason = format!("{} is published by {other} already", published.0);
+                self.problem(located, &format!("spec.ports[{index}].published"), reason);
             }
         }
     }

@@ -24,10 +24,8 @@ use crate::output::{Origin, Output};
 pub struct Task {
     /// Program and arguments; the program is looked up in the PATH of `environment`.
     pub command: Vec<OsString>,
-    /// Added to the inherited environment, or all of it.
+    /// Its whole environment; nothing of this process's is passed on.
     pub environment: BTreeMap<OsString, OsString>,
-    /// Whether this process's environment is passed on.
-    pub inherit: bool,
     /// Where it starts.
     pub directory: Option<PathBuf>,
     /// What it enters.
@@ -52,6 +50,15 @@ impl Task {
     /// # Errors
     /// When it cannot be started: no such program, or its surroundings refuse it.
     pub fn start(self, output: &Output, origin: &Origin) -> Result<Running> {
+        self.start_with(output, output, origin)
+    }
+
+    /// The same, with standard output and standard error going different ways.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(self, stdout: &Output, stderr: &Output, origin: &Origin) -> Result<Running> {
+        let (to_stdout, to_stderr) = (stdout, stderr);
         let program = self
             .command
             .first()
@@ -59,10 +66,7 @@ impl Task {
             .clone();
         let mut command = Command::new(&program);
         command.args(&self.command[1..]);
-        if !self.inherit {
-            command.env_clear();
-        }
-        command.envs(self.credentials.environment());
+        command.env_clear();
         command.envs(&self.environment);
         let directory = self.directory.clone();
         if let Some(directory) = &directory {
@@ -92,11 +96,11 @@ impl Task {
         let id = child.id().and_then(|id| id.try_into().ok());
         let pid = Pid::from_raw(id.expect("a child that was not waited for has an id"));
         if let Some(stdout) = child.stdout.take() {
-            let (output, origin) = (output.clone(), origin.clone());
+            let (output, origin) = (to_stdout.clone(), origin.clone());
             tokio::spawn(async move { output.copy(&origin, stdout).await });
         }
         if let Some(stderr) = child.stderr.take() {
-            let (output, origin) = (output.clone(), origin.clone());
+            let (output, origin) = (to_stderr.clone(), origin.clone());
             tokio::spawn(async move { output.copy(&origin, stderr).await });
         }
         Ok(Running { child, pid })

@@ -58,7 +58,6 @@ impl Settings {
         Task {
             command: vec![program.path().into()],
             environment: environment.into_iter().map(owned).collect::<BTreeMap<OsString, _>>(),
-            inherit: false,
             directory: Some("/".into()),
             enclosure,
             credentials: Credentials::confined(ports::PROXY_UID),

@@ -149,6 +149,41 @@ pub fn owner(layout: &Layout) -> Option<Process> {
     read(layout).ok().map(|contents| contents.owner).filter(Process::alive)
 }
 
+/// The names of the meshes that run on this machine.
+#[must_use]
+pub fn running() -> Vec<String> {
+    let owned = Layout::all().into_iter().filter(|layout| owner(layout).is_some());
+    owned.map(|layout| layout.mesh().to_owned()).collect()
+}
+
+/// The mesh that a command means: the one that is named; else `default` if it runs, else the only
+/// one that runs.
+///
+/// # Errors
+/// [`Error::NotNamed`] where none runs, or several do and none of them is `default`;
+/// [`Error::NeedsRoot`] where that is hidden from this user.
+pub fn chosen(named: Option<&str>) -> Result<String> {
+    match named {
+        Some(name) => Ok(name.to_owned()),
+        None if !Layout::visible() => Err(Error::NeedsRoot),
+        None => choose(running()),
+    }
+}
+
+fn choose(mut running: Vec<String>) -> Result<String> {
+    if let Some(default) = running.iter().position(|name| name == layout::DEFAULT_MESH) {
+        return Ok(running.swap_remove(default));
+    }
+    match running.pop() {
+        Some(only) if running.is_empty() => Ok(only),
+        Some(last) => {
+            running.push(last);
+            Err(Error::NotNamed(running))
+        }
+        None => Err(Error::NotNamed(running)),
+    }
+}
+
 /// The ways out of all other meshes than the one whose is of this name, running or left behind.
 #[must_use]
 pub fn uplinks(but: &str) -> Vec<Uplink> {
@@ -282,7 +317,7 @@ pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
         other => other,
     };
     made.and_then(|()| fs::set_permissions(directory, fs::Permissions::from_mode(mode)))
-        .attempt(|| format!("cannot make {} (leno needs root)", directory.display()))
+        .attempt(|| format!("cannot make {}", directory.display()))
 }
 
 /// Makes an empty file over which another one is laid in the mount namespace of an instance.

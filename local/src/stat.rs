@@ -1,7 +1,7 @@
 //! `leno stat`: asks the proxies of a mesh what they have counted.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use leno_observe::stat::{Counted, Instance, Scrape};
@@ -11,6 +11,9 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::status::Status;
+
+/// How long a proxy may take to answer: the others answer within milliseconds and wait for it.
+const BOUND: Duration = Duration::from_secs(1);
 
 /// Asks every proxy of the mesh.
 ///
@@ -23,6 +26,7 @@ pub async fn scrape(layout: &Layout) -> Result<Scrape> {
     let asked = status.instances.iter().map(|instance| {
         let address = instance.addresses.first().copied();
         let admin = Admin::at(&switch, address.unwrap_or(IpAddr::from([0, 0, 0, 0])));
+        let admin = admin.bounded(BOUND);
         let named = Instance {
             namespace: instance.namespace.clone(),
             workload: instance.workload.clone(),

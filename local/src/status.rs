@@ -1,9 +1,9 @@
 //! What runs in a mesh, written by its owner for the other commands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use leno_types::MtlsMode;
@@ -59,6 +59,16 @@ pub struct InstanceStatus {
     pub ready: bool,
     /// How often its application was started again.
     pub restarts: u32,
+    /// The application's process, while there is one.
+    pub pid: Option<i32>,
+    /// When that was started, in milliseconds since 1970.
+    pub started_unix_ms: Option<i64>,
+    /// The ports that it declares.
+    pub ports: Vec<u16>,
+    /// Addresses of this machine, and the ports of it that they lead to.
+    pub published: Vec<(SocketAddr, u16)>,
+    /// What keeps it from taking traffic, or kept it.
+    pub trouble: Trouble,
     /// How often its proxy was started again.
     pub proxy_restarts: u32,
     /// How a command is run as it.
@@ -82,6 +92,19 @@ pub enum Phase {
     Failed,
 }
 
+/// What is wrong with an application, as `leno up` has seen it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// How it ended last, `exited with 3`.
+    pub ended: Option<String>,
+    /// How often it ended in that way in a row.
+    pub times: u32,
+    /// When it is started again, in milliseconds since 1970; `None` while it runs.
+    pub next_try_unix_ms: Option<i64>,
+    /// The last line that it printed before it ended.
+    pub last_line: String,
+}
+
 /// What a process of an instance is put into.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Surroundings {
@@ -91,7 +114,7 @@ pub struct Surroundings {
     pub cgroup: PathBuf,
     /// Files laid over the system's own: from, onto.
     pub files: Vec<(PathBuf, PathBuf)>,
-    /// The environment that is added.
+    /// The application's whole environment.
     pub environment: BTreeMap<String, String>,
     /// Where the application starts.
     pub directory: PathBuf,
@@ -115,15 +138,17 @@ impl Status {
     /// The status of the running mesh of this layout.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] when nobody owns it.
+    /// [`Error::NotRunning`] when no process owns it.
     pub fn read(layout: &Layout) -> Result<Self> {
-        let not_running = || Error::NotRunning(layout.mesh().to_owned());
+        let not_running =
+            || Error::NotRunning { mesh: layout.mesh().to_owned(), running: record::running() };
         let path = layout.status();
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(not_running()),
-            other => {
-                other.attempt(|| format!("cannot read {} (leno needs root)", path.display()))?
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Error::NeedsRoot);
             }
+            other => other.attempt(|| format!("cannot read {}", path.display()))?,
         };
         record::owner(layout).ok_or_else(not_running)?;
         serde_json::from_slice(&text).map_err(|source| Error::Damaged { path, source })
@@ -137,6 +162,47 @@ impl Status {
         let text = serde_json::to_vec_pretty(self).expect("a status has only text keys");
         // The environment of applications may hold secrets.
         record::write_atomically(&layout.status(), &text, 0o600)
+    }
+
+    /// Checks that the mesh has a namespace.
+    ///
+    /// # Errors
+    /// [`Error::NoNamespace`], with those that it has.
+    pub fn has_namespace(&self, wanted: &str) -> Result<()> {
+        if self.instances.iter().any(|instance| instance.namespace == wanted) {
+            return Ok(());
+        }
+        let present: BTreeSet<&str> = self.instances.iter().map(|one| &*one.namespace).collect();
+        Err(Error::NoNamespace {
+            mesh: self.mesh.clone(),
+            wanted: wanted.to_owned(),
+            present: present.into_iter().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// The instances of the workload, or the one instance, called `wanted`; all of them without it.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`has_namespace`](Self::has_namespace).
+    pub fn meant(
+        &self,
+        namespace: Option<&str>,
+        wanted: Option<&str>,
+    ) -> Result<Vec<&InstanceStatus>> {
+        let Some(wanted) = wanted else {
+            namespace.map_or(Ok(()), |namespace| self.has_namespace(namespace))?;
+            let all = self.instances.iter();
+            return Ok(all.filter(|one| namespace.is_none_or(|n| n == one.namespace)).collect());
+        };
+        let first = self.find(namespace, wanted)?;
+        let name = wanted.rsplit('/').next().unwrap_or(wanted);
+        if first.name == name {
+            return Ok(vec![first]);
+        }
+        let same = |one: &&InstanceStatus| {
+            one.namespace == first.namespace && one.workload == first.workload
+        };
+        Ok(self.instances.iter().filter(same).collect())
     }
 
     /// The instance called `wanted`, or the first instance of a workload called so; `shop/web` says
@@ -155,6 +221,7 @@ impl Status {
             (_, Some((said, name))) => (Some(said), name),
             (given, None) => (given, wanted),
         };
+        namespace.map_or(Ok(()), |namespace| self.has_namespace(namespace))?;
         let here = |instance: &&InstanceStatus| {
             namespace.is_none_or(|namespace| namespace == instance.namespace)
         };
@@ -200,6 +267,11 @@ mod tests {
             phase: Phase::Running,
             ready: true,
             restarts: 0,
+            pid: None,
+            started_unix_ms: None,
+            ports: Vec::new(),
+            published: Vec::new(),
+            trouble: Trouble::default(),
             proxy_restarts: 0,
             surroundings: Surroundings::default(),
         }

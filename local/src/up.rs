@@ -2,6 +2,7 @@
 
 mod course;
 mod documents;
+mod edit;
 mod foundation;
 mod life;
 mod rolling;
@@ -19,13 +20,16 @@ use tokio::sync::mpsc;
 use crate::descriptors::Descriptors;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
+use crate::log::LogFile;
 use crate::network;
-use crate::output::Output;
+use crate::orders;
+use crate::output::{Output, Style, Writer};
 use crate::plan::{Defaults, Plan};
 use crate::record::Record;
 use crate::watch::Files;
 
 use course::Up;
+use foundation::Given;
 use signals::Signals;
 
 /// Changes that wait to be taken in. Instances wait when it is full.
@@ -54,12 +58,16 @@ pub struct Options {
     pub cert_lifetime: Duration,
     /// How long applications may take to end.
     pub grace: Duration,
-    /// Whether lines are coloured.
-    pub colour: bool,
+    /// Files of variables for all applications.
+    pub env_files: Vec<PathBuf>,
+    /// How lines are shown.
+    pub style: Style,
     /// What proxies and the control plane log.
     pub log: String,
     /// The form of the proxies' access log: `off`, `text` or `json`.
     pub access_log: String,
+    /// The file that gets the access log; else it is among the other lines.
+    pub access_log_file: Option<PathBuf>,
 }
 
 /// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the
@@ -69,21 +77,31 @@ pub struct Options {
 /// When the documents are refused, the mesh runs already, or something cannot be made or removed.
 pub fn up(options: &Options) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
-        let reason = "leno up makes network namespaces and loads kernel programs: run it as root, \
-                      for example with sudo";
-        return Err(Error::Refused(reason.to_owned()));
+        return Err(Error::NeedsRoot);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.attempt(|| "cannot start the runtime".to_owned())?;
-    let (output, writer) = Output::start(options.colour);
-    let ended = tokio::task::LocalSet::new().block_on(&runtime, run(options, output));
+    let (output, writer) = Output::start(options.style);
+    let (access_log, access_writer) = access_log(options)?.unzip();
+    let ended = tokio::task::LocalSet::new().block_on(&runtime, run(options, output, access_log));
     // Tasks that still print hold an output; they end with the runtime.
     runtime.shutdown_timeout(LAST_LINES);
     writer.finish();
+    if let Some(writer) = access_writer {
+        writer.finish();
+    }
     ended
 }
 
-async fn run(options: &Options, output: Output) -> Result<()> {
+/// The file of the access log, appended to, where one is wanted.
+fn access_log(options: &Options) -> Result<Option<(Output, Writer)>> {
+    let Some(path) = &options.access_log_file else { return Ok(None) };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let file = file.attempt(|| format!("cannot open the access log {}", path.display()))?;
+    Ok(Some(Output::to(Box::new(file), Style { plain: true, ..Style::default() })))
+}
+
+async fn run(options: &Options, output: Output, access_log: Option<Output>) -> Result<()> {
     let layout = Layout::new(&options.mesh)?;
     let defaults = Defaults {
         mtls: options.mtls,
@@ -100,6 +118,9 @@ async fn run(options: &Options, output: Output) -> Result<()> {
     let plan = documents::plan(&documents, defaults, &Plan::default())?;
     let mut signals = Signals::new()?;
     let mut record = Record::acquire(&layout)?;
+    let log = LogFile::create(layout.log());
+    output.keep(log.attempt(|| format!("cannot write {}", layout.log().display()))?).await;
+    let orders = orders::listen(&layout)?;
     let foundation = match foundation::lay(options, &layout, &mut record).await {
         Ok(foundation) => foundation,
         Err(error) => {
@@ -112,10 +133,18 @@ async fn run(options: &Options, output: Output) -> Result<()> {
         output.say(note);
     }
     let (changes, mut received) = mpsc::channel(QUEUE);
-    let (mesh, zone) = foundation.mesh(options, layout, record, (output, changes, descriptors));
-    let mut up = Up::new(options, (mesh, zone), files, (defaults, begun));
+    let given = Given { output, access_log, changes, descriptors };
+    let (mesh, zone) = foundation.mesh(options, layout, record, given);
+    let mut up = Up::new(options, (mesh, zone), files, orders, (defaults, begun));
     let result = up.serve(plan, &documents, &mut signals, &mut received).await;
     // What went wrong first is what to report.
     let ended = up.end(&mut signals, &mut received).await;
     result.and(ended)
+}
+
+fn counted(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
 }

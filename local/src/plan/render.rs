@@ -55,6 +55,7 @@ impl Plan {
                 meshed: instance.launch.meshed,
                 ready: ready.contains(&instance.name),
                 ending: false,
+                pod: None,
             };
             let instances = instances.iter().map(status).collect();
             workload.status = Some(WorkloadStatus { instances });

@@ -241,6 +241,16 @@ impl Draft<'_> {
                 self.problem(located, &path, reason);
             }
             fill_protocol(port, &targets);
+            if let Some(transport @ ("UDP" | "SCTP")) = port.protocol.as_deref()
+                && !vips.is_empty()
+            {
+                let path = format!("spec.ports[{index}].protocol");
+                let reason = format!(
+                    "the address of a Service carries TCP alone, no {transport}: make it headless \
+                     (clusterIP: None), so that clients call the instances themselves"
+                );
+                self.problem(located, &path, reason);
+            }
         }
         let endpoints = selected.iter().flat_map(|workload| endpoints(workload, &ports)).collect();
         spec.ports = Some(ports).filter(|ports| !ports.is_empty());

@@ -311,3 +311,65 @@ fn a_name_outside_has_an_address_where_it_has_ports() {
     assert!(ask(&alias, "pay.shop.svc.cluster.local.", meshed).contains("Alias"));
     assert!(ask(&alias, "api.example.com.", meshed).contains("Elsewhere"));
 }
+
+fn alias(name: &str, host: &str, ports: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{type: \
+         ExternalName, externalName: {host}{ports}}}\n"
+    )
+}
+
+#[test]
+fn an_alias_of_a_service_leads_to_its_instances() {
+    let ports = ", ports: [{name: http, port: 9000, targetPort: 80}]";
+    let text = SHOP.to_owned()
+        + &alias("shown", "front.shop.svc.cluster.local", ports)
+        + &alias("bare", "shown.shop.svc.cluster.local", "")
+        + &alias("again", "bare.shop.svc.cluster.local.", ", ports: [{port: 9000}]");
+    let plan = plan(&text);
+    for name in ["shop/shown", "shop/again"] {
+        let service = &plan.services[&name.parse().unwrap()];
+        assert!(!service.vips.is_empty() && service.external_name().is_none(), "{name}");
+        let ports: Vec<_> = service.endpoints.iter().map(|one| one.ports.clone()).collect();
+        assert_eq!(ports, [[Some(8080)], [Some(8080)]], "{name}");
+        assert_eq!(service.ports()[0].app_protocol.as_deref(), Some("http"), "{name}");
+    }
+    // Without ports it stays a name in DNS.
+    let text = SHOP.to_owned() + &alias("bare", "front.shop.svc.cluster.local", "");
+    let bare = &self::plan(&text).services[&"shop/bare".parse().unwrap()];
+    assert_eq!(bare.external_name(), Some("front.shop.svc.cluster.local"));
+}
+
+#[test]
+fn aliases_that_lead_nowhere_are_refused() {
+    let cycle = SHOP.to_owned()
+        + &alias("a", "b.shop.svc.cluster.local", "")
+        + &alias("b", "a.shop.svc.cluster.local", ", ports: [{port: 80}]");
+    assert_eq!(
+        problems(&cycle),
+        "/srv/mesh.yaml:24:1: spec.externalName: leads back to itself: shop/a -> shop/b -> shop/a\n\
+         /srv/mesh.yaml:29:1: spec.externalName: leads back to itself: shop/b -> shop/a -> shop/b"
+    );
+    let port =
+        SHOP.to_owned() + &alias("a", "front.shop.svc.cluster.local", ", ports: [{port: 81}]");
+    assert_eq!(
+        problems(&port),
+        "/srv/mesh.yaml:24:1: spec.ports[0]: shop/front has no port 81; it has 80"
+    );
+}
+
+#[test]
+fn a_port_of_udp_with_a_virtual_address_is_refused() {
+    let service = |more: &str| {
+        format!(
+            "{SHOP}---\napiVersion: v1\nkind: Service\nmetadata: {{name: dns, namespace: shop}}\nspec: \
+             {{{more}selector: {{app: web}}, ports: [{{port: 53, protocol: UDP}}]}}\n"
+        )
+    };
+    assert_eq!(
+        problems(&service("")),
+        "/srv/mesh.yaml:24:1: spec.ports[0].protocol: the address of a Service carries TCP alone, no UDP: \
+         make it headless (clusterIP: None), so that clients call the instances themselves"
+    );
+    assert_eq!(plan(&service("clusterIP: None, ")).services.len(), 4);
+}

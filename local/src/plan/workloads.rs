@@ -1,5 +1,6 @@
 //! Instances from `Workload` documents.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, STDIN, Workload};
@@ -53,10 +54,14 @@ impl Draft<'_> {
             let reason = "leno up gives every instance a proxy of its own: use mode sidecar";
             self.problem(located, "metadata.annotations", reason.to_owned());
         }
+        let files = workload.spec.env_file.iter().map(String::as_str);
+        let working_dir = workload.spec.working_dir.as_deref().unwrap_or(".");
         let launch = Launch {
             command: workload.spec.command.clone(),
             environment: workload.spec.env.clone(),
-            directory: directory(&located.file, workload.spec.working_dir.as_deref()),
+            environment_files: files.map(|file| beside(&located.file, file)).collect(),
+            inherited: workload.spec.inherit_env.clone(),
+            directory: beside(&located.file, working_dir),
             service_account: workload.spec.service_account.clone(),
             meshed: settings.meshed,
             capture: settings.capture,
@@ -84,6 +89,7 @@ impl Draft<'_> {
                     full_names: Vec::new(),
                     addresses: subnet.addresses(number),
                     listening: workload.spec.ports.iter().map(|port| port.port).collect(),
+                    published: published(workload),
                     mtls: settings.mtls,
                     launch: launch.clone(),
                 }),
@@ -98,14 +104,19 @@ impl Draft<'_> {
     }
 }
 
-/// Where a command starts: relative to the file's directory, which is the default.
-fn directory(file: &str, wanted: Option<&str>) -> PathBuf {
+fn published(workload: &Workload) -> Vec<(SocketAddr, u16)> {
+    let ports = workload.spec.ports.iter();
+    ports.filter_map(|port| Some((port.published?.0, port.port))).collect()
+}
+
+/// A path that a document names: relative to the directory of its file.
+fn beside(file: &str, wanted: &str) -> PathBuf {
     let base = match file {
         STDIN => Path::new("."),
         file => Path::new(file).parent().unwrap_or(Path::new(".")),
     };
-    let directory = base.join(wanted.unwrap_or("."));
-    let absolute = std::path::absolute(&directory).unwrap_or(directory);
+    let path = base.join(wanted);
+    let absolute = std::path::absolute(&path).unwrap_or(path);
     // Without the `.` that joining leaves, so that messages read well.
     absolute.components().collect()
 }
@@ -115,12 +126,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_start_beside_their_file() {
-        assert_eq!(directory("/srv/shop/mesh.yaml", None), Path::new("/srv/shop"));
-        assert_eq!(directory("/srv/shop/mesh.yaml", Some("web")), Path::new("/srv/shop/web"));
-        assert_eq!(directory("/srv/shop/mesh.yaml", Some("/tmp")), Path::new("/tmp"));
+    fn paths_are_relative_to_the_file() {
+        assert_eq!(beside("/srv/shop/mesh.yaml", "."), Path::new("/srv/shop"));
+        assert_eq!(beside("/srv/shop/mesh.yaml", "web"), Path::new("/srv/shop/web"));
+        assert_eq!(beside("/srv/shop/mesh.yaml", "/tmp"), Path::new("/tmp"));
         let here = std::env::current_dir().unwrap();
-        assert_eq!(directory("mesh.yaml", None), here);
-        assert_eq!(directory("-", None), here);
+        assert_eq!(beside("mesh.yaml", "."), here);
+        assert_eq!(beside("-", "."), here);
     }
 }

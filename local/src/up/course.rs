@@ -13,7 +13,9 @@ use leno_types::InstanceName;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::Options;
+use super::counted;
 use super::documents;
+use super::edit::{self, Affected, Effect, Objects, Replacements};
 use super::life::{Life, raise};
 use super::rolling::{self, Member};
 use super::signals::Signals;
@@ -21,8 +23,11 @@ use crate::analysis;
 use crate::controller::{self, Controller};
 use crate::dns::Zone;
 use crate::error::{Error, Result};
+use crate::forward::Target;
 use crate::instance::{self, Change, Mesh};
+use crate::orders::{self, Order};
 use crate::plan::{Defaults, Plan, subnet};
+use crate::publish::{Published, Publisher};
 use crate::record;
 use crate::status::{InstanceStatus, Phase, Status};
 use crate::supervise::Stop;
@@ -42,6 +47,13 @@ pub(super) struct Up<'a> {
     files: Files,
     mesh: Rc<Mesh>,
     plan: Plan,
+    /// What the plan was made from.
+    objects: Objects,
+    replacements: Replacements,
+    /// Instances to start again although the plan wants them as they are.
+    restarts: BTreeSet<InstanceName>,
+    orders: mpsc::Receiver<orders::Received>,
+    publisher: Publisher,
     defaults: Defaults,
     lives: BTreeMap<InstanceName, Life>,
     zone: watch::Sender<Arc<Zone>>,
@@ -67,13 +79,20 @@ impl<'a> Up<'a> {
         options: &'a Options,
         (mesh, zone): (Rc<Mesh>, watch::Sender<Arc<Zone>>),
         files: Files,
+        orders: mpsc::Receiver<orders::Received>,
         (defaults, begun): (Defaults, Instant),
     ) -> Self {
+        let publisher = Publisher::new(mesh.output.clone());
         Self {
             options,
             files,
             mesh,
             plan: Plan::default(),
+            objects: Objects::new(),
+            replacements: Replacements::default(),
+            restarts: BTreeSet::new(),
+            orders,
+            publisher,
             defaults,
             lives: BTreeMap::new(),
             zone,
@@ -109,7 +128,12 @@ impl<'a> Up<'a> {
                     if let Some((name, change)) = change {
                         self.take_in(&name, change, received);
                         self.announce();
+                        self.count_replaced();
                     }
+                }
+                Some((order, answer)) = self.orders.recv() => {
+                    // The sender may have stopped waiting.
+                    let _ = answer.send(self.obey(order));
                 }
                 () = self.controller_changed.notified() => self.publish(),
                 () = self.files.edited() => self.edited().await,
@@ -125,6 +149,17 @@ impl<'a> Up<'a> {
             self.say(&finding.to_string());
         }
         self.plan = plan;
+        self.objects = edit::objects(documents);
+        let wanted = self.published(&BTreeSet::new());
+        let listening = self.publisher.listen(&wanted).await;
+        self.publisher.follow(&self.published(&self.ready()));
+        if let Err(error) = listening {
+            // Before the first instance it ends the mesh; an edit goes on without the port.
+            if self.lives.is_empty() {
+                return Err(error);
+            }
+            self.say(&format!("{}: edit again to try again", error.chain()));
+        }
         if self.plan.meshed() && self.controller.is_none() {
             record::make_directory(&self.mesh.layout.state(), 0o700)?;
         }
@@ -160,7 +195,8 @@ impl<'a> Up<'a> {
                 workload: instance.workload.to_string(),
                 ready: life.is_some_and(Life::ready),
                 ending: life.is_some_and(|life| life.ending),
-                outdated: life.is_some_and(|life| !self.plan.wants(&life.instance)),
+                outdated: life.is_some_and(|life| !self.plan.wants(&life.instance))
+                    || self.restarts.contains(&instance.name),
             }
         };
         let members: Vec<Member> = self.plan.instances.values().map(member).collect();
@@ -201,6 +237,7 @@ impl<'a> Up<'a> {
             return;
         }
         self.lives.remove(name);
+        self.restarts.remove(name);
         // Ended by an edit that starts it in another way.
         if self.stop == Stop::No
             && let Some(instance) = self.plan.instances.get(name)
@@ -238,7 +275,27 @@ impl<'a> Up<'a> {
             }
         }
         self.zone.send_replace(Arc::new(self.plan.zone(&ready)));
+        self.publisher.follow(&self.published(&ready));
         self.status(&ready).write(layout)
+    }
+
+    /// What is published, with the instances that take traffic.
+    fn published(&self, ready: &BTreeSet<InstanceName>) -> Published {
+        let mut all = Published::new();
+        for instance in self.plan.instances.values() {
+            for (address, port) in &instance.published {
+                let targets = all.entry(*address).or_default();
+                if ready.contains(&instance.name) {
+                    targets.push(Target {
+                        instance: instance.name.to_string(),
+                        netns: self.mesh.layout.netns(&instance.name),
+                        addresses: instance.addresses.iter().collect(),
+                        port: *port,
+                    });
+                }
+            }
+        }
+        all
     }
 
     fn status(&self, ready: &BTreeSet<InstanceName>) -> Status {
@@ -255,6 +312,11 @@ impl<'a> Up<'a> {
                 phase: life.map_or(Phase::Starting, |life| life.phase),
                 ready: ready.contains(&instance.name),
                 restarts: life.map_or(0, |life| life.restarts),
+                pid: life.and_then(|life| life.pid),
+                started_unix_ms: life.and_then(|life| life.started_unix_ms),
+                ports: instance.listening.clone(),
+                published: instance.published.clone(),
+                trouble: life.map(|life| life.trouble.clone()).unwrap_or_default(),
                 proxy_restarts: life.map_or(0, |life| life.proxy_restarts),
                 surroundings: life.map(|life| life.surroundings.clone()).unwrap_or_default(),
             }
@@ -280,12 +342,12 @@ impl<'a> Up<'a> {
         });
         match read {
             Ok((documents, plan)) => {
-                let mut lives = self.lives.values();
-                let ended = lives.by_ref().filter(|life| !plan.wants(&life.instance)).count();
-                let kept = self.lives.len() - ended;
-                let started = plan.instances.len() - kept;
+                let affected = self.affected(&plan);
                 self.refused_edit = None;
-                self.say(&format!("edit taken: {ended} of the instances end, {started} start"));
+                for line in edit::changes(&self.objects, &edit::objects(&documents), &affected) {
+                    self.say(&line);
+                }
+                self.replacements.begin(&affected, Instant::now());
                 if let Err(error) = self.adopt(plan, &documents).await {
                     self.say(&format!("{}: edit again to try again", error.chain()));
                 }
@@ -296,6 +358,61 @@ impl<'a> Up<'a> {
                 self.refused_edit = Some(reason);
                 self.publish();
             }
+        }
+    }
+
+    /// What becomes of the instances when `plan` is adopted.
+    fn affected(&self, plan: &Plan) -> Vec<Affected> {
+        let of = |instance: &crate::plan::Instance, effect| Affected {
+            name: instance.name.clone(),
+            workload: instance.workload.to_string(),
+            effect,
+        };
+        let living = self.lives.values().filter_map(|life| {
+            let instance = &life.instance;
+            match plan.instances.contains_key(&instance.name) {
+                false => Some(of(instance, Effect::Ends)),
+                true if plan.wants(instance) => None,
+                true => Some(of(instance, Effect::Replaced)),
+            }
+        });
+        let absent = |instance: &&crate::plan::Instance| !self.lives.contains_key(&instance.name);
+        let new = plan.instances.values().filter(absent).map(|one| of(one, Effect::Starts));
+        living.chain(new).collect()
+    }
+
+    fn obey(&mut self, order: Order) -> Result<(), String> {
+        let Order::Restart(names) = order;
+        let mut affected = Vec::new();
+        for (namespace, name) in names {
+            let found = self.plan.instances.values();
+            let found = found.filter(|one| *one.name.namespace == *namespace);
+            let Some(instance) = found.clone().find(|one| *one.name.name == *name) else {
+                return Err(format!("there is no instance {namespace}/{name}"));
+            };
+            affected.push(Affected {
+                name: instance.name.clone(),
+                workload: instance.workload.to_string(),
+                effect: Effect::Replaced,
+            });
+        }
+        self.restarts.extend(affected.iter().map(|one| one.name.clone()));
+        self.replacements.begin(&affected, Instant::now());
+        self.proceed();
+        Ok(())
+    }
+
+    /// Says how far the replacements of an edit have come.
+    fn count_replaced(&mut self) {
+        let (plan, lives, restarts) = (&self.plan, &self.lives, &self.restarts);
+        let state = |name: &InstanceName| {
+            plan.instances.get(name)?;
+            let life = lives.get(name);
+            let as_wanted = |life: &Life| plan.wants(&life.instance) && !restarts.contains(name);
+            Some(life.is_some_and(|life| life.ready() && as_wanted(life)))
+        };
+        for line in self.replacements.proceed(Instant::now(), state) {
+            self.say(&line);
         }
     }
 
@@ -372,6 +489,8 @@ impl<'a> Up<'a> {
             controller.ended().await;
         }
         drop(self.zone);
+        // With it the last outputs that are not tasks'.
+        drop(self.publisher);
         let Ok(mesh) = Rc::try_unwrap(self.mesh) else {
             return Err(Error::Refused("something still runs: run `leno cleanup`".to_owned()));
         };
@@ -391,12 +510,5 @@ fn absolute(file: &PathBuf) -> PathBuf {
     match file.as_os_str() == leno_resources::STDIN {
         true => file.clone(),
         false => std::path::absolute(file).unwrap_or_else(|_| file.clone()),
-    }
-}
-
-fn counted(number: usize, what: &str) -> String {
-    match number {
-        1 => format!("1 {what}"),
-        _ => format!("{number} {what}s"),
     }
 }

@@ -14,6 +14,7 @@ use super::Options;
 use crate::cgroup::Cgroup;
 use crate::descriptors::Descriptors;
 use crate::dns::{self, Zone};
+use crate::environment::Environment;
 use crate::error::{Attempt, Result};
 use crate::instance::{Change, Mesh};
 use crate::layout::Layout;
@@ -36,12 +37,18 @@ pub(super) struct Foundation {
     proxy: proxy::Settings,
     /// DNS answers from it, and ends with it.
     zone: watch::Sender<Arc<Zone>>,
+    environment: Environment,
     /// What the operator should know, a line each.
     pub(super) notes: Vec<String>,
 }
 
-/// What instances get from whoever runs the mesh.
-type Shared = (Output, mpsc::Sender<(InstanceName, Change)>, Descriptors);
+/// What all instances get from `leno up`.
+pub(super) struct Given {
+    pub(super) output: Output,
+    pub(super) access_log: Option<Output>,
+    pub(super) changes: mpsc::Sender<(InstanceName, Change)>,
+    pub(super) descriptors: Descriptors,
+}
 
 /// Lays it; what was made before a failure is in the record.
 pub(super) async fn lay(
@@ -84,7 +91,8 @@ pub(super) async fn lay(
         log: options.log.clone(),
         access_log: options.access_log.clone(),
     };
-    Ok(Foundation { hierarchy, switch, proxy, zone, notes })
+    let environment = Environment::of_shell(&options.env_files)?;
+    Ok(Foundation { hierarchy, switch, proxy, zone, environment, notes })
 }
 
 impl Foundation {
@@ -94,18 +102,20 @@ impl Foundation {
         options: &Options,
         layout: Layout,
         record: Record,
-        (output, changes, descriptors): Shared,
+        given: Given,
     ) -> (Rc<Mesh>, watch::Sender<Arc<Zone>>) {
         let mesh = Mesh {
             layout,
             record: RefCell::new(record),
             switch: self.switch,
             hierarchy: self.hierarchy,
-            output,
+            output: given.output,
+            access_log: given.access_log,
             proxy: self.proxy,
             grace: options.grace,
-            descriptors,
-            changes,
+            environment: self.environment,
+            descriptors: given.descriptors,
+            changes: given.changes,
         };
         (Rc::new(mesh), self.zone)
     }

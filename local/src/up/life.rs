@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::instance::{self, Change, Mesh};
 use crate::plan::Instance;
-use crate::status::{Phase, Surroundings};
+use crate::status::{Phase, Surroundings, Trouble};
 use crate::supervise::Stop;
 
 /// An instance that lives, or is ending.
@@ -18,6 +19,10 @@ pub(super) struct Life {
     pub(super) phase: Phase,
     pub(super) application_ended: bool,
     pub(super) restarts: u32,
+    pub(super) pid: Option<i32>,
+    /// When that process was started, in milliseconds since 1970.
+    pub(super) started_unix_ms: Option<i64>,
+    pub(super) trouble: Trouble,
     pub(super) proxy_restarts: u32,
     pub(super) capture: Option<String>,
     pub(super) surroundings: Surroundings,
@@ -40,6 +45,9 @@ impl Life {
             phase: Phase::Starting,
             application_ended: false,
             restarts: 0,
+            pid: None,
+            started_unix_ms: None,
+            trouble: Trouble::default(),
             proxy_restarts: 0,
             capture: None,
             surroundings: Surroundings::default(),
@@ -67,14 +75,29 @@ impl Life {
                 self.surroundings = *surroundings;
                 self.capture = backend.map(|backend| backend.to_string());
             }
-            Change::Application(phase) => {
-                // Each start of its process, whether or not it comes to listen.
-                if phase == Phase::Starting {
-                    self.restarts += u32::from(self.started);
-                    self.started = true;
-                }
-                self.phase = phase;
+            // Each start of its process, whether or not it comes to listen.
+            Change::Started(pid) => {
+                self.restarts += u32::from(self.started);
+                self.started = true;
+                self.phase = Phase::Starting;
+                self.pid = Some(pid);
+                self.started_unix_ms = Some(Timestamp::now().as_millisecond());
+                self.trouble.next_try_unix_ms = None;
             }
+            Change::Running => self.phase = Phase::Running,
+            Change::Ended { how, last_line, wait } => {
+                self.phase = Phase::Waiting;
+                self.pid = None;
+                let again = self.trouble.ended.as_ref() == Some(&how);
+                let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+                self.trouble = Trouble {
+                    ended: Some(how),
+                    times: if again { self.trouble.times + 1 } else { 1 },
+                    next_try_unix_ms: Some(Timestamp::now().as_millisecond().saturating_add(wait)),
+                    last_line,
+                };
+            }
+            Change::Stopping => self.phase = Phase::Stopping,
             Change::Proxy { ready, restarts } => {
                 self.proxy_ready = ready;
                 self.proxy_restarts = restarts;

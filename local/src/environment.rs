@@ -1,0 +1,177 @@
+//! The environment of applications: little of the shell that `leno up` was started in, so that a
+//! secret there does not reach every workload.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::enclosure::Credentials;
+use crate::error::{Attempt, Error, Result};
+use crate::plan::Instance;
+
+/// What every application gets from the shell: what programs need to run at all, and how people read
+/// and count. Everything else is named by `env`, `envFile`, `inheritEnv` or `--env-file`.
+const PASSED: [&str; 9] =
+    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ"];
+/// Largest file of variables, in bytes: far above what a kernel passes to a program (128 KiB each).
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Where the variables of applications come from.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    shell: BTreeMap<String, String>,
+    /// Those of `--env-file`.
+    given: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// The shell's variables, and those of files for all workloads. A variable that is not UTF-8 is
+    /// left out.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn of_shell(files: &[PathBuf]) -> Result<Self> {
+        let shell = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let mut environment = Self { shell, given: BTreeMap::new() };
+        for file in files {
+            let read = environment.read(file)?;
+            environment.given.extend(read);
+        }
+        Ok(environment)
+    }
+
+    /// All variables of an instance's application. Its files are read now, so that each start of the
+    /// application has them as they are.
+    ///
+    /// # Errors
+    /// When one of its files cannot be read.
+    pub fn of_instance(
+        &self,
+        instance: &Instance,
+        credentials: &Credentials,
+    ) -> Result<BTreeMap<String, String>> {
+        let launch = &instance.launch;
+        let inherited = launch.inherited.iter().map(String::as_str);
+        let mut all: BTreeMap<String, String> = PASSED
+            .into_iter()
+            .chain(inherited)
+            .flat_map(|pattern| self.matching(pattern))
+            .collect();
+        let own = credentials.environment();
+        all.extend(own.map(|(name, value)| (name.to_owned(), value.to_string_lossy().into())));
+        all.extend(self.given.clone());
+        for file in &launch.environment_files {
+            all.extend(self.read(file)?);
+        }
+        all.extend(launch.environment.clone());
+        all.insert("LENO_WORKLOAD".into(), instance.name.name.to_string());
+        all.insert("LENO_NAMESPACE".into(), instance.name.namespace.to_string());
+        Ok(all)
+    }
+
+    /// The shell's variables of a name, or with a beginning before `*`.
+    fn matching(&self, pattern: &str) -> Vec<(String, String)> {
+        let fits = |name: &str| match pattern.strip_suffix('*') {
+            Some(beginning) => name.starts_with(beginning),
+            None => name == pattern,
+        };
+        let found = self.shell.iter().filter(|(name, _)| fits(name));
+        found.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    fn read(&self, file: &Path) -> Result<BTreeMap<String, String>> {
+        use std::io::Read as _;
+
+        let what = || format!("cannot read the variables of {}", file.display());
+        let mut text = String::new();
+        let opened = std::fs::File::open(file).attempt(what)?;
+        opened.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).attempt(what)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(Error::Refused(format!("{} is larger than 1 MiB", file.display())));
+        }
+        self.parse(&text).map_err(|(line, reason)| {
+            Error::Refused(format!("{}:{line}: {reason}", file.display()))
+        })
+    }
+
+    /// Reads lines `NAME=VALUE` as Docker does: empty lines and those that begin with `#` are left
+    /// out, `NAME` alone takes the shell's value. Quotes around a value are removed, `export ` before
+    /// a name too. An error has its line.
+    fn parse(&self, text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
+        let mut all = BTreeMap::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let line = line.strip_prefix("export ").unwrap_or(line);
+            let (name, value) = match line.split_once('=') {
+                Some((name, value)) => (name.trim_end(), Some(unquoted(value.trim()))),
+                None => (line, self.shell.get(line).map(String::as_str)),
+            };
+            if name.is_empty() || name.contains([' ', '\t', '\0']) {
+                let reason = format!("{name:?} is not the name of a variable: write NAME=VALUE");
+                return Err((index + 1, reason));
+            }
+            all.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+        }
+        Ok(all)
+    }
+}
+
+fn unquoted(value: &str) -> &str {
+    let within = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
+    within('"').or_else(|| within('\'')).unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell() -> Environment {
+        let pairs = [
+            ("PATH", "/bin"),
+            ("LC_ALL", "C.UTF-8"),
+            ("TOKEN", "secret"),
+            ("AWS_PROFILE", "p"),
+            ("AWS_REGION", "r"),
+        ];
+        let shell = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Environment { shell, given: BTreeMap::new() }
+    }
+
+    #[test]
+    fn patterns_choose_from_the_shell() {
+        let names = |pattern: &str| -> Vec<String> {
+            shell().matching(pattern).into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(names("TOKEN"), ["TOKEN"]);
+        assert_eq!(names("AWS_*"), ["AWS_PROFILE", "AWS_REGION"]);
+        assert_eq!(names("*").len(), 5);
+        assert_eq!(names("TOK"), [""; 0]);
+        assert!(PASSED.iter().all(|pattern| !names(pattern).contains(&"TOKEN".to_owned())));
+    }
+
+    #[test]
+    fn files_of_variables_are_read_as_docker_reads_them() {
+        let text = "# comment\n\nA=1\nB = two words \nC=\"x=y\"\nexport D='z'\nTOKEN\nABSENT\nE=\n";
+        let read = shell().parse(text).unwrap();
+        let read: Vec<(&str, &str)> = read.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        assert_eq!(
+            read,
+            [
+                ("A", "1"),
+                ("B", "two words"),
+                ("C", "x=y"),
+                ("D", "z"),
+                ("E", ""),
+                ("TOKEN", "secret"),
+            ]
+        );
+        assert_eq!(
+            shell().parse("A=1\nnot a line\n"),
+            Err((2, "\"not a line\" is not the name of a variable: write NAME=VALUE".to_owned()))
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! Ports of this machine that lead into the namespace of an instance: `leno port-forward`, and
+//! `published` ports of workloads.
+//!
+//! A connection is made inside the instance's namespace to its loopback, as `kubectl port-forward`
+//! makes it, so that it reaches the application past the proxy, whatever mTLS asks of clients. An
+//! application that does not listen on loopback is called by the instance's address.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::error::{Attempt, Error, Result};
+use crate::netns::Netns;
+
+/// Connections that one port carries at once; more wait in the kernel's queue. A browser opens six.
+const MAX_CONNECTIONS: usize = 1024;
+/// How long a connection inside a namespace may take: nothing there is far.
+const CONNECT_BOUND: Duration = Duration::from_secs(5);
+/// The wait after a failed `accept`, which fails again at once while descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where connections go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The instance, for messages.
+    pub instance: String,
+    /// Its network namespace.
+    pub netns: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The application's port.
+    pub port: u16,
+}
+
+/// Listens on an address of this machine.
+///
+/// # Errors
+/// When another program has it.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.attempt(|| format!("cannot listen on {address}"))
+}
+
+/// Carries connections until it is dropped: each goes where `next` says then. `report` gets a line for
+/// each that fails.
+pub async fn serve(
+    listener: TcpListener,
+    next: impl Fn() -> Result<Target>,
+    report: impl Fn(String) + Clone + Send + 'static,
+) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let place = places.clone().acquire_owned().await.expect("it is never closed");
+        let client = match listener.accept().await {
+            Ok((client, _)) => client,
+            Err(error) => {
+                report(format!("cannot accept a connection: {error}"));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let target = match next() {
+            Ok(target) => target,
+            Err(error) => {
+                report(error.chain());
+                continue;
+            }
+        };
+        let report = report.clone();
+        // Ends with either side, or with the runtime.
+        tokio::spawn(async move {
+            if let Err(error) = carry(client, &target).await {
+                report(error.chain());
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn carry(mut client: TcpStream, target: &Target) -> Result<()> {
+    let mut server = connect(target).await?;
+    // An end in the middle is the application's or the client's own, who know why.
+    let _ = copy_bidirectional(&mut client, &mut server).await;
+    Ok(())
+}
+
+/// Connects inside the namespace: to loopback, else to the addresses.
+async fn connect(target: &Target) -> Result<TcpStream> {
+    let netns = Netns::open(&target.netns)?;
+    let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+    let mut reason = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in loopback.into_iter().chain(target.addresses.iter().copied()) {
+        let address = SocketAddr::new(address, target.port);
+        let connecting = open(&netns, address)?.connect(address);
+        match tokio::time::timeout(CONNECT_BOUND, connecting).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => reason = error,
+            Err(_) => reason = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    let what = format!("cannot reach port {} of {}", target.port, target.instance);
+    Err(Error::Os { what, source: reason })
+}
+
+fn open(netns: &Netns, address: SocketAddr) -> Result<TcpSocket> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let opened = netns.within(|| {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        socket(family, SockType::Stream, flags, SockProtocol::Tcp)
+            .attempt(|| format!("cannot make a socket in {}", netns.name()))
+    });
+    Ok(TcpSocket::from_std_stream(opened?.into()))
+}

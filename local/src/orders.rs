@@ -1,0 +1,108 @@
+//! Orders of other commands to a running `leno up`, over a socket in the mesh's directory.
+//!
+//! One order and one answer a connection, each a line of JSON. Only root can reach the socket.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{Attempt, Error, Result};
+use crate::layout::Layout;
+
+/// Longest order and answer, in bytes: 250 names of instances.
+const MAX_LINE: u64 = 64 * 1024;
+/// How long an order may take to arrive, and the answer to it: neither waits for anything else.
+const BOUND: Duration = Duration::from_secs(2);
+/// Orders that wait to be carried out; senders of more wait.
+const QUEUE: usize = 4;
+
+/// What a running mesh may be told to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Start these instances again, by namespace and name, one of a workload at a time.
+    Restart(Vec<(String, String)>),
+}
+
+/// How an order was answered: an error says why it is not carried out.
+type Answer = Result<(), String>;
+
+/// An order, and where its answer goes.
+pub type Received = (Order, oneshot::Sender<Answer>);
+
+/// Takes orders until the receiver is dropped.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<Received>> {
+    let path = layout.orders();
+    let bind = || {
+        // A killed run may have left its own.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(listener)
+    };
+    let listener = bind().attempt(|| format!("cannot listen on {}", path.display()))?;
+    let (orders, received) = mpsc::channel(QUEUE);
+    // Ends with the receiver, or with the runtime.
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            if orders.is_closed() {
+                return;
+            }
+            // The sender has gone or sent no order: it is told by the closed connection.
+            let _ = tokio::time::timeout(BOUND, serve(stream, &orders)).await;
+        }
+    });
+    Ok(received)
+}
+
+async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<Received>) -> io::Result<()> {
+    let mut line = String::new();
+    BufReader::new((&mut stream).take(MAX_LINE)).read_line(&mut line).await?;
+    let answer = match serde_json::from_str(&line) {
+        Ok(order) => {
+            let (answer, answered) = oneshot::channel();
+            let ended = || Err("the mesh is ending".to_owned());
+            match orders.send((order, answer)).await {
+                Ok(()) => answered.await.unwrap_or_else(|_| ended()),
+                Err(_) => ended(),
+            }
+        }
+        Err(error) => Err(format!("the order is not understood: {error}")),
+    };
+    let mut text = serde_json::to_vec(&answer)?;
+    text.push(b'\n');
+    stream.write_all(&text).await
+}
+
+/// Sends an order to the mesh of this layout and waits for the answer.
+///
+/// # Errors
+/// When the mesh does not answer, or refuses.
+pub async fn send(layout: &Layout, order: &Order) -> Result<()> {
+    let path = layout.orders();
+    let what = || format!("mesh {} takes no orders at {}", layout.mesh(), path.display());
+    let asked = async {
+        let mut stream = UnixStream::connect(&path).await?;
+        let mut text = serde_json::to_vec(order)?;
+        text.push(b'\n');
+        stream.write_all(&text).await?;
+        let mut line = String::new();
+        BufReader::new(stream.take(MAX_LINE)).read_line(&mut line).await?;
+        Ok::<Answer, io::Error>(serde_json::from_str(&line)?)
+    };
+    let answer = tokio::time::timeout(BOUND, asked).await;
+    let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    answer.attempt(what)?.map_err(Error::Refused)
+}

@@ -1,0 +1,117 @@
+//! Published ports: each leads to the instances of a workload that take traffic, in turns.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::error::{Error, Result};
+use crate::forward::{self, Target};
+use crate::output::Output;
+
+/// What is published: where, and the instances behind it.
+pub type Published = BTreeMap<SocketAddr, Vec<Target>>;
+
+/// The listeners of a mesh.
+#[derive(Debug)]
+pub struct Publisher {
+    output: Output,
+    ports: BTreeMap<SocketAddr, Port>,
+}
+
+#[derive(Debug)]
+struct Port {
+    targets: watch::Sender<Vec<Target>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Publisher {
+    /// One that listens on nothing, and says on `output` what fails.
+    #[must_use]
+    pub fn new(output: Output) -> Self {
+        Self { output, ports: BTreeMap::new() }
+    }
+
+    /// Listens on what is `wanted` and on nothing else.
+    ///
+    /// # Errors
+    /// When a port is taken; the others are published all the same.
+    pub async fn listen(&mut self, wanted: &Published) -> Result<()> {
+        self.ports.retain(|address, _| wanted.contains_key(address));
+        let mut failed = Ok(());
+        for address in wanted.keys() {
+            if self.ports.contains_key(address) {
+                continue;
+            }
+            match forward::bind(*address).await {
+                Ok(listener) => {
+                    let (targets, behind) = watch::channel(Vec::new());
+                    let (address, output) = (*address, self.output.clone());
+                    let turn = Rc::new(Cell::new(0));
+                    let next = move || next(&behind.borrow(), &turn, address);
+                    let report = move |text: String| output.say(&text);
+                    let task = tokio::task::spawn_local(forward::serve(listener, next, report));
+                    self.ports.insert(address, Port { targets, task });
+                }
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+
+    /// Takes in which instances take traffic now.
+    pub fn follow(&self, published: &Published) {
+        for (address, port) in &self.ports {
+            let targets = published.get(address).cloned().unwrap_or_default();
+            port.targets.send_if_modified(|now| {
+                let changed = *now != targets;
+                *now = targets;
+                changed
+            });
+        }
+    }
+}
+
+fn next(targets: &[Target], turn: &Cell<usize>, address: SocketAddr) -> Result<Target> {
+    if targets.is_empty() {
+        return Err(Error::Refused(format!(
+            "a connection to {address}: no instance takes traffic"
+        )));
+    }
+    let number = turn.get();
+    turn.set(number.wrapping_add(1));
+    Ok(targets[number % targets.len()].clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_take_turns() {
+        let target = |number: u8| Target {
+            instance: format!("shop/web-{number}"),
+            netns: String::new(),
+            addresses: Vec::new(),
+            port: 80,
+        };
+        let (turn, address) = (Cell::new(0), SocketAddr::from(([127, 0, 0, 1], 8080)));
+        let two = [target(0), target(1)];
+        let chosen: Vec<String> =
+            (0..3).map(|_| next(&two, &turn, address).unwrap().instance).collect();
+        assert_eq!(chosen, ["shop/web-0", "shop/web-1", "shop/web-0"]);
+        assert_eq!(
+            next(&[], &turn, address).unwrap_err().to_string(),
+            "a connection to 127.0.0.1:8080: no instance takes traffic"
+        );
+    }
+}

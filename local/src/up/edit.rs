@@ -1,0 +1,204 @@
+//! What an edit of the files changes, in words, and how far its replacements have come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use leno_resources::{Documents, Kind, Object, ObjectKey};
+use leno_types::InstanceName;
+
+/// Most objects that an edit names one by one.
+const MAX_NAMED: usize = 20;
+
+/// The objects of the documents that run, to compare an edit with.
+pub(super) type Objects = BTreeMap<ObjectKey, Object>;
+
+/// What becomes of one instance because of an edit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Effect {
+    Starts,
+    Replaced,
+    Ends,
+}
+
+/// An instance that an edit concerns.
+#[derive(Clone, Debug)]
+pub(super) struct Affected {
+    pub(super) name: InstanceName,
+    pub(super) workload: String,
+    pub(super) effect: Effect,
+}
+
+/// The instances that an edit replaces, until all of them take traffic again.
+#[derive(Debug, Default)]
+pub(super) struct Replacements(BTreeMap<(String, String), Replacement>);
+
+#[derive(Debug)]
+struct Replacement {
+    waiting: BTreeSet<InstanceName>,
+    total: usize,
+    begun: Instant,
+}
+
+/// The objects of documents by their names.
+pub(super) fn objects(documents: &Documents) -> Objects {
+    let keyed = documents.objects.iter().map(|one| (one.value.key(), one.value.clone()));
+    keyed.collect()
+}
+
+/// One line for each object that differs, with what becomes of the instances.
+pub(super) fn changes(before: &Objects, after: &Objects, affected: &[Affected]) -> Vec<String> {
+    let keys: BTreeSet<&ObjectKey> = before.keys().chain(after.keys()).collect();
+    let mut lines: Vec<String> = keys
+        .into_iter()
+        .filter_map(|key| {
+            let verb = match (before.get(key), after.get(key)) {
+                (Some(before), Some(after)) if before == after => return None,
+                (Some(_), Some(_)) => "changed",
+                (None, _) => "added",
+                (_, None) => "removed",
+            };
+            Some(format!("{key} {verb}; {}", effects(key, affected)))
+        })
+        .collect();
+    if lines.is_empty() {
+        return vec!["the files changed, but no object in them".to_owned()];
+    }
+    if lines.len() > MAX_NAMED {
+        let more = lines.len() - MAX_NAMED;
+        lines.truncate(MAX_NAMED);
+        lines.push(format!("and {more} more objects"));
+    }
+    lines
+}
+
+/// What becomes of the instances that an object is about.
+fn effects(key: &ObjectKey, affected: &[Affected]) -> String {
+    let concerned = |one: &&Affected| match key.kind {
+        Kind::Workload => *one.name.namespace == *key.namespace && one.workload == key.name,
+        Kind::Namespace => *one.name.namespace == *key.name,
+        _ => false,
+    };
+    let count = |effect: Effect| {
+        affected.iter().filter(concerned).filter(|one| one.effect == effect).count()
+    };
+    let instances = |number: usize| super::counted(number, "instance");
+    let mut parts = Vec::new();
+    match count(Effect::Replaced) {
+        0 => {}
+        1 => parts.push("1 instance is replaced".to_owned()),
+        many => parts.push(format!("{many} instances are replaced, one at a time")),
+    }
+    match count(Effect::Starts) {
+        0 => {}
+        1 => parts.push("1 instance starts".to_owned()),
+        many => parts.push(format!("{} start", instances(many))),
+    }
+    match count(Effect::Ends) {
+        0 => {}
+        1 => parts.push("1 instance ends".to_owned()),
+        many => parts.push(format!("{} end", instances(many))),
+    }
+    if parts.is_empty() { "nothing restarts".to_owned() } else { parts.join(", ") }
+}
+
+impl Replacements {
+    /// Takes in what an edit replaces.
+    pub(super) fn begin(&mut self, affected: &[Affected], now: Instant) {
+        for one in affected.iter().filter(|one| one.effect == Effect::Replaced) {
+            let key = (one.name.namespace.to_string(), one.workload.clone());
+            let of = self.0.entry(key).or_insert_with(|| Replacement {
+                waiting: BTreeSet::new(),
+                total: 0,
+                begun: now,
+            });
+            of.total += usize::from(of.waiting.insert(one.name.clone()));
+        }
+    }
+
+    /// What to say now that the instances are as `state` has it: `None` for one that is no longer
+    /// wanted, else whether it is replaced and takes traffic.
+    pub(super) fn proceed(
+        &mut self,
+        now: Instant,
+        state: impl Fn(&InstanceName) -> Option<bool>,
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        for ((_, workload), of) in &mut self.0 {
+            let before = of.waiting.len();
+            of.waiting.retain(|name| state(name) == Some(false));
+            let left = of.waiting.len();
+            if left == before {
+                continue;
+            }
+            let done = of.total - left;
+            let mut line = format!("{workload}: {done} of {} replaced", of.total);
+            if left == 0 {
+                line += &format!(" after {:.0} s", (now - of.begun).as_secs_f64().ceil());
+            }
+            lines.push(line);
+        }
+        self.0.retain(|_, of| !of.waiting.is_empty());
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MESH: &str = "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+        metadata: {name: web, namespace: uni}\nspec: {command: [a], replicas: 3}\n---\n\
+        apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: uni}\n\
+        spec: {ports: [{port: 80}]}\n";
+
+    fn parsed(text: &str) -> Objects {
+        objects(&leno_resources::parse("mesh.yaml", text).unwrap())
+    }
+
+    fn affected(effect: Effect, numbers: std::ops::Range<u32>) -> Vec<Affected> {
+        let one = |number| Affected {
+            name: InstanceName::new("uni", &format!("web-{number}")).unwrap(),
+            workload: "web".to_owned(),
+            effect,
+        };
+        numbers.map(one).collect()
+    }
+
+    #[test]
+    fn an_edit_names_what_it_changes_and_what_restarts() {
+        let before = parsed(MESH);
+        let service = parsed(&MESH.replace("port: 80", "port: 81"));
+        assert_eq!(changes(&before, &service, &[]), ["Service uni/web changed; nothing restarts"]);
+        let workload = parsed(&MESH.replace("[a]", "[b]"));
+        let replaced = affected(Effect::Replaced, 0..3);
+        assert_eq!(
+            changes(&before, &workload, &replaced),
+            ["Workload uni/web changed; 3 instances are replaced, one at a time"]
+        );
+        let (_, shorter) = MESH.split_once("---\n").unwrap();
+        assert_eq!(
+            changes(&before, &parsed(shorter), &affected(Effect::Ends, 0..3)),
+            ["Workload uni/web removed; 3 instances end"]
+        );
+        assert_eq!(changes(&before, &before, &[]), ["the files changed, but no object in them"]);
+    }
+
+    #[test]
+    fn replacements_are_counted_until_the_last() {
+        let begun = Instant::now();
+        let mut replacements = Replacements::default();
+        replacements.begin(&affected(Effect::Replaced, 0..3), begun);
+        let done =
+            |names: &'static [&str]| move |name: &InstanceName| Some(names.contains(&&*name.name));
+        let mut at = |seconds, names| {
+            replacements.proceed(begun + Duration::from_secs(seconds), done(names))
+        };
+        assert_eq!(at(1, &[]), [""; 0]);
+        assert_eq!(at(2, &["web-0"]), ["web: 1 of 3 replaced"]);
+        assert_eq!(at(3, &["web-0"]), [""; 0]);
+        assert_eq!(at(6, &["web-0", "web-1", "web-2"]), ["web: 3 of 3 replaced after 6 s"]);
+        assert_eq!(at(7, &["web-0", "web-1", "web-2"]), [""; 0]);
+    }
+}
