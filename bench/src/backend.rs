@@ -33,7 +33,7 @@ impl Backends {
                 Work::Http1 => nginx(directory.path(), address)?,
                 Work::Http2 => {
                     let mut command = Command::new(binaries::ours("leno-bench")?);
-                    command.args(["serve", &address.to_string()]);
+                    command.args(["backend", &address.to_string()]);
                     command
                 }
                 Work::Tcp => {

@@ -1,15 +1,18 @@
-//! `leno-bench`: measures Leno's proxy beside others, in one run, and keeps the raw records.
+//! `leno-bench`, which `leno bench` starts: measures what meshes and proxies cost, in one run, and keeps the raw
+//! records.
 //!
-//! Beside what matching costs ([`matching`]) it knows no proxy from inside: each is a command, a configuration it writes and a port, driven
-//! by the same load against the same backend. A run writes one JSON record a measurement; tables
-//! are made from records alone (`leno-bench report`), so an interrupted run is still a result.
+//! Two kinds of commands. Those of the suite ([`suite`], the crate `leno-suite`) bring up whole meshes, or none, on this
+//! machine or in a cluster, and make reports from records. The others put one proxy, or a pair of them, beside those of
+//! others on CPUs of their own:
 //!
 //! ```text
 //!   wrk, h2load, leno-load ──► proxy under test (CPU 0) ──► nginx, h2 or echo server
 //!        (CPU 1)                 │                             (CPU 1)
 //!                                └── /proc/PID/stat before and after: CPU a request
 //! ```
-//! Read [`scenario::Scenario`], [`proxy::Contender`], [`hop`], [`mesh`] and [`record::Record`] first.
+//! Beside what matching costs ([`matching`]) they know no proxy from inside: each is a command, a configuration that the
+//! bench writes and a port. Tables are made from records alone (`leno-bench tables`), so an interrupted run is still a
+//! result. Read [`scenario::Scenario`], [`proxy::Contender`], [`hop`], [`mesh`] and [`record::Record`] first.
 
 mod backend;
 mod balance;
@@ -26,6 +29,7 @@ mod report;
 mod routes;
 mod scenario;
 mod server;
+mod suite;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,9 +39,19 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// Measure Leno's proxy beside HAProxy, nginx and Envoy.
+/// Measures meshes, or none, under the same load, and reports what they cost
+///
+/// Everything is made from the records of a run, one JSON file each, so that a report can be made
+/// again, checked, and compared with another machine's.
 #[derive(Parser)]
-#[command(name = "leno-bench", version)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --out bench\n  \
+                  leno bench report bench\n  \
+                  leno bench run http-1k --context staging --mesh none,leno,istio --out cluster\n  \
+                  leno bench http --proxies leno,haproxy"
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -45,6 +59,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Suite(Box<suite::Command>),
     /// CPU per request and throughput of one hop in plaintext, one worker each
     Http(HttpArgs),
     /// CPU per request of two proxies, throughput and latency through mTLS (needs root)
@@ -70,20 +86,20 @@ enum Command {
     ///
     /// Exits with 1 where it does, or where the rate is not held.
     Routes(routes::Args),
-    /// The HTTP/2 server behind the proxies (the other commands start it)
-    #[command(hide = true)]
-    Serve {
-        /// Address to listen on
-        listen: SocketAddr,
-    },
-    /// Load that no generator of others makes (the other commands start it)
-    #[command(hide = true, subcommand)]
-    Load(Generator),
-    /// Make the tables again from a file of records
-    Report {
+    /// The tables of `http`, `mesh` or `memory` again, from their file of records
+    Tables {
         /// Where the records are
         file: PathBuf,
     },
+    /// The HTTP/2 server behind the proxies (the other commands start it)
+    #[command(hide = true)]
+    Backend {
+        /// Address to listen on
+        listen: SocketAddr,
+    },
+    /// Load that no other generator makes (the other commands start it)
+    #[command(hide = true, subcommand)]
+    Load(Generator),
 }
 
 #[derive(Subcommand)]
@@ -179,13 +195,17 @@ struct MemoryArgs {
     out: PathBuf,
 }
 
-/// What a verdict is to the shell: 0 yes, 1 no.
-fn exit(holds: bool) -> ExitCode {
-    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+fn main() -> ExitCode {
+    match Args::try_parse() {
+        Ok(args) => leno_console::ended("leno-bench", &run(args.command)),
+        Err(error) => leno_console::not_parsed(&error),
+    }
 }
 
-fn main() -> Result<ExitCode> {
-    match Args::parse().command {
+/// Runs a command; false is a no, such as a bench whose verdict does not hold.
+fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Suite(command) => return suite::run(&command),
         Command::Http(args) => {
             let options = args.rounds.options(args.rate, args.out);
             hop::run(&args.proxies, !args.rounds.no_pin, &options)?;
@@ -200,10 +220,11 @@ fn main() -> Result<ExitCode> {
             mesh::run(&args.proxies, capture, !args.rounds.no_pin, &options)?;
         }
         Command::Memory(args) => memory::run(&args.proxies, args.connections, &args.out)?,
-        Command::Balance(args) => return balance::run(args).map(exit),
-        Command::Match(args) => return Ok(exit(matching::run(args))),
-        Command::Routes(args) => return routes::run(args).map(exit),
-        Command::Serve { listen } => server::run(listen)?,
+        Command::Balance(args) => return balance::run(args),
+        Command::Match(args) => return Ok(matching::run(args)),
+        Command::Routes(args) => return routes::run(args),
+        Command::Tables { file } => print!("{}", report::tables(&record::read(&file)?)),
+        Command::Backend { listen } => server::run(listen)?,
         Command::Load(generator) => {
             let report = match generator {
                 Generator::Tcp(plan) => serde_json::to_string(&load::tcp::run(&plan)?)?,
@@ -211,9 +232,6 @@ fn main() -> Result<ExitCode> {
             };
             println!("{report}");
         }
-        Command::Report { file } => {
-            print!("{}", report::tables(&record::read(&file)?));
-        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

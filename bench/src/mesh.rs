@@ -92,7 +92,7 @@ fn documents(works: &[Work]) -> String {
                     (format!("[nginx, -e, stderr, -c, \"@DIR@/{name}/nginx.conf\"]"), "http")
                 }
                 Work::Http2 => {
-                    (format!("[\"@BIN@/leno-bench\", serve, \"{listen}\"]"), "kubernetes.io/h2c")
+                    (format!("[\"@BIN@/leno-bench\", backend, \"{listen}\"]"), "kubernetes.io/h2c")
                 }
                 Work::Tcp => {
                     (format!("[\"@BIN@/leno-peer\", echo, --listen, \"{listen}\"]"), "tcp")

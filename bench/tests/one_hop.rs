@@ -62,7 +62,7 @@ fn work_goes_through_and_is_recorded() -> Result<()> {
     }
     ensure!(of_leno >= FEWEST_RECORDS, "{of_leno} records of Leno's: {said}");
     // The tables come from the records alone.
-    let again = command::text(Command::new(&bench).arg("report").arg(&file), LIMIT)?;
+    let again = command::text(Command::new(&bench).arg("tables").arg(&file), LIMIT)?;
     ensure!(said.contains(again.trim()), "another table from the same records:\n{again}\n{said}");
     Ok(())
 }

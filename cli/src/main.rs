@@ -1,22 +1,17 @@
 //! The command line of Leno: parsing, and nothing else. Each command is one file in `commands`.
 //!
-//! Exit codes: 0 yes or done, 1 no (a check that fails, a demo that proves nothing), 2 error,
-//! 64 usage (sysexits(3)).
+//! Exit codes: see [`leno_console`].
 
 mod commands;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
-    analyze, bench, bug_report, check, cleanup, completion, demo, diagnostics, exec, explain,
-    inject, install, stat, uninstall, up, upgrade,
+    analyze, bench, bug_report, check, cleanup, completion, demo, diagnostics, down, exec, explain,
+    inject, install, logs, port_forward, ps, restart, stat, uninstall, up, upgrade,
 };
-
-/// `EX_USAGE` of sysexits(3).
-const USAGE: u8 = 64;
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
 /// traffic between services without changing them
@@ -33,6 +28,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(up::Up),
+    Down(down::Down),
+    Ps(ps::Ps),
+    Logs(logs::Logs),
+    Restart(restart::Restart),
+    PortForward(port_forward::PortForward),
     Exec(exec::Exec),
     Stat(stat::Stat),
     Check(check::Check),
@@ -56,11 +56,16 @@ enum Command {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return parsing_ended(&error),
+        Err(error) => return leno_console::not_parsed(&error),
     };
     let done = match cli.command {
         Command::Up(up) => up::run(&up),
-        Command::Exec(exec) => Err(exec::run(&exec)),
+        Command::Down(down) => down::run(&down),
+        Command::Ps(ps) => ps::run(&ps),
+        Command::Logs(logs) => logs::run(&logs),
+        Command::Restart(restart) => restart::run(&restart),
+        Command::PortForward(port_forward) => port_forward::run(&port_forward),
+        Command::Exec(exec) => return exec::run(&exec),
         Command::Stat(stat) => stat::run(&stat),
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
@@ -80,25 +85,7 @@ fn main() -> ExitCode {
             commands::print(&format!("leno {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)
         }
     };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        // Whoever reads has seen enough.
-        Err(error) if commands::is_closed(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("leno: {error:#}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn parsing_ended(error: &clap::Error) -> ExitCode {
-    // Nothing can be done about a closed standard error.
-    let _closed = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => ExitCode::from(USAGE),
-    }
+    leno_console::ended("leno", &done)
 }
 
 #[cfg(test)]

@@ -107,3 +107,34 @@ fn mistakes_decide_the_exit_code() {
     assert_eq!(finding["line"], 19);
     assert_eq!(finding["reason"], "unknown field: did you mean backendRefs?");
 }
+
+#[test]
+fn a_path_that_holds_nothing_is_an_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("empty")).expect("a directory");
+    fs::create_dir(at("notes")).expect("a directory");
+    fs::write(at("notes/readme.md"), "none").expect("a file");
+    fs::write(at("nothing.yaml"), "# nothing\n---\n").expect("a file");
+    fs::write(at("shop.yaml"), SHOP).expect("a file");
+    let analyze = |path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
+        command.args(["analyze", "shop.yaml", path]).current_dir(directory.path());
+        command.output().expect("leno can be run")
+    };
+    for (path, what) in [
+        (
+            "empty",
+            "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)",
+        ),
+        (
+            "notes",
+            "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)",
+        ),
+        ("nothing.yaml", "the file holds no document"),
+    ] {
+        let said = analyze(path);
+        let expected = format!("{path}: error[no-documents]: {what}\n1 error, 0 warnings\n");
+        assert_eq!((said.status.code(), out(&said)), (Some(1), expected));
+    }
+}

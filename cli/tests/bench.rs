@@ -193,10 +193,11 @@ fn a_folder_of_programs_is_measured_in_place_of_our_own_services() {
     let (folder, out) = (directory.path().join("its programs"), directory.path().join("bench"));
     fs::create_dir(&folder).unwrap();
     let program = |name: &str, more: &str| {
-        let leno = env!("CARGO_BIN_EXE_leno");
-        let listen = "bench serve --listen 0.0.0.0:\"$PORT\"";
+        let bench = leno_testkit::binaries::ours("leno-bench").unwrap();
+        let bench = bench.display();
+        let listen = "serve --listen 0.0.0.0:\"$PORT\"";
         let file = folder.join(name);
-        fs::write(&file, format!("#!/bin/sh\nexec \"{leno}\" {listen} {more}\n")).unwrap();
+        fs::write(&file, format!("#!/bin/sh\nexec \"{bench}\" {listen} {more}\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
     };
     program("face", "--call-http \"$SMILEY_SERVICE\" --call-grpc \"$COLOR_SERVICE\"");

@@ -1,6 +1,7 @@
 //! The admin server: HTTP/1 for scrapes and probes.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::content::{PROMETHEUS, TEXT};
@@ -64,8 +66,20 @@ where
     F: Future<Output = Answer>,
 {
     let Ok(called) = stream.local_addr() else { return };
+    serve_stream(stream, client, |request| answer(request, Ends { client, called })).await;
+}
+
+/// Serves one connection to its end, which is bounded; `client` is named in the log.
+pub async fn serve_stream<A, F>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    client: impl Display,
+    answer: A,
+) where
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Answer>,
+{
     let service = service_fn(|request| {
-        let answer = answer(request, Ends { client, called });
+        let answer = answer(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let served = hyper::server::conn::http1::Builder::new()

@@ -14,7 +14,9 @@ mod listen;
 mod places;
 mod start;
 
-pub use admin::{Answer, Ends, answer_pages, readiness, refuse_method, respond, serve};
+pub use admin::{
+    Answer, Ends, answer_pages, readiness, refuse_method, respond, serve, serve_stream,
+};
 pub use listen::listen;
 pub use places::{Place, Places};
 pub use start::{Failure, run};

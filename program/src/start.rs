@@ -35,6 +35,9 @@ impl Failure {
 
 /// Reads the flags, sets the log up on standard error by the filter among them, and runs the program.
 ///
+/// A panic aborts the process, in whichever task or thread it happens: a program that went on
+/// without one of them would seem to be well. The program may set another hook.
+///
 /// It ends with 0, or with the code of its [`Failure`], whose message goes to standard error.
 pub fn run<F: Parser>(
     log: impl FnOnce(&F) -> &str,
@@ -49,6 +52,11 @@ pub fn run<F: Parser>(
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
         }
     };
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
     match set_up_log(log(&flags)).and_then(|()| program(flags)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { code, message }) => {

@@ -58,13 +58,13 @@ pub struct Application {
     pub calls: Vec<Callee>,
 }
 
-/// What `leno` is started with to be the application of a service; `address` says where others are.
+/// What `leno-bench` is started with to be the application of a service; `address` says where others are.
 pub(crate) fn arguments(
     scenario: &Scenario,
     nth: u32,
     address: impl Fn(u32) -> String,
 ) -> Vec<String> {
-    let mut words = ["bench", "serve", "--listen"].map(str::to_owned).to_vec();
+    let mut words = ["serve", "--listen"].map(str::to_owned).to_vec();
     words.push(format!("0.0.0.0:{PORT}"));
     if !scenario.is_http() {
         words.push("--tcp".to_owned());

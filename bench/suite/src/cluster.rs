@@ -106,7 +106,7 @@ pub struct Run {
     pub options: Options,
     /// By whom; the baseline is added where it is missing.
     pub meshes: Vec<Mesh>,
-    /// The image of the client and the services: `leno` is its entrypoint.
+    /// The image of the client and the services: `leno-bench` is its entrypoint.
     pub image: String,
     /// The real application, in place of the suite's own services.
     pub real: Option<Images>,

@@ -117,7 +117,7 @@ impl FromStr for Generator {
     }
 }
 
-/// The command behind `leno bench generate`: plans in, a report out, both JSON.
+/// The command behind `leno-bench generate`: plans in, a report out, both JSON.
 ///
 /// # Errors
 /// When the plans are none or the load cannot be made.
@@ -126,7 +126,7 @@ pub fn generate(plans: &str) -> Result<String> {
     Ok(serde_json::to_string(&load::run_all(&plans)?)?)
 }
 
-/// The command behind `leno bench generate --until-closed`: as [`generate`], with the plans in the first line of
+/// The command behind `leno-bench generate --until-closed`: as [`generate`], with the plans in the first line of
 /// the input, and no longer than until there is no more of it.
 ///
 /// # Errors
@@ -148,8 +148,8 @@ pub fn generate_until_closed(mut input: impl BufRead + Send + 'static) -> Result
 
 /// Begins with the load of the neighbour, to which nobody gives way: until it is ended.
 pub(crate) fn flood(lab: &Lab, plan: &Plan) -> Result<Running> {
-    let mut command = lab.as_workload(lab::NEIGHBOUR, &lab::leno()?)?;
-    command.args(["bench", "generate", "--until-closed"]);
+    let mut command = lab.as_workload(lab::NEIGHBOUR, &lab::own_program()?)?;
+    command.args(["generate", "--until-closed"]);
     Running::start(&mut command, &(serde_json::to_string(&[plan])? + "\n"))
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn end_flood(flood: Running, interrupt: &Interrupt) -> Result<Report>
 fn own(lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
     // Before others: what it measures should be the mesh, not its own place in the queue.
     let mut command = lab.as_client(Path::new("nice"))?;
-    command.args(["-n", "-10"]).arg(lab::leno()?).args(["bench", "generate"]);
+    command.args(["-n", "-10"]).arg(lab::own_program()?).arg("generate");
     let said = lab::run(&mut command, &serde_json::to_string(plans)?, interrupt)?;
     serde_json::from_slice(&said).context("the generator did not report")
 }

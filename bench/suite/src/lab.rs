@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use leno_capture::Choice;
 use leno_local::layout::Layout;
+use leno_local::program::{find, missing};
 use leno_local::status::{InstanceStatus, Status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -67,7 +68,8 @@ impl Lab {
         let directory = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
         open_to_all(directory.path())?;
         let file = directory.path().join("mesh.yaml");
-        let programs = Programs { leno: &leno, application: application.as_deref() };
+        let own = own_program()?;
+        let programs = Programs { own: &own, application: application.as_deref() };
         fs::write(&file, documents(programs, scenario, capture.is_some(), 0)?)?;
         let log = tempfile::tempfile()?;
         let up = Command::new(&leno)
@@ -131,8 +133,8 @@ impl Lab {
     /// Gives Leno's own proxies another revision of the configuration, as its users do: by an edit
     /// of the file.
     pub(crate) fn edit(&self, scenario: &Scenario, revision: u64) -> Result<()> {
-        let leno = leno()?;
-        let programs = Programs { leno: &leno, application: self.application.as_deref() };
+        let own = own_program()?;
+        let programs = Programs { own: &own, application: self.application.as_deref() };
         let text = documents(programs, scenario, true, revision)?;
         replace(&self.directory.path().join("mesh.yaml"), &text)
     }
@@ -244,8 +246,13 @@ pub(crate) fn proxy_cgroup(instance: &InstanceStatus) -> Result<PathBuf> {
     Ok(group.join("proxy"))
 }
 
-/// This program, of which everything else of a lab is made.
-pub(crate) fn leno() -> Result<PathBuf> {
+/// `leno`, which makes the lab's namespaces and runs programs in them.
+fn leno() -> Result<PathBuf> {
+    Ok(find("leno").ok_or_else(|| missing("leno"))?)
+}
+
+/// This program, which serves and makes load inside of workloads.
+pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot tell where this program is")
 }
 
@@ -259,7 +266,7 @@ pub(crate) fn open_to_all(directory: &Path) -> Result<()> {
 #[derive(Clone, Copy)]
 struct Programs<'a> {
     /// This program.
-    leno: &'a Path,
+    own: &'a Path,
     /// The folder of the real application, in place of the suite's own.
     application: Option<&'a Path>,
 }
@@ -294,7 +301,7 @@ fn documents(
         let is_there = scenario.churns() && there.contains(&nth);
         let command = match programs.application {
             Some(folder) => program(folder, scenario, nth)?,
-            None => application(programs.leno, scenario, nth),
+            None => application(programs.own, scenario, nth),
         };
         text += &format!("---\n{}", workload(&scenario.service(nth), &command, (&ports, is_there)));
     }
@@ -311,9 +318,9 @@ fn documents(
 }
 
 /// The command of a service's application.
-fn application(leno: &Path, scenario: &Scenario, nth: u32) -> String {
+fn application(own: &Path, scenario: &Scenario, nth: u32) -> String {
     let address = |service: u32| format!("{}:{PORT}", scenario.service(service));
-    let words = [leno.display().to_string()];
+    let words = [own.display().to_string()];
     let words = words.into_iter().chain(arguments(scenario, nth, address));
     // JSON is YAML.
     serde_json::to_string(&words.collect::<Vec<_>>()).expect("it is text")
@@ -430,7 +437,7 @@ mod tests {
     }
 
     fn of(name: &str, meshed: bool, revision: u64) -> String {
-        let programs = Programs { leno: Path::new("/x/leno"), application: None };
+        let programs = Programs { own: Path::new("/x/leno-bench"), application: None };
         documents(programs, &crate::scenario::find(name).unwrap(), meshed, revision).unwrap()
     }
 
@@ -438,8 +445,8 @@ mod tests {
     fn the_real_application_runs_in_place_of_ours_when_all_of_it_is_there() {
         let folder = tempfile::tempdir().unwrap();
         let shop = crate::scenario::find("teastore").unwrap();
-        let leno = Path::new("/x/leno");
-        let programs = Programs { leno, application: Some(folder.path()) };
+        let own = Path::new("/x/leno-bench");
+        let programs = Programs { own, application: Some(folder.path()) };
         let make = |name: &str| {
             let file = folder.path().join(name);
             fs::write(&file, "").unwrap();

@@ -56,8 +56,9 @@ pub async fn send_as(
     // The answer to HTTP/1.0 ends with the connection and is never chunked.
     let length = body.len();
     let by = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let head =
-        format!("{method} {path} HTTP/1.0\r\nHost: leno\r\n{by}Content-Length: {length}\r\n\r\n");
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{by}Content-Length: {length}\r\n\r\n"
+    );
     stream.write_all((head + body).as_bytes()).await?;
     let mut answer = Vec::new();
     let mut rest = stream.take(MAX_ANSWER);

@@ -2,7 +2,7 @@
 
 use kube::Client;
 use leno_charts::{Egress, Mtls};
-use leno_index::Settings;
+use leno_index::{Settings, Writers};
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_sources::{Read, ReadError};
 use leno_types::TrustDomain;
@@ -49,13 +49,13 @@ impl Known {
             Ok(Some(settings)) => settings,
             Ok(None) => {
                 gaps.push(format!("nothing is installed in {system}: its defaults are assumed"));
-                Settings::default()
+                assumed()
             }
             Err(error) if error.is_forbidden() => {
                 gaps.push(format!(
                     "what was installed is not known, defaults are assumed ({error})"
                 ));
-                Settings::default()
+                assumed()
             }
             Err(error) => return Err(error),
         };
@@ -88,6 +88,11 @@ fn unread(ReadError { kind, source }: ReadError) -> Error {
     Error::api(format!("list objects of kind {kind}"))(source)
 }
 
+/// What is assumed of a cluster's control plane that nothing is known of.
+fn assumed() -> Settings {
+    Settings { writers: Writers::Tenants, ..Settings::default() }
+}
+
 /// What the control plane in a namespace was told; none where there is none.
 async fn told(client: &Client, system: &str) -> Result<Option<Settings>, Error> {
     let Some(there) = installed(client, system).await? else { return Ok(None) };
@@ -105,5 +110,6 @@ async fn told(client: &Client, system: &str) -> Result<Option<Settings>, Error> 
             Egress::Deny => leno_types::Egress::Deny,
         },
         namespace: Some(system.to_owned()),
+        writers: Writers::Tenants,
     }))
 }

@@ -131,7 +131,7 @@ fn of_cluster(analyze: &Analyze, target: &Target, namespaces: &[String]) -> Resu
     let mut findings: Vec<Finding> =
         unread.map(|one| Finding::unread(&one.key, &one.reason)).collect();
     let of = |key: &leno_operate::ObjectKey| wanted(&key.namespace);
-    findings.extend(leno_analysis::analyze_stored(known.read.objects, of));
+    findings.extend(leno_analysis::analyze_stored(known.settings, known.read.objects, of));
     Ok(findings)
 }
 

@@ -1,108 +1,26 @@
-//! `leno bench`: any mesh, or none, under the same load; and what to make of the records.
+//! `leno bench`: starts `leno-bench`, a program of its own, so that the `leno` that people install has no lab in it.
 
-mod claims;
-mod clean;
-mod compare;
-mod cost;
-mod in_cluster;
-mod list;
-mod prometheus;
-mod report;
-mod resources;
-mod run;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
-use anyhow::Result;
-use clap::{Args, Subcommand};
-use leno_suite::compare::{real_applications, within};
-use leno_suite::record::Record;
-
-use super::{Output, print, print_json};
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use leno_local::program;
 
 /// Measures meshes, or none, under the same load, and reports what they cost
-///
-/// Everything is made from the records of a run, one JSON file each, so that a report can be made
-/// again, checked, and compared with another machine's.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --out bench\n  \
-                  leno bench report bench\n  \
-                  leno bench run http-1k --context staging --mesh none,leno,istio --out cluster"
-)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Bench {
-    #[command(subcommand)]
-    command: Command,
+    /// What `leno-bench` is called with; `leno bench help` lists its commands
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    arguments: Vec<OsString>,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    List(list::List),
-    Run(run::Run),
-    Report(report::Report),
-    Compare(compare::Compare),
-    Resources(resources::Resources),
-    Prometheus(prometheus::Prometheus),
-    Cost(cost::Cost),
-    Claims(claims::Claims),
-    Clean(clean::Clean),
-    #[command(hide = true)]
-    Serve(run::Serve),
-    /// Makes load for a run
-    #[command(hide = true)]
-    Generate(run::Generate),
-    #[command(hide = true)]
-    Station(in_cluster::Station),
-    #[command(hide = true)]
-    Watch(in_cluster::Watch),
-    /// Measures a start for a run
-    #[command(hide = true)]
-    Probe,
-}
-
+/// Becomes `leno-bench`; returns only if that fails.
 pub(crate) fn run(bench: &Bench) -> Result<bool> {
-    match &bench.command {
-        Command::List(args) => list::run(args),
-        Command::Run(args) => run::run(args),
-        Command::Report(report) => report::run(report),
-        Command::Prometheus(args) => prometheus::run(args),
-        Command::Compare(compare) => compare::run(compare),
-        Command::Resources(resources) => resources::run(resources),
-        Command::Cost(cost) => cost::run(cost),
-        Command::Claims(claims) => claims::run(claims),
-        Command::Serve(args) => match run::serve(args)? {},
-        Command::Clean(args) => clean::run(args),
-        Command::Generate(args) => run::generate(*args),
-        Command::Station(args) => match in_cluster::station(args)? {},
-        Command::Watch(args) => match in_cluster::watch(args)? {},
-        Command::Probe => run::probe(),
-    }
-}
-
-/// Aligned columns, the first to the left, the others to the right.
-fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |nth: usize| {
-        rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..count).map(|nth| width(nth).unwrap_or_default()).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (nth, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let width = *width;
-            match nth {
-                0 => line += &format!("{cell:<width$}"),
-                _ => line += &format!("  {cell:>width$}"),
-            }
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-/// What is to be known before figures of a run are put side by side, a line each.
-fn caveats(records: &[Record]) -> String {
-    let differ = within(records).into_iter().map(|what| format!("NOT THE SAME: {what}\n"));
-    let real = real_applications(records).into_iter().map(|what| format!("! {what}\n"));
-    differ.chain(real).collect()
+    let found = program::find("leno-bench").ok_or_else(|| program::missing("leno-bench"))?;
+    // Its usage texts then say `leno bench`.
+    let failed = Command::new(&found).arg0("leno bench").args(&bench.arguments).exec();
+    Err(anyhow!(failed)).with_context(|| format!("starting {}", found.display()))
 }

@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 use clap::Args;
+use leno_local::Error;
 use leno_local::check::Finding;
-use leno_local::layout::Layout;
+use leno_local::layout::{DEFAULT_MESH, Layout};
 use leno_operate::Level;
 
-use super::{Cluster, MeshName, Output, block_on, print, print_json};
+use super::{Cluster, Output, RunningMesh, block_on, print, print_json};
 
 /// Says what this machine, or a cluster, can do, and whether the mesh there is healthy
 ///
@@ -32,7 +33,7 @@ pub(crate) struct Check {
     namespace: String,
 
     #[command(flatten)]
-    mesh: MeshName,
+    mesh: RunningMesh,
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
@@ -43,12 +44,17 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
     if check.pre || check.cluster || check.which.is_named() {
         return of_cluster(check);
     }
-    let layout = Layout::new(&check.mesh.name)?;
+    let name = match check.mesh.name() {
+        // The machine is looked at all the same, and what a killed run of this name left.
+        Err(Error::NotNamed(none)) if none.is_empty() => DEFAULT_MESH.to_owned(),
+        other => other?,
+    };
+    let layout = Layout::new(&name)?;
     let found = block_on(async { Ok(leno_local::check::Check::run(&layout).await?) })?;
     if check.output == Output::Json {
         print_json(&found)?;
     } else {
-        print(&text(&found, &check.mesh.name))?;
+        print(&text(&found, &name))?;
     }
     Ok(found.healthy())
 }
@@ -104,7 +110,7 @@ fn text(found: &leno_local::check::Check, name: &str) -> String {
     rows.push(("capture".to_owned(), format!("{chosen}: {}", machine.why)));
     let mut text = columns(&rows);
     match &found.mesh {
-        None => text += &format!("\nmesh {name:?} does not run: start one with `leno up FILE`\n"),
+        None => text += &format!("\nno mesh {name} here: `leno up FILE` starts one\n"),
         Some(findings) => {
             let row = |finding: &Finding| {
                 let mark = if finding.healthy { "ok " } else { "BAD" };

@@ -1,20 +1,21 @@
 //! `leno exec`.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 
 use clap::Args;
 
-use super::MeshName;
+use super::RunningMesh;
 
 /// Runs a command as a workload: in its namespace, with its DNS, identity and environment
 ///
 /// Traffic of the command is captured like the workload's own. Terminal and exit code are the
-/// command's. Needs root.
+/// command's; 127 where there is no such command. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno exec -n shop web -- curl -s http://catalog:8080/")]
 pub(crate) struct Exec {
     #[command(flatten)]
-    mesh: MeshName,
+    mesh: RunningMesh,
 
     /// Namespace of the workload; not needed where its name is in one namespace only
     #[arg(short, long)]
@@ -28,8 +29,13 @@ pub(crate) struct Exec {
     command: Vec<OsString>,
 }
 
-/// Comes back only when the command could not be run.
-pub(crate) fn run(exec: &Exec) -> anyhow::Error {
+/// Comes back only when the command could not be run; says why, and gives the exit code.
+pub(crate) fn run(exec: &Exec) -> ExitCode {
     let namespace = exec.namespace.as_deref();
-    leno_local::exec::exec(&exec.mesh.name, namespace, &exec.workload, &exec.command).into()
+    let (error, code) = match exec.mesh.name() {
+        Ok(mesh) => leno_local::exec::exec(&mesh, namespace, &exec.workload, &exec.command),
+        Err(error) => (error, 2),
+    };
+    leno_console::complain("leno", &error.into());
+    ExitCode::from(code)
 }

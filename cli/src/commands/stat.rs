@@ -1,14 +1,15 @@
 //! `leno stat`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use leno_local::layout::Layout;
+use leno_local::status::Status;
 use leno_observe::stat::{Report, Scrape, WorkloadReport};
 
-use super::up::{duration, within};
 use super::{AnyMesh, Chosen, Output, block_on, print_json, table};
+use leno_console::{duration, within};
 
 /// Shows workloads and edges: success rate, requests/s, latency, mTLS or not
 ///
@@ -48,9 +49,12 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
     match stat.mesh.choose()? {
         Chosen::Machine(name) => {
             if !nix::unistd::geteuid().is_root() {
-                bail!("leno stat asks the proxies in their namespaces: run it as root");
+                return Err(leno_local::Error::NeedsRoot.into());
             }
             let layout = Layout::new(&name)?;
+            if let Some(namespace) = &stat.namespace {
+                Status::read(&layout)?.has_namespace(namespace)?;
+            }
             let take = async || Ok(leno_local::stat::scrape(&layout).await?);
             block_on(reports(stat, take, |report| report))
         }
@@ -74,9 +78,12 @@ async fn reports(
     take: impl AsyncFn() -> Result<Scrape>,
     of: impl Fn(Report) -> Report,
 ) -> Result<bool> {
+    // A proxy that does not answer makes the first round longer, but not the window.
+    let mut end = Instant::now() + stat.window;
     let mut before = take().await?;
     loop {
-        tokio::time::sleep(stat.window).await;
+        tokio::time::sleep_until(end.into()).await;
+        end = Instant::now() + stat.window;
         let now = take().await?;
         let report = of(now.since(&before));
         let report = match &stat.namespace {

@@ -1,5 +1,7 @@
 //! `leno up`.
 
+mod detach;
+
 use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,6 +10,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use leno_capture::Choice;
+use leno_console::{duration, within};
+use leno_local::layout::DEFAULT_MESH;
+use leno_local::output::Style;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
 use leno_types::{Egress, MtlsMode};
 use nix::sys::prctl::set_pdeathsig;
@@ -15,24 +20,24 @@ use nix::sys::signal::Signal;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use super::MeshName;
-
-/// Runs the workloads of YAML documents as processes, meshed, until Ctrl-C
+/// Runs the workloads of YAML documents as processes, meshed, until Ctrl-C or `leno down`
 ///
 /// Each instance gets a network namespace, addresses, DNS names, a proxy and an identity. Edits of
 /// the files are followed; one with a mistake is refused with its line, and the last good state
 /// stays. Needs root.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  sudo env PATH=$PATH leno up examples/shop/shop.yaml --mtls strict"
+    after_help = "Examples:\n  sudo env PATH=$PATH leno up examples/shop/shop.yaml --mtls strict\n  \
+                  sudo env PATH=$PATH leno up --wait mesh.yaml"
 )]
 pub(crate) struct Up {
     /// YAML files or directories; "-" reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    #[command(flatten)]
-    mesh: MeshName,
+    /// Name of the mesh
+    #[arg(long, visible_alias = "mesh", default_value = DEFAULT_MESH, value_name = "NAME")]
+    name: String,
 
     /// How traffic is captured: auto, ebpf, nftables or iptables
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
@@ -63,6 +68,10 @@ pub(crate) struct Up {
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
     grace: Duration,
 
+    /// Lines NAME=VALUE, for the environment of every workload; repeat for several files
+    #[arg(long = "env-file", value_name = "FILE")]
+    env_files: Vec<PathBuf>,
+
     /// Prints no colours; so does the variable NO_COLOR
     #[arg(long)]
     no_color: bool,
@@ -75,6 +84,27 @@ pub(crate) struct Up {
     /// One line for each request, printed by the proxies
     #[arg(long, value_enum, default_value_t = AccessLog::Off)]
     access_log: AccessLog,
+
+    /// Appends the access log to this file, without labels, instead of printing it; as json unless
+    /// --access-log says text
+    #[arg(long, value_name = "FILE")]
+    access_log_file: Option<PathBuf>,
+
+    /// Begins each line with its time
+    #[arg(short, long)]
+    timestamps: bool,
+
+    /// Runs in the background; `leno logs` has what it prints, `leno down` ends it
+    #[arg(short, long)]
+    detach: bool,
+
+    /// Runs in the background, and comes back when everything takes traffic
+    #[arg(long)]
+    wait: bool,
+
+    /// How long --wait waits
+    #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = duration)]
+    wait_timeout: Duration,
 
     /// Ends with the process that started it, however that ends
     #[arg(long, hide = true)]
@@ -93,6 +123,10 @@ enum AccessLog {
 }
 
 pub(crate) fn run(up: &Up) -> Result<bool> {
+    if (up.detach || up.wait) && !detach::is_background()? {
+        let reads_stdin = up.files.iter().any(|file| file.as_os_str() == "-");
+        return detach::start(&up.name, reads_stdin, up.wait.then_some(up.wait_timeout));
+    }
     if up.with_parent {
         set_pdeathsig(Signal::SIGTERM).context("tying leno up to its parent")?;
     }
@@ -102,13 +136,14 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     tracing_subscriber::registry().with(lines).with(filter).init();
     let no_colour = up.no_color || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
     let access_log = match up.access_log {
+        AccessLog::Off if up.access_log_file.is_some() => "json",
         AccessLog::Off => "off",
         AccessLog::Text => "text",
         AccessLog::Json => "json",
     };
     let options = Options {
         files: up.files.clone(),
-        mesh: up.mesh.name.clone(),
+        mesh: up.name.clone(),
         capture: up.capture,
         mtls: up.mtls,
         egress: up.egress,
@@ -116,46 +151,24 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         resolvers: up.resolvers.clone(),
         cert_lifetime: up.cert_lifetime,
         grace: up.grace,
-        colour: !no_colour && std::io::stdout().is_terminal(),
+        env_files: up.env_files.clone(),
+        style: Style {
+            colour: !no_colour && std::io::stdout().is_terminal(),
+            times: up.timestamps,
+            plain: false,
+        },
         log: up.log.clone(),
         access_log: access_log.to_owned(),
+        access_log_file: up.access_log_file.clone(),
     };
     leno_local::up::up(&options)?;
     Ok(true)
-}
-
-/// `90`, `90s`, `15m`, `24h`, `7d` or `500ms`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong =
-        || format!("{text:?} is not a duration: use for example 500ms, 60s, 90m, 24h or 7d");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let count: u64 = text[..digits].parse().map_err(|_| wrong())?;
-    let ms = match &text[digits..] {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return Err(wrong()),
-    };
-    count.checked_mul(ms).map(Duration::from_millis).ok_or_else(wrong)
 }
 
 /// An address, with port 53 where it names none.
 fn resolver(text: &str) -> Result<SocketAddr, String> {
     let whole = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
     whole.map_err(|_| format!("{text:?} is not an address: use for example 192.0.2.53"))
-}
-
-/// A duration between two bounds, both of them allowed.
-pub(crate) fn within(
-    duration: Duration,
-    (least, most): (Duration, Duration),
-) -> Result<Duration, String> {
-    if (least..=most).contains(&duration) {
-        return Ok(duration);
-    }
-    Err(format!("{duration:?} is not from {least:?} to {most:?}"))
 }
 
 /// What the certificate authority issues: whole seconds within its bounds.
@@ -178,17 +191,6 @@ fn filter(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_read() {
-        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
-        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("24h"), Ok(Duration::from_secs(86_400)));
-        for wrong in ["", "s", "1y", "-1s", "1.5h", "99999999999999999999s"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn what_no_part_of_the_mesh_would_take_is_refused_at_once() {

@@ -31,7 +31,7 @@ const KINDS: [&str; 6] = [
 
 /// A pod that waits for its image for ever.
 fn unpulled() -> Value {
-    json!({"containerStatuses": [{"name": "bench", "image": "nowhere.example/leno:1", "imageID": "",
+    json!({"containerStatuses": [{"name": "bench", "image": "nowhere.example/leno-bench:1", "imageID": "",
         "ready": false, "restartCount": 0,
         "state": {"waiting": {"reason": "ErrImagePull", "message": "no such host"}}}]})
 }
@@ -99,7 +99,7 @@ impl Bench {
         let words = ["run", scenario, "--kubeconfig", file, "--rounds", "1", "--duration", "1s"];
         let image: &[&str] = match more.contains(&"--image") {
             true => &[],
-            false => &["--image", "nowhere.example/leno:1"],
+            false => &["--image", "nowhere.example/leno-bench:1"],
         };
         self.leno(&[&words[..], image, &["--out", out], more].concat()).await
     }
@@ -231,7 +231,7 @@ async fn a_real_application_is_made_of_its_file_and_refused_before_anything_is_m
         let pod = pods.iter().find(|pod| pod.metadata.name.as_deref() == Some(name)).unwrap();
         pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap()
     };
-    assert_eq!(image("client"), "nowhere.example/leno:1");
+    assert_eq!(image("client"), "nowhere.example/leno-bench:1");
     assert_eq!(image("face"), "nowhere.example/faces-face:2.0.0");
     assert_eq!(bench.everything().await, before);
 }
@@ -432,6 +432,7 @@ async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
     assert!(said(&other).contains("no context \"prod\"; it has test"), "{}", said(&other));
     let lab = bench.run(&["--generator", "fortio"]).await;
     assert!(said(&lab).contains("--generator is for the lab"), "{}", said(&lab));
-    let nowhere = bench.leno(&["run", "faces", "--image", "leno:1", "--out", "nowhere"]).await;
+    let nowhere =
+        bench.leno(&["run", "faces", "--image", "leno-bench:1", "--out", "nowhere"]).await;
     assert!(said(&nowhere).contains("--image is for a cluster: name one"), "{}", said(&nowhere));
 }

@@ -60,7 +60,7 @@ async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
 #[test]
 fn no_mesh_at_all_is_told_of_with_the_ways_to_name_one() {
     let text = said(&leno(&QUESTION));
-    assert!(text.contains("no mesh: ") && text.contains("--kubeconfig FILE"), "{text}");
+    assert!(text.contains("no mesh runs here, ") && text.contains("--kubeconfig FILE"), "{text}");
     // Nobody listens: the port was given back.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let file = tempfile::NamedTempFile::new().unwrap();

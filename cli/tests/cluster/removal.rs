@@ -147,12 +147,13 @@ fn rights() -> Vec<Value> {
     vec![
         rule("", &["namespaces"], &["get", "patch", "delete"]),
         rule("", &["configmaps"], &["get", "list", "delete"]),
-        rule("", &["serviceaccounts", "services"], &both),
+        rule("", &["serviceaccounts", "services", "resourcequotas"], &both),
         rule("", &["nodes"], &["list"]),
         rule("", &["pods"], &["list", "get", "create", "deletecollection"]),
         rule("", &["pods/portforward"], &["get", "create"]),
         rule("apps", &["deployments", "daemonsets"], &both),
         rule("policy", &["poddisruptionbudgets"], &both),
+        rule("networking.k8s.io", &["networkpolicies"], &both),
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &both),
         rule(
             "rbac.authorization.k8s.io",

@@ -3,6 +3,7 @@
 //! Unmeshed, so that neither proxy nor control plane is needed; with them the network lab of
 //! `testkit` goes through the same and more.
 
+mod daily;
 mod mesh;
 
 use std::process::Stdio;
@@ -86,7 +87,7 @@ fn a_command_runs_as_the_workload() {
     assert_eq!(mesh.exec("web", &["sh", "-c", "exit 7"]).status.code(), Some(7));
 
     let absent = mesh.exec("web", &["no-such-program"]);
-    assert_eq!(absent.status.code(), Some(2));
+    assert_eq!(absent.status.code(), Some(127), "as a shell says that no such command was found");
     let unknown = mesh.exec("db", &["true"]);
     assert_eq!(unknown.status.code(), Some(2));
     let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
@@ -111,7 +112,11 @@ fn a_mesh_has_one_owner_and_says_who() {
     let second = mesh.leno(&["up", "--name", mesh.name()]).arg(mesh.file()).output().unwrap();
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(2));
-    assert!(text.contains(&format!("owned by process {}", mesh.pid())), "{text}");
+    let (name, pid) = (mesh.name(), mesh.pid());
+    let running = format!(
+        "leno: mesh {name} still runs (process {pid}): stop it first, or choose another --name\n"
+    );
+    assert_eq!(text, running);
 
     let cleanup = mesh.leno(&["cleanup", "--name", mesh.name()]).output().unwrap();
     assert_eq!(cleanup.status.code(), Some(2));
@@ -152,6 +157,35 @@ fn the_next_run_removes_what_a_killed_one_left() {
 }
 
 #[test]
+fn a_secret_of_the_shell_reaches_only_the_workloads_that_name_it() {
+    let yaml = two().replace(
+        "spec: {command: [sleep, infinity]}",
+        "spec: {command: [sleep, infinity], inheritEnv: [LENO_TEST_SEC*], envFile: [own.env]}",
+    );
+    let mesh = root(|| {
+        let variables = [("LENO_TEST_SECRET", "hidden"), ("OTHER_SECRET", "hidden")];
+        Mesh::start_with(&yaml, &variables, &[("own.env", "FROM_FILE='of a file'\n")])
+    });
+    let Some(mesh) = mesh else { return };
+    let own = |instance: &str| {
+        let pid = mesh.application(instance);
+        let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+        environment.split('\0').map(str::to_owned).collect::<Vec<String>>()
+    };
+    let has = |all: &[String], start: &str| all.iter().any(|one| one.starts_with(start));
+    let web = own("web-0");
+    assert!(has(&web, "PATH=") && has(&web, "COLOUR=green"), "{web:?}");
+    assert!(!web.iter().any(|one| one.contains("hidden")), "{web:?}");
+    let client = own("client-0");
+    assert!(has(&client, "LENO_TEST_SECRET=hidden"), "{client:?}");
+    assert!(has(&client, "FROM_FILE=of a file"), "{client:?}");
+    assert!(!has(&client, "OTHER_SECRET"), "{client:?}");
+    // A command has the environment of its workload, not that of the shell that starts it.
+    assert!(mesh.text("client", &["env"]).contains("LENO_TEST_SECRET=hidden"));
+    assert!(!mesh.text("web", &["env"]).contains("hidden"));
+}
+
+#[test]
 fn a_bad_edit_is_refused_with_its_line_and_changes_nothing() {
     let Some(mesh) = started() else { return };
     let before = mesh.application("web-0");
@@ -164,7 +198,7 @@ fn a_bad_edit_is_refused_with_its_line_and_changes_nothing() {
     assert_eq!(mesh.application("web-0"), before);
 
     mesh.edit(&two());
-    mesh.wait_for_line("edit taken: 0 of the instances end, 0 start");
+    mesh.wait_for_line("| the files changed, but no object in them\n");
     assert!(!mesh.check().contains("refused"));
     assert_eq!(mesh.application("web-0"), before);
 }
@@ -177,7 +211,9 @@ fn an_edit_starts_and_ends_only_what_it_changes() {
         + "---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
            metadata: {name: added, namespace: shop}\nspec: {command: [sleep, infinity]}\n";
     mesh.edit(&edited);
-    mesh.wait_for_line("edit taken: 1 of the instances end, 2 start");
+    mesh.wait_for_line("| Workload shop/added added; 1 instance starts\n");
+    mesh.wait_for_line("| Workload shop/client changed; 1 instance is replaced\n");
+    mesh.wait_for_line("| client: 1 of 1 replaced after ");
     mesh.wait_for("both to run", || {
         mesh.try_application("added-0").is_some()
             && mesh.try_application("client-0").is_some_and(|pid| pid != client)
@@ -206,7 +242,8 @@ fn replicas_are_started_again_one_after_the_other() {
         mesh.try_application("web-0").is_some_and(|pid| pid != before[0])
     });
     // It was not touched while the other one was away, and is the next.
-    assert!(mesh.log().contains("edit taken: 2 of the instances end, 2 start"), "{}", mesh.log());
+    let said = "| Workload shop/web changed; 2 instances are replaced, one at a time\n";
+    assert!(mesh.log().contains(said), "{}", mesh.log());
     mesh.wait_for("web-1 to be started again", || {
         let first = mesh.try_application("web-0").is_some();
         assert!(first || mesh.try_application("web-1").is_some(), "nobody serves");
@@ -227,7 +264,7 @@ fn an_instance_takes_traffic_once_it_listens() {
     // Nobody listens on 8081: the wait for it ends with a word.
     let late = two().replace("port: 8080, appProtocol: http", "port: 8081");
     let Some(mesh) = root(|| Mesh::start(&late)) else { return };
-    mesh.wait_for_line("web-0 does not listen on all of its ports [8081] after 5 s");
+    mesh.wait_for_line("web-0 does not listen on port 8081 after 5 s");
     // With a port that it listens on it is reached as soon as it is called ready.
     let Some(mesh) = root(|| Mesh::start(&two())) else { return };
     let done = mesh.exec("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
@@ -335,7 +372,7 @@ fn a_mesh_outlives_that_its_state_cannot_be_written() {
 fn an_edit_may_remove_everything_and_bring_it_back() {
     let Some(mut mesh) = started() else { return };
     mesh.edit("");
-    mesh.wait_for_line("edit taken: 2 of the instances end, 0 start");
+    mesh.wait_for_line("| Workload shop/web removed; 1 instance ends\n");
     mesh.wait_for("everything to go", || mesh.try_application("web-0").is_none());
     assert!(!mesh.log().contains("0 instances ready"), "{}", mesh.log());
     mesh.edit(&two());

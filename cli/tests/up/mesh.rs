@@ -45,6 +45,30 @@ impl Mesh {
         mesh
     }
 
+    /// Starts one from a shell with these variables, beside these files.
+    pub(crate) fn start_with(yaml: &str, shell: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
+        let mut mesh = Self::new(yaml);
+        for (name, text) in files {
+            fs::write(mesh.directory().join(name), text).unwrap();
+        }
+        let mut up = mesh.leno(&["up"]);
+        up.envs(shell.iter().copied());
+        mesh.spawn(up);
+        mesh.wait_for_line(" ready after ");
+        mesh
+    }
+
+    /// The documents of one, which is not started.
+    pub(crate) fn draft(yaml: &str) -> Self {
+        Self::new(yaml)
+    }
+
+    /// Runs `leno up -d` with more arguments until that comes back.
+    pub(crate) fn detached(&self, more: &[&str]) -> Output {
+        let mut up = self.leno(&["up", "-d", "--name", self.name(), "--grace", "5s"]);
+        up.args(more).arg(self.file()).output().unwrap()
+    }
+
     /// Runs `leno up` on documents that it should refuse.
     pub(crate) fn refused(yaml: &str) -> (Self, Output) {
         let mesh = Self::new(yaml);
@@ -268,6 +292,9 @@ impl Drop for Mesh {
             // The test is over: what counts is that nothing stays.
             let _gone = up.kill();
             let _gone = up.wait();
+        } else if let Ok(status) = Status::read(&self.layout) {
+            // In the background: as an assertion that failed has left it.
+            let _gone = kill(Pid::from_raw(status.owner), Signal::SIGKILL);
         }
         let _left = leno_local::cleanup::cleanup(Some(self.name()));
     }

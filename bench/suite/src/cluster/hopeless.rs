@@ -115,9 +115,10 @@ fn what_names(pod: &Pod, container: &str) -> &'static str {
     }
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let arguments = containers.filter(|one| one.name == container).flat_map(|one| &one.args);
-    // `leno bench ...`: all else is somebody's own application.
-    if arguments.flatten().next().is_some_and(|word| word == "bench") {
-        "; --image names one that the nodes can fetch or have, with leno as its entrypoint"
+    let arguments: Vec<&str> = arguments.flatten().map(String::as_str).collect();
+    // Other arguments are those of the user's own application.
+    if let ["serve" | "station" | "watch", "--listen", ..] = arguments[..] {
+        "; --image names one that the nodes can fetch or have, with leno-bench as its entrypoint"
     } else {
         "; the file of --application names it, and what it is told"
     }
@@ -147,7 +148,7 @@ mod tests {
     fn waiting(container: &str, reason: &str) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "s0"},
-            "spec": {"containers": [{"name": container, "image": "i", "args": ["bench", "serve"]}]},
+            "spec": {"containers": [{"name": container, "image": "i", "args": ["serve", "--listen"]}]},
             "status": {
                 "conditions": [{"type": "Ready", "status": "False", "message": "not ready"}],
                 "containerStatuses": [{"name": container, "image": "i", "imageID": "", "ready": false,

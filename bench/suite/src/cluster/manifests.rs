@@ -103,7 +103,7 @@ impl Plan<'_> {
 
     /// The workloads: who makes load, and the services with the addresses by which they call each other.
     pub(super) fn workloads(&self, addresses: &[SocketAddr]) -> Vec<Value> {
-        let station = ["bench", "station", "--listen"].map(str::to_owned).to_vec();
+        let station = ["station", "--listen"].map(str::to_owned).to_vec();
         let station = [station, vec![format!("127.0.0.1:{}", station::PORT)]].concat();
         let mut all = vec![self.account(CLIENT), self.pod(CLIENT, &station, false)];
         if self.scenario.neighbour.is_some() {

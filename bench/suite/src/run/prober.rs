@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// How long it tries: longer is no start any more.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The command behind `leno bench probe`: asks until it is answered, then until it is not, then
+/// The command behind `leno-bench probe`: asks until it is answered, then until it is not, then
 /// until it is again, and says when that was.
 ///
 /// # Errors
@@ -77,12 +77,8 @@ pub(super) fn start_up(
     interrupt: &Interrupt,
 ) -> Result<Option<f64>> {
     interrupt.check()?;
-    let mut command = lab.as_client(&lab::leno()?)?;
-    command
-        .args(["bench", "probe"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    let mut command = lab.as_client(&lab::own_program()?)?;
+    command.arg("probe").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().context("cannot start the prober")?;
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(serde_json::to_string(plan)?.as_bytes())?;

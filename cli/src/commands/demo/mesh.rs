@@ -243,7 +243,7 @@ impl Drop for Running {
 /// Redis of the shop listens on loopback only, which its proxy makes up for. Without one it has to
 /// listen for others.
 fn reachable(shop: &str) -> String {
-    shop.replace("--bind, 127.0.0.1", "--bind, 0.0.0.0, --protected-mode, \"no\"")
+    shop.replace("--bind, 127.0.0.1", "--bind, 0.0.0.0")
 }
 
 /// A file that nobody else can open and that goes with the last process that has it open.

@@ -58,7 +58,7 @@ impl Plan<'_> {
                 "name": CONTAINER,
                 "image": self.image,
                 "imagePullPolicy": "IfNotPresent",
-                "args": ["bench", "watch", "--listen", format!("127.0.0.1:{}", watch::PORT)],
+                "args": ["watch", "--listen", format!("127.0.0.1:{}", watch::PORT)],
                 "env": [{"name": watch::TOKEN, "value": self.token}],
                 // The programs and namespaces of others' processes, signals to them, and the kernel's programs.
                 "securityContext": {

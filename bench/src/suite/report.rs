@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use leno_console::print;
 use leno_suite::report::{self, Summary};
 use leno_suite::{cost, picture, record};
 
-use super::{columns, print};
+use super::columns;
 
 /// Makes the report of a run: a table here, and a page with charts beside the records
 ///
@@ -19,7 +20,7 @@ use super::{columns, print};
 #[command(
     after_help = "Example:\n  leno bench report bench\n  leno bench report bench -o csv | column -ts,"
 )]
-pub(super) struct Report {
+pub(crate) struct Report {
     /// The directory of a run
     directory: PathBuf,
 
@@ -60,7 +61,7 @@ pub(super) fn run(args: &Report) -> Result<bool> {
     match args.output {
         Form::Csv => print(&report::csv(&records)?)?,
         Form::Markdown => print(&report::markdown(&summary))?,
-        Form::Json => super::print_json(&records)?,
+        Form::Json => leno_console::print_json(&records)?,
         Form::Table => print(&(tables(&summary) + &files.join("\n") + "\n"))?,
     }
     Ok(true)

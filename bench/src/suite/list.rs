@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use clap::Args;
+use leno_console::print;
 use leno_suite::cluster::Mesh;
 use leno_suite::generator::Generator;
 use leno_suite::mesh::{self, Choices};
 use leno_suite::{real, scenario};
 
-use super::{columns, print};
+use super::columns;
 
 /// Lists scenarios, meshes and generators, and what is missing here
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leno bench list\n  leno bench list --application faces >images.yaml"
 )]
-pub(super) struct List {
+pub(crate) struct List {
     /// Prints the images of a scenario's real application instead, to be edited and given to `leno bench run` with
     /// --application in a cluster
     #[arg(long, value_name = "SCENARIO")]

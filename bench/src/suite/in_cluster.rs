@@ -13,12 +13,12 @@ use leno_suite::run::Options;
 use leno_suite::{scenario, station, watch};
 
 use super::run::say_scale;
-use crate::commands::{Cluster, block_on};
+use leno_console::{Cluster, block_on};
 
 /// The cluster that is measured in, in place of the lab of this machine.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "In a cluster")]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Measures in the cluster that the kubeconfig names
     #[arg(long)]
     cluster: bool,
@@ -26,8 +26,8 @@ pub(super) struct Place {
     #[command(flatten)]
     which: Cluster,
 
-    /// An image with this version of leno as its entrypoint, which is the client, the suite's own services and
-    /// what watches nodes; nodes have it, or can fetch it. Leno's own images are those beside it, unless --set says otherwise [default: leno:<version>]
+    /// An image with this version of leno-bench as its entrypoint, which is the client, the suite's own services and
+    /// what watches nodes; nodes have it, or can fetch it. Leno's own images are those beside it, unless --set says otherwise [default: leno-bench:<version>]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 
@@ -70,7 +70,7 @@ impl Place {
         let real = options.application.as_deref();
         let real = real.map(|file| Images::read(file, &options.scenarios)).transpose()?;
         let image = self.image.clone();
-        let image = image.unwrap_or_else(|| format!("leno:{}", env!("CARGO_PKG_VERSION")));
+        let image = image.unwrap_or_else(|| format!("leno-bench:{}", env!("CARGO_PKG_VERSION")));
         let install = !self.no_install;
         let told = match install && meshes.contains(&Mesh::Leno) {
             true => self.told(&image)?,
@@ -87,7 +87,7 @@ impl Place {
         })
     }
 
-    /// Refuses what nobody would be told.
+    /// Refuses options that would have no effect.
     fn is_of_use(&self, meshes: &[Mesh]) -> Result<()> {
         if !self.set.is_empty() && !meshes.contains(&Mesh::Leno) {
             bail!(
@@ -115,7 +115,7 @@ impl Place {
     }
 }
 
-/// The registry and the tag of an image; none where it has no tag.
+/// The registry and the tag of an image; `None` if it has no tag.
 fn beside(image: &str) -> Option<(&str, &str)> {
     let (registry, name) = image.rsplit_once('/').unwrap_or(("", image));
     if name.contains('@') {
@@ -127,7 +127,7 @@ fn beside(image: &str) -> Option<(&str, &str)> {
 
 /// Makes load in a cluster when it is told to
 #[derive(Debug, Args)]
-pub(super) struct Station {
+pub(crate) struct Station {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
@@ -139,11 +139,11 @@ pub(super) fn station(args: &Station) -> Result<Infallible> {
 
 /// Looks at the processes of a node when it is told to
 #[derive(Debug, Args)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
-    /// What whoever asks has to show
+    /// What a caller has to show
     #[arg(long, env = watch::TOKEN, hide_env_values = true)]
     token: String,
 }

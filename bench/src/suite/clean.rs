@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use leno_suite::cluster;
 
-use crate::commands::block_on;
+use leno_console::block_on;
 
 /// Takes back what a run that was killed left in a cluster
 ///
@@ -15,7 +15,7 @@ use crate::commands::block_on;
 /// nothing is left. Refused while a run works in DIR, and in another cluster than that of the run.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  leno bench clean cluster")]
-pub(super) struct Clean {
+pub(crate) struct Clean {
     /// The directory of the records of that run
     directory: PathBuf,
 }

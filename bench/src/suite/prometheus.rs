@@ -4,8 +4,9 @@ use anyhow::Result;
 use clap::Args;
 use leno_suite::prometheus::{self, Question};
 
-use super::{Output, columns, print, print_json};
-use crate::commands::block_on;
+use leno_console::{Output, block_on, print, print_json};
+
+use super::columns;
 
 /// Asks a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars
 ///
@@ -15,7 +16,7 @@ use crate::commands::block_on;
 #[command(
     after_help = "Example:\n  leno bench prometheus http://localhost:9090 --window 10m --csv > mesh.csv"
 )]
-pub(super) struct Prometheus {
+pub(crate) struct Prometheus {
     /// Where it listens, http://host:port
     url: String,
 

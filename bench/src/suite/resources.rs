@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use leno_console::{Output, print, print_json};
 use leno_suite::resources::{Analysis, analyse};
 use leno_suite::{chart, picture};
 
-use super::{Output, columns, print, print_json};
+use super::columns;
 
 /// Analyses samples of CPU and memory by rate, as the published sidecar debate did
 ///
@@ -20,7 +21,7 @@ use super::{Output, columns, print, print_json};
 #[command(
     after_help = "Example:\n  leno bench resources ambient linkerd --column 'data-plane CPU' --plot cpu.svg"
 )]
-pub(super) struct Resources {
+pub(crate) struct Resources {
     /// Directories of samples
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,

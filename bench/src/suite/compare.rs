@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use leno_console::{Output, print, print_json};
 use leno_suite::{compare, record};
 
-use super::{Output, columns, print, print_json};
+use super::columns;
 
 /// Compares two runs, and says first where machines or versions differ
 ///
 /// For every scenario and mesh that both have: latency, CPU, memory and rate, with the 95 %
 /// interval of the ratio over the rounds.
 #[derive(Debug, Args)]
-pub(super) struct Compare {
+pub(crate) struct Compare {
     /// The directory of the earlier run
     before: PathBuf,
 

@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use leno_console::{Output, print, print_json};
 use leno_suite::{cost, record};
 
-use super::{Output, caveats, columns, print, print_json};
+use super::{caveats, columns};
 
 /// Tells what 100 sidecars cost a year, from measured CPU and memory and a table of prices
 ///
 /// A sidecar pays for the larger of its two shares of a machine, CPU or memory. Savings are
 /// against the dearest mesh of the same scenario.
 #[derive(Debug, Args)]
-pub(super) struct Cost {
+pub(crate) struct Cost {
     /// The directory of a run
     #[arg(required_unless_present = "print_prices")]
     directory: Option<PathBuf>,

@@ -18,8 +18,7 @@ use leno_suite::run::{self, Options};
 use leno_suite::scenario::{self, Scenario};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::print;
-use crate::commands::up::{duration, within};
+use leno_console::{duration, print, within};
 
 /// Runs scenarios under meshes, round after round, and keeps a record of each
 ///
@@ -31,11 +30,11 @@ use crate::commands::up::{duration, within};
 #[command(
     after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench\n  \
                   sudo leno bench run http-1k --mesh none,leno --generator leno,fortio --out checked\n  \
-                  leno bench run http-1k --context staging --image registry.example/leno:1 --mesh none,leno,linkerd --out cluster\n  \
-                  leno bench run http-1k --context staging --image registry.example/leno:1 --no-install --mesh none,istio --out as-it-is\n  \
-                  leno bench run faces --context staging --image registry.example/leno:1 --application images.yaml --out faces"
+                  leno bench run http-1k --context staging --image registry.example/leno-bench:1 --mesh none,leno,linkerd --out cluster\n  \
+                  leno bench run http-1k --context staging --image registry.example/leno-bench:1 --no-install --mesh none,istio --out as-it-is\n  \
+                  leno bench run faces --context staging --image registry.example/leno-bench:1 --application images.yaml --out faces"
 )]
-pub(super) struct Run {
+pub(crate) struct Run {
     /// Scenarios of `leno bench list`; of one that is measured at several rates, faces@60,600 names some
     #[arg(required = true, value_name = "SCENARIO[@RATE,..]")]
     scenarios: Vec<String>,
@@ -219,7 +218,7 @@ fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
 
 /// The application of a lab
 #[derive(Debug, Args)]
-pub(super) struct Serve {
+pub(crate) struct Serve {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
@@ -261,7 +260,7 @@ pub(super) fn serve(args: &Serve) -> Result<Infallible> {
 
 /// Makes load for a run
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct Generate {
+pub(crate) struct Generate {
     /// Plans are the first line of standard input, and the load ends where that does
     #[arg(long)]
     until_closed: bool,

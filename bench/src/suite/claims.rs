@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use leno_console::{Output, print, print_json};
 use leno_suite::{claims, cost, record};
 
-use super::{Output, caveats, print, print_json};
+use super::caveats;
 
 /// Puts published claims about meshes beside what was measured here
 ///
 /// Each row holds, does not hold here, or is not measurable here, with the reason. A figure holds
 /// when what was measured is within a factor of 1.5 of it.
 #[derive(Debug, Args)]
-pub(super) struct Claims {
+pub(crate) struct Claims {
     /// The directory of a run; without one only arithmetic can be checked
     directory: Option<PathBuf>,
 

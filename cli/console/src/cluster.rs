@@ -1,0 +1,32 @@
+//! The flags that say which cluster a command talks to.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use leno_operate::Target;
+
+/// Which cluster.
+#[derive(Clone, Debug, Args)]
+pub struct Cluster {
+    /// The cluster's address and credentials [default: KUBECONFIG, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The context of the kubeconfig [default: the current one]
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+impl Cluster {
+    /// Whether the command line names one.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some()
+    }
+
+    /// Where its address and credentials are.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    }
+}

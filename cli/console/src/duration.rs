@@ -1,0 +1,50 @@
+//! Durations as command lines take them: a whole number and a unit.
+
+use std::time::Duration;
+
+/// Reads `500ms`, `60s`, `90m`, `24h` or `7d`; a number alone is seconds.
+///
+/// # Errors
+/// For any other text, with these examples.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong =
+        || format!("{text:?} is not a duration: use for example 500ms, 60s, 90m, 24h or 7d");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let count: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let ms = match &text[digits..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    count.checked_mul(ms).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// A duration between two bounds, both of them allowed.
+///
+/// # Errors
+/// For one outside of them, with the bounds.
+pub fn within(duration: Duration, (least, most): (Duration, Duration)) -> Result<Duration, String> {
+    if (least..=most).contains(&duration) {
+        return Ok(duration);
+    }
+    Err(format!("{duration:?} is not from {least:?} to {most:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("24h"), Ok(Duration::from_secs(86_400)));
+        for wrong in ["", "s", "1y", "-1s", "1.5h", "99999999999999999999s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

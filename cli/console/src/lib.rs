@@ -1,0 +1,86 @@
+//! What Leno's command lines, `leno` and `leno-bench`, share: how output is printed, how a command ends, how a
+//! duration is written, and which cluster is meant. It knows no command.
+//!
+//! Exit codes: 0 yes or done, 1 no (a check that fails), 2 error, 64 usage (sysexits(3)).
+
+mod cluster;
+mod duration;
+mod output;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+pub use cluster::Cluster;
+pub use duration::{duration, within};
+pub use output::{Output, print, print_json};
+
+/// `EX_USAGE` of sysexits(3).
+const USAGE: u8 = 64;
+
+/// The exit code of a command that has ended; an error is printed behind the program's name.
+#[must_use]
+pub fn ended(program: &str, done: &anyhow::Result<bool>) -> ExitCode {
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        // The reader, such as `head`, has seen enough.
+        Err(error) if output::is_closed(error) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(program, error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints an error with its causes behind the program's name.
+pub fn complain(program: &str, error: &anyhow::Error) {
+    // Of a `leno up -d`, no process reads standard error at the end.
+    let _closed = writeln!(io::stderr(), "{program}: {}", once(error));
+}
+
+/// An error with its causes, less those that a text before them has in it: some libraries print their
+/// causes and give them as well.
+fn once(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
+/// Prints why the command line was not parsed, or the help that it asked for; the exit code.
+#[must_use]
+pub fn not_parsed(error: &clap::Error) -> ExitCode {
+    // Nothing can be done about a closed standard error.
+    let _closed = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(USAGE),
+    }
+}
+
+/// Runs a future on a runtime of its own.
+///
+/// # Errors
+/// When the runtime cannot be made, and what the future fails with.
+pub fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let cause = anyhow::anyhow!("unclosed bracket");
+        let error = cause.context("cannot read kubeconfig: unclosed bracket").context("no cluster");
+        assert_eq!(once(&error), "no cluster: cannot read kubeconfig: unclosed bracket");
+    }
+}

@@ -1,0 +1,66 @@
+//! `leno down`.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use leno_local::layout::Layout;
+use leno_local::record::{self, Process};
+use leno_local::status::Status;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{RunningMesh, print};
+
+/// How often the end of a mesh is looked for.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Ends a mesh that `leno up` runs, as Ctrl-C in its terminal does, and waits until it is gone
+///
+/// Applications get SIGTERM and the time of --grace; proxies finish what is under way. Needs root.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  sudo leno down")]
+pub(crate) struct Down {
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Kills everything at once
+    #[arg(long)]
+    now: bool,
+}
+
+pub(crate) fn run(down: &Down) -> Result<bool> {
+    let name = down.mesh.name()?;
+    let layout = Layout::new(&name)?;
+    let status = Status::read(&layout)?;
+    let Some(owner) = record::owner(&layout) else {
+        bail!("mesh {name} has just ended");
+    };
+    // The first signal ends the mesh in order, the second one at once.
+    terminate(owner)?;
+    let mut killed = !down.now;
+    while owner.alive() {
+        std::thread::sleep(POLL);
+        if !killed {
+            terminate(owner)?;
+            killed = true;
+        }
+    }
+    if layout.record().exists() {
+        bail!("mesh {name} has ended and left something behind: `leno cleanup` removes it");
+    }
+    let instances = match status.instances.len() {
+        1 => "1 instance".to_owned(),
+        many => format!("{many} instances"),
+    };
+    print(&format!("mesh {name} has ended, {instances}\n"))?;
+    Ok(true)
+}
+
+fn terminate(owner: Process) -> Result<()> {
+    match kill(Pid::from_raw(owner.pid), Signal::SIGTERM) {
+        // It has ended meanwhile.
+        Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+        Err(errno) => bail!("cannot end process {}: {errno}", owner.pid),
+    }
+}

@@ -1,0 +1,130 @@
+//! `leno logs`.
+
+use std::collections::VecDeque;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use leno_local::layout::Layout;
+use leno_local::log::{Entry, Reader};
+use leno_local::record;
+use leno_local::status::Status;
+
+use super::RunningMesh;
+
+/// How often the log is looked at for more.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Prints what the workloads of a mesh of `leno up` have printed: the newest 4 to 8 MiB
+///
+/// With one instance or workload of one instance its lines alone; else each with its name before it. `leno`
+/// stands for the lines of `leno up` itself, `controller` for those of the control plane. Needs root.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  sudo leno logs -f web\n  sudo leno logs --tail 20 -t shop/web-1 cart\n  \
+                        sudo leno logs --proxy web"
+)]
+pub(crate) struct Logs {
+    /// Instances (web-1), workloads (web) or either with its namespace (shop/web) [default: all]
+    workloads: Vec<String>,
+
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Namespace of the workloads; not needed where their names are in one namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// Goes on with new lines, until Ctrl-C or the end of the mesh
+    #[arg(short, long)]
+    follow: bool,
+
+    /// The newest lines only
+    #[arg(long, value_name = "LINES")]
+    tail: Option<usize>,
+
+    /// Begins each line with its time
+    #[arg(short, long)]
+    timestamps: bool,
+
+    /// What their proxies have printed, instead
+    #[arg(long)]
+    proxy: bool,
+}
+
+pub(crate) fn run(logs: &Logs) -> Result<bool> {
+    let layout = Layout::new(&logs.mesh.name()?)?;
+    let status = Status::read(&layout)?;
+    let wanted = wanted(logs, &status)?;
+    let labelled = wanted.as_ref().is_none_or(|wanted| wanted.len() > 1);
+    let fits = |entry: &Entry| wanted.as_ref().is_none_or(|wanted| wanted.contains(&entry.name));
+    let show = |entry: &Entry| -> Result<bool> {
+        let mut line = Vec::new();
+        if logs.timestamps {
+            write!(line, "{} ", entry.at)?;
+        }
+        if labelled {
+            write!(line, "{} | ", entry.name)?;
+        }
+        line.extend_from_slice(&entry.text);
+        line.push(b'\n');
+        match io::stdout().lock().write_all(&line) {
+            // The reader has ended (`| head`).
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            other => other.map(|()| true).context("cannot write to standard output"),
+        }
+    };
+    let mut reader = Reader::new(layout.log());
+    let more = |reader: &mut Reader| {
+        reader.more().with_context(|| format!("cannot read {}", layout.log().display()))
+    };
+    let mut entries: VecDeque<Entry> = more(&mut reader)?.into_iter().filter(fits).collect();
+    if let Some(tail) = logs.tail {
+        entries.drain(..entries.len().saturating_sub(tail));
+    }
+    loop {
+        for entry in &entries {
+            if !show(entry)? {
+                return Ok(true);
+            }
+        }
+        // Looked at before the log, so that the last lines are read.
+        let runs = record::owner(&layout).is_some();
+        entries = more(&mut reader)?.into_iter().filter(fits).collect();
+        if !logs.follow || (!runs && entries.is_empty()) {
+            return Ok(true);
+        }
+        if entries.is_empty() {
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// The names in the log that are meant; `None` for all.
+fn wanted(logs: &Logs, status: &Status) -> Result<Option<Vec<String>>> {
+    if logs.workloads.is_empty() && logs.namespace.is_none() && !logs.proxy {
+        return Ok(None);
+    }
+    let namespace = logs.namespace.as_deref();
+    let mut names = Vec::new();
+    let mut add = |workload: Option<&str>| -> Result<()> {
+        for instance in status.meant(namespace, workload)? {
+            let proxy = if logs.proxy { " proxy" } else { "" };
+            names.push(format!("{}/{}{proxy}", instance.namespace, instance.name));
+        }
+        Ok(())
+    };
+    if logs.workloads.is_empty() {
+        add(None)?;
+    }
+    let mut own = Vec::new();
+    for workload in &logs.workloads {
+        match workload.as_str() {
+            "leno" | "controller" => own.push(workload.clone()),
+            workload => add(Some(workload))?,
+        }
+    }
+    names.extend(own);
+    Ok(Some(names))
+}

@@ -1,0 +1,105 @@
+//! `leno port-forward`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::Result;
+use clap::Args;
+use futures_util::future::join_all;
+use leno_local::forward::{self, Target};
+use leno_local::layout::Layout;
+use leno_local::status::Status;
+
+use super::{RunningMesh, block_on, print};
+
+/// Leads ports of this machine into a workload of `leno up`, until Ctrl-C
+///
+/// Connections reach the application on its own loopback, past its proxy, as those of kubectl port-forward do.
+/// Needs root.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  sudo leno port-forward web 8080        # 127.0.0.1:8080 to port 8080\n  \
+                        sudo leno port-forward db 15432:5432\n  \
+                        sudo leno port-forward web :8080       # any free port of this machine"
+)]
+pub(crate) struct PortForward {
+    /// An instance (web-1) or a workload (web), which means its first instance
+    workload: String,
+
+    /// Ports: PORT, HERE:PORT, or :PORT for any free one here
+    #[arg(required = true, value_name = "PORTS", value_parser = ports)]
+    ports: Vec<Ports>,
+
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Namespace of the workload; not needed where its name is in one namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// The address of this machine to listen on
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    address: IpAddr,
+}
+
+/// A port of this machine, 0 for any, and one of the workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ports {
+    here: u16,
+    there: u16,
+}
+
+fn ports(text: &str) -> Result<Ports, String> {
+    let port = |text: &str| text.parse().ok().filter(|port: &u16| *port > 0);
+    let both = match text.split_once(':') {
+        None => port(text).map(|port| Ports { here: port, there: port }),
+        Some(("", there)) => port(there).map(|there| Ports { here: 0, there }),
+        Some((here, there)) => {
+            port(here).zip(port(there)).map(|(here, there)| Ports { here, there })
+        }
+    };
+    both.ok_or_else(|| format!("{text:?} is not a port: write 8080, 9000:8080 or :8080"))
+}
+
+pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
+    let layout = Layout::new(&port_forward.mesh.name()?)?;
+    let (namespace, wanted) = (port_forward.namespace.as_deref(), &port_forward.workload);
+    // Looked up for each connection: an instance may be started again meanwhile.
+    let target = |port: u16| -> leno_local::Result<Target> {
+        let status = Status::read(&layout)?;
+        let instance = status.find(namespace, wanted)?;
+        Ok(Target {
+            instance: format!("{}/{}", instance.namespace, instance.name),
+            netns: instance.surroundings.netns.clone(),
+            addresses: instance.addresses.clone(),
+            port,
+        })
+    };
+    block_on(async {
+        let mut serving = Vec::new();
+        for Ports { here, there } in &port_forward.ports {
+            let to = target(*there)?.instance;
+            let listener = forward::bind(SocketAddr::new(port_forward.address, *here)).await?;
+            print(&format!("{} -> {to} port {there}\n", listener.local_addr()?))?;
+            let report = |text: String| leno_console::complain("leno", &anyhow::Error::msg(text));
+            serving.push(forward::serve(listener, || target(*there), report));
+        }
+        join_all(serving).await;
+        Ok(true)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_read() {
+        assert_eq!(ports("80"), Ok(Ports { here: 80, there: 80 }));
+        assert_eq!(ports("8080:80"), Ok(Ports { here: 8080, there: 80 }));
+        assert_eq!(ports(":80"), Ok(Ports { here: 0, there: 80 }));
+        for text in ["", "0", "80:", "http", "1:2:3", "70000"] {
+            let refused = format!("{text:?} is not a port: write 8080, 9000:8080 or :8080");
+            assert_eq!(ports(text), Err(refused));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `leno ps`.
+
+use anyhow::Result;
+use clap::Args;
+use leno_local::check::state;
+use leno_local::layout::Layout;
+use leno_local::listening;
+use leno_local::status::{InstanceStatus, Status};
+use serde::Serialize;
+
+use super::{Output, RunningMesh, print, print_json, table};
+
+/// Lists the instances of a mesh of `leno up`: process, addresses, ports, and what is wrong
+///
+/// Exits 1 where one of them does not take traffic. Needs root.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno ps\n  sudo leno ps -n shop -o json")]
+pub(crate) struct Ps {
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Instances of this namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// An instance, for programs.
+#[derive(Serialize)]
+struct Row<'a> {
+    namespace: &'a str,
+    workload: &'a str,
+    name: &'a str,
+    phase: &'a str,
+    ready: bool,
+    restarts: u32,
+    pid: Option<i32>,
+    started_unix_ms: Option<i64>,
+    addresses: &'a [std::net::IpAddr],
+    ports: &'a [u16],
+    published: &'a [(std::net::SocketAddr, u16)],
+    state: String,
+}
+
+pub(crate) fn run(ps: &Ps) -> Result<bool> {
+    let status = Status::read(&Layout::new(&ps.mesh.name()?)?)?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = i64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
+    let instances = status.meant(ps.namespace.as_deref(), None)?;
+    let rows: Vec<Row<'_>> = instances.iter().map(|instance| row(instance, now)).collect();
+    if ps.output == Output::Json {
+        print_json(&rows)?;
+    } else {
+        print(&text(&rows, now))?;
+    }
+    Ok(rows.iter().all(|row| row.ready))
+}
+
+fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
+    let closed = instance.pid.map_or(Vec::new(), |pid| listening::closed(pid, &instance.ports));
+    Row {
+        namespace: &instance.namespace,
+        workload: &instance.workload,
+        name: &instance.name,
+        phase: instance.phase.as_str(),
+        ready: instance.ready,
+        restarts: instance.restarts,
+        pid: instance.pid,
+        started_unix_ms: instance.started_unix_ms,
+        addresses: &instance.addresses,
+        ports: &instance.ports,
+        published: &instance.published,
+        state: state(instance, &closed, now_unix_ms),
+    }
+}
+
+fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
+    let namespaces = table::width("NAMESPACE", rows.iter().map(|row| row.namespace));
+    let names = table::width("INSTANCE", rows.iter().map(|row| row.name));
+    let dash = || "-".to_owned();
+    let of_ports = |row: &Row<'_>| {
+        let ports: Vec<String> = row.ports.iter().map(|port| shown_port(row, *port)).collect();
+        if ports.is_empty() { dash() } else { ports.join(",") }
+    };
+    let ports: Vec<String> = rows.iter().map(of_ports).collect();
+    let wide = table::width("PORTS", ports.iter().map(String::as_str));
+    let mut text = format!(
+        "{:<namespaces$}{:<names$}{:>5}{:>8}{:>8}  {:<15}  {:<wide$}STATE\n",
+        "NAMESPACE", "INSTANCE", "READY", "PID", "AGE", "ADDRESS", "PORTS"
+    );
+    for (row, ports) in rows.iter().zip(&ports) {
+        let age = row.started_unix_ms.filter(|_| row.pid.is_some());
+        text += &format!(
+            "{:<namespaces$}{:<names$}{:>5}{:>8}{:>8}  {:<15}  {:<wide$}{}\n",
+            row.namespace,
+            row.name,
+            if row.ready { "yes" } else { "no" },
+            row.pid.map_or_else(dash, |pid| pid.to_string()),
+            age.map_or_else(dash, |started| shown_age((now_unix_ms - started).max(0) / 1000)),
+            row.addresses.first().map_or_else(dash, ToString::to_string),
+            ports,
+            row.state,
+        );
+    }
+    text
+}
+
+/// A port, with the addresses of this machine that lead to it.
+fn shown_port(row: &Row<'_>, port: u16) -> String {
+    let published = row.published.iter().filter(|(_, to)| *to == port);
+    let from: String = published.map(|(address, _)| format!("{address}->")).collect();
+    format!("{from}{port}")
+}
+
+/// A time in its largest unit.
+fn shown_age(seconds: i64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_one_line() {
+        let row = Row {
+            namespace: "shop",
+            workload: "web",
+            name: "web-0",
+            phase: "running",
+            ready: true,
+            restarts: 0,
+            pid: Some(4321),
+            started_unix_ms: Some(0),
+            addresses: &[std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 89, 0, 2))],
+            ports: &[8080, 9000],
+            published: &[(
+                std::net::SocketAddr::V4(std::net::SocketAddrV4::new(
+                    std::net::Ipv4Addr::LOCALHOST,
+                    80,
+                )),
+                8080,
+            )],
+            state: "running".to_owned(),
+        };
+        assert_eq!(
+            text(&[row], 150_000),
+            "NAMESPACE   INSTANCE    READY     PID     AGE  ADDRESS          PORTS                    STATE\n\
+             shop        web-0         yes    4321   2 min  10.89.0.2        127.0.0.1:80->8080,9000  running\n"
+        );
+    }
+}

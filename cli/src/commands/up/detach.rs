@@ -1,0 +1,99 @@
+//! `leno up` in the background: a process of its own that outlives the terminal.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use leno_local::layout::Layout;
+use leno_local::record;
+use leno_local::status::{InstanceStatus, Status};
+
+use crate::commands::print;
+
+/// Tells the process in the background that it is the one.
+const DETACHED: &str = "LENO_DETACHED";
+/// How often it is looked how far the start has come.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Whether this process is the one in the background. Such a process leaves the session of the
+/// terminal, so that its end is not theirs.
+pub(super) fn is_background() -> Result<bool> {
+    if std::env::var_os(DETACHED).is_none() {
+        return Ok(false);
+    }
+    nix::unistd::setsid().context("cannot leave the session of the terminal")?;
+    Ok(true)
+}
+
+/// Starts the same command in the background. Comes back when its mesh runs, or with `patience` when
+/// all of it takes traffic. What it prints until then on standard error is this process's.
+pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -> Result<bool> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(leno_local::Error::NeedsRoot.into());
+    }
+    let layout = Layout::new(mesh)?;
+    if let Some(owner) = record::owner(&layout) {
+        let (mesh, owner) = (mesh.to_owned(), owner.pid.to_string());
+        return Err(leno_local::Error::Running { mesh, owner }.into());
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(DETACHED, "1");
+    command.stdin(if reads_stdin { Stdio::inherit() } else { Stdio::null() });
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("cannot start leno in the background")?;
+    let mut errors = child.stderr.take().context("standard error was asked for")?;
+    // Ends with this process, or with the other one.
+    let copy = std::thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
+    let begun = Instant::now();
+    loop {
+        if let Some(ended) = child.try_wait().context("cannot wait for leno in the background")? {
+            // Its last words first.
+            let _ = copy.join();
+            return refused(ended);
+        }
+        match of_child(&layout, &child) {
+            Some(status) if patience.is_none() => return started(&status, begun),
+            Some(status) if status.instances.iter().all(|one| one.ready) => {
+                return started(&status, begun);
+            }
+            Some(status) if patience.is_some_and(|patience| begun.elapsed() > patience) => {
+                let waiting: Vec<&InstanceStatus> =
+                    status.instances.iter().filter(|one| !one.ready).collect();
+                let names: Vec<String> =
+                    waiting.iter().map(|one| format!("{}/{}", one.namespace, one.name)).collect();
+                bail!(
+                    "mesh {mesh} runs, but not all of it takes traffic: {}; `leno ps` says why",
+                    names.join(", ")
+                );
+            }
+            _ => std::thread::sleep(POLL),
+        }
+    }
+}
+
+/// The status of the mesh, once it is the child's.
+fn of_child(layout: &Layout, child: &Child) -> Option<Status> {
+    let status = Status::read(layout).ok()?;
+    (u32::try_from(status.owner).ok() == Some(child.id())).then_some(status)
+}
+
+fn started(status: &Status, begun: Instant) -> Result<bool> {
+    let (mesh, owner) = (&status.mesh, status.owner);
+    let ready = status.instances.iter().filter(|one| one.ready).count();
+    let (all, seconds) = (status.instances.len(), begun.elapsed().as_secs_f64());
+    print(&format!(
+        "mesh {mesh} runs in the background (process {owner}), {ready} of {all} instances ready after \
+         {seconds:.1} s: leno ps, leno logs -f, leno down\n"
+    ))?;
+    Ok(true)
+}
+
+/// The end of the other process is this one's: it has said why.
+fn refused(ended: ExitStatus) -> Result<bool> {
+    match ended.code() {
+        Some(code) => std::process::exit(code),
+        None => bail!("leno in the background was killed ({ended})"),
+    }
+}

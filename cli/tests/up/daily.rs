@@ -1,0 +1,176 @@
+//! The commands of every day, on a mesh in the background.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Output, Stdio};
+
+use crate::mesh::{Mesh, root};
+
+const MESH: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, annotations: {leno.dev/inject: disabled}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {replicas: 2, command: [sh, -c, 'echo begins; exec sleep infinity']}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: job, namespace: batch, labels: {leno.dev/inject: disabled}}
+spec: {command: [sleep, infinity]}
+";
+
+/// Fails at once, each time.
+const FAILING: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: broken, namespace: shop}
+spec: {command: [sh, -c, 'echo no database >&2; exit 3'], ports: [{port: 80}]}
+";
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
+    let Some(mesh) = root(|| Mesh::draft(MESH)) else { return };
+    let up = mesh.detached(&["--wait"]);
+    assert!(up.status.success(), "{up:?}");
+    let said = out(&up);
+    let name = mesh.name();
+    let start = format!("mesh {name} runs in the background (process ");
+    assert!(said.starts_with(&start) && said.contains(", 3 of 3 instances ready after "), "{said}");
+    assert!(said.ends_with(" s: leno ps, leno logs -f, leno down\n"), "{said}");
+
+    // A second one of the name is refused.
+    let again = mesh.detached(&[]);
+    let owner = said.split(['(', ')']).nth(1).unwrap();
+    let refused = format!(
+        "leno: mesh {name} still runs ({owner}): stop it first, or choose another --name\n"
+    );
+    assert_eq!((again.status.code(), err(&again)), (Some(2), refused));
+
+    let of = |arguments: &[&str]| {
+        let (command, rest) = arguments.split_first().unwrap();
+        mesh.leno(&[command, "--name", name]).args(rest).output().unwrap()
+    };
+    let ps: serde_json::Value = serde_json::from_str(&out(&of(&["ps", "-o", "json"]))).unwrap();
+    let names: Vec<&str> =
+        ps.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["job-0", "web-0", "web-1"]);
+    assert_eq!(ps[1]["pid"], mesh.application("web-0"));
+
+    mesh.wait_for("both lines", || out(&of(&["logs", "web"])).lines().count() == 2);
+    assert_eq!(out(&of(&["logs", "web-1"])), "begins\n");
+    assert_eq!(out(&of(&["logs", "--tail", "1", "job"])), "");
+    assert!(out(&of(&["logs", "leno"])).contains(" ready after "));
+
+    let before = ["web-0", "web-1"].map(|instance| mesh.application(instance));
+    let restart = of(&["restart", "web"]);
+    assert!(out(&restart).starts_with("2 instances started again after "), "{restart:?}");
+    for (instance, before) in ["web-0", "web-1"].into_iter().zip(before) {
+        assert_ne!(mesh.application(instance), before);
+    }
+    mesh.wait_for("the count of the restart", || {
+        out(&of(&["logs", "leno"])).contains("web: 2 of 2 replaced after ")
+    });
+
+    let down = of(&["down"]);
+    assert_eq!(out(&down), format!("mesh {name} has ended, 3 instances\n"), "{down:?}");
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn what_is_not_there_is_named_with_what_is() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    let name = mesh.name();
+    for (command, code, expected) in [
+        (
+            &["exec", "--name", name, "web", "--", "nosuchcmd"][..],
+            127,
+            "leno: cannot start nosuchcmd: PATH has no such program (name it with its directory; under \
+             sudo, `sudo env PATH=$PATH leno ...` keeps your PATH): No such file or directory (os error \
+             2)\n"
+                .to_owned(),
+        ),
+        (
+            &["exec", "--name", name, "-n", "shoop", "web", "--", "true"],
+            2,
+            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+        ),
+        (
+            &["stat", "--name", name, "-n", "shoop"],
+            2,
+            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+        ),
+        (
+            &["cleanup", "--name", name],
+            2,
+            format!(
+                "leno: mesh {name} still runs (process {}): stop it first, or choose another --name\n\
+                 leno: 1 of the meshes could not be removed\n",
+                mesh.pid()
+            ),
+        ),
+    ] {
+        let output = mesh.leno(command).output().unwrap();
+        assert_eq!((output.status.code(), err(&output)), (Some(code), expected), "{command:?}");
+    }
+    // Other tests may run meshes of their own.
+    let nope = mesh.leno(&["ps", "--name", "nope"]).output().unwrap();
+    let said = err(&nope);
+    assert!(said.starts_with("leno: no mesh nope here: ") && said.contains(name), "{said}");
+}
+
+#[test]
+fn check_and_ps_say_why_a_workload_does_not_run() {
+    let Some(mesh) = root(|| Mesh::start_unready(&(MESH.to_owned() + FAILING))) else { return };
+    let ps = || out(&mesh.leno(&["ps", "--name", mesh.name()]).output().unwrap());
+    mesh.wait_for("the second failure", || ps().contains("2 times in a row"));
+    let line = ps().lines().find(|line| line.contains("broken-0")).unwrap().to_owned();
+    for part in
+        ["waiting: exited with 3, 2 times in a row, next try in ", " s; last line: no database"]
+    {
+        assert!(line.contains(part), "{line}");
+    }
+    assert!(mesh.check().contains("exited with 3, "), "{}", mesh.check());
+}
+
+#[test]
+fn published_and_forwarded_ports_lead_to_the_application() {
+    // Free now, and of no use to a program that asks for any port until the mesh has it.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let yaml = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop, labels: \
+         {{leno.dev/inject: disabled}}}}\nspec:\n  command: [python3, -m, http.server, --bind, 127.0.0.1, \
+         '8080']\n  ports: [{{port: 8080, published: {free}}}]\n"
+    );
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let status = |address: &str| {
+        let url = format!("http://{address}/");
+        let mut curl = std::process::Command::new("curl");
+        out(&curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output().unwrap())
+    };
+    assert_eq!(status(&format!("127.0.0.1:{free}")), "200");
+    let ps = out(&mesh.leno(&["ps", "--name", mesh.name()]).output().unwrap());
+    assert!(ps.contains(&format!("  127.0.0.1:{free}->8080  running\n")), "{ps}");
+
+    let mut forward = mesh.leno(&["port-forward", "--name", mesh.name(), "web", ":8080"]);
+    let mut forward = forward.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(forward.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (address, to) = line.split_once(" -> ").unwrap();
+    assert_eq!((to, status(address)), ("shop/web-0 port 8080\n", "200".to_owned()));
+    forward.kill().unwrap();
+    forward.wait().unwrap();
+
+    // The port is free again once no document publishes it.
+    mesh.edit(&yaml.replace(&format!(", published: {free}"), ""));
+    mesh.wait_for("the port to be closed", || status(&format!("127.0.0.1:{free}")) == "000");
+}
