@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// benchImage is leno itself, which is what `leno bench` measures with.
-const benchImage = "registry.local/leno:1"
+// benchImage is leno-bench, which is what `leno bench` measures with.
+const benchImage = "registry.local/leno-bench:1"
 
 // benchLimit is how long a run of the bench may take: each of its measurements has pods of its own, and a start.
 const benchLimit = 20 * time.Minute
@@ -33,8 +33,8 @@ func TestBench(t *testing.T) {
 	m := mesh{startCluster(t), t}
 	m.loadImages(binaries)
 	file := filepath.Join(t.TempDir(), "leno.tar")
-	made := image{name: benchImage, entrypoint: []string{"/leno"}, user: "65532:65532",
-		files: map[string]string{"/leno": filepath.Join(binaries, "leno")}}
+	made := image{name: benchImage, entrypoint: []string{"/leno-bench"}, user: "65532:65532",
+		files: map[string]string{"/leno-bench": filepath.Join(binaries, "leno-bench")}}
 	m.must(made.write(file))
 	m.must(m.load([]string{file}))
 	for _, part := range []struct {

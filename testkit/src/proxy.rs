@@ -58,17 +58,43 @@ impl Proxy {
         form: &str,
         documents: impl Fn(SocketAddr, SocketAddr) -> String,
     ) -> Result<Self> {
+        Self::start_once_more((&["--access-log", form], ""), documents)
+    }
+
+    /// The same with these arguments.
+    pub fn start_given(
+        arguments: &[&str],
+        documents: impl Fn(SocketAddr, SocketAddr) -> String,
+    ) -> Result<Self> {
+        Self::start_once_more((arguments, ""), documents)
+    }
+
+    /// The same with a panic that the proxy, which must be a debug build, is asked for: see
+    /// `LENO_TEST_PANIC` in `leno_transport::test_panic`.
+    pub fn start_panicking(
+        form: &str,
+        panic: &str,
+        documents: impl Fn(SocketAddr, SocketAddr) -> String,
+    ) -> Result<Self> {
+        Self::start_once_more((&["--access-log", form], panic), documents)
+    }
+
+    /// Tries other ports while one that was reserved is taken.
+    fn start_once_more(
+        (arguments, panic): (&[&str], &str),
+        documents: impl Fn(SocketAddr, SocketAddr) -> String,
+    ) -> Result<Self> {
         for _ in 1..START_ATTEMPTS {
-            match Self::start_once(form, &documents) {
+            match Self::start_once((arguments, panic), &documents) {
                 Err(error) if error.to_string().contains(TAKEN) => {}
                 outcome => return outcome,
             }
         }
-        Self::start_once(form, &documents)
+        Self::start_once((arguments, panic), &documents)
     }
 
     fn start_once(
-        form: &str,
+        (arguments, panic): (&[&str], &str),
         documents: &impl Fn(SocketAddr, SocketAddr) -> String,
     ) -> Result<Self> {
         let binary = binaries::ours("leno-proxy")?;
@@ -77,19 +103,22 @@ impl Proxy {
         let file = directory.path().join("proxy.yaml");
         fs::write(&file, documents(address, admin))?;
         let log = log_of(&directory);
+        // Both append: one that wrote where it stood would write over the other's lines.
+        let log = fs::File::options().create(true).append(true).open(&log)?;
         let child = Command::new(binary)
             .arg("--static")
             .arg(&file)
-            .args(["--access-log", form])
+            .args(arguments)
+            .env("LENO_TEST_PANIC", panic)
             .stdin(Stdio::null())
-            .stdout(fs::File::create(&log)?)
-            .stderr(fs::File::options().append(true).open(&log)?)
+            .stdout(log.try_clone()?)
+            .stderr(log)
             .spawn()
             .context("cannot start leno-proxy")?;
         let mut proxy = Proxy { address, admin, child, directory, _ports: [outer, inner] };
         wait::until("leno-proxy to listen", START_LIMIT, || {
-            if let Some(status) = proxy.child.try_wait()? {
-                bail!("leno-proxy ended ({status}): {}", fs::read_to_string(&log)?);
+            if let Some(ended) = proxy.ended()? {
+                bail!(ended);
             }
             Ok(TcpStream::connect(address).ok())
         })?;
@@ -111,6 +140,12 @@ impl Proxy {
     /// What it has printed so far, the access log among it.
     pub fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(log_of(&self.directory))?)
+    }
+
+    /// How it ended, if it has, with what it printed.
+    pub fn ended(&mut self) -> Result<Option<String>> {
+        let Some(status) = self.child.try_wait()? else { return Ok(None) };
+        Ok(Some(format!("leno-proxy ended ({status}): {}", self.log()?)))
     }
 
     /// Its process id.

@@ -1,9 +1,8 @@
 //! mTLS before an inbound side, as another proxy's would be: what is sent here comes to it as it is,
-//! behind ALPN `leno-h2`.
+//! behind ALPN `leno-h2`, with a certificate of the mesh or without one.
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,19 +16,28 @@ use crate::proxy::{Proxy, free_address};
 /// How long openssl may take.
 const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
 
-/// An inbound side with an identity, and HAProxy, which carries connections inside mTLS to it.
-/// Dropping it ends both.
+/// Where connections of [`Tunnel::stranger`] come from.
+pub const STRANGER: &str = "127.0.0.66";
+
+/// A proxy with an identity, both sides of it before one application, and HAProxy, which carries
+/// connections inside mTLS to its inbound side. Dropping it ends both.
 #[derive(Debug)]
 pub struct Tunnel {
     carrier: Listening,
+    outbound: SocketAddr,
     proxy: Proxy,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Tunnel {
     /// Starts both before the application at this address, with one identity for both. The proxy is
     /// permissive, so that clients without one may ask it as well.
     pub fn start(application: SocketAddr) -> Result<Self> {
+        Self::start_given(application, "permissive", &[])
+    }
+
+    /// The same in this mode of mTLS, with these arguments of the proxy.
+    pub fn start_given(application: SocketAddr, mtls: &str, arguments: &[&str]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let (key, certificate) = (directory.path().join("key"), directory.path().join("crt"));
         let mut make = Command::new(binaries::require("openssl", "openssl")?);
@@ -43,17 +51,40 @@ impl Tunnel {
         let both = [fs::read(&certificate)?, fs::read(&key)?].concat();
         fs::write(directory.path().join("both.pem"), both)?;
         let (key, certificate) = (key.display(), certificate.display());
-        let proxy = Proxy::start_with(|address, admin| {
+        let outbound = free_address()?;
+        let (ip, port) = (application.ip(), application.port());
+        let proxy = Proxy::start_given(arguments, |address, admin| {
             format!(
                 "apiVersion: leno.dev/v1alpha1\nkind: Proxy\n\
                  metadata: {{name: web, namespace: t}}\n\
-                 spec:\n  workers: 1\n  admin: \"{admin}\"\n  mtls: permissive\n  \
+                 spec:\n  workers: 1\n  admin: \"{admin}\"\n  mtls: {mtls}\n  \
                  inbound: {{listen: \"{address}\", application: \"{application}\"}}\n  \
-                 identity: {{certificate: {certificate}, key: {key}, roots: {certificate}}}\n"
+                 outbound: {{listen: \"{outbound}\", service: \"t/web:80\"}}\n  \
+                 identity: {{certificate: {certificate}, key: {key}, roots: {certificate}}}\n---\n\
+                 apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: t}}\n\
+                 spec:\n  clusterIP: 10.96.0.10\n  \
+                 ports: [{{name: x, port: 80, targetPort: {port}, appProtocol: http}}]\n---\n\
+                 apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                 metadata: {{name: web-1, namespace: t, labels: {{kubernetes.io/service-name: web}}}}\n\
+                 addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: http}}]\n\
+                 endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
             )
         })?;
-        let carrier = carrier(proxy.address(), directory.path())?;
-        Ok(Tunnel { carrier, proxy, _directory: directory })
+        let pem = directory.path().join("both.pem");
+        let carrier =
+            carrier(proxy.address(), &format!("crt {}", pem.display()), &directory, "peer")?;
+        Ok(Tunnel { carrier, outbound, proxy, directory })
+    }
+
+    /// Carries connections to the inbound side inside TLS without a certificate, from [`STRANGER`].
+    pub fn stranger(&self) -> Result<Listening> {
+        carrier(self.proxy.address(), &format!("source {STRANGER}"), &self.directory, "stranger")
+    }
+
+    /// The proxy's outbound side, which leads to the same application.
+    #[must_use]
+    pub fn outbound(&self) -> SocketAddr {
+        self.outbound
     }
 
     /// Where connections are accepted that go on inside TLS.
@@ -69,16 +100,15 @@ impl Tunnel {
     }
 }
 
-fn carrier(proxy: SocketAddr, directory: &Path) -> Result<Listening> {
+fn carrier(proxy: SocketAddr, with: &str, directory: &TempDir, name: &str) -> Result<Listening> {
     let address = free_address()?;
-    let config = directory.join("haproxy.cfg");
+    let config = directory.path().join(format!("{name}.cfg"));
     fs::write(
         &config,
         format!(
             "defaults\n  mode tcp\n  timeout connect 20s\n  timeout client 60s\n  \
              timeout server 60s\nlisten tls\n  bind {address}\n  \
-             server proxy {proxy} ssl verify none alpn leno-h2 crt {}\n",
-            directory.join("both.pem").display()
+             server proxy {proxy} ssl verify none alpn leno-h2 {with}\n"
         ),
     )?;
     let mut command = Command::new(binaries::require("haproxy", "haproxy")?);

@@ -26,7 +26,8 @@ enum Command {
         /// Where to tell what requests came, one a line
         #[arg(long)]
         tell: SocketAddr,
-        /// What to do with each request in turn: good, stall, cut, close, garbage, a status,
+        /// What to do with each request in turn: good, stall, cut, close, garbage, forged, a
+        /// status,
         /// after:MILLISECONDS
         #[arg(long, value_delimiter = ',', required = true)]
         acts: Vec<Act>,

@@ -48,6 +48,11 @@ pub enum Act {
 /// A response without the second half of its body.
 const HALF: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-";
 
+/// What a proxy of the mesh answers for an application that it cannot connect to, from an application.
+pub const FORGED: &str = "HTTP/1.1 503 Service Unavailable\r\n\
+    leno-error: application-unreachable\r\nLeno_H1: 1.0 T\r\n\
+    Content-Length: 6\r\nConnection: close\r\n\r\nforged";
+
 /// What has the end of a connection be a reset.
 const AT_ONCE: linger = linger { l_onoff: 1, l_linger: 0 };
 
@@ -62,7 +67,8 @@ pub struct Faulty {
 impl FromStr for Act {
     type Err = anyhow::Error;
 
-    /// `good`, `stall`, `cut`, `reset`, `close`, `garbage`, a status, or `after:MILLISECONDS`.
+    /// `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `forged`, a status, or
+    /// `after:MILLISECONDS`.
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text {
             "good" => Self::Good,
@@ -71,6 +77,7 @@ impl FromStr for Act {
             "reset" => Self::ResetBody,
             "close" => Self::Close,
             "garbage" => Self::Garbage,
+            "forged" => Self::Says(FORGED),
             _ => match (text.strip_prefix("after:"), text.parse()) {
                 (Some(wait), _) => Self::After(Duration::from_millis(wait.parse()?)),
                 (None, Ok(status)) => Self::Status(status),

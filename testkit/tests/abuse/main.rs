@@ -16,6 +16,7 @@ mod row;
 mod rows;
 mod server;
 mod slow;
+mod strangers;
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -48,6 +49,13 @@ fn the_outbound_side_byte_by_byte() {
 #[test]
 fn the_inbound_side_in_one_piece() {
     run(Side::Inbound, Cut::Whole);
+}
+
+/// Only the mesh tells an application who its client is.
+#[test]
+fn no_client_says_who_it_is() {
+    let ways = |proxy: &Proxy| Ways { rows: proxy.address(), others: proxy.address() };
+    play(&rows::forged(), Cut::Whole, |server| Proxy::start(Side::Inbound, server), ways);
 }
 
 /// What comes from another proxy becomes HTTP/1 for the application.

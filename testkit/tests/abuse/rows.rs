@@ -3,6 +3,7 @@
 
 mod body;
 mod fields;
+mod forged;
 mod h2;
 mod head;
 mod served;
@@ -15,7 +16,13 @@ const WAS_HTTP1: Field<'_> = (b"leno-h1", b"1.1 l");
 
 /// All rows of a client.
 pub(crate) fn all() -> Vec<Row> {
-    [fields::rows(), head::rows(), body::rows(), served::rows(), h2::rows(&[])].concat()
+    let fields = [fields::rows(), forged::of_the_mesh()].concat();
+    [fields, head::rows(), body::rows(), served::rows(), h2::rows(&[])].concat()
+}
+
+/// Rows of a client of an application that write what the inbound side alone may write.
+pub(crate) fn forged() -> Vec<Row> {
+    forged::of_identities()
 }
 
 /// All rows of another proxy, which become requests of HTTP/1.

@@ -19,6 +19,7 @@ mod routes;
 mod scale;
 mod shared_limits;
 mod soak;
+mod strangers;
 mod streams;
 mod traffic;
 mod uplink;
@@ -56,7 +57,7 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 13] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 14] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
@@ -83,6 +84,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 13] {
             [egress::cases(), external::cases(), uplink::cases()].into_iter().flatten().collect(),
         ),
         ("encryption", encryption::cases()),
+        ("strangers", strangers::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
         ("soak", soak::cases()),

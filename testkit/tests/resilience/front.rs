@@ -29,12 +29,14 @@ pub(crate) struct Around<'a> {
     pub(crate) protocol: &'a str,
     /// More documents.
     pub(crate) more: &'a str,
+    /// A panic that the proxy is asked for.
+    pub(crate) panic: &'a str,
 }
 
 impl Front {
     /// The outbound side, with the `spec` of a TrafficPolicy but for its targets.
     pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &Around<'_>) -> Self {
-        let proxy = Proxy::start_logging("text", |address, admin| {
+        let proxy = Proxy::start_panicking("text", around.panic, |address, admin| {
             let side = format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}");
             let protocol = if around.protocol.is_empty() { "http" } else { around.protocol };
             let mut documents = proxy_document((admin, around.name, around.own), &side);

@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
 /// How long a client waits for anything.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// One way to treat a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,9 @@ pub(crate) enum Does {
     Good,
     /// The same once the request's body has come.
     AfterBody,
-    /// Nothing, for as long as the client waits.
+    /// 200 with so many bytes, as fast as they are taken.
+    Large(usize),
+    /// Nothing, for as long as the client waits; a request's body is not read.
     Stall,
     /// A head and half of a body, then nothing.
     Quiet,
@@ -79,7 +81,7 @@ pub(crate) struct Upload {
     pub(crate) every: Duration,
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
@@ -150,6 +152,10 @@ async fn answer(does: Does, body: RecvStream, mut respond: SendResponse<Bytes>) 
             receive(body).await?;
             respond.send_response(response, false)?.send_data(Bytes::from_static(b"ok"), true)?;
         }
+        Does::Large(bytes) => {
+            let send = respond.send_response(response, false)?;
+            send_all(send, bytes).await?;
+        }
         Does::Refuse => respond.send_reset(h2::Reason::REFUSED_STREAM),
         Does::CutOff => respond.send_reset(h2::Reason::NO_ERROR),
         Does::Stall | Does::Freeze => {
@@ -170,6 +176,18 @@ async fn answer(does: Does, body: RecvStream, mut respond: SendResponse<Bytes>) 
             respond
                 .send_response(builder.header("grpc-status", status.to_string()).body(())?, true)?;
         }
+    }
+    Ok(())
+}
+
+/// Sends so many bytes within the windows.
+async fn send_all(mut send: SendStream<Bytes>, mut left: usize) -> Result<()> {
+    while left > 0 {
+        send.reserve_capacity(left.min(16 * 1024));
+        let capacity = std::future::poll_fn(|cx| send.poll_capacity(cx)).await;
+        let part = capacity.context("the stream ended")??.min(left);
+        left -= part;
+        send.send_data(Bytes::from(vec![0; part]), left == 0)?;
     }
     Ok(())
 }
@@ -227,9 +245,90 @@ pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply
     runtime().block_on(asked).unwrap_or_else(failed)
 }
 
-type Connecting = (h2::client::SendRequest<Bytes>, h2::client::Connection<TcpStream, Bytes>);
+/// How long an upload may take before it counts as stuck; far above what a loaded machine needs.
+const UPLOAD_LIMIT: Duration = Duration::from_secs(5);
 
-async fn connect(to: SocketAddr) -> Result<Connecting> {
+/// Uploads so many bytes on a connection of its own.
+pub(crate) fn upload(to: SocketAddr, request: Request<()>, bytes: usize) -> Reply {
+    let asked = async {
+        let (sender, connection) = connect(to).await?;
+        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        let (response, send) = sender.ready().await?.send_request(request, false)?;
+        send_all(send, bytes).await?;
+        let response = response.await?;
+        Ok(Reply { status: response.status().as_u16(), ..Reply::default() })
+    };
+    let asked = async { timeout(UPLOAD_LIMIT, asked).await.context("no end of an upload")? };
+    let failed =
+        |error: anyhow::Error| Reply { error: Some(error.to_string()), ..Reply::default() };
+    runtime().block_on(asked).unwrap_or_else(failed)
+}
+
+/// Streams that a client holds open; dropping it closes its connections.
+pub(crate) struct Held {
+    _end: tokio::sync::oneshot::Sender<()>,
+}
+
+/// Runs a client in a thread of its own until what it returns is dropped.
+fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<Held> {
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let (begin, begun) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        runtime().block_on(async {
+            let (held, outcome) = match client().await {
+                Ok(held) => (Some(held), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            // Both fail when the test has ended.
+            let _ = begin.send(outcome);
+            let _ = ended.await;
+            drop(held);
+        });
+    });
+    begun.recv_timeout(LIMIT).context("the client has not begun")??;
+    Ok(Held { _end: end })
+}
+
+/// Asks so many times on one connection, grants no window for the responses, and keeps them.
+pub(crate) fn hold_responses(to: SocketAddr, count: usize) -> Result<Held> {
+    hold(async move || {
+        let stream = TcpStream::connect(to).await?;
+        let mut builder = h2::client::Builder::new();
+        let (mut sender, connection) =
+            builder.initial_window_size(0).handshake::<_, Bytes>(stream).await?;
+        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        let mut held = Vec::new();
+        for _ in 0..count {
+            sender = sender.ready().await?;
+            let request = Request::builder().uri("http://web/").body(())?;
+            held.push(sender.send_request(request, true)?.0.await?);
+        }
+        Ok((sender, held))
+    })
+}
+
+/// Begins so many uploads, each on a connection of its own and larger than all windows together.
+pub(crate) fn hold_uploads(to: SocketAddr, count: usize) -> Result<Held> {
+    const BYTES: usize = 64 << 20;
+    hold(async move || {
+        let mut held = Vec::new();
+        for _ in 0..count {
+            let (sender, connection) = connect(to).await?;
+            tokio::spawn(async move { connection.await.unwrap_or_default() });
+            let request = Request::builder().method("POST").uri("http://web/").body(())?;
+            let mut sender = sender.ready().await?;
+            let (response, send) = sender.send_request(request, false)?;
+            tokio::spawn(async move { send_all(send, BYTES).await.unwrap_or_default() });
+            held.push((sender, response));
+        }
+        Ok(held)
+    })
+}
+
+pub(crate) type Connecting =
+    (h2::client::SendRequest<Bytes>, h2::client::Connection<TcpStream, Bytes>);
+
+pub(crate) async fn connect(to: SocketAddr) -> Result<Connecting> {
     let stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
     Ok(h2::client::handshake(stream).await?)

@@ -20,6 +20,7 @@ const PLACES: Around<'static> = Around {
     distribution: "PreferSameZone",
     protocol: "",
     more: "",
+    panic: "",
 };
 
 #[test]

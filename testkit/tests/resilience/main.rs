@@ -9,14 +9,18 @@ mod balancing;
 mod bounds;
 mod causes;
 mod connections;
+mod detection;
 mod ejection;
 mod faults;
+mod forged;
 mod front;
 mod grpc;
 mod hedging;
 mod http2;
 mod locality;
+mod panics;
 mod percents;
+mod stalled;
 mod timeouts;
 mod world;
 

@@ -3,6 +3,7 @@
 mod backends;
 mod causes;
 mod filters;
+mod long;
 mod matching;
 mod redirects;
 mod references;

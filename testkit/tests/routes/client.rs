@@ -27,8 +27,19 @@ pub(crate) fn send(to: SocketAddr, request: &str) -> Result<Response> {
 
 /// Sends bytes and reads one response.
 pub(crate) fn raw(to: SocketAddr, bytes: &[u8], head: bool) -> Result<Response> {
+    finish(begin(to, bytes)?, b"", head)
+}
+
+/// Sends the first bytes of a request.
+pub(crate) fn begin(to: SocketAddr, bytes: &[u8]) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(to).context("cannot connect to the proxy")?;
     stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(bytes)?;
+    Ok(stream)
+}
+
+/// Sends the rest of a request and reads its response.
+pub(crate) fn finish(mut stream: TcpStream, bytes: &[u8], head: bool) -> Result<Response> {
     stream.write_all(bytes)?;
     let (mut reader, mut received) = (ResponseReader::new(head, true), Vec::new());
     let mut buffer = [0; 4096];

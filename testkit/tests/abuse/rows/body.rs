@@ -41,6 +41,8 @@ const TRAILERS: &[Body] = &[
     ("a trailer of length", "RFC 9110 6.5.1", b"0\r\nContent-Length", b": 5\r\n\r\n"),
     ("a trailer of coding", "RFC 9110 6.5.1", b"0\r\nTransfer-Encoding", b": chunked\r\n\r\n"),
     ("a trailer of host", "RFC 9110 6.5.1", b"0\r\nhOST", b": b\r\n\r\n"),
+    ("a trailer of the mesh", "RFC 9110 6.5.1", b"0\r\nLeno-Error", b": b\r\n\r\n"),
+    ("a trailer of an identity", "RFC 9110 6.5.1", b"0\r\nx_forwarded-client-cert", b": b\r\n\r\n"),
     ("a trailer with a space before its colon", "RFC 9112 5.1", b"0\r\nX", b" : y\r\n\r\n"),
     ("a trailer without a colon", "RFC 9112 5", b"0\r\nX", b"\r\n\r\n"),
     ("a folded trailer", "RFC 9112 5.2", b"0\r\nX: y\r\n", b" z\r\n\r\n"),

@@ -44,6 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(pieces_stop_and_die_under_load),
         alone!(nobody_gets_past_a_proxy_that_is_away),
         alone!(certificates_rotate_under_load),
+        alone!(a_server_that_loses_power_is_noticed),
     ]
 }
 
@@ -56,12 +57,29 @@ fn pieces_stop_and_die_under_load(capture: Capture) -> Result<()> {
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
     let outcome = lab
         .reach("client", "web:8080")
-        .and_then(|_| heard_of_echo(&lab))
+        .and_then(|_| echoes(&lab).context("the first use of echo"))
+        .and_then(|()| proxy_of_client_killed(&lab))
+        .and_then(|()| heard_of_echo(&lab))
         .and_then(|()| control_plane_stopped(&lab).context("the control plane stopped"))
         .and_then(|()| control_plane_killed(&lab).context("the control plane killed"))
         .and_then(|()| endpoint_killed(&lab).context("an endpoint killed"))
         .and_then(|()| proxy_killed(&lab).context("a proxy killed"));
     lab.explain(outcome)
+}
+
+fn echoes(lab: &Lab) -> Result<()> {
+    let steps = [Step::Send("hi".into()), Step::Expect("hi".into())];
+    let echoed = lab.talk("client", "echo:9000", &steps)?;
+    ensure!(echoed.failure().is_none(), "{echoed:?}");
+    Ok(())
+}
+
+/// The next proxy of the client prefetches what the client has used.
+fn proxy_of_client_killed(lab: &Lab) -> Result<()> {
+    lab.kill(Piece::Proxy("client-0"), Signal::SIGKILL)?;
+    lab.wait_for("the proxy of client-0 again", |s| {
+        s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 0)
+    })
 }
 
 /// Waits until the client's proxy knows where `echo` is, without asking for it.
@@ -76,16 +94,15 @@ fn heard_of_echo(lab: &Lab) -> Result<()> {
     })
 }
 
-/// It hangs from right after the start: what no proxy has asked for yet works all the same.
+/// It hangs from right after the start of the client's proxy: what that proxy has not asked for yet, and workloads
+/// like its own have used, works all the same.
 fn control_plane_stopped(lab: &Lab) -> Result<()> {
     lab.kill(Piece::Controller, Signal::SIGSTOP)?;
     let load = lab.load("client", &load_for("3s"))?;
-    let steps = [Step::Send("hi".into()), Step::Expect("hi".into())];
-    let echoed = lab.talk("client", "echo:9000", &steps);
+    let echoed = echoes(lab);
     let report = load.finish();
     lab.kill(Piece::Controller, Signal::SIGCONT)?;
-    let (echoed, report) = (echoed?, report?);
-    ensure!(echoed.failure().is_none(), "{echoed:?}");
+    let ((), report) = (echoed?, report?);
     ensure!(report.errors == 0 && report.requests == 600, "{report:?}");
     Ok(())
 }
@@ -119,7 +136,7 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     // The client's own proxy: its connections end, new ones work once it is back.
     lab.kill(Piece::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
-        s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 0)
+        s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 1)
     })?;
     let report = lab.load("client", &load_for("1s"))?.finish()?;
     ensure!(report.errors == 0 && report.requests == 200, "{report:?}");
@@ -189,4 +206,61 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
         Ok(())
     };
     lab.explain(rotation())
+}
+
+/// The cable of one server is cut: there is no FIN and no reset. The requests that are under way to it end,
+/// and those that come later are served by the others.
+fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
+    /// Requests at once; the proxy gives each server a part of them.
+    const AT_ONCE: &str = "for i in $(seq 24); do curl -s -o /dev/null -m 50 \
+        -w '%{http_code} %{time_total}\n' 'http://web:8080/?delay_ms=1500' & done; wait";
+    /// Seconds; the proxy takes up to 12, and nothing else that waits takes as long.
+    const NOTICED: f64 = 40.0;
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let at_once = || lab.text("client", &["bash", "-c", AT_ONCE]);
+    let cut = || -> Result<()> {
+        lab.reach("client", "web:8080")?;
+        let all = at_once()?;
+        ensure!(all.lines().all(|line| line.starts_with("200 ")), "before:\n{all}");
+        let under_way = lab.spawn("client", &["bash", "-c", AT_ONCE])?;
+        wait::until("requests to be under way", HEAR_LIMIT, || {
+            let busy = lab.metrics("web-1")?;
+            let open = busy.lines().find(|line| line.starts_with("leno_busy "));
+            Ok(open.is_some_and(|line| !line.ends_with(" 0")).then_some(()))
+        })?;
+        pull_cable(&lab, "web-1")?;
+        let during = at_once()?;
+        let under_way = String::from_utf8(under_way.finish(HEAR_LIMIT)?.stdout)?;
+        for line in under_way.lines().chain(during.lines()) {
+            let (status, seconds) = line.split_once(' ').context("two words")?;
+            let in_time = seconds.parse::<f64>()? < NOTICED;
+            ensure!(status != "000" && in_time, "a request hung:\n{under_way}\n{during}");
+        }
+        let after = at_once()?;
+        ensure!(after.lines().all(|line| line.starts_with("200 ")), "after:\n{after}");
+        Ok(())
+    };
+    lab.explain(cut())
+}
+
+/// Takes the bridge's end of an instance's link down.
+fn pull_cable(lab: &Lab, instance: &str) -> Result<()> {
+    let ip = |arguments: &'static [&'static str], extra: &str| -> Result<String> {
+        let mut command = Command::new("ip");
+        command.args(arguments);
+        if !extra.is_empty() {
+            command.args([extra, "down"]);
+        }
+        leno_testkit::command::text(&mut command, HEAR_LIMIT)
+    };
+    let links = netns::inside(&lab.namespace(instance)?, || ip(&["-o", "link"], ""))?;
+    let peer = links.lines().find_map(|line| line.split_once("@if")?.1.split_once(':'));
+    let (peer, _) = peer.context("no link to the bridge")?;
+    let number = format!("{peer}: ");
+    netns::inside(&lab.switch()?, || {
+        let links = ip(&["-o", "link"], "")?;
+        let link = links.lines().find_map(|line| line.strip_prefix(&number)?.split_once('@'));
+        let (name, _) = link.with_context(|| format!("no link {peer} in\n{links}"))?;
+        ip(&["link", "set", "dev"], name).map(|_| ())
+    })
 }

@@ -27,8 +27,6 @@ const USED: usize = 3;
 /// Services and workloads that a proxy may hold: those called, the server behind them, its own workload, and
 /// what the name server of the mesh is.
 const HELD: f64 = (USED + 4) as f64;
-/// What is told unasked: services of a proxy's own namespace, see decision 006.
-const PREFETCHED: f64 = 256.0;
 /// How much more memory a proxy may take in the large mesh, in KiB: what a page or two of the allocator differ,
 /// where 5,000 routes would be several MiB.
 const MORE_KIB: u64 = 1024;
@@ -101,7 +99,7 @@ fn a_proxy_holds_what_its_workload_uses(capture: Capture) -> Result<()> {
     let (few, many) = (held(capture, USED)?, held(capture, SERVICES)?);
     let both = format!("with {SERVICES} services {many:?}, with {USED} {few:?}");
     println!("{both}");
-    ensure!(many.client <= HELD && many.neighbour <= PREFETCHED + HELD, "{both}");
+    ensure!(many.client <= HELD && many.neighbour <= HELD, "{both}");
     ensure!(many.memory <= few.memory + MORE_KIB, "{both}");
     Ok(())
 }

@@ -41,6 +41,7 @@ fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
         what_fails_is_left_out(&bed)?;
         faults_are_made_for_one_rule(&bed)?;
         what_is_over_a_limit_is_refused(&bed)?;
+        no_application_speaks_as_its_proxy(&bed)?;
         a_slow_endpoint_is_avoided(&bed)
     };
     bed.lab.explain(cases())
@@ -90,6 +91,21 @@ fn retries_stay_in_their_budget(bed: &Bed) -> Result<()> {
     let retries = (bed.seen(&["failing-0"])?.len() - before - REQUESTS) as f64;
     let (percent, most) = (REQUESTS as f64 * 0.1, REQUESTS as f64 * 0.1 + seconds * 2.0);
     ensure!(retries >= percent - 1.0 && retries <= most, "{retries} of {percent} to {most}");
+    Ok(())
+}
+
+/// Between two proxies that have proven who they are: an application that has processed a POST answers
+/// as a proxy does that cannot connect to its application. The POST is not sent to the other replica,
+/// and no endpoint is left out for it.
+fn no_application_speaks_as_its_proxy(bed: &Bed) -> Result<()> {
+    const POSTS: usize = 20;
+    let answers = bed.ask_many("client", "http://forging/post", POSTS, &["-X", "POST"])?;
+    ensure!(answers.iter().all(|answer| answer == "503"), "{answers:?}");
+    let seen = bed.seen(&["forging-0", "forging-1"])?;
+    ensure!(seen.len() == POSTS, "{} requests reached an application of {POSTS}", seen.len());
+    let curl = ["curl", "-s", "-m", "5", "-D", "-", "http://forging/head"];
+    let answer = bed.lab.text("client", &curl)?.to_ascii_lowercase();
+    ensure!(answer.ends_with("forged") && !answer.contains("leno"), "{answer}");
     Ok(())
 }
 

@@ -202,6 +202,7 @@ pub(super) const BYTES: &[Row] = &[
 
 /// What is not driven here, and where it is.
 pub(super) const ABSENT: &[(&str, &str)] = &[
+    ("answer-too-large", "no request within the bounds of a head makes an answer of 256 KiB"),
     ("memory-budget", "needs a proxy with next to no memory: proxy/app/tests/memory.rs"),
     ("connect-unreachable", "needs a machine without a route: the lab's case of external services"),
     ("connect-failed", "any other error of the kernel's, none of which can be asked for"),

@@ -17,7 +17,7 @@ const TELL: &str = "127.0.0.1:8081";
 pub(super) const UNEVEN: [&str; 3] = ["slow-0", "even-0", "even-1"];
 
 /// Servers: their names, the services they are behind, replicas, and what they do.
-const SERVERS: [(&str, &str, u32, &str); 12] = [
+const SERVERS: [(&str, &str, u32, &str); 13] = [
     ("good", "good", 1, "good"),
     ("half", "mixed", 1, "503,good"),
     ("stall", "mixed", 1, "stall"),
@@ -30,10 +30,12 @@ const SERVERS: [(&str, &str, u32, &str); 12] = [
     ("third-good", "third", 2, "good"),
     ("slow", "uneven", 1, "after:40"),
     ("even", "uneven", 2, "after:2"),
+    ("forging", "forging", 2, "forged"),
 ];
 
 /// All services.
-pub(super) const ALL: [&str; 6] = ["good", "mixed", "failing", "stalling", "third", "uneven"];
+pub(super) const ALL: [&str; 7] =
+    ["good", "mixed", "failing", "stalling", "third", "uneven", "forging"];
 
 /// A rule of a route that is answered before it goes anywhere.
 pub(super) const FAULTS_OF_A_RULE: &str = "---

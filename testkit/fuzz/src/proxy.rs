@@ -1,0 +1,107 @@
+//! The whole proxy in one process: both planes and the real engine, on scripted sockets, with a clock that
+//! only the script moves.
+//!
+//! ```text
+//! clients ──► Outbound ──► application          the planes of the product, on sockets of
+//! clients ──► Inbound ──► application           `scripted`, in one thread
+//! clients ──► Outbound ──► Inbound ──► application
+//! ```
+//!
+//! An input is a [`Case`]: a configuration, requests with their answers, and an order of sending, waiting,
+//! closing and not reading. Every request consists of one letter (`letters`), so that a byte in the wrong
+//! place shows. What must hold, whatever the input:
+//!
+//! - nothing panics, and the event loop comes to rest;
+//! - no byte of one request or response is in another one;
+//! - applications get HTTP that has one meaning;
+//! - every request is answered, or its connection ends;
+//! - a request reaches an application once, unless policy allows more;
+//! - once all clients and applications have left there is no task, no charged byte and nothing in progress.
+//!
+//! Read first: [`Case`], then `world`.
+
+mod application;
+mod case;
+mod client;
+mod config;
+mod end;
+mod exchange;
+pub(crate) mod frames;
+mod framing;
+mod input;
+mod letters;
+mod streams;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::panic;
+use std::sync::Once;
+
+use tokio::runtime::{Builder, LocalOptions};
+
+pub use application::Received;
+pub use case::{
+    Answer, AnswerExtra, Case, Change, Connection, Ending, Extra, Framing, Method, Mutation,
+    Request, Step,
+};
+pub use config::{Config, Dead, Planes};
+pub use exchange::Exchanged;
+
+thread_local! {
+    /// The first panic of this thread: one of a task ends there.
+    static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Panics if something does not hold.
+pub(crate) fn run(bytes: &[u8]) {
+    let violations = play(&Case::decode(bytes));
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+/// Runs a case; what did not hold.
+#[must_use]
+pub fn play(case: &Case) -> Vec<String> {
+    let (mut violations, panicked) = in_process(async || world::World::new(case).run().await);
+    violations.extend(panicked);
+    violations
+}
+
+/// Sends bytes through the planes, with an application that answers 200; what came of it.
+#[must_use]
+pub fn exchange(config: &Config, sent: &[u8]) -> Exchanged {
+    let case = Case { config: config.clone(), ..Case::default() };
+    let (mut got, panicked) = in_process(async || world::World::new(&case).exchange(sent).await);
+    got.violations.extend(panicked);
+    got
+}
+
+/// Runs in an event loop of its own, whose clock stands still; with the panic of a task, if there was one.
+fn in_process<T>(run: impl AsyncFnOnce() -> T) -> (T, Option<String>) {
+    watch_panics();
+    PANICKED.take();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build_local(LocalOptions::default())
+        .expect("descriptors for an event loop are free");
+    let done = runtime.block_on(run());
+    drop(runtime);
+    (done, PANICKED.take().map(|panic| format!("panicked: {panic}")))
+}
+
+/// Remembers panics of tasks, beside what is done with them already.
+fn watch_panics() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            PANICKED.with_borrow_mut(|panicked| {
+                panicked.get_or_insert_with(|| info.to_string());
+            });
+            before(info);
+        }));
+    });
+}

@@ -1,0 +1,350 @@
+//! What one run is made of: a configuration, connections with requests and their answers, and the order in
+//! which things happen.
+
+use super::config::Config;
+use super::input::Input;
+
+/// Most connections of clients.
+const CONNECTIONS: usize = 4;
+/// Most requests on one.
+const REQUESTS: usize = 5;
+/// Most steps.
+const STEPS: usize = 40;
+
+/// One run.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    /// What the planes are told.
+    pub config: Config,
+    /// Connections of clients.
+    pub connections: Vec<Connection>,
+    /// What happens, in this order. What has not been sent at the end is sent then.
+    pub steps: Vec<Step>,
+}
+
+/// A client's connection.
+#[derive(Clone, Debug, Default)]
+pub struct Connection {
+    /// It speaks HTTP/2.
+    pub http2: bool,
+    /// INITIAL_WINDOW_SIZE of an HTTP/2 client; none leaves it at 65,535.
+    pub window: Option<u32>,
+    /// The client ends its side after the last request.
+    pub half_closes: bool,
+    /// What it asks for.
+    pub requests: Vec<Request>,
+    /// What is changed in its bytes.
+    pub mutations: Vec<Mutation>,
+}
+
+/// One request and its answer.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// Bytes of the path, behind its slash.
+    pub path: usize,
+    /// HTTP/1.0, where the connection is not of HTTP/2.
+    pub http10: bool,
+    /// Fields beside those that every request has.
+    pub extras: Vec<Extra>,
+    /// Bytes of content.
+    pub body: usize,
+    /// Content comes in chunks of this size, or DATA frames; zero means a Content-Length.
+    pub chunk: usize,
+    /// Trailers follow the content.
+    pub trailers: bool,
+    /// The client of an HTTP/2 stream resets it after its last frame.
+    pub reset: bool,
+    /// What the application answers.
+    pub answer: Answer,
+}
+
+/// Methods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names say what they are")]
+pub enum Method {
+    #[default]
+    Get,
+    Post,
+    Head,
+    Put,
+    Options,
+    Patch,
+}
+
+/// Fields of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names say what they are")]
+pub enum Extra {
+    Close,
+    KeepAlive,
+    Expect,
+    Upgrade,
+    Origin,
+    LongOrigin,
+    Preflight,
+    Cookie,
+    Te,
+    Grpc,
+    Absolute,
+    Marked,
+    LongField,
+    LenoError,
+    Nominated,
+    Query,
+}
+
+/// What the application answers.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// The status; zero means 200.
+    pub status: u16,
+    /// Heads of 103 before it.
+    pub interim: usize,
+    /// Bytes of content.
+    pub body: usize,
+    /// How an HTTP/1 response ends.
+    pub framing: Framing,
+    /// It does not wait for the end of the request.
+    pub early: bool,
+    /// Milliseconds of waiting before it.
+    pub delay_ms: u32,
+    /// Trailers follow the content.
+    pub trailers: bool,
+    /// A field beside those that every answer has.
+    pub extra: Option<AnswerExtra>,
+    /// Where it breaks off, and how.
+    pub cut: Option<(u16, Ending)>,
+    /// What is changed in its bytes.
+    pub mutations: Vec<Mutation>,
+}
+
+/// How an HTTP/1 response ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names say what they are")]
+pub enum Framing {
+    #[default]
+    Length,
+    Chunked,
+    Close,
+}
+
+/// Fields of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names say what they are")]
+pub enum AnswerExtra {
+    Close,
+    Upgrade,
+    Unreachable,
+    RetryAfter,
+    GrpcUnavailable,
+    SetCookie,
+    LongField,
+}
+
+/// How a response breaks off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names say what they are")]
+pub enum Ending {
+    Stall,
+    Close,
+    Refuse,
+    GoAway,
+}
+
+/// A change of bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutation {
+    /// Where, in parts of 256 of the whole.
+    pub at: u8,
+    /// And so many bytes further.
+    pub further: u8,
+    /// What.
+    pub change: Change,
+}
+
+/// What is changed.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// Another byte.
+    Byte(u8),
+    /// So many are left out.
+    Delete(u8),
+    /// One of [`TOKENS`] is put in.
+    Insert(u8),
+}
+
+/// What is put into messages.
+pub(crate) const TOKENS: [&[u8]; 20] = [
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b" ",
+    b"\t",
+    b"\0",
+    b":",
+    b"\r\n\r\n",
+    b"\r\nTransfer-Encoding: chunked",
+    b"\r\nTransfer-Encoding: gzip, chunked",
+    b"\r\nContent-Length: 5",
+    b"\r\nContent-Length: 0",
+    b"0\r\n\r\n",
+    b"5\r\n",
+    b"\r\nConnection: content-length, x-tag",
+    b"\r\nHost: other",
+    b";ext=\"\n\"",
+    b"\xff\xfe",
+    b"HTTP/1.0",
+    b"GET /0 HTTP/1.1\r\nHost: 0\r\n\r\n",
+];
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// A client sends so many bytes of what it has to send.
+    Send(usize, usize),
+    /// Time passes.
+    Wait(u32),
+    /// A client closes its connection.
+    Close(usize),
+    /// A client reads no more.
+    Deafen(usize),
+    /// It reads again.
+    Listen(usize),
+    /// The application reads nothing any more, on no connection.
+    DeafenApplication,
+    /// It reads again.
+    ListenApplication,
+    /// The application closes connections on which nothing is under way.
+    CloseIdle,
+    /// The planes drain.
+    Drain,
+}
+
+impl Case {
+    /// The case that an input stands for.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Self {
+        let input = &mut Input::new(bytes);
+        let config = Config::decode(input);
+        let count = 1 + input.below(CONNECTIONS);
+        let connections: Vec<_> = (0..count).map(|_| connection(input)).collect();
+        let mut steps = Vec::new();
+        while !input.is_empty() && steps.len() < STEPS {
+            steps.push(step(input, connections.len()));
+        }
+        Self { config, connections, steps }
+    }
+
+    /// Whether anything that clients or applications send is not what HTTP allows.
+    pub(crate) fn is_clean(&self) -> bool {
+        let request = |request: &Request, http2: bool| {
+            let upgrades = request.extras.contains(&Extra::Upgrade) && !http2;
+            request.answer.mutations.is_empty() && (upgrades || request.answer.status != 101)
+        };
+        let connection = |c: &Connection| {
+            c.mutations.is_empty() && c.requests.iter().all(|of| request(of, c.http2))
+        };
+        self.connections.iter().all(connection)
+    }
+
+    /// Whether an application breaks off answers in this way.
+    pub(crate) fn breaks_off_by(&self, ending: Ending) -> bool {
+        let requests = self.connections.iter().flat_map(|connection| &connection.requests);
+        requests.into_iter().any(|of| of.answer.cut.is_some_and(|(_, by)| by == ending))
+    }
+}
+
+fn connection(input: &mut Input<'_>) -> Connection {
+    Connection {
+        http2: input.one_in(2),
+        window: input.maybe(&[0, 100, 3000, 1 << 20]),
+        half_closes: input.one_in(8),
+        requests: {
+            let count = 1 + input.below(REQUESTS);
+            (0..count).map(|_| request(input)).collect()
+        },
+        mutations: if input.one_in(3) { input.list(3, mutation) } else { Vec::new() },
+    }
+}
+
+fn request(input: &mut Input<'_>) -> Request {
+    use Extra::*;
+    const EXTRAS: [Extra; 16] = [
+        Close, KeepAlive, Expect, Upgrade, Origin, LongOrigin, Preflight, Cookie, Te, Grpc,
+        Absolute, Marked, LongField, LenoError, Nominated, Query,
+    ];
+    use Method::*;
+    Request {
+        method: input.of(&[Get, Get, Post, Head, Put, Options, Patch]),
+        path: input.of(&[0, 1, 10, 200, 4000, 17_000, 33_000, 66_000]),
+        http10: input.one_in(10),
+        extras: input.list(3, |input| input.of(&EXTRAS)),
+        body: input.of(&[0, 0, 1, 10, 1000, 9000, 40_000]),
+        chunk: input.of(&[0, 0, 1, 100, 5000]),
+        trailers: input.one_in(5),
+        reset: input.one_in(8),
+        answer: answer(input),
+    }
+}
+
+fn answer(input: &mut Input<'_>) -> Answer {
+    use AnswerExtra::*;
+    use Ending::*;
+    const EXTRAS: [AnswerExtra; 7] = [
+        AnswerExtra::Close,
+        Upgrade,
+        Unreachable,
+        RetryAfter,
+        GrpcUnavailable,
+        SetCookie,
+        LongField,
+    ];
+    Answer {
+        status: input.of(&[200, 200, 200, 204, 304, 404, 500, 503, 502, 429, 101, 302, 999]),
+        interim: input.of(&[0, 0, 0, 0, 1, 2, 20]),
+        body: input.of(&[0, 1, 10, 1000, 20_000, 200_000]),
+        framing: input.of(&[Framing::Length, Framing::Length, Framing::Chunked, Framing::Close]),
+        early: input.one_in(4),
+        delay_ms: input.of(&[0, 0, 0, 1, 20, 300, 5000, 100_000]),
+        trailers: input.one_in(5),
+        extra: input.maybe(&EXTRAS),
+        cut: input.one_in(4).then(|| {
+            let at = input.of(&[0, 1, 12, 40, 100, 150, 500, 5000, 30_000]);
+            (at, input.of(&[Ending::Close, Stall, Refuse, GoAway]))
+        }),
+        mutations: if input.one_in(5) { input.list(3, mutation) } else { Vec::new() },
+    }
+}
+
+fn mutation(input: &mut Input<'_>) -> Mutation {
+    Mutation {
+        at: input.byte(),
+        further: input.byte(),
+        change: match input.below(3) {
+            0 => Change::Insert(input.byte()),
+            1 => Change::Delete(input.byte()),
+            // A letter would be taken for another request's.
+            _ => Change::Byte(match input.byte() {
+                letter if letter.is_ascii_alphabetic() => b'0',
+                other => other,
+            }),
+        },
+    }
+}
+
+fn step(input: &mut Input<'_>, connections: usize) -> Step {
+    let kind = input.below(16);
+    let nth = input.below(connections);
+    match kind {
+        0..=5 => Step::Send(nth, input.of(&[usize::MAX, 1, 10, 24, 33, 60, 100, 1000, 16_384])),
+        6..=9 => Step::Wait(input.of(&[1, 6, 25, 100, 250, 1000, 2500, 10_000, 31_000, 61_000])),
+        10 => Step::Close(nth),
+        11 => Step::Deafen(nth),
+        12 => Step::Listen(nth),
+        13 => Step::DeafenApplication,
+        14 => input.of(&[Step::ListenApplication, Step::CloseIdle]),
+        _ => Step::Drain,
+    }
+}

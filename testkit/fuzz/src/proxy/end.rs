@@ -1,0 +1,138 @@
+//! Scripted ends of connections.
+//!
+//! The planes hold a `TcpStream`, whose descriptor is one end of a Unix socket pair: bytes are at the other
+//! end as soon as they are written, so that a run depends on neither the network nor the machine's load.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+/// What the kernel buffers of what the planes write: little, so that slow readers are felt.
+const SEND_BUFFER: usize = 16 * 1024;
+/// Read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// The scripted end of a connection.
+#[derive(Debug)]
+pub(crate) struct End {
+    socket: Option<UnixStream>,
+    /// Everything that was read.
+    pub(crate) inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// The other side has ended, or reset the connection.
+    pub(crate) ended: bool,
+    /// Nothing is read.
+    pub(crate) is_deaf: bool,
+    /// The side ends when everything is written.
+    finishes: bool,
+}
+
+/// A connection: for the planes, and for the script.
+pub(crate) fn pair() -> (TcpStream, End) {
+    let (near, far) = UnixStream::pair().expect("a descriptor is free");
+    for socket in [&near, &far] {
+        socket.set_nonblocking(true).expect("a socket can be made non-blocking");
+    }
+    let near = stream(near);
+    let end = End {
+        socket: Some(far),
+        inbox: Vec::new(),
+        outbox: Vec::new(),
+        ended: false,
+        is_deaf: false,
+        finishes: false,
+    };
+    (near, end)
+}
+
+/// A socket as the planes take it.
+fn stream(socket: UnixStream) -> TcpStream {
+    SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).expect("sockets have buffers");
+    let socket = std::net::TcpStream::from(OwnedFd::from(socket));
+    TcpStream::from_std(socket).expect("the runtime waits for sockets")
+}
+
+impl End {
+    /// The end as the planes take it, on which nothing has been sent.
+    pub(crate) fn into_stream(mut self) -> TcpStream {
+        stream(self.socket.take().expect("it was never closed"))
+    }
+
+    /// Sends when there is room.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        if self.socket.is_some() {
+            self.outbox.extend_from_slice(bytes);
+        }
+    }
+
+    /// Ends this side once everything is sent.
+    pub(crate) fn finish(&mut self) {
+        self.finishes = true;
+    }
+
+    /// Closes the connection at once; the other side is reset if it has sent what was not read.
+    pub(crate) fn close(&mut self) {
+        self.socket = None;
+        self.outbox.clear();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.socket.is_none()
+    }
+
+    /// How many bytes have not been taken.
+    pub(crate) fn unsent(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Moves what can be moved; whether anything was.
+    pub(crate) fn pump(&mut self) -> bool {
+        let moved = self.write();
+        self.read() || moved
+    }
+
+    fn write(&mut self) -> bool {
+        let Some(socket) = &mut self.socket else { return false };
+        let mut written = 0;
+        while written < self.outbox.len() {
+            match socket.write(&self.outbox[written..]) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The other side is gone.
+                Err(_) => {
+                    self.outbox.clear();
+                    break;
+                }
+            }
+        }
+        self.outbox.drain(..written.min(self.outbox.len()));
+        if self.finishes && self.outbox.is_empty() {
+            self.finishes = false;
+            // It fails only for a connection that is gone.
+            let _gone = socket.shutdown(Shutdown::Write);
+            return true;
+        }
+        written > 0
+    }
+
+    fn read(&mut self) -> bool {
+        let Some(socket) = self.socket.as_mut().filter(|_| !self.ended && !self.is_deaf) else {
+            return false;
+        };
+        let filled = self.inbox.len();
+        self.inbox.resize(filled + CHUNK, 0);
+        let read = socket.read(&mut self.inbox[filled..]);
+        let count = *read.as_ref().unwrap_or(&0);
+        self.inbox.truncate(filled + count);
+        match read {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            Ok(0) | Err(_) => self.ended = true,
+            Ok(_) => {}
+        }
+        true
+    }
+}

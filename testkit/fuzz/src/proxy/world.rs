@@ -1,0 +1,396 @@
+//! One run: the planes, their sockets, and the order of things.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_discovery::Directory;
+use leno_inbound::Inbound;
+use leno_names::{Names, Resolvers};
+use leno_outbound::{Fixed, Outbound};
+use leno_telemetry::Registry;
+use leno_tls::Keyring;
+use leno_transport::{Activity, Admission, Directions, budget, scripted};
+use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy, Subject};
+use leno_types::{Egress, InstanceName, MtlsMode, Protocol, Removal};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::{spawn_local, yield_now};
+use tokio::time::advance;
+
+use super::application::{Application, Shared};
+use super::case::{AnswerExtra, Case, Ending, Step};
+use super::client::Client;
+use super::config::{self, Dead, ENDPOINTS, PORT, Planes, SERVICES};
+use super::end::{End, pair};
+use super::exchange::Exchanged;
+use super::frames::PREFACE;
+
+/// Turns of the event loop in which no script is moved, after which nothing will be: what one side writes
+/// passes both planes in fewer.
+const QUIET: usize = 10;
+/// Most turns of one step. A run that is not quiet then moves without end.
+const TURNS: usize = 50_000;
+/// Where the inbound plane finds its application.
+const APPLICATION: ([u8; 4], u16) = ([203, 0, 113, 1], 9000);
+/// Where the inbound plane listens.
+const LISTENER: ([u8; 4], u16) = ([198, 51, 100, 1], 15_006);
+/// Time that passes once nothing is sent any more: longer than any wait of the planes, in steps that let
+/// what is due early be seen early.
+const AFTERWARDS: [u64; 12] = [1, 4, 30, 60, 120, 310, 610, 3610, 3610, 3610, 3610, 3610];
+/// Further steps of the longest wait, for requests that are tried again after each.
+const FURTHER: usize = 100;
+/// Time that passes once clients and applications have left, in seconds.
+const ALONE: [u64; 6] = [3, 10, 60, 120, 310, 3610];
+
+/// Connections between the planes that the inbound one has not accepted.
+type Dialled = Rc<RefCell<Vec<TcpStream>>>;
+/// Connections that the planes opened and scripts serve.
+type Opened = Rc<RefCell<Vec<(usize, End)>>>;
+
+/// One run.
+pub(crate) struct World {
+    outbound: Rc<Outbound>,
+    inbound: Rc<Inbound>,
+    activity: Rc<Activity>,
+    pub(super) shared: Rc<Shared>,
+    case: Case,
+    to_inbound: Dialled,
+    opened: Opened,
+    pub(super) clients: Vec<Client>,
+    /// A client that sends bytes, and only listens then.
+    stranger: Option<End>,
+    applications: Vec<Application>,
+    charged: usize,
+}
+
+impl World {
+    pub(crate) fn new(case: &Case) -> Self {
+        let charged = budget::charged();
+        let (to_inbound, opened) = (Dialled::default(), Opened::default());
+        dial(case, &to_inbound, &opened);
+        let activity = Rc::new(Activity::default());
+        let mut shared = Shared {
+            is_clean: case.is_clean(),
+            is_http: case.is_clean() || case.config.protocol != Protocol::Detect,
+            ..Shared::default()
+        };
+        let mut letter = b'a';
+        for (number, connection) in case.connections.iter().enumerate() {
+            for request in &connection.requests {
+                shared.requests.insert(letter, (number, request.clone()));
+                letter += 1;
+            }
+        }
+        let (outbound, inbound) = planes(case, &activity);
+        Self {
+            outbound,
+            inbound,
+            activity,
+            shared: Rc::new(shared),
+            case: case.clone(),
+            to_inbound,
+            opened,
+            clients: Vec::new(),
+            stranger: None,
+            applications: Vec::new(),
+            charged,
+        }
+    }
+
+    /// Runs the case to its end; what did not hold.
+    pub(crate) async fn run(mut self) -> Vec<String> {
+        let mut first = b'a';
+        for connection in &self.case.connections {
+            let (near, far) = pair();
+            self.clients.push(Client::new(far, connection, first));
+            first += connection.requests.len() as u8;
+            self.serve(near);
+        }
+        for step in self.case.steps.clone() {
+            self.step(step).await;
+        }
+        for client in &mut self.clients {
+            client.end.is_deaf = false;
+            client.allow(usize::MAX);
+        }
+        for application in &mut self.applications {
+            application.end.is_deaf = false;
+        }
+        self.settle().await;
+        for seconds in AFTERWARDS {
+            self.pass(Duration::from_secs(seconds)).await;
+        }
+        for _ in 0..FURTHER {
+            if self.clients.iter().all(Client::is_over) {
+                break;
+            }
+            self.pass(Duration::from_secs(AFTERWARDS[AFTERWARDS.len() - 1])).await;
+        }
+        self.check_answers();
+        self.check_sent();
+        self.leave().await;
+        scripted::dial_with(None);
+        self.shared.violations.take()
+    }
+
+    fn serve(&self, near: TcpStream) {
+        match self.case.config.planes {
+            Planes::Outbound | Planes::Both => {
+                let outbound = Rc::clone(&self.outbound);
+                spawn_local(async move { outbound.serve(near, LISTENER.into()).await });
+            }
+            Planes::Inbound => self.serve_inbound(near),
+        }
+    }
+
+    fn serve_inbound(&self, near: TcpStream) {
+        let inbound = Rc::clone(&self.inbound);
+        let client = SocketAddr::from(([198, 51, 100, 200], 40_000));
+        let (admitted, _) = Admission::new(64, Directions::Inbound).inbound(client.ip());
+        let ends = (client, LISTENER.into());
+        spawn_local(async move { inbound.serve(near, ends, admitted).await });
+    }
+
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Send(client, bytes) => self.clients[client].allow(bytes),
+            Step::Wait(ms) => return self.pass(Duration::from_millis(ms.into())).await,
+            Step::Close(client) => self.clients[client].end.close(),
+            Step::Deafen(client) => self.clients[client].end.is_deaf = true,
+            Step::Listen(client) => self.clients[client].end.is_deaf = false,
+            Step::DeafenApplication => self.deafen(true),
+            Step::ListenApplication => self.deafen(false),
+            Step::CloseIdle => {
+                let idle = self.applications.iter_mut().filter(|application| application.is_idle());
+                idle.for_each(|application| application.end.close());
+            }
+            Step::Drain => self.activity.drain(),
+        }
+        self.settle().await;
+    }
+
+    fn deafen(&mut self, is_deaf: bool) {
+        for application in &mut self.applications {
+            application.end.is_deaf = is_deaf;
+        }
+    }
+
+    async fn pass(&mut self, time: Duration) {
+        advance(time).await;
+        self.settle().await;
+        if time >= Duration::from_secs(1) {
+            self.outbound.sweep();
+            self.inbound.sweep();
+            self.settle().await;
+        }
+    }
+
+    /// Lets everything go on until nothing moves.
+    async fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..TURNS {
+            yield_now().await;
+            quiet = if self.pump() { 0 } else { quiet + 1 };
+            if quiet == QUIET {
+                return;
+            }
+        }
+        self.shared.violation(format!("not quiet after {TURNS} turns"));
+    }
+
+    fn pump(&mut self) -> bool {
+        let mut moved = false;
+        let dialled: Vec<_> = self.to_inbound.borrow_mut().drain(..).collect();
+        for near in dialled {
+            self.serve_inbound(near);
+            moved = true;
+        }
+        for (service, end) in self.opened.borrow_mut().drain(..) {
+            self.applications.push(Application::new(end, service));
+            moved = true;
+        }
+        for application in &mut self.applications {
+            moved |= application.pump(&self.shared);
+        }
+        for client in &mut self.clients {
+            match client.pump() {
+                Ok(did) => moved |= did,
+                Err(error) => self.shared.violation(error),
+            }
+        }
+        if let Some(stranger) = &mut self.stranger {
+            moved |= stranger.pump();
+        }
+        moved
+    }
+
+    /// Sends bytes through the planes; what came of it.
+    pub(crate) async fn exchange(mut self, sent: &[u8]) -> Exchanged {
+        let (near, mut far) = pair();
+        far.send(sent);
+        self.stranger = Some(far);
+        self.serve(near);
+        self.settle().await;
+        for seconds in [3, 70, 310, 3610, 3610] {
+            self.pass(Duration::from_secs(seconds)).await;
+        }
+        let far = self.stranger.take().expect("put there above");
+        let mut got = Exchanged::read(far.inbox.clone(), sent.starts_with(PREFACE));
+        got.ended |= far.ended;
+        got.requests = self.applications.iter().flat_map(Application::received).collect();
+        drop(far);
+        self.leave().await;
+        got.violations = self.shared.violations.take();
+        scripted::dial_with(None);
+        got
+    }
+
+    fn check_answers(&self) {
+        for client in &self.clients {
+            if let Err(error) = client.check(self.shared.is_clean) {
+                self.shared.violation(format!("{error}; {}", client.describe()));
+            }
+            // A stream may be quiet for hours, where no limit says otherwise.
+            let lasts = !self.shared.is_clean || self.case.breaks_off_by(Ending::Stall);
+            let may_last = client.is_http2() && lasts && !self.case.config.limits.stall_streams;
+            if !client.is_over() && !may_last {
+                let whole = client.whole();
+                let what = format!("{whole} requests sent, neither answered nor ended");
+                self.shared.violation(format!("{what}; {}", client.describe()));
+            }
+        }
+    }
+
+    /// No request reaches a service more often than policy allows.
+    fn check_sent(&self) {
+        let config = &self.case.config;
+        for ((service, letter), count) in &*self.shared.seen.borrow() {
+            let Some((_, request)) = self.shared.requests.get(letter) else { continue };
+            // An application may say that requests were not processed; then they are sent again.
+            let is_unseen = self.case.breaks_off_by(Ending::GoAway)
+                || matches!(request.answer.cut, Some((_, Ending::Refuse)))
+                || request.answer.extra == Some(AnswerExtra::Unreachable);
+            let is_idempotent = request.method.is_idempotent();
+            // Those that may be sent twice are, where a connection that was kept breaks.
+            let kept = if is_idempotent { 9 } else { 1 };
+            let hops = if config.planes == Planes::Both { 2 } else { 1 };
+            let most = config.most_sent(is_idempotent) * kept * hops;
+            let is_copy = *service == SERVICES.len() - 1;
+            if self.shared.is_clean && !is_unseen && !is_copy && *count > most {
+                let letter = *letter as char;
+                self.shared.violation(format!("{letter:?} was sent {count} times, not {most}"));
+            }
+        }
+    }
+
+    /// Clients and applications leave; nothing may be left behind.
+    async fn leave(&mut self) {
+        self.clients.clear();
+        self.settle().await;
+        self.applications.clear();
+        for seconds in ALONE {
+            self.pass(Duration::from_secs(seconds)).await;
+            self.applications.clear();
+        }
+        leno_http::trim_pool();
+        leno_h2::trim_chunks();
+        leno_transport::trim_buffers();
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        let charged = budget::charged() as i128 - self.charged as i128;
+        let busy = self.activity.busy();
+        let open = leno_h2::open_counts().map(|open| format!("{open:?}"));
+        if tasks != 0 || charged != 0 || busy != 0 {
+            let left = format!("{tasks} tasks, {charged} bytes charged, {busy} busy, {open:?}");
+            self.shared.violation(format!("left behind: {left}"));
+        }
+    }
+}
+
+/// Has connections of the planes end in scripts.
+fn dial(case: &Case, to_inbound: &Dialled, opened: &Opened) {
+    let (to_inbound, opened) = (Rc::clone(to_inbound), Rc::clone(opened));
+    let (planes, dead) = (case.config.planes, case.config.dead);
+    let dial = move |to: SocketAddr| -> io::Result<Option<TcpStream>> {
+        if to == SocketAddr::from(APPLICATION) {
+            let (near, far) = pair();
+            opened.borrow_mut().push((0, far));
+            return Ok(Some(near));
+        }
+        let endpoints = (0..SERVICES.len()).flat_map(|of| (0..ENDPOINTS).map(move |nth| (of, nth)));
+        let Some((of, nth)) =
+            endpoints.into_iter().find(|(of, nth)| config::address(*of, *nth) == to)
+        else {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        };
+        match dead.filter(|_| (of, nth) == (0, 0)) {
+            Some(Dead::Refuses) => return Err(io::ErrorKind::ConnectionRefused.into()),
+            Some(Dead::Silent) => return Ok(None),
+            None => {}
+        }
+        let (near, far) = pair();
+        if of == 0 && planes == Planes::Both {
+            to_inbound.borrow_mut().push(far.into_stream());
+        } else {
+            opened.borrow_mut().push((of, far));
+        }
+        Ok(Some(near))
+    };
+    scripted::dial_with(Some(Rc::new(dial)));
+}
+
+fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
+    let config = case.config.clone();
+    let workload = InstanceName::new("shop", "web-0").expect("a valid name");
+    let application = SocketAddr::from(APPLICATION);
+    let policy = ServerPolicy {
+        workload: workload.clone(),
+        mtls: MtlsMode::Disabled,
+        ports: vec![PortProtocol { port: application.port(), protocol: config.protocol }],
+        limits: config.rate_limits.clone().into(),
+        egress: Egress::Allow,
+        place: Place::default(),
+        ending: false,
+        removal: Removal::None,
+    };
+    let limits = config.limits.clone();
+    let called = Arc::new(config.service(0));
+    let resolver = move |subject: &Subject| match subject {
+        Subject::Service(name) => (0..SERVICES.len())
+            .find(|number| config::name(*number) == *name)
+            .map_or(Resolution::Unknown, |number| {
+                Resolution::Service(Arc::new(config.service(number)))
+            }),
+        Subject::Address(_) => Resolution::Unknown,
+    };
+    let directory = Directory::fixed(resolver).with_server_policy(policy);
+    let registry = Rc::new(Registry::new());
+    let keyring = Keyring::new();
+    let resolution = watch::Sender::new(Resolution::Service(called)).subscribe();
+    let outbound = Outbound::new(leno_outbound::Parts {
+        workload: workload.clone(),
+        directory: directory.clone(),
+        tls: keyring.connector(),
+        registry: Rc::clone(&registry),
+        activity: Rc::clone(activity),
+        limits: limits.clone(),
+        names: Names::new(Resolvers::new(Vec::new())),
+        fixed: Some(Fixed { resolution, port: PORT }),
+    });
+    let inbound = Inbound::new(leno_inbound::Parts {
+        workload,
+        policy: directory.server_policy(),
+        directory,
+        tls: keyring.acceptor(),
+        registry,
+        activity: Rc::clone(activity),
+        limits,
+        application: Some(application),
+        workers: 1,
+    });
+    (Rc::new(outbound), Rc::new(inbound))
+}

@@ -1,0 +1,114 @@
+//! Thousands of clients that show nothing, or no identity, before one proxy: a client with an identity
+//! of the mesh and the workload's own connections do not notice them.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::tunnel::Tunnel;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+
+use crate::frames::{self, Field, Told};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Has room for 384 connections: three quarters of it are for new work, and each is charged 16 KiB.
+const BUDGET: [&str; 2] = ["--memory-budget", "8Mi"];
+const MOST: f64 = 384.0;
+/// In each of them strangers come, then a client of the mesh and the workload itself connect again.
+const ROUNDS: u8 = 50;
+/// What strangers say, in each round four times from each address: nothing, a byte, no protocol at
+/// all, the beginning of TLS, a request line that does not end.
+const SAID: [&[u8]; 5] =
+    [b"", b"G", b"\0\xff\x07garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"GET /aaaa"];
+const ADDRESSES: [u8; 2] = [2, 3];
+/// In each round, of clients that speak TLS and have no certificate.
+const NAMELESS: usize = 6;
+
+const GET: [Field<'static>; 5] = [
+    (b":method", b"GET"),
+    (b":scheme", b"http"),
+    (b":authority", b"a"),
+    (b":path", b"/"),
+    (b"leno-h1", b"1.1 l"),
+];
+
+#[test]
+fn strangers_take_no_place_from_others_under_permissive() {
+    besiege("permissive").expect("the mesh and the workload are served");
+}
+
+#[test]
+fn strangers_take_no_place_from_others_under_strict() {
+    besiege("strict").expect("the mesh and the workload are served");
+}
+
+/// Lets strangers connect, which stay as long as they may.
+fn besiege(mtls: &str) -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let application = Faulty::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |_| Act::Good)?;
+    let tunnel = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
+    let nameless = tunnel.stranger()?;
+    let mut strangers = Vec::new();
+    for round in 0..ROUNDS {
+        for said in SAID.iter().cycle().take(4 * SAID.len()) {
+            for from in ADDRESSES {
+                strangers.push(knock(tunnel.proxy().address(), from, said)?);
+            }
+        }
+        for _ in 0..NAMELESS {
+            strangers.push(TcpStream::connect(nameless.address())?);
+        }
+        // Some say one byte more; who was refused hears of it now.
+        for stranger in strangers.iter_mut().step_by(7) {
+            let _refused = stranger.write(b"x");
+        }
+        let told = frames::ask(tunnel.address(), &frames::request(&GET, None, &[]));
+        let told = told.with_context(|| format!("a client of the mesh in round {round}"))?;
+        ensure!(
+            told == Told::Status(200),
+            "a client of the mesh was told {told:?} in round {round}"
+        );
+        let answer = own(&tunnel).with_context(|| format!("the workload in round {round}"))?;
+        ensure!(answer.starts_with("HTTP/1.1 200 "), "the workload, in round {round}: {answer:?}");
+    }
+    let refused = "leno_connections_refused_total{direction=\"inbound\",reason=\"silent\"}";
+    ensure!(metric(&tunnel, refused)? > 0.0, "no stranger made room for another");
+    let open = metric(&tunnel, "leno_connections_open")?;
+    ensure!(open <= MOST, "{open} connections are open");
+    Ok(())
+}
+
+/// A connection of a stranger's that has said this.
+fn knock(proxy: SocketAddr, from: u8, said: &[u8]) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, from], 0)).into())?;
+    socket.connect_timeout(&proxy.into(), LIMIT).context("a stranger connects")?;
+    let mut stream = TcpStream::from(socket);
+    // It may have been refused already.
+    let _refused = stream.write_all(said);
+    Ok(stream)
+}
+
+/// A request of the workload itself.
+fn own(tunnel: &Tunnel) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&tunnel.outbound(), LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The value of one series.
+fn metric(tunnel: &Tunnel, series: &str) -> Result<f64> {
+    let mut stream = TcpStream::connect(tunnel.proxy().admin())?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page)?;
+    let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    Ok(value.context("the series is there")?.parse()?)
+}

@@ -1,0 +1,182 @@
+//! What applications that trust loopback see of clients, and what link-local addresses reach.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::{binaries, wait};
+
+use super::programs::socket;
+use super::{Case, alone};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(an_application_that_trusts_loopback_trusts_no_client),
+        alone!(link_local_addresses_do_not_pass_strict),
+    ]
+}
+
+/// How long a program may take from its start to its first answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// Redis and nginx listen on IPv4 alone: an IPv6 client reaches them by the proxy's IPv4 connection.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: lab, labels: {leno.dev/inject: disabled}}
+spec: {command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: redis, namespace: lab}
+spec:
+  command: [redis-server, --port, '6379', --bind, 0.0.0.0, --protected-mode, 'yes', --save, '']
+  ports: [{name: redis, port: 6379}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: nginx, namespace: lab}
+spec:
+  command: [nginx, -e, stderr, -c, '@DIR@/nginx.conf']
+  ports:
+    - {name: trusting, port: 8080, appProtocol: http}
+    - {name: v4, port: 8081, appProtocol: http}
+    - {name: v6, port: 8082, appProtocol: http}
+";
+
+fn prepare(directory: &Path) -> Result<()> {
+    binaries::require("nginx", "nginx")?;
+    binaries::require("redis-server", "redis-server")?;
+    let place = directory.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("  {kind}_temp_path {place}/nginx-{kind};\n"))
+        .concat();
+    let configuration = format!(
+        "daemon off; master_process off; user root; pid {place}/nginx.pid;\n\
+         error_log stderr error;\nevents {{ worker_connections 256; }}\n\
+         http {{\n  access_log off;\n  default_type text/plain;\n{temporary}  \
+         server {{ listen 0.0.0.0:8080; allow 127.0.0.1; allow ::1; deny all;\n    \
+         location / {{ root /; try_files /nothing @said; }}\n    \
+         location @said {{ return 200 \"trusted\\n\"; }} }}\n  \
+         server {{ listen 0.0.0.0:8081; return 200 \"$remote_addr\\n\"; }}\n  \
+         server {{ listen [::]:8082 ipv6only=on; return 200 \"$remote_addr\\n\"; }}\n}}\n"
+    );
+    Ok(fs::write(directory.join("nginx.conf"), configuration)?)
+}
+
+fn an_application_that_trusts_loopback_trusts_no_client(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), MESH, prepare)?;
+    lab.explain(wait::until("both servers", ANSWER_LIMIT, || {
+        let redis = lab.exec("redis", &["redis-cli", "-h", "127.0.0.1", "PING"])?;
+        let nginx = get(&lab, "nginx", "127.0.0.1", 8080)?;
+        Ok((redis.stdout == b"PONG\n" && nginx.ends_with("200")).then_some(()))
+    }))?;
+    lab.explain(trusts_no_client(&lab, capture))?;
+    lab.end()
+}
+
+fn trusts_no_client(lab: &Lab, capture: Capture) -> Result<()> {
+    let status = lab.status()?;
+    let sees_clients = capture == Capture::Ebpf;
+    for who in ["client", "plain"] {
+        for ipv6 in [false, true] {
+            let redis = status.address("redis-0", ipv6)?.to_string();
+            let answer = lab.exec(who, &["redis-cli", "-h", &redis, "PING"])?;
+            let answer =
+                String::from_utf8_lossy(&[answer.stdout, answer.stderr].concat()).into_owned();
+            ensure!(answer.contains("DENIED"), "Redis answered {who} at {redis}: {answer}");
+            let nginx = status.address("nginx-0", ipv6)?.to_string();
+            let answer = get(lab, who, &nginx, 8080)?;
+            ensure!(answer.ends_with("403"), "nginx answered {who} at {nginx}: {answer}");
+
+            let own = status.address(&format!("{who}-0"), ipv6)?.to_string();
+            for (port, stand_in, named) in
+                [(8081, "192.0.0.8", !ipv6), (8082, "100:0:0:1::8", ipv6)]
+            {
+                let seen = get(lab, who, &nginx, port)?;
+                // An IPv6 server sees an IPv4 client in IPv4-mapped form.
+                let mapped = format!("::ffff:{own}");
+                let shown = match (sees_clients, named || port == 8082) {
+                    (true, true) if port == 8082 && !ipv6 => mapped.as_str(),
+                    (true, true) => own.as_str(),
+                    _ => stand_in,
+                };
+                let expected = format!("{shown}\n 200");
+                ensure!(
+                    seen == expected,
+                    "{who} at {nginx}:{port} was seen as {seen:?}, not {expected:?}"
+                );
+            }
+        }
+    }
+    let shown = if sees_clients { "client" } else { "stand-in" };
+    let config = ["curl", "-sS", "--fail", "-m", "20", "http://127.0.0.1:15020/config"];
+    let config: serde_json::Value = serde_json::from_str(&lab.text("nginx", &config)?)?;
+    ensure!(config["application_sees"] == shown, "/config has {}", config["application_sees"]);
+    Ok(())
+}
+
+/// The body and status of a request.
+fn get(lab: &Lab, who: &str, host: &str, port: u16) -> Result<String> {
+    let url = format!("http://{}/", socket(host, port));
+    let said = lab.exec(who, &["curl", "-sS", "-g", "-m", "20", "-w", " %{http_code}", &url])?;
+    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+const STRICT: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab, annotations: {leno.dev/egress: deny}}
+spec: {command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: lab, labels: {leno.dev/inject: disabled}}
+spec: {command: ['@BIN@/leno-peer', http, --listen, '[::]:8080']}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab}
+spec:
+  command: ['@BIN@/leno-peer', http, --listen, '[::]:8080']
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+fn link_local_addresses_do_not_pass_strict(capture: Capture) -> Result<()> {
+    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let lab = Lab::start(&options, STRICT, |_| Ok(()))?;
+    lab.explain(does_not_pass(&lab))?;
+    lab.end()
+}
+
+fn does_not_pass(lab: &Lab) -> Result<()> {
+    for (from, to) in [("plain", "web"), ("client", "plain")] {
+        // The address of eth0 with the interface, as the other side dials it.
+        let interfaces = lab.text(to, &["cat", "/proc/net/if_inet6"])?;
+        let link_local =
+            interfaces.lines().find(|line| line.starts_with("fe80")).context("no fe80")?;
+        let octets = link_local.split(' ').next().unwrap_or_default().as_bytes();
+        let words: Vec<_> = octets.chunks(4).map(String::from_utf8_lossy).collect();
+        let hardware = lab.text(to, &["ip", "-o", "link", "show", "dev", "eth0"])?;
+        let (_, after) =
+            hardware.split_once("link/ether 02:6c:65:6e:").context("no hardware address")?;
+        let number = after.get(..5).context("a hardware address has six octets")?.replace(':', "");
+        // RFC 4291, appendix A: the hardware address with ff:fe in its middle and one bit inverted.
+        let guessed = format!("fe80000000000000006c65fffe6e{number}");
+        ensure!(!link_local.starts_with(&guessed), "{to}: {link_local} follows from {hardware}");
+        let url = format!("http://[{}%25eth0]:8080/", words.join(":"));
+        // A veth drops nothing: what passes, passes at once.
+        let said = lab.exec(from, &["curl", "-sS", "-g", "-m", "3", &url])?;
+        let code = said.status.code();
+        // Refused (7) or timed out (28), and no other failure, such as of the URL.
+        ensure!(matches!(code, Some(7 | 28)), "{from} called {url}: {code:?} {said:?}");
+    }
+    lab.reach("client", "web:8080").map(drop)
+}

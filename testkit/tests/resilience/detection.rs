@@ -1,0 +1,55 @@
+//! Requests that some servers take and no detection knows, before an application with a limit on
+//! requests and nothing declared about its port.
+
+use std::io::{Read, Write};
+
+use leno_testkit::peer::Act;
+
+use crate::world::World;
+
+/// Beginnings that nginx, Node.js, Go or Python serve.
+const BEGINNINGS: [&str; 9] = [
+    "\r\nGET /it HTTP/1.1",
+    "\nGET /it HTTP/1.1",
+    " GET /it HTTP/1.1",
+    "\tGET /it HTTP/1.1",
+    "GET  /it HTTP/1.1",
+    "GET /it  HTTP/1.1",
+    "get /it HTTP/1.1",
+    "GETGETGETGETGETGETGETGETGETGETGET /it HTTP/1.1",
+    "GET /it",
+];
+
+#[test]
+fn no_request_passes_a_limit_on_a_port_that_is_found_out() {
+    let world = World::inbound("  limits: [{requests: 1, per: 1h}]\n", |_| Act::Good);
+    assert_eq!(world.get("first").status, 200);
+    for (number, beginning) in BEGINNINGS.into_iter().enumerate() {
+        let mut client = world.connect();
+        let request =
+            format!("{beginning}\r\nHost: web\r\nx-id: {number}\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).expect("the proxy reads");
+        let mut answer = Vec::new();
+        // The proxy closes with bytes unread, which is a reset.
+        let _reset = client.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        let status = answer.split(' ').nth(1).unwrap_or_default();
+        assert!(["400", "429"].contains(&status), "{beginning:?} is answered {answer:?}");
+    }
+    assert_eq!(world.seen(), ["first"]);
+    assert!(world.metric(&["leno_errors_total", "request-line"]) >= 5.0);
+}
+
+/// A protocol of bytes is not served there either, and says so.
+#[test]
+fn what_is_no_http_does_not_reach_a_limited_application() {
+    let world = World::inbound("  limits: [{requests: 1000}]\n", |_| Act::Good);
+    for bytes in [&b"*1\r\n$4\r\nPING\r\n"[..], b"\x16\x03\x01\x02\x00\x01\x00", b"PING\r\n"] {
+        let mut client = world.connect();
+        client.write_all(bytes).expect("the proxy reads");
+        let mut answer = Vec::new();
+        let _reset = client.read_to_end(&mut answer);
+        assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", answer.escape_ascii());
+    }
+    assert!(world.seen().is_empty());
+}

@@ -1,0 +1,140 @@
+//! What a panic ends: one request, one connection, or the proxy where it would serve no more.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use http::Request;
+use leno_testkit::peer::Act;
+use leno_testkit::proxy::Proxy;
+use leno_testkit::wait;
+
+use crate::front::{Around, Front};
+use crate::http2::{self, Does};
+use crate::world;
+
+/// How long the proxy may take to give back what a panicked task held.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Panics of one proxy: more than there are places for requests, and than are logged one by one.
+const PANICS: usize = 20;
+
+const POLICY: &str = "  limits: {requests: 3, pending: 0}\n";
+
+const HEAD: &str = "HTTP/1.1\r\nHost: web\r\nx-id: 1\r\n";
+
+/// Whatever comes until the connection ends, by a reset or in order.
+fn rest(mut stream: TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let _reset = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn begin(front: &Front, request: &str) -> TcpStream {
+    let mut stream = front.connect();
+    stream.write_all(request.as_bytes()).expect("the proxy reads");
+    stream
+}
+
+/// Everything but `left` requests was given back, and so many panics were counted.
+fn settled(front: &Front, panics: usize, left: f64) {
+    wait::until("the proxy to have nothing more in progress", LIMIT, || {
+        Ok((front.metric(&["leno_busy"]) == left).then_some(()))
+    })
+    .expect("busy again");
+    assert_eq!(front.metric(&["leno_panics_total"]), panics as f64);
+    let log = front.log();
+    let lines = log.lines().filter(|line| line.contains("a task panicked")).count();
+    assert!(lines > 0 && lines <= panics, "{lines} lines for {panics} panics: {log}");
+    assert!(log.contains("proxy/transport/src/task.rs:"), "no location: {log}");
+}
+
+#[test]
+fn a_panic_ends_a_connection_of_http1_alone() {
+    let server = world::server(|_| Act::Good);
+    let around = Around { panic: "request=/panic", ..Around::default() };
+    let front = Front::outbound(POLICY, &[server.address()], &around);
+    let mut upload = begin(&front, &format!("POST /up {HEAD}Content-Length: 4\r\n\r\nab"));
+    for _ in 0..PANICS {
+        let ended = rest(begin(&front, &format!("GET /panic {HEAD}\r\n")));
+        assert_eq!(ended, "", "a request that panicked was answered");
+    }
+    settled(&front, PANICS, 1.0);
+    upload.write_all(b"cd").expect("the proxy reads");
+    upload.shutdown(std::net::Shutdown::Write).expect("it is open");
+    let answer = rest(upload);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "a request beside has failed: {answer}");
+    settled(&front, PANICS, 0.0);
+}
+
+#[test]
+fn a_panic_ends_a_stream_of_http2_alone() -> Result<()> {
+    let server = http2::Server::start(|_, _| Does::AfterBody);
+    let protocol = "kubernetes.io/h2c";
+    let around = Around { panic: "request=/panic", protocol, ..Around::default() };
+    let front = Front::outbound(POLICY, &[server.address], &around);
+    http2::runtime().block_on(async {
+        let (mut requests, connection) = http2::connect(front.address()).await?;
+        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        let post = Request::post("http://web/up").header("x-id", "up").body(())?;
+        let (beside, mut body) = requests.send_request(post, false)?;
+        for _ in 0..PANICS {
+            let get = Request::get("http://web/panic").body(())?;
+            requests = requests.ready().await?;
+            let ended = requests.send_request(get, true)?.0.await;
+            ensure!(ended.is_err_and(|error| error.is_reset()), "its stream was not reset");
+        }
+        body.send_data(Bytes::from_static(b"ab"), true)?;
+        ensure!(beside.await?.status() == 200, "a stream beside has failed");
+        Ok(())
+    })?;
+    assert_eq!((server.connections(), server.seen()), (1, vec!["up".to_owned()]));
+    settled(&front, PANICS, 0.0);
+    Ok(())
+}
+
+/// A panic within the encoder of a connection to a server leaves its table half changed: that
+/// connection ends, and the next requests have another one.
+#[test]
+fn a_panic_within_a_shared_connection_ends_that_connection() {
+    let server = http2::Server::start(|_, _| Does::AfterBody);
+    let around =
+        Around { panic: "section=/panic", protocol: "kubernetes.io/h2c", ..Around::default() };
+    let front = Front::outbound(POLICY, &[server.address], &around);
+    let get = |path: &str| {
+        let request = Request::get(format!("http://web{path}")).header("x-id", path).body(());
+        http2::ask(front.address(), request.expect("a request"), http2::Upload::default())
+    };
+    assert_eq!(get("/one").status, 200);
+    assert_eq!(server.connections(), 1);
+    let panicked = get("/panic");
+    assert!(panicked.error.is_some(), "{panicked:?}");
+    for path in ["/two", "/three"] {
+        assert_eq!(get(path).status, 200);
+    }
+    assert_eq!(server.connections(), 2);
+    assert_eq!(server.seen(), ["/one", "/two", "/three"]);
+    settled(&front, 1, 0.0);
+}
+
+/// Without its loop a worker would be there and serve nothing: the process ends and says why.
+#[test]
+fn a_panic_of_a_worker_ends_the_process() -> Result<()> {
+    let started = Proxy::start_panicking("off", "sweep=", |address, admin| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test, namespace: t}}\n\
+             spec:\n  workers: 2\n  admin: \"{admin}\"\n  mtls: disabled\n  \
+             inbound: {{listen: \"{address}\", application: \"127.0.0.1:9\"}}\n"
+        )
+    });
+    let ended = match started {
+        Err(error) => error.to_string(),
+        // It listened for a moment.
+        Ok(mut proxy) => wait::until("leno-proxy to end", LIMIT, || proxy.ended())?,
+    };
+    ensure!(ended.contains("signal: 6"), "not aborted: {ended}");
+    ensure!(ended.contains("the proxy panicked and ends"), "no word of it: {ended}");
+    Ok(())
+}

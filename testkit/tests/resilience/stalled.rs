@@ -1,0 +1,61 @@
+//! Clients that do not read and servers that do not: their streams share connections with those of
+//! others, which are served all the while.
+
+use http::Request;
+use leno_testkit::wait;
+
+use crate::front::{Around, Front};
+use crate::http2::{self, Does, LIMIT, Server, Upload};
+
+/// Streams of each client that does not read: far more than a connection's window holds.
+const STREAMS: usize = 60;
+/// Uploads that the server does not read.
+const UPLOADS: usize = 40;
+/// Bytes of a response: many windows of a stream.
+const LARGE: usize = 3 << 20;
+
+fn front(server: &Server) -> Front {
+    let around = Around { protocol: "kubernetes.io/h2c", ..Around::default() };
+    Front::outbound("  timeouts: {}\n", &[server.address], &around)
+}
+
+fn request(method: &str) -> Request<()> {
+    Request::builder().method(method).uri("http://web/").body(()).expect("a request")
+}
+
+/// Two clients grant no window for responses of which the proxy could hold several MiB.
+#[test]
+fn clients_without_a_window_do_not_keep_others_from_their_responses() {
+    let server = Server::start(|_, _| Does::Large(LARGE));
+    let front = front(&server);
+    let stalled: Vec<_> =
+        (0..2).map(|_| http2::hold_responses(front.address(), STREAMS).unwrap()).collect();
+    for _ in 0..3 {
+        let reply = http2::ask(front.address(), request("GET"), Upload::default());
+        assert_eq!((reply.status, reply.bytes, reply.error), (200, LARGE, None));
+    }
+    assert_eq!(front.metric(&["leno_http2_abuse_total", "stalled-stream"]), 0.0);
+    drop(stalled);
+}
+
+/// The server's own window for the connection is used up by what it does not read: another connection
+/// is opened.
+#[test]
+fn uploads_that_are_not_read_do_not_keep_others_from_uploading() {
+    let script = |_, place| if place < UPLOADS { Does::Stall } else { Does::AfterBody };
+    let server = Server::start(script);
+    let front = front(&server);
+    let stalled = http2::hold_uploads(front.address(), UPLOADS).unwrap();
+    wait::until("all uploads to arrive", LIMIT, || {
+        Ok((server.seen().len() >= UPLOADS).then_some(()))
+    })
+    .unwrap();
+    wait::until("an upload of another client", LIMIT, || {
+        // What comes before the proxy has noticed may still meet the connection that is stuck.
+        let reply = http2::upload(front.address(), request("POST"), LARGE);
+        Ok((reply.status == 200).then_some(()))
+    })
+    .unwrap();
+    assert!(server.connections() > 1);
+    drop(stalled);
+}
