@@ -12,7 +12,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
 WORKDIR /leno
 COPY . .
 RUN programs=$(scripts/programs.sh "linux/$TARGETARCH") \
- && mkdir /out && cd "$programs" && cp leno-proxy leno-controller leno-cni leno-agent leno /out/
+ && mkdir /out && cd "$programs" && cp leno-proxy leno-controller leno-cni leno-agent leno-bench /out/
 
 FROM scratch AS leno-proxy
 COPY --from=build /out/leno-proxy /leno-proxy
@@ -33,8 +33,8 @@ COPY --from=build /out/leno-cni /leno-cni
 ENTRYPOINT ["/leno-agent"]
 
 # The client and the services of `leno bench run --context`.
-FROM debian:bookworm-slim AS leno
+FROM debian:bookworm-slim AS leno-bench
 RUN apt-get update && apt-get install -y --no-install-recommends libelf1 zlib1g && rm -rf /var/lib/apt/lists/*
-COPY --from=build /out/leno /leno
+COPY --from=build /out/leno-bench /leno-bench
 USER 65532:65532
-ENTRYPOINT ["/leno"]
+ENTRYPOINT ["/leno-bench"]

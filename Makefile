@@ -1,44 +1,63 @@
-# Every target works as the first command on a fresh machine: `deps` installs what is missing, or
-# says what to type. `make` alone prints this list.
+# Every target works as the first command on a fresh machine: scripts/deps.sh installs the programs that this target
+# needs, or says what to type. `make` alone prints this list.
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build release bench-http bench-balance bench-mesh fuzz images images-test e2e conformance cluster-up cluster-down clean deps
+.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance cluster-up cluster-down clean
+
+# The programs that a mesh on one machine is made of, and the shop and the load of the demo.
+MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-testkit \
+	--bin leno --bin leno-proxy --bin leno-controller --bin shop --bin leno-load
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: release ## a small shop, meshed, under load, for 20 s (needs root)
+demo: demo-programs ## a small shop, meshed, under load, for 20 s (needs root)
 	@scripts/as-root.sh $(TARGET)/release/leno demo
 
-test: deps ## every test; the ones that need root or the kernel run when this is root
+demo-programs:
+	@scripts/deps.sh demo
+	$(CARGO) build --release $(MESH)
+
+test: ## every test; without root, those that need neither root nor the kernel's BPF
+	@scripts/deps.sh test
 	@scripts/test.sh
 
-lint: deps ## formatting, clippy, file sizes, dependency direction
+lint: ## formatting, clippy, file sizes, dependency direction, plain words
+	@scripts/deps.sh lint
 	@scripts/lint.sh
 
-build: deps ## all binaries, debug
+build: ## all binaries, debug
+	@scripts/deps.sh build
 	$(CARGO) build --workspace
 
-release: deps ## the binaries that people run, optimised, in target/release
-	$(CARGO) build --release --bins -p leno -p leno-proxy -p leno-controller \
-		-p leno-testkit -p leno-example-shop -p leno-bench
+release: ## the binaries that people run and those of the benches, optimised, in target/release
+	@scripts/deps.sh build
+	$(CARGO) build --release $(MESH) -p leno-bench --bin leno-peer --bin leno-bench
 
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
+	@scripts/deps.sh bench
 	@scripts/tools.sh envoy || echo "going on without it"
 	$(TARGET)/release/leno-bench http --out $(TARGET)/bench-http.json
 
 bench-balance: release ## p99 with a slow endpoint, and what matching costs: both have a verdict (5 minutes)
+	@scripts/deps.sh bench
 	$(TARGET)/release/leno-bench balance
 	$(TARGET)/release/leno-bench match
 
 bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 25 minutes)
+	@scripts/deps.sh bench
 	@scripts/tools.sh envoy || echo "going on without it"
 	@scripts/as-root.sh $(TARGET)/release/leno-bench mesh --out $(TARGET)/bench-mesh.json
 
-fuzz: deps ## every parser under libFuzzer, FUZZ_SECONDS (60) for each
+scale: ## discovery in a mesh of 50,000 pods with 900 clients: memory, CPU, bytes and time a change (2 minutes)
+	@scripts/deps.sh build
+	LENO_SCALE_LARGE=1 LENO_SCALE_PROXIES=900 $(CARGO) test -p leno-serve --test scale -- --nocapture
+
+fuzz: ## every parser and the whole proxy under libFuzzer, FUZZ_SECONDS (60) for each
+	@scripts/deps.sh build
 	@scripts/fuzz.sh
 
 images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64)
@@ -62,6 +81,3 @@ cluster-down: ## end it, and leave nothing behind (needs root)
 
 clean: ## remove everything that was built
 	$(CARGO) clean
-
-deps:
-	@scripts/deps.sh

@@ -1,57 +1,118 @@
 #!/usr/bin/env bash
-# Installs what building and testing need through apt when run as root; otherwise prints the exact
-# command to type. Prints nothing and costs milliseconds when everything is there.
+# Installs the programs and headers that a target of make needs, through apt or dnf, when run as root; otherwise prints
+# the command to type. Prints nothing and costs milliseconds when everything is there.
 #
-#   scripts/deps.sh            what every target of make needs
-#   scripts/deps.sh images     what scripts/images.sh needs, which says itself which Go that is
+#   scripts/deps.sh build     compilers and headers
+#   scripts/deps.sh demo      the same, and what the demo runs: Redis, ip, nft
+#   scripts/deps.sh lint      the same as build, and Go
+#   scripts/deps.sh images    the same as build, nft and iptables; scripts/images.sh says itself which Go it needs
+#   scripts/deps.sh bench     the same as demo, and the proxies and load generators of benches
+#   scripts/deps.sh test      the same as bench, and every server and client that a test talks to
+#
+# For `test` without root only the programs of `build` are required: a test that lacks its server skips and says so.
 set -euo pipefail
 
 rust_min=1.95
-declare -A package_of=(
-  [cc]=gcc [clang]=clang [llvm-strip]=llvm [mold]=mold [pkg-config]=pkg-config [cmake]=cmake
-  [nft]=nftables [iptables-restore]=iptables
-)
-declare -A package_with=(
-  [/usr/include/bpf/bpf_helpers.h]=libbpf-dev [/usr/include/libelf.h]=libelf-dev
-  [/usr/include/zlib.h]=zlib1g-dev
-)
-[ "${1-}" = images ] || package_of+=(
-  [ip]=iproute2 [tcpdump]=tcpdump [curl]=curl
-  [nginx]=nginx-light [redis-server]=redis-server [mariadbd]=mariadb-server [psql]=postgresql
-  [haproxy]=haproxy [wrk]=wrk [python3]=python3 [openssl]=openssl [dig]=dnsutils
-  [h2load]=nghttp2-client [go]=golang [pip3]=python3-pip [node]=nodejs [npm]=npm [prometheus]=prometheus
-  [rsvg-convert]=librsvg2-bin
-)
-[ "${1-}" = images ] || package_with+=(
-  [/usr/lib/nginx/modules/ngx_stream_module.so]=libnginx-mod-stream
-)
+purpose=${1:-test}
+
+# Program or file, Debian's package (Ubuntu's too), Fedora's package. "-": Fedora has none.
+build='
+  cc gcc gcc
+  clang clang clang
+  llvm-strip llvm llvm
+  mold mold mold
+  pkg-config pkg-config pkgconf-pkg-config
+  make make make
+  cmake cmake cmake
+  /usr/include/bpf/bpf_helpers.h libbpf-dev libbpf-devel
+  /usr/include/libelf.h libelf-dev elfutils-libelf-devel
+  /usr/include/zlib.h zlib1g-dev zlib-ng-compat-devel'
+demo="$build
+  ip iproute2 iproute
+  nft nftables nftables
+  redis-server redis-server redis"
+lint="$build
+  go golang golang"
+images="$build
+  nft nftables nftables
+  iptables-restore iptables iptables-nft"
+bench="$demo
+  nginx nginx-light nginx-core
+  haproxy haproxy haproxy
+  wrk wrk wrk
+  h2load nghttp2-client nghttp2
+  pip3 python3-pip python3-pip"
+test="$bench
+  iptables-restore iptables iptables-nft
+  tcpdump tcpdump tcpdump
+  curl curl curl
+  /usr/lib/nginx/modules/ngx_stream_module.so libnginx-mod-stream nginx-mod-stream
+  mariadbd mariadb-server mariadb-server
+  psql postgresql postgresql-server
+  python3 python3 python3
+  openssl openssl openssl
+  dig bind9-dnsutils bind-utils
+  go golang golang
+  node nodejs nodejs
+  npm npm npm
+  prometheus prometheus golang-github-prometheus
+  rsvg-convert librsvg2-bin librsvg2-tools"
+
+case $purpose in
+  build) wanted=$build ;;
+  images) wanted=$images ;;
+  demo) wanted=$demo ;;
+  bench) wanted=$bench ;;
+  lint) wanted=$lint ;;
+  test) wanted=$test ;;
+  *) echo "scripts/deps.sh: $purpose: say build, demo, bench, lint, images or test" >&2; exit 64 ;;
+esac
 
 PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
-missing=()
-for command in "${!package_of[@]}"; do
-  command -v "$command" >/dev/null || missing+=("${package_of[$command]}")
-done
-for file in "${!package_with[@]}"; do
-  [ -e "$file" ] || missing+=("${package_with[$file]}")
-done
 
+# Packages of the programs and files in the table on standard input that this machine lacks.
+missing_of() {
+  local what debian fedora
+  while read -r what debian fedora; do
+    case $what in
+      '') continue ;;
+      /*) [ ! -e "$what" ] && [ ! -e "/usr/lib64/${what#/usr/lib/}" ] || continue ;;
+      *) ! command -v "$what" >/dev/null || continue ;;
+    esac
+    if command -v apt-get >/dev/null; then echo "$debian"; else echo "$fedora"; fi
+  done | sort -u | grep -vx -- - || true
+}
+
+mapfile -t missing < <(missing_of <<<"$wanted")
 if [ ${#missing[@]} -gt 0 ]; then
-  install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  if command -v apt-get >/dev/null; then
+    install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  elif command -v dnf >/dev/null; then
+    install="dnf install -y ${missing[*]}"
+  else
+    install="your package manager, for what Fedora calls: ${missing[*]}"
+  fi
+  mapfile -t needed < <(missing_of <<<"$build")
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     "$(dirname "$0")/apt-install.sh" "${missing[@]}"
+  elif [ "$(id -u)" = 0 ] && command -v dnf >/dev/null; then
+    dnf install -y -q "${missing[@]}"
+  elif [ "$purpose" = test ] && [ ${#needed[@]} -eq 0 ]; then
+    printf 'Tests that need these packages will skip: %s. To run them too, type:\n\n  sudo sh -c "%s"\n\n' \
+      "${missing[*]}" "$install" >&2
   else
-    printf 'Some programs are missing. Type:\n\n  sudo sh -c "%s"\n\n' "$install" >&2
+    printf 'make %s needs programs that are missing. Type:\n\n  sudo sh -c "%s"\n\n' "$purpose" "$install" >&2
     exit 1
   fi
 fi
 
 have=$(cargo --version 2>/dev/null | awk '{print $2}') || true
 if [ -z "$have" ] || [ "$(printf '%s\n' "$rust_min" "$have" | sort -V | head -1)" != "$rust_min" ]; then
-  cat >&2 <<EOF
+  cat >&2 <<END
 Rust $rust_min or newer is needed (found: ${have:-none}). Install it as rustup.rs says, or type:
 
   rustup update stable
 
-EOF
+END
   exit 1
 fi

@@ -58,7 +58,7 @@ for platform in "${platforms[@]}"; do
   image leno-agent 0:0 "/leno-agent=$binaries/leno-agent" "/leno-cni=$binaries/leno-cni" "${tools[@]}"
 
   # The client and the services of `leno bench run --context`.
-  image leno 65532:65532 "/leno=$binaries/leno"
+  image leno-bench 65532:65532 "/leno-bench=$binaries/leno-bench"
 done
 
 for name in leno-proxy leno-controller leno-agent leno; do

@@ -19,7 +19,7 @@ declare -A rank=(
   [leno-telemetry]=2 [leno-resilience]=2 [leno-bpf]=2 [leno-index]=2 [leno-identity]=2 [leno-sources]=2
   [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-serve]=3 [leno-analysis]=3 [leno-status]=3
   [leno-local]=4 [leno-cluster]=4 [leno-admission]=4 [leno-operate]=4
-  [leno-suite]=5 [leno-agent]=5 [leno-proxy]=5 [leno-controller]=5 [leno-bench]=5 [leno-example-shop]=5
+  [leno-console]=5 [leno-suite]=5 [leno-agent]=5 [leno-proxy]=5 [leno-controller]=5 [leno-bench]=6 [leno-example-shop]=5
   [leno]=6
   [leno-testkit]=1 [leno-testkit-api]=1 [leno-fuzz]=5
 )

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Formatting, clippy, go vet, file sizes, dependency direction, shell syntax.
+# Formatting, clippy, go vet, file sizes, dependency direction, plain words, shell syntax.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo fmt --all --check
-cargo clippy --workspace --all-targets --quiet -- -D warnings
+# A warning fails the build in CI alone: a newer compiler's new lint stops no one from trying a change.
+deny=()
+[ -z "${CI-}" ] || deny=(-- -D warnings)
+cargo clippy --workspace --all-targets --quiet "${deny[@]}"
 scripts/lint-tree.sh
+scripts/lint-words.sh
 for script in scripts/*.sh .ci/run; do bash -n "$script"; done
 PATH="/usr/local/go/bin:$PATH"
 unformatted=$(gofmt -l e2e)

@@ -43,7 +43,7 @@ fi
 [ "$profile" = debug ] || export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/static-rustc.sh
 # A target is named in any case, so that what a build runs itself is built without all that.
 cargo build "${flags[@]}" --target "$triple" --bins \
-  -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno >&2
+  -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno -p leno-bench >&2
 folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
 for program in leno-proxy leno-controller leno-cni; do
   [ "$profile" = release ] || break

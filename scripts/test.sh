@@ -7,7 +7,8 @@ set -uo pipefail
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-cargo build --workspace --bins || exit 1
+# With the tests, whose dependencies have features of their own: without them tokio and all above it is built twice.
+cargo build --workspace --bins --tests || exit 1
 
 # What the control plane's tests need of Kubernetes, where Go can build it: 1.21 and later fetch the version
 # that the module asks for, Debian 12 has an older one. Without it those tests say that they are skipped.

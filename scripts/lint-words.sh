@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Refuses words that hide who acts: "nobody", "whoever" and so on, where a client, a server, a pod or a task is meant
+# (docs/glossary.md, "Plain words"). Files that still have such lines are in scripts/lint-words.allowed, with how
+# many; that number only goes down.
+#
+#   scripts/lint-words.sh             compares the tree with that file
+#   scripts/lint-words.sh --lower     lowers the numbers in that file to what the tree has
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+words='\b(whoever|whomever|nobody|somebody|everybody|whom|anew|of ours|of old|what of it|none where)\b'
+allowed=scripts/lint-words.allowed
+
+# One line "FILE COUNT" for each file that has any. Corpora of fuzzing are data.
+found() {
+  git grep -icE "$words" -- '*.rs' '*.md' '*.c' '*.h' '*.sh' '*.go' '*.toml' '*.yaml' '*.tpl' '*.proto' Makefile \
+    ':!testkit/fuzz/corpus' ':!scripts/lint-words.sh' ':!docs/glossary.md' | sed 's/:\([0-9]*\)$/ \1/' || true
+}
+
+if [ "${1-}" = --lower ]; then
+  awk 'NR == FNR {limit[$1] = $2; next} $1 in limit {print $1, ($2 < limit[$1] ? $2 : limit[$1])}' \
+    "$allowed" <(found) >"$allowed.new"
+  mv "$allowed.new" "$allowed"
+fi
+
+bad=0
+while read -r file count; do
+  limit=$(awk -v file="$file" '$1 == file {print $2}' "$allowed")
+  [ "$count" -le "${limit:-0}" ] && continue
+  echo "lint: $file: $count lines with words that name no actor, ${limit:-0} allowed; docs/glossary.md has better ones:" >&2
+  git grep -inE "$words" -- "$file" >&2
+  bad=1
+done < <(found)
+exit "$bad"
