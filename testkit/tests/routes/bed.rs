@@ -66,7 +66,7 @@ impl Bed {
 
     /// The proxy's metrics.
     pub(crate) fn metrics(&self) -> Result<String> {
-        Ok(client::send(self.proxy.admin(), "GET /metrics")?.text())
+        client::metrics(&self.proxy)
     }
 }
 

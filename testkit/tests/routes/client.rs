@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use leno_testkit::http1::{Response, ResponseReader};
+use leno_testkit::proxy::Proxy;
 
 /// How long any response may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -23,6 +24,13 @@ pub(crate) fn send(to: SocketAddr, request: &str) -> Result<Response> {
     }
     text.push_str("\r\n");
     raw(to, text.as_bytes(), first.starts_with("HEAD "))
+}
+
+/// The metrics of a proxy.
+pub(crate) fn metrics(proxy: &Proxy) -> Result<String> {
+    let response = send(proxy.admin(), "GET /metrics\nHost: localhost")?;
+    ensure!(response.status == 200, "/metrics: {}: {}", response.status, response.text());
+    Ok(response.text())
 }
 
 /// Sends bytes and reads one response.

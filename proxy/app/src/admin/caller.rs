@@ -9,7 +9,8 @@
 //! A request over loopback may be the application's, which someone outside can have it send (SSRF). So
 //! what ends the proxy needs the Unix socket, that only this user and root can connect to. A page of
 //! a browser that has its own name resolved to a loopback address (DNS rebinding) gives that name as
-//! `Host`, so requests over TCP are for an IP address or `localhost`.
+//! `Host`, so requests over loopback are for an IP address or `localhost`. Those of the network may be
+//! for any name: a scraper may know a proxy by one.
 
 use std::net::IpAddr;
 
@@ -49,7 +50,7 @@ impl Caller {
     /// The answer to a request that this caller may not make.
     pub(crate) fn refuse<B>(self, request: &Request<B>) -> Option<Answer> {
         let refused = |status, why: &'static str| Some(respond(status, TEXT, why));
-        if self != Self::Socket && !names_this_server(request) {
+        if matches!(self, Self::Loopback(_)) && !names_this_server(request) {
             let why = "the Host must be an IP address or localhost\n";
             return refused(StatusCode::MISDIRECTED_REQUEST, why);
         }
@@ -66,7 +67,7 @@ impl Caller {
     }
 }
 
-/// Whether the request is for an address or `localhost`, as those of scrapers and probes are.
+/// Whether the request is for an address or `localhost`, as those of probes are.
 /// HTTP/1.0 need not say.
 fn names_this_server<B>(request: &Request<B>) -> bool {
     let named = |authority: &Authority| {
@@ -130,6 +131,7 @@ mod tests {
         ] {
             assert_eq!(status("127.0.0.1", "/config", host), refused, "{host:?}");
             assert_eq!(status("socket", "/drain", host), None, "{host:?}");
+            assert_eq!(status("10.0.0.1", "/metrics", host), None, "{host:?}");
         }
         assert_eq!(status("127.0.0.1", "http://rebound.example/config", None), Some(421));
     }

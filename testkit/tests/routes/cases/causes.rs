@@ -96,7 +96,7 @@ fn line(proxy: &Proxy, form: &str, cause: &str) -> Result<Vec<(String, String)>>
 fn counted(proxy: &Proxy, cause: &str) -> Result<()> {
     let mut counts = String::new();
     let found = wait::until("a count", LIMIT, || {
-        let page = client::send(proxy.admin(), "GET /metrics")?.text();
+        let page = client::metrics(proxy)?;
         let of_it = format!("cause=\"{cause}\"");
         let is_it = |line: &&str| line.starts_with("leno_errors_total") && line.contains(&of_it);
         counts = page.lines().filter(is_it).collect::<Vec<_>>().join("\n");
@@ -189,7 +189,7 @@ fn refused_connections_are_in_the_access_log() -> Result<()> {
             ensure!(found.iter().all(is_it), "{cause}: {found:?}");
             Ok((found.len() == 2).then_some(()))
         })?;
-        let page = client::send(proxy.admin(), "GET /metrics")?.text();
+        let page = client::metrics(&proxy)?;
         let mut counts = page.lines().filter(|line| line.starts_with("leno_errors_total"));
         let is_it =
             |line: &str| line.contains(&format!("cause=\"{cause}\"")) && line.ends_with("} 2");
