@@ -20,8 +20,8 @@ pub use finding::{Finding, Severity};
 use crate::mesh::Mesh;
 use finding::Findings;
 
-/// Finds mistakes in documents that parse. `objects` are the same documents with everything filled in
-/// that `leno up` or a cluster adds, services that workloads imply among them.
+/// Finds mistakes in documents that parse. `objects` are the same documents, completed with all
+/// that `leno up` or a cluster adds, such as the services that workloads imply.
 ///
 /// The findings come in the order of the files.
 #[must_use]
@@ -29,8 +29,9 @@ pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
     found(&Mesh::new(objects), documents, true)
 }
 
-/// Finds mistakes in objects that are written nowhere, as those of a cluster: in the `wanted` of them, by
-/// namespace, kind and name. `settings` are those of the cluster's control plane.
+/// Finds mistakes in objects that have no file, such as those of a cluster. Findings are limited to
+/// the objects for which `wanted` is true, ordered by namespace, kind and name. `settings` are
+/// those of the cluster's control plane.
 #[must_use]
 pub fn analyze_stored(
     settings: Settings,

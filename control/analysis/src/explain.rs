@@ -1,4 +1,4 @@
-//! What becomes of one request.
+//! Explains what happens to one request.
 
 mod answer;
 mod host;
@@ -25,10 +25,10 @@ use host::Host;
 use question::Wanted;
 
 impl Mesh {
-    /// Says what becomes of a request.
+    /// Explains what happens to a request.
     ///
     /// # Errors
-    /// [`Unanswerable`] where nobody knows who sends it.
+    /// [`Unanswerable`] if the client of the question is not known.
     pub fn explain(&self, question: &Question) -> Result<Explanation, Unanswerable> {
         let sender = self.sender(question.namespace.as_deref(), &question.client)?;
         let mut answer = Explanation::new(&sender, question);
@@ -100,7 +100,7 @@ impl Mesh {
         self.by_routes(answer, sender, (&table, service), question);
     }
 
-    /// Routes that name the service and do not hold for this client.
+    /// Notes routes that name the service but do not apply to this client.
     fn note_displaced(&self, answer: &mut Explanation, sender: &Sender, service: &Service) {
         for object in &self.objects {
             let key = object.key();

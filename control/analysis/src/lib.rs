@@ -1,16 +1,16 @@
-//! What documents will do, said before or while they do it; no I/O.
+//! Predicts what documents do, before or while they apply; no I/O.
 //!
-//! [`Mesh::explain`] says what becomes of one request of one workload: the service, the route, the
-//! rule, its filters, the backends with their endpoints, and why every other match did not get it.
-//! [`analyze`] finds the mistakes in documents: references that lead nowhere, matches that no
-//! request reaches, routes and grants that concern nobody; each with its place, reason and remedy.
+//! [`Mesh::explain`] explains what happens to one request of one workload: the service, the route,
+//! the rule, its filters, the backends with their endpoints, and why every other match did not get
+//! it. [`analyze`] finds mistakes in documents: invalid references, matches that no request
+//! reaches, routes and grants without effect; each with its position, reason and remedy.
 //!
-//! Neither decides anything by itself. Both feed the objects to [`leno_index::Index`], as the
-//! controller does, and ask the [`leno_policy::RouteTable`] of each port, as proxies do; what is here
-//! puts their answers into words.
+//! Neither implements a decision of its own. Both feed the objects to [`leno_index::Index`], as the
+//! controller does, and query the [`leno_policy::RouteTable`] of each port, as proxies do. This
+//! crate only words their answers.
 //!
-//! It does not know where documents come from, nor who reads the answer: `leno explain` and `leno
-//! analyze` do, and `leno up` for its warnings.
+//! It does not know where documents come from or who reads the answers. Its callers are `leno
+//! explain`, `leno analyze`, and `leno up` for its warnings.
 //!
 //! ```text
 //! objects ─► Index ─► services with routes ─► RouteTable ─┬─ explain(Question) ─► Explanation

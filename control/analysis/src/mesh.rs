@@ -8,26 +8,27 @@ use leno_types::{Egress, InstanceName, Owner};
 
 use crate::sender::Sender;
 
-/// A mesh that can be asked about.
+/// A mesh that answers questions.
 #[derive(Debug)]
 pub struct Mesh {
     pub(crate) index: Index,
     pub(crate) objects: Vec<Object>,
-    /// Where objects are written, as far as somebody has said.
+    /// Where objects are written, if the caller provided it.
     pub(crate) places: HashMap<ObjectKey, String>,
-    /// What made the instances, as far as somebody has said; else their `Workload` did.
+    /// The owners of instances, if the caller provided them; else an instance's owner is its
+    /// `Workload`.
     pub(crate) owners: HashMap<InstanceName, Owner>,
     default_egress: Egress,
 }
 
 impl Mesh {
-    /// Indexes objects, as a controller that was told nothing else does.
+    /// Indexes objects with the controller's default settings.
     #[must_use]
     pub fn new(objects: Vec<Object>) -> Self {
         Self::told(Settings::default(), objects)
     }
 
-    /// Indexes objects, as a controller of these settings does.
+    /// Indexes objects with these settings of the controller.
     #[must_use]
     pub fn told(settings: Settings, objects: Vec<Object>) -> Self {
         let default_egress = settings.default_egress;
@@ -36,14 +37,14 @@ impl Mesh {
         Self { index, objects, places: HashMap::new(), owners: HashMap::new(), default_egress }
     }
 
-    /// The same, where these made the instances: they are asked about by their owners' names.
+    /// Sets the owners of instances, so that questions can name a client by its owner.
     #[must_use]
     pub fn owned(mut self, owners: impl IntoIterator<Item = (InstanceName, Owner)>) -> Self {
         self.owners = owners.into_iter().collect();
         self
     }
 
-    /// The same, of these documents, so that answers can say where objects are written.
+    /// Sets where objects are written, so that answers can refer to it.
     #[must_use]
     pub fn written_in(mut self, documents: &Documents) -> Self {
         let place = |located: &Located<Object>| {
@@ -60,7 +61,7 @@ impl Mesh {
         })
     }
 
-    /// Whether a sender may call what the mesh does not know.
+    /// Whether a sender may connect to destinations that the mesh does not know.
     pub(crate) fn egress(&self, sender: &Sender) -> Egress {
         let known = sender.instance.as_ref().and_then(|name| self.index.server_policy(name));
         if let Some(policy) = known {

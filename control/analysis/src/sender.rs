@@ -1,4 +1,4 @@
-//! Who sends a request, by the name that somebody gives it.
+//! Resolves the name in a question to the workload that sends the request.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,39 +8,39 @@ use leno_types::{InstanceName, Owner, nearest};
 
 use crate::mesh::Mesh;
 
-/// Most names that a message lists: a cluster may have thousands, and nobody reads on.
+/// How many names a message lists at most: a cluster may have thousands.
 const MAX_NAMED: usize = 20;
 
 /// Why a question has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswerable {
-    /// There is no such client.
+    /// No client has this name.
     #[error("there is no workload {wanted:?}{}", instead(.meant.as_deref(), .known))]
     NoWorkload {
-        /// What was asked for.
+        /// The name in the question.
         wanted: String,
-        /// What may have been meant.
+        /// A similar name.
         meant: Option<String>,
-        /// All that there are.
+        /// All names that exist.
         known: Vec<String>,
     },
-    /// The name is in several namespaces.
+    /// Several namespaces have a workload of this name.
     #[error("{wanted:?} is in the namespaces {}: say which with -n", .namespaces.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// The name in the question.
         wanted: String,
-        /// Where it is.
+        /// The namespaces.
         namespaces: Vec<String>,
     },
-    /// Several objects of the namespace have the name.
+    /// Several objects of the namespace have this name.
     #[error("{wanted:?} may be any of {}: say which", .owners.join(", "))]
     Several {
-        /// What was asked for.
+        /// The name in the question.
         wanted: String,
-        /// What has the name.
+        /// The objects that have the name.
         owners: Vec<String>,
     },
-    /// There is no workload at all, so only a namespace can say who calls.
+    /// There is no workload at all, so the caller has to name the client's namespace.
     #[error("no document says what runs: say with -n in which namespace {0:?} is")]
     NoNamespace(String),
 }
@@ -57,7 +57,7 @@ fn instead(meant: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// What may stand before a name: a word of kubectl's, and which workloads are meant by it.
+/// Prefixes of a name, as in kubectl, and the workloads that each selects.
 const KINDS: [(&str, Meant); 28] = [
     ("workload", Meant::Any),
     ("workloads", Meant::Any),
@@ -89,30 +89,30 @@ const KINDS: [(&str, Meant); 28] = [
     ("serviceaccounts", Meant::Account),
 ];
 
-/// Which workloads a name is looked for among.
+/// The workloads among which a name is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meant {
     /// All of them, and their instances.
     Any,
-    /// Those that objects of a kind make, where it is known what made them.
+    /// Those created by objects of a kind, if their owners are known.
     By(&'static str),
-    /// Instances, and workloads: of `leno up` both have names of their own.
+    /// Instances, and workloads: in `leno up` the two have different names.
     Instance,
-    /// Whoever has a service account.
+    /// Workloads that run under a service account.
     Account,
 }
 
-/// Who sends a request, as far as it matters to it.
+/// The sender of a request, with the properties that affect the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sender {
     pub(crate) namespace: String,
     pub(crate) workload: String,
-    /// The instance, where one is known.
+    /// The instance, if one is known.
     pub(crate) instance: Option<InstanceName>,
     pub(crate) meshed: bool,
 }
 
-/// A sender and what it can be called by.
+/// A sender, and the names by which a question may refer to it.
 struct Candidate {
     sender: Sender,
     owner: Option<Owner>,
@@ -134,7 +134,7 @@ impl Candidate {
         }
     }
 
-    /// As a message names it.
+    /// The name that messages use.
     fn full(&self) -> String {
         let mut text = format!("{}/", self.sender.namespace);
         // Writing to a String cannot fail.
@@ -147,8 +147,8 @@ impl Candidate {
 }
 
 impl Mesh {
-    /// The sender called `wanted`: a workload or an instance of one, with its kind before it
-    /// (`deploy/web`) or its namespace (`shop/web`), or neither.
+    /// The sender with the name `wanted`: a workload or an instance of one, optionally after its
+    /// kind (`deploy/web`) or its namespace (`shop/web`).
     pub(crate) fn sender(
         &self,
         namespace: Option<&str>,
@@ -163,7 +163,7 @@ impl Mesh {
             None => (namespace, Meant::Any, wanted),
         };
         if self.workloads().next().is_none() && self.owners.is_empty() {
-            // Documents for a cluster: who runs there is not in them.
+            // These documents are for a cluster, and the cluster's workloads are not in them.
             let namespace = namespace.ok_or_else(|| Unanswerable::NoNamespace(name.to_owned()))?;
             let (namespace, workload) = (namespace.to_owned(), name.to_owned());
             return Ok(Sender { namespace, workload, instance: None, meshed: true });
@@ -179,7 +179,7 @@ impl Mesh {
             let namespaces = namespaces.into_iter().map(str::to_owned).collect();
             return Err(Unanswerable::Ambiguous { wanted: name.to_owned(), namespaces });
         }
-        // One instance with the name is that one, whatever else is called so.
+        // An instance of exactly this name wins over anything else with the name.
         if let Some(exact) = found.iter().position(|one| {
             meant == Meant::Any
                 && one.sender.instance.as_ref().is_some_and(|own| *own.name == *name)
@@ -191,13 +191,13 @@ impl Mesh {
             let owners = owners.into_iter().map(ToString::to_string).collect();
             return Err(Unanswerable::Several { wanted: name.to_owned(), owners });
         }
-        // While proxies are put into a workload's instances, it is asked about as one that has them.
+        // If only some instances have a proxy yet, the answer is for those that have one.
         found.sort_by_key(|one| !one.sender.meshed);
         let first = found.first().map(|one| one.sender.clone());
         first.ok_or_else(|| no_workload(&all, namespace, name))
     }
 
-    /// Every instance, and every workload without one, by namespace and name.
+    /// Every instance, and every workload without instances, ordered by namespace and name.
     fn candidates(&self) -> Vec<Candidate> {
         let mut all: Vec<Candidate> =
             self.workloads().flat_map(|one| self.of_workload(one)).collect();
@@ -232,7 +232,7 @@ fn no_workload(all: &[Candidate], namespace: Option<&str>, name: &str) -> Unansw
     let known: BTreeSet<String> = all.iter().map(Candidate::full).collect();
     let wanted = namespace.map_or(name.to_owned(), |of| format!("{of}/{name}"));
     let whole = nearest(&wanted, known.iter().map(String::as_str));
-    // The name alone: it may be in another namespace.
+    // Compare the names alone, too: the workload may be in another namespace.
     let meant = whole.map(str::to_owned).or_else(|| {
         let names = || known.iter().filter_map(|full| Some(full.split_once('/')?.1));
         let same = names().find(|known| *known == name);

@@ -1,4 +1,4 @@
-//! Every sort of mistake, with its place and its remedy; and that good documents have none.
+//! Every kind of mistake with its position and its remedy, and documents without mistakes.
 
 use leno_analysis::{Finding, Severity, analyze};
 use leno_resources::parse;
@@ -41,7 +41,7 @@ fn findings(text: &str) -> Vec<Finding> {
     analyze(&documents, objects)
 }
 
-/// Severity and code, path, then what the reason and the remedy hold.
+/// Severity and code, path, reason and remedy.
 fn shown(text: &str) -> Vec<String> {
     let shown = |one: &Finding| {
         format!("{}[{}] {}: {}; {}", one.severity, one.code, one.path, one.reason, one.remedy)

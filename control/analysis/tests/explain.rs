@@ -1,4 +1,4 @@
-//! Requests and what is said of them.
+//! Requests and their explanations.
 
 use leno_analysis::{Explanation, Mesh, Question, QuestionError};
 use leno_resources::parse;
@@ -102,7 +102,7 @@ spec:
   rules: [{backendRefs: [{name: next, port: 80, weight: 1}, {name: cart, port: 90, weight: 3}]}]
 ";
 
-/// What is said of a request to somewhere outside, with these annotations.
+/// The outcome of a request to a destination outside, with these annotations.
 fn outside(namespace: &str, workload: &str) -> (&'static str, Option<u16>, Option<String>) {
     let text = format!(
         "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {namespace}}}\n---\n\
@@ -124,7 +124,7 @@ fn what_the_mesh_does_not_know_is_refused_where_egress_is_denied() {
     assert_eq!(outside(nothing, nothing), allowed);
     assert_eq!(outside(deny, nothing), denied);
     assert_eq!(outside(nothing, deny), denied);
-    // The workload wins.
+    // The workload's annotation wins over the namespace's.
     assert_eq!(outside(deny, allow), allowed);
     assert_eq!(outside(allow, deny), denied);
 }

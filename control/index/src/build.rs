@@ -1,4 +1,4 @@
-//! From facts to the values that proxies are told; pure.
+//! Turns facts into the values that the control plane sends to proxies; pure.
 
 mod external;
 pub(crate) mod policies;
@@ -16,14 +16,14 @@ use leno_types::{InstanceName, Protocol, ServiceName};
 use crate::facts::Facts;
 use crate::rows::{EndpointRow, InstanceRow, ServicePortRow, SlicePortRow, SliceRow, Target};
 
-/// A service as most of its clients need it, and as those of a namespace do that has routes of its
-/// own for it.
+/// A service as most of its clients receive it, and one variant for each namespace that has routes
+/// of its own for the service.
 pub(crate) struct BuiltService {
     pub(crate) service: Service,
     pub(crate) consumers: BTreeMap<Arc<str>, Service>,
 }
 
-/// A service as its clients need it.
+/// A service as its clients receive it.
 pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService> {
     let row = facts.service(name)?;
     let port = |port: &ServicePortRow| ServicePort {
@@ -46,9 +46,10 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService>
     Some(BuiltService { service, consumers })
 }
 
-/// A workload as clients of its addresses need it, and what its own proxy enforces.
+/// A workload as clients of its addresses receive it, and the policy that its own proxy enforces.
 pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, ServerPolicy)> {
-    // Clients of a node's address are not clients of one of the pods that share it.
+    // A pod that shares its node's network has the node's addresses. Clients of such an address do
+    // not mean this pod.
     let row = facts.instance(name).filter(|row| !row.shares_node)?;
     let ports = instance_ports(facts, name, row);
     let own = row.addresses.iter().copied().filter(|ip| facts.holds(name, row, *ip));
@@ -73,7 +74,8 @@ struct Served<'a> {
     number: u16,
 }
 
-/// Where a port is served, ready or not: the slices' ports of the same name.
+/// The addresses that serve a port, ready or not. A slice's port belongs to the service's port of
+/// the same name.
 fn places<'a>(
     facts: &'a Facts,
     service: &'a ServiceName,
@@ -95,7 +97,7 @@ fn slice_port<'a>(slice: &'a SliceRow, port: &ServicePortRow) -> Option<&'a Slic
     slice.ports.iter().find(|candidate| *candidate.name == *port.name)
 }
 
-/// The port on the workload: what the slice says, else what the service targets.
+/// The port on the workload: the slice's number, else the service's target port.
 fn target_number(
     port: &ServicePortRow,
     served: &SlicePortRow,
@@ -110,7 +112,8 @@ fn target_number(
     })
 }
 
-/// What a port carries: as the service says, else its slices, else the workloads behind it.
+/// The protocol of a port: declared by the service, else by its slices, else by the workloads
+/// behind it.
 fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) -> Protocol {
     let of_slices = || {
         let ports = facts.slices(name).filter_map(|slice| slice_port(slice, port));
@@ -124,9 +127,10 @@ fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) ->
     port.protocol.or_else(of_slices).or_else(of_instances).unwrap_or_default()
 }
 
-/// What all declare. Of contradictions the stricter one holds: HTTP, of which the proxy judges every
-/// request, before bytes that it only relays. Otherwise a second service on a port could switch off what
-/// holds for its requests. On a port that is declared as one version of HTTP a proxy takes the other, too.
+/// Picks one of several declared protocols: the strictest. HTTP is stricter than opaque because the
+/// proxy applies policies to each HTTP request but only relays opaque bytes. Otherwise a second
+/// service on the same port could declare it opaque and so switch off the first one's policies. The
+/// two versions of HTTP are equivalent here: a proxy accepts either one on an HTTP port.
 fn strictest(declared: impl Iterator<Item = Protocol>) -> Option<Protocol> {
     declared.min_by_key(|protocol| match protocol {
         Protocol::Http1 => 0,
@@ -140,8 +144,8 @@ fn own_protocol(row: &InstanceRow, number: u16) -> Option<Protocol> {
     row.ports.iter().find(|port| port.number == number)?.protocol
 }
 
-/// The ports that an instance or a service on it names, and what they carry: as it says itself, else
-/// as the services say.
+/// The ports that an instance, or a service on it, declares, and their protocols. The instance's
+/// own declaration wins over those of the services.
 fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<PortProtocol> {
     let mut said: BTreeMap<u16, Vec<Protocol>> = BTreeMap::new();
     for service in facts.services_of(name) {
@@ -166,7 +170,8 @@ fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<
     ports.into_iter().map(|(port, protocol)| PortProtocol { port, protocol }).collect()
 }
 
-/// Whose address: what is known of an instance is put together, other addresses stand alone.
+/// What endpoints are grouped by: addresses of one instance form one endpoint, and an address
+/// without an instance is an endpoint of its own.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Whose {
     Instance(InstanceName),
@@ -178,12 +183,12 @@ enum Whose {
 struct Families {
     v4: Option<IpAddr>,
     v6: Option<IpAddr>,
-    /// Left out where clients do not ask.
+    /// Empty if the service distributes to any endpoint, wherever it is.
     place: Place,
 }
 
-/// The ready endpoints of a port, in an order that depends on their names alone. Where none is ready, those
-/// that are ending and still serve, as kube-proxy does (KEP-1669).
+/// The ready endpoints of a port, ordered by their names alone. If none is ready, the terminating
+/// endpoints that still serve, as kube-proxy does (KEP-1669).
 fn endpoints(
     facts: &Facts,
     name: &ServiceName,

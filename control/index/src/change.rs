@@ -1,4 +1,4 @@
-//! What goes into the index, and what it says became different.
+//! The index's input, and its report of what became different.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,22 +9,23 @@ use leno_types::{InstanceName, ServiceName};
 /// One change of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// The object is there, new or different.
+    /// The object was created or modified.
     Upsert(Object),
-    /// The object is gone.
+    /// The object was deleted.
     Delete(ObjectKey),
 }
 
-/// What is different after a change: appeared, changed or gone. Looking the name up tells which.
+/// Names whose value appeared, changed or disappeared. To find out which, look the name up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Services with another value.
+    /// Services with a new value.
     pub services: BTreeSet<ServiceName>,
-    /// Workloads with another value.
+    /// Workloads with a new value.
     pub workloads: BTreeSet<InstanceName>,
-    /// Workloads whose server policy is another.
+    /// Workloads with a new server policy.
     pub policies: BTreeSet<InstanceName>,
-    /// IP addresses with another answer, be it the same service or workload with another value.
+    /// IP addresses with a new answer; the service or workload may be the same one with a new
+    /// value.
     pub addresses: BTreeSet<IpAddr>,
 }
 

@@ -1,4 +1,4 @@
-//! The rows of all objects, and who refers to whom.
+//! The rows of all objects, and the references between them.
 
 mod addresses;
 mod external;
@@ -30,11 +30,13 @@ pub(crate) struct Facts {
     namespaces: BTreeMap<String, NamespaceRow>,
     services: BTreeMap<ServiceName, ServiceRow>,
     slices: BTreeMap<ServiceName, BTreeMap<ObjectKey, SliceRow>>,
-    /// The service that each slice is of.
+    /// The service that each slice belongs to.
     slice_services: BTreeMap<ObjectKey, ServiceName>,
-    /// The slices that name each instance, by their service, with the addresses that they give it.
+    /// For each instance, the slices that name it, grouped by service, with the addresses that they
+    /// give it.
     referrers: BTreeMap<InstanceName, BTreeMap<ServiceName, BTreeMap<ObjectKey, Vec<IpAddr>>>>,
-    /// Where two objects claim one instance, a pod holds it, then the older object, then the first by name.
+    /// If several objects claim one instance, a pod wins, then the older object, then the first by
+    /// name.
     instances: BTreeMap<InstanceName, BTreeMap<ObjectKey, InstanceRow>>,
     /// The instances of each object.
     owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
@@ -57,14 +59,14 @@ impl NamespaceRow {
     const NOTHING: Self = Self { mtls: None, egress: None };
 }
 
-/// What a change can have a bearing on.
+/// What one change can affect.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
     /// Services whose own rows changed.
     pub(crate) services: BTreeSet<ServiceName>,
     /// Instances whose own rows, or mode, changed.
     pub(crate) instances: BTreeSet<InstanceName>,
-    /// Instances that are served by services whose rows changed.
+    /// Instances behind services whose rows changed.
     pub(crate) served: BTreeSet<InstanceName>,
 }
 
@@ -89,7 +91,7 @@ impl Facts {
         }
     }
 
-    /// Takes an object in the place of the one of the same key.
+    /// Inserts an object, replacing any other of the same key.
     pub(crate) fn put(&mut self, object: &Object, touched: &mut Touched) {
         let key = object.key();
         self.remove(&key, touched);
@@ -151,7 +153,7 @@ impl Facts {
                 self.rate_limits.put(&key, row);
                 true
             }
-            // Certificates and static proxies are no matter of discovery.
+            // Discovery does not use service accounts and static proxies.
             Object::ServiceAccount(_) | Object::Proxy(_) => true,
         };
         if !taken {
@@ -159,7 +161,7 @@ impl Facts {
         }
     }
 
-    /// Takes a route or a grant; whether there is anything in it for the mesh.
+    /// Inserts a route or a grant; returns whether the mesh uses it.
     fn put_route(&mut self, key: &ObjectKey, object: &Object, touched: &mut Touched) -> bool {
         let routes = &mut self.routes;
         let taken = match object {
@@ -241,8 +243,8 @@ impl Facts {
         &self.rate_limits
     }
 
-    /// The object that an instance is of. An instance that no object claims is of the Workload whose
-    /// instances have such names.
+    /// The object that an instance belongs to. An instance that no object claims belongs to the
+    /// Workload whose instances would have that name (`<workload>-<number>`).
     pub(crate) fn owner(&self, name: &InstanceName) -> Option<ObjectKey> {
         if let Some((key, _)) = self.held(name) {
             return Some(key.clone());
@@ -253,7 +255,7 @@ impl Facts {
         Some(ObjectKey { kind, namespace: name.namespace.to_string(), name: workload.to_owned() })
     }
 
-    /// The slices of a service, by name.
+    /// The slices of a service, ordered by name.
     pub(crate) fn slices(&self, service: &ServiceName) -> impl Iterator<Item = &SliceRow> {
         self.slices.get(service).into_iter().flat_map(BTreeMap::values)
     }
@@ -262,12 +264,12 @@ impl Facts {
         self.held(name).map(|(_, row)| row)
     }
 
-    /// The object that an instance is of, of all that claim it, and its row.
+    /// Among the objects that claim an instance, the one that wins, and its row.
     fn held(&self, name: &InstanceName) -> Option<(&ObjectKey, &InstanceRow)> {
         self.instances.get(name)?.iter().min_by_key(|(_, row)| &row.origin)
     }
 
-    /// The services whose slices name an instance, rightly or not, by name.
+    /// The services whose slices name an instance, ordered by name. The references are not checked.
     pub(crate) fn services_naming(
         &self,
         name: &InstanceName,
@@ -275,12 +277,12 @@ impl Facts {
         self.referrers.get(name).into_iter().flat_map(BTreeMap::keys)
     }
 
-    /// The services with an endpoint on an instance, ready or not, by name.
+    /// The services with a valid endpoint on an instance, ready or not, ordered by name.
     pub(crate) fn services_of(&self, name: &InstanceName) -> impl Iterator<Item = &ServiceName> {
         self.services_naming(name).filter(|service| self.slices_of(name, service).next().is_some())
     }
 
-    /// The slices of a service with an endpoint on an instance, by name.
+    /// The slices of a service with a valid endpoint on an instance, ordered by name.
     pub(crate) fn slices_of(
         &self,
         name: &InstanceName,
@@ -292,15 +294,15 @@ impl Facts {
         let referring = referring.filter(|_| !foreign);
         let name = name.clone();
         let rightly = move |(_, ips): &(&ObjectKey, &Vec<IpAddr>)| {
-            // An instance that is not known has no addresses to compare.
+            // There are no addresses to compare with while the instance is not in the index.
             row.is_none_or(|row| ips.iter().any(|ip| self.holds(&name, row, *ip)))
         };
         let referring = referring.into_iter().flatten().filter(rightly);
         referring.filter_map(move |(key, _)| slices?.get(key))
     }
 
-    /// What an instance does with plaintext. The pods of tenants can tighten what their namespace, or else
-    /// the mesh, says; they cannot loosen it.
+    /// What an instance's proxy does with plaintext. A tenant's pod can be stricter than its
+    /// namespace or, without a namespace setting, than the mesh; it cannot be looser.
     pub(crate) fn mode(&self, name: &InstanceName, row: &InstanceRow) -> MtlsMode {
         let of_namespace = self.namespaces.get(&*name.namespace).and_then(|row| row.mtls);
         let floor = of_namespace.unwrap_or(self.settings.default_mtls);
@@ -320,8 +322,8 @@ impl Facts {
         self.removal
     }
 
-    /// Whether an instance may call what the mesh does not know: of the pods of tenants as with
-    /// [`mode`](Self::mode).
+    /// Whether an instance may connect to destinations that the mesh does not know. As with
+    /// [`mode`](Self::mode), a tenant's pod cannot loosen the setting.
     pub(crate) fn egress(&self, name: &InstanceName, row: &InstanceRow) -> Egress {
         let of_namespace = self.namespaces.get(&*name.namespace).and_then(|row| row.egress);
         let floor = of_namespace.unwrap_or(self.settings.default_egress);
@@ -332,7 +334,7 @@ impl Facts {
         }
     }
 
-    /// Whom to expect of an instance over mTLS; none means plaintext.
+    /// The identity that a client expects of an instance over mTLS; `None` means plaintext.
     pub(crate) fn identity(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.instance(name)?;
         let stays = self.removal < Removal::Plaintext;
@@ -431,7 +433,8 @@ impl Facts {
         self.routes.touch_referring(name, touched);
     }
 
-    /// What clients do has changed for services, or for what routes send.
+    /// A policy of clients has changed: touches the services that it, or the route that it targets,
+    /// applies to.
     fn touch_targets(&self, targets: &[TargetRow], touched: &mut Touched) {
         for target in targets {
             match target {
@@ -443,7 +446,8 @@ impl Facts {
         }
     }
 
-    /// What workloads take has changed, for those behind services or for themselves.
+    /// A rate limit has changed: touches the workloads that it targets, or that are behind its
+    /// services.
     fn touch_limited(&self, targets: &[TargetRow], touched: &mut Touched) {
         for target in targets {
             match target {

@@ -1,4 +1,4 @@
-//! The index: facts, and the tables made of them.
+//! The index: facts, and the tables built from them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,31 +14,31 @@ use crate::change::{Change, Changed};
 use crate::facts::{Facts, RefusedEndpoints, Touched};
 use crate::tables::{Address, Rebuilt, Tables};
 
-/// What holds for the whole mesh.
+/// Settings of the whole mesh.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Under which identities are issued.
+    /// The trust domain of all identities.
     pub trust_domain: TrustDomain,
-    /// The mode of workloads that neither they nor their namespace set.
+    /// The mode of workloads if neither they nor their namespace set one.
     pub default_mtls: MtlsMode,
-    /// Whether workloads may call what the mesh does not know, where neither they nor their namespace
-    /// say.
+    /// Whether workloads may call destinations that the mesh does not know, if neither they nor
+    /// their namespace set it.
     pub default_egress: Egress,
-    /// The control plane's own namespace, which says whether the mesh is being removed; none where that is
-    /// never said.
+    /// The control plane's own namespace, whose annotation starts the removal of the mesh; `None`
+    /// if removal is not supported.
     pub namespace: Option<String>,
     /// Who writes the objects.
     pub writers: Writers,
 }
 
-/// Who writes the objects, and so which of their claims are checked.
+/// Who writes the objects; decides which of their claims are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writers {
-    /// One operator, who writes all of them: what an object says holds.
+    /// One operator writes all of them, so that claims are not checked.
     #[default]
     Operator,
-    /// Tenants of a cluster, each in namespaces of their own. An endpoint, an address or a looser setting
-    /// counts only if the namespace that claims it may.
+    /// Tenants of a cluster write objects in their own namespaces. An endpoint, an address or a
+    /// looser setting counts only if the claiming namespace has the right to it.
     Tenants,
 }
 
@@ -50,19 +50,19 @@ pub struct Index {
 }
 
 impl Index {
-    /// An index of nothing.
+    /// An empty index.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { facts: Facts::new(settings), tables: Tables::default() }
     }
 
-    /// Takes one change.
+    /// Applies one change.
     pub fn apply(&mut self, change: Change) -> Changed {
         self.apply_all(vec![change])
     }
 
-    /// Takes several changes as one: nothing is told of what lay between. Of two changes of one
-    /// object, the later one holds.
+    /// Applies several changes as one; states in between are not reported. Of two changes of one
+    /// object, the later one wins.
     pub fn apply_all(&mut self, changes: Vec<Change>) -> Changed {
         let mut touched = Touched::default();
         for change in changes {
@@ -74,15 +74,15 @@ impl Index {
         self.rebuild(touched)
     }
 
-    /// What stands behind an IP address. Where several claim it, a service goes before a workload,
-    /// and then the first by name.
+    /// The service or workload at an IP address. If several claim it, a service wins over a
+    /// workload, then the first by name.
     #[must_use]
     pub fn address(&self, ip: IpAddr) -> Option<Address> {
         self.tables.address(ip.to_canonical())
     }
 
-    /// What a proxy in the namespace `client` is told of a subject; never pending. A service comes
-    /// with the routes that hold for that namespace.
+    /// The answer to a proxy in the namespace `client` that subscribes to a subject; never pending.
+    /// A service comes with the routes that apply to that namespace.
     #[must_use]
     pub fn resolve(&self, subject: &Subject, client: &str) -> Resolution {
         let name = match subject {
@@ -96,7 +96,7 @@ impl Index {
         self.tables.service_for(&name, client).map_or(Resolution::Unknown, Resolution::Service)
     }
 
-    /// A service by its name, as clients without routes of their own see it.
+    /// A service by its name, as clients see it whose namespace has no routes of its own for it.
     #[must_use]
     pub fn service(&self, name: &ServiceName) -> Option<Arc<Service>> {
         self.tables.services.get(name).cloned()
@@ -108,7 +108,7 @@ impl Index {
         self.tables.workloads.get(name).cloned()
     }
 
-    /// Who an instance is, meshed or not, and whatever its mode of mTLS.
+    /// The identity of an instance, whether meshed or not, and whatever its mTLS mode.
     #[must_use]
     pub fn identity_of(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.facts.instance(name).filter(|row| !row.shares_node);
@@ -121,17 +121,17 @@ impl Index {
         self.tables.policies.get(name).cloned()
     }
 
-    /// How many requests an instance takes, whether it is known or not.
+    /// The rate limits of an instance, whether the index has it or not.
     #[must_use]
     pub fn rate_limits(&self, name: &InstanceName) -> Arc<[RateLimit]> {
         build::policies::limits(&self.facts, name)
     }
 
-    /// Whether a route of a kind in the namespace `from`, attached to `parent`, may refer to a port of a
-    /// service that there is.
+    /// Checks that a route of a kind in the namespace `from`, attached to `parent`, may refer to a
+    /// port of a service, and that the port exists.
     ///
     /// # Errors
-    /// Why its requests go nowhere.
+    /// Why requests to the target fail.
     pub fn refers(
         &self,
         (kind, from): (RouteKind, &str),
@@ -141,14 +141,14 @@ impl Index {
         build::routes::resolved(&self.facts, parent, &(kind, from.into()), to)
     }
 
-    /// The services of a namespace, by name.
+    /// The services of a namespace, ordered by name.
     pub fn services_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<Service>> {
         let first = ServiceName { namespace: namespace.into(), name: "".into() };
         let services = self.tables.services.range(first.clone()..);
         services.take_while(move |(name, _)| name.namespace == first.namespace).map(|(_, s)| s)
     }
 
-    /// The workloads of a namespace, by name.
+    /// The workloads of a namespace, ordered by name.
     pub fn workloads_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<Workload>> {
         let first = InstanceName { namespace: namespace.into(), name: "".into() };
         let workloads = self.tables.workloads.range(first.clone()..);
@@ -161,13 +161,14 @@ impl Index {
         self.facts.removal()
     }
 
-    /// The endpoints that are ignored since the namespace of their slice has no right to them, by service.
+    /// The endpoints that are refused because the namespace of their slice has no right to them, by
+    /// service.
     #[must_use]
     pub fn refused_endpoints(&self) -> &BTreeMap<ServiceName, RefusedEndpoints> {
         self.facts.refused()
     }
 
-    /// The IP addresses that lead to `address`: its own, less those that another one claims first.
+    /// The IP addresses that lead to `address`: its own, without those that another object holds.
     #[must_use]
     pub fn aliases(&self, address: &Address) -> Vec<IpAddr> {
         self.tables.aliases(address)

@@ -1,7 +1,7 @@
-//! Objects as rows: what the mesh needs of each, with its names and numbers checked.
+//! Objects as rows: the fields that the mesh uses, with names and numbers checked.
 //!
-//! Objects from [`leno_resources::load`] always fit. What another source lets through and does not
-//! fit makes no row, as if it were not there: a part that is left out could turn mTLS off.
+//! Objects from [`leno_resources::load`] are always valid. An invalid object of another source
+//! makes no row, as if it did not exist: ignoring only the invalid part could turn mTLS off.
 
 pub(crate) mod external;
 pub(crate) mod policies;
@@ -25,10 +25,10 @@ pub(crate) struct ServiceRow {
     pub(crate) vips: Vec<IpAddr>,
     /// TCP ports, by ascending number.
     pub(crate) ports: Vec<ServicePortRow>,
-    /// What it is an alias of, in the outside.
+    /// What an `ExternalName` service is an alias of.
     pub(crate) external_name: Option<Arc<str>>,
     pub(crate) distribution: Distribution,
-    /// Whether a client stays with its endpoint (`sessionAffinity: ClientIP`).
+    /// Whether a client keeps its endpoint (`sessionAffinity: ClientIP`).
     pub(crate) keeps_clients: bool,
 }
 
@@ -40,27 +40,27 @@ pub(crate) struct ServicePortRow {
     pub(crate) protocol: Option<Protocol>,
 }
 
-/// The port on the workload, where a slice leaves it open.
+/// The port on the workload, for slices that do not set one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
     Number(u16),
     Name(String),
 }
 
-/// Places that serve one service.
+/// Endpoints of one service.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SliceRow {
     /// TCP ports.
     pub(crate) ports: Vec<SlicePortRow>,
     pub(crate) endpoints: Vec<EndpointRow>,
-    /// Endpoints outside of the mesh that are known by name, those that are ready.
+    /// Ready endpoints outside of the mesh that are known by DNS name.
     pub(crate) names: Vec<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SlicePortRow {
     pub(crate) name: String,
-    /// None means whatever the service targets.
+    /// `None` means the service's target port.
     pub(crate) number: Option<u16>,
     pub(crate) protocol: Option<Protocol>,
 }
@@ -69,15 +69,15 @@ pub(crate) struct SlicePortRow {
 pub(crate) struct EndpointRow {
     pub(crate) ip: IpAddr,
     pub(crate) ready: bool,
-    /// It has been told to end, and still serves.
+    /// It is terminating and still serves.
     pub(crate) lingers: bool,
-    /// None outside of the mesh.
+    /// `None` outside of the mesh.
     pub(crate) instance: Option<InstanceName>,
-    /// Whom it is near to.
+    /// The zone and node whose clients should prefer it.
     pub(crate) place: Place,
 }
 
-/// One running instance, of whatever kind of object.
+/// One running instance: a pod, or one of a `Workload`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InstanceRow {
     pub(crate) addresses: Vec<IpAddr>,
@@ -87,20 +87,21 @@ pub(crate) struct InstanceRow {
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
     pub(crate) place: Place,
-    /// It has been told to end.
+    /// It is terminating.
     pub(crate) ending: bool,
     pub(crate) origin: Origin,
     /// The addresses of the node that a pod runs on.
     pub(crate) node: Box<[IpAddr]>,
-    /// Its addresses are its node's, not its own.
+    /// It uses its node's network, so that its addresses are the node's.
     pub(crate) shares_node: bool,
 }
 
-/// What an instance is of, the first to be believed first.
+/// The kind of object that an instance belongs to. The order of the variants is the order of
+/// precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
-    /// A pod. The address of one that is ending may be another pod's already. `created` is in seconds of
-    /// Unix time: the oldest goes first.
+    /// A pod. One that is not terminating goes first, because another pod may already have a
+    /// terminating pod's address; then the oldest. `created` is in seconds of Unix time.
     Pod { ending: bool, created: i64 },
     /// A `Workload`.
     Workload { created: i64 },
@@ -113,7 +114,7 @@ pub(crate) struct InstancePortRow {
     pub(crate) protocol: Option<Protocol>,
 }
 
-/// The row of a service. An alias without ports is one in DNS only, and has none.
+/// The row of a service; `None` for an alias without ports, which is only a DNS record.
 pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
     let (namespace, name) = names(&object.metadata)?;
     let name = ServiceName::new(namespace, name).ok()?;
@@ -153,7 +154,7 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
     Some((name, ServiceRow { vips, ports, external_name, distribution, keeps_clients }))
 }
 
-/// The row of a slice, and the service that it is of.
+/// The row of a slice, and the service that it belongs to.
 pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
     let (namespace, _) = names(&object.metadata)?;
     let service = object.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
@@ -166,7 +167,7 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
     });
     let names = external::names(object);
     let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {
-        // Kubernetes gives a meaning to the first address only.
+        // Kubernetes defines the meaning of the first address only.
         let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
         let conditions = endpoint.conditions.as_ref();
         let target = endpoint.target_ref.as_ref();
@@ -229,8 +230,8 @@ pub(crate) fn instances(
     instances.map(row).collect()
 }
 
-/// Whose clients an endpoint is near to: those that its hints name, else those of where it is. Of several
-/// zones in one hint the first counts; Kubernetes gives one.
+/// The zone and node whose clients should prefer an endpoint: those in its hints, else those that
+/// it runs in. Only the first zone of a hint counts; Kubernetes sets one.
 fn near(endpoint: &Endpoint) -> Place {
     let hints = endpoint.hints.as_ref();
     let zone = hints.and_then(|hints| Some(&hints.for_zones.as_ref()?.first()?.name));
@@ -246,7 +247,7 @@ fn names(metadata: &ObjectMeta) -> Option<(&str, &str)> {
     metadata.namespace.as_deref().zip(metadata.name.as_deref())
 }
 
-/// What `appProtocol` says; none where it says nothing.
+/// The protocol that `appProtocol` declares; `None` if it declares none.
 fn declared(app_protocol: Option<&str>) -> Option<Protocol> {
     Some(Protocol::from_app_protocol(app_protocol)).filter(|protocol| *protocol != Protocol::Detect)
 }
@@ -259,7 +260,7 @@ fn port_number(number: i32) -> Option<u16> {
     u16::try_from(number).ok().filter(|number| *number > 0)
 }
 
-/// Each address once, in the order given.
+/// The addresses without duplicates, in their original order.
 fn addresses(given: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut unique = Vec::new();
     for ip in given.map(|ip| ip.to_canonical()) {

@@ -1,4 +1,4 @@
-//! What the index answers with: values by name, and who claims each IP address.
+//! The tables that queries read: values by name, and the claims on each IP address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,34 +10,34 @@ use leno_types::{InstanceName, ServiceName};
 use crate::build::BuiltService;
 use crate::change::Changed;
 
-/// What stands behind an IP address.
+/// The service or workload at an IP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// It is a VIP of the service.
+    /// The address is a VIP of the service.
     Service(Arc<Service>),
-    /// It is the workload's own.
+    /// The address is the workload's own.
     Workload(Arc<Workload>),
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
-    /// Services as clients of a namespace see them that has routes of its own for them.
+    /// Services as clients see them whose namespace has routes of its own for the service.
     consumers: BTreeMap<ServiceName, BTreeMap<Arc<str>, Arc<Service>>>,
     pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
     pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,
-    /// The first claim holds.
+    /// The first claim wins.
     claims: BTreeMap<IpAddr, BTreeSet<Claim>>,
 }
 
-/// Values made anew; none where there is nothing of that name any more.
+/// Rebuilt values; `None` if no object of that name is left.
 #[derive(Default)]
 pub(crate) struct Rebuilt {
     pub(crate) services: BTreeMap<ServiceName, Option<BuiltService>>,
     pub(crate) instances: BTreeMap<InstanceName, Option<(Workload, ServerPolicy)>>,
 }
 
-/// Who says that an address is theirs, in the order in which they are believed.
+/// A claim on an address. The order of the variants is the order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
     Service(ServiceName),
@@ -45,7 +45,7 @@ enum Claim {
 }
 
 impl Address {
-    /// Its IP addresses, whoever else claims them.
+    /// Its IP addresses, including those that another object holds.
     #[must_use]
     pub fn ips(&self) -> &[IpAddr] {
         match self {
@@ -73,7 +73,7 @@ impl Tables {
         address.ips().iter().filter(holds).copied().collect()
     }
 
-    /// Puts in what differs from what is there, and says what that was.
+    /// Stores the values that differ from the present ones, and reports which did.
     pub(crate) fn replace(&mut self, rebuilt: Rebuilt) -> Changed {
         let mut changed = Changed::default();
         let mut moved: Vec<(Claim, Option<Address>)> = Vec::new();
@@ -112,7 +112,8 @@ impl Tables {
         changed
     }
 
-    /// Whether the service became another one for the clients of some namespace.
+    /// Replaces the service's variants for namespaces with their own routes; returns whether any
+    /// changed.
     fn replace_consumers(&mut self, name: &ServiceName, new: BTreeMap<Arc<str>, Service>) -> bool {
         let old = self.consumers.remove(name).unwrap_or_default();
         let mut differs = old.keys().any(|namespace| !new.contains_key(namespace));
@@ -135,7 +136,7 @@ impl Tables {
         own.or_else(|| self.services.get(name)).cloned()
     }
 
-    /// What is answered, before they move, at the addresses that moves can concern.
+    /// The present answers at all addresses that the moves can affect.
     fn answers(&self, moved: &[(Claim, Option<Address>)]) -> BTreeMap<IpAddr, Option<Address>> {
         let both = moved.iter().flat_map(|(claim, new)| [self.claimed(claim), new.clone()]);
         let ips = both.flatten().flat_map(|address| address.ips().to_vec());

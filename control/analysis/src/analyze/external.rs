@@ -1,5 +1,5 @@
-//! Mistakes about what is outside of the mesh: authorities that are not there, TLS where there is mTLS,
-//! requests in clear.
+//! Mistakes about destinations outside of the mesh: missing certificate authorities, TLS
+//! origination to a service of the mesh, plaintext requests to a TLS port.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::Object;
@@ -12,7 +12,7 @@ use crate::mesh::Mesh;
 
 /// The port of HTTP (RFC 9110 section 4.2.1).
 const HTTP: u16 = 80;
-/// The port of HTTP within TLS (RFC 9110 section 4.2.2).
+/// The port of HTTP over TLS (RFC 9110 section 4.2.2).
 const HTTPS: u16 = 443;
 
 pub(super) fn external(mesh: &Mesh, findings: &mut Findings<'_>) {
@@ -66,7 +66,7 @@ fn missing(port: &ServicePort) -> Option<&str> {
     }
 }
 
-/// Requests to the port of HTTPS outside, with which nobody begins TLS.
+/// Plaintext requests to an outside HTTPS port: the proxy does not originate TLS there.
 fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
     for port in service.ports.iter().filter(|port| port.protocol != Protocol::Opaque) {
         let Some(external) = port.external.as_ref().filter(|external| external.tls.is_none())
@@ -74,7 +74,7 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
             continue;
         };
         let Some(name) = external.names.iter().find(|name| name.port == HTTPS) else { continue };
-        // On the same port the application begins TLS itself.
+        // A client that dials port 443 itself speaks TLS itself.
         if port.port == HTTPS && port.protocol == Protocol::Detect {
             continue;
         }
@@ -88,8 +88,8 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
     }
 }
 
-/// An external name with a port of plain HTTP and none of HTTPS: the name has a virtual address then,
-/// on which a port that is not listed is refused.
+/// An external name with an HTTP port but no HTTPS port. A Service with ports gives the name a
+/// virtual address, and a connection to a port that is not listed is refused there.
 fn cut_off(findings: &mut Findings<'_>, at: usize, service: &leno_resources::Service) {
     let Some(spec) = &service.spec else { return };
     let (Some("ExternalName"), Some(host)) = (spec.type_.as_deref(), &spec.external_name) else {
@@ -98,7 +98,8 @@ fn cut_off(findings: &mut Findings<'_>, at: usize, service: &leno_resources::Ser
     let ports = spec.ports.as_deref().unwrap_or_default();
     let listed = |number: u16| ports.iter().position(|port| port.port == i32::from(number));
     let (Some(index), None) = (listed(HTTP), listed(HTTPS)) else { return };
-    // Where the proxy begins TLS, the application is meant to ask in clear.
+    // With target port 443 the proxy is meant to originate TLS, and the application to send
+    // plaintext.
     if matches!(&ports[index].target_port, Some(IntOrString::Int(443))) {
         return;
     }

@@ -1,4 +1,4 @@
-//! One mistake, and the list of those that were found.
+//! One mistake, and the list of findings.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,19 +11,19 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It does something that hardly anybody wants.
+    /// It works, but hardly any user wants what it does.
     Warning,
     /// It cannot work.
     Error,
 }
 
-/// One mistake. Displays as one line: `file:line:column: path: severity[code]: reason; remedy`, with the
-/// object for the place where it is written nowhere.
+/// One mistake. Displays as one line: `file:line:column: path: severity[code]: reason; remedy`. An
+/// object without a file is shown in place of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What sort of mistake, a stable name.
+    /// The kind of mistake, a stable name.
     pub code: &'static str,
     /// The file, as given by the user; empty for an object of a cluster.
     #[serde(serialize_with = "text")]
@@ -32,7 +32,7 @@ pub struct Finding {
     pub line: u64,
     /// The column, from 1.
     pub column: u64,
-    /// The object, `HTTPRoute shop/cart`; empty where the document is none.
+    /// The object, such as `HTTPRoute shop/cart`; empty if the document is not one.
     pub object: String,
     /// The field, for example `spec.rules[0].backendRefs[1]`; empty for a document as a whole.
     pub path: String,
@@ -43,7 +43,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A mistake of a file or a folder as a whole.
+    /// A mistake that concerns a whole file or folder.
     #[must_use]
     pub fn of_file(severity: Severity, code: &'static str, file: &str, reason: &str) -> Self {
         let problem = Problem::of_file(file, reason);
@@ -69,16 +69,16 @@ impl Wrong {
     }
 }
 
-/// The findings in some documents.
+/// Collects the findings in some documents.
 pub(super) struct Findings<'d> {
     pub(super) documents: &'d Documents,
     positions: HashMap<ObjectKey, usize>,
-    /// With the place of their document among all.
+    /// Each with the position of its document, for sorting.
     found: Vec<(usize, Finding)>,
 }
 
 impl From<&Problem> for Finding {
-    /// Why a text was refused. Its remedy is part of the reason.
+    /// A document that did not parse. The problem's reason includes the remedy.
     fn from(problem: &Problem) -> Self {
         Self {
             severity: Severity::Error,
@@ -95,7 +95,7 @@ impl From<&Problem> for Finding {
 }
 
 impl Finding {
-    /// An object of a cluster that is not understood.
+    /// An object of a cluster that does not parse.
     #[must_use]
     pub fn unread(key: &ObjectKey, reason: &str) -> Self {
         let problem = Problem::of_file("", reason);
@@ -110,17 +110,17 @@ impl<'d> Findings<'d> {
         Self { documents, positions, found: Vec::new() }
     }
 
-    /// The objects as written, with their places among all.
+    /// The objects as written, with their positions.
     pub(super) fn objects(&self) -> impl Iterator<Item = (usize, &'d Object)> + use<'d> {
         self.documents.objects.iter().map(|located| &located.value).enumerate()
     }
 
-    /// The place of an object among all; none for one that is implied.
+    /// The position of an object; `None` for one that is implied and not written.
     pub(super) fn position(&self, key: &ObjectKey) -> Option<usize> {
         self.positions.get(key).copied()
     }
 
-    /// Where a part of an object is written.
+    /// The file and position of a part of an object.
     pub(super) fn place(&self, at: usize, path: &str) -> (Arc<str>, Place) {
         let located = &self.documents.objects[at];
         let place = self.documents.outlines.get(at).map(|outline| outline.place(path));
@@ -136,7 +136,7 @@ impl<'d> Findings<'d> {
         self.found.push((at, finding));
     }
 
-    /// A mistake in a document that is none of Leno's objects; they come last.
+    /// A mistake in a document that is none of Leno's objects; these findings come last.
     pub(super) fn push_ignored(&mut self, located: &Located<Ignored>, wrong: Wrong) {
         let Wrong { severity, code, reason, remedy } = wrong;
         let (object, path) = (located.value.kind.clone(), String::new());

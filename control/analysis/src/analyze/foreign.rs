@@ -1,4 +1,4 @@
-//! Documents of other meshes, which Leno does not read: what they forbid is allowed here.
+//! Documents of other meshes. Leno does not read them, so it allows what they forbid.
 
 use leno_resources::{Ignored, Located};
 
@@ -18,7 +18,7 @@ const GROUPS: [(&str, &str); 10] = [
     ("access.smi-spec.io", "SMI"),
 ];
 
-/// Kinds that decide which calls and clients are allowed. Leaving one out opens what it closes.
+/// Kinds that restrict which calls or clients are allowed. Ignoring one permits what it forbids.
 const PROTECTING: [&str; 19] = [
     "AuthorizationPolicy",
     "CiliumClusterwideNetworkPolicy",

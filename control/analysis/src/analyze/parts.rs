@@ -1,4 +1,5 @@
-//! Parts of policies that have no effect: on ports that carry bytes, and beside another policy.
+//! Parts of policies without effect: HTTP settings on opaque ports, and settings that another
+//! policy of the same target overrides.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use leno_types::{Protocol, ServiceName};
 use super::finding::{Findings, Wrong};
 use crate::mesh::Mesh;
 
-/// The parts of a policy that it has.
+/// The parts that a policy sets.
 fn parts(policy: &TrafficPolicy) -> Vec<&'static str> {
     let spec = &policy.spec;
     let all = [
@@ -24,7 +25,7 @@ fn parts(policy: &TrafficPolicy) -> Vec<&'static str> {
     all.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| part).collect()
 }
 
-/// The fields of a policy that are about requests, so that they do nothing for bytes.
+/// The fields of a policy that apply to HTTP requests and so have no effect on opaque connections.
 fn of_requests(policy: &TrafficPolicy) -> Vec<&'static str> {
     let spec = &policy.spec;
     let limits = spec.limits.as_ref();
@@ -47,7 +48,7 @@ fn of_requests(policy: &TrafficPolicy) -> Vec<&'static str> {
 
 /// Finds the parts without effect.
 pub(super) fn without_effect(mesh: &Mesh, findings: &mut Findings<'_>) {
-    // By target and part, the policy that has it first by name.
+    // By target and part: the first policy, by name, that sets the part.
     let mut first: BTreeMap<(String, &'static str), String> = BTreeMap::new();
     let mut policies: Vec<(usize, &TrafficPolicy)> = findings
         .objects()
@@ -112,7 +113,7 @@ fn on_bytes(
     }
 }
 
-/// A target as messages name it.
+/// A target in the form that messages use.
 fn shown(policy: &TrafficPolicy, target: &PolicyTarget) -> String {
     let PolicyTarget { kind, name, section_name, .. } = target;
     let whole = format!("{kind} {}/{name}", policy.metadata.namespace);

@@ -1,4 +1,4 @@
-//! Mistakes in policies: those of nothing, and those that write twice.
+//! Mistakes in policies: missing targets, and retries that may write twice.
 
 use leno_resources::{Kind, Object, ObjectKey, PolicyTarget, TrafficPolicy};
 use leno_types::mesh::Service;
@@ -8,7 +8,7 @@ use super::finding::{Findings, Wrong};
 use super::routes::instead;
 use crate::mesh::Mesh;
 
-/// What is known to have reached no application, so that it can be sent again whatever it is.
+/// Failures in which no application received the request, so that any request can be sent again.
 const UNSENT: [&str; 2] = ["connect-failure", "refused-stream"];
 
 pub(super) fn policies(mesh: &Mesh, findings: &mut Findings<'_>) {
@@ -95,7 +95,7 @@ fn target(
     }
 }
 
-/// A port is named by its name or its number.
+/// Whether a service has a port with this name or number.
 fn has_port(service: &Service, section: &str) -> bool {
     let mut ports = service.ports.iter();
     ports.any(|port| *port.name == *section || port.port.to_string() == section)

@@ -1,4 +1,4 @@
-//! Mistakes about ports: protocols that do not exist, targets that no workload has, ports of nodes.
+//! Mistakes about ports: unknown protocols, target ports that no workload has, ports of nodes.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{Object, Service, Workload};
@@ -7,9 +7,9 @@ use leno_types::nearest;
 use super::finding::{Findings, Wrong};
 use crate::mesh::Mesh;
 
-/// Values of `appProtocol` that decide how a port is served, and names of protocols that are carried
-/// as bytes (RFC 6335; service names of IANA and what charts write). For `nearest`, the likeliest
-/// first.
+/// Values of `appProtocol` that decide how a port is served, and names of protocols that are
+/// relayed as bytes (RFC 6335; service names of IANA and names that charts use). The likeliest come
+/// first, because `nearest` prefers them.
 const PROTOCOLS: [&str; 53] = [
     "http",
     "http2",
@@ -66,7 +66,7 @@ const PROTOCOLS: [&str; 53] = [
     "zookeeper",
 ];
 
-/// Finds what is wrong with ports. `local`: the documents are run by `leno up`.
+/// Finds mistakes about ports. `local`: `leno up` runs the documents.
 pub(super) fn ports(mesh: &Mesh, findings: &mut Findings<'_>, local: bool) {
     for (at, object) in findings.objects() {
         match object {
@@ -95,7 +95,7 @@ fn protocols<'a>(
     for (index, declared) in declared.enumerate() {
         let Some(declared) = declared.filter(|text| !text.is_empty()) else { continue };
         let known = PROTOCOLS.iter().any(|known| known.eq_ignore_ascii_case(declared));
-        // A name with a domain is a private protocol, which Kubernetes allows.
+        // A name with a domain prefix is a private protocol, which Kubernetes allows.
         let private = declared.contains('/') && !declared.starts_with("kubernetes.io/");
         if known || private {
             continue;
@@ -111,7 +111,8 @@ fn protocols<'a>(
     }
 }
 
-/// Target ports that no selected workload declares. A workload that declares no port says nothing.
+/// Target ports that no selected workload declares. Workloads that declare no ports are not
+/// checked.
 fn targets(mesh: &Mesh, findings: &mut Findings<'_>, (at, service): (usize, &Service)) {
     let Some(spec) = &service.spec else { return };
     let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty());
@@ -130,7 +131,7 @@ fn targets(mesh: &Mesh, findings: &mut Findings<'_>, (at, service): (usize, &Ser
     for (index, port) in spec_ports(service).iter().enumerate() {
         let number = match &port.target_port {
             Some(IntOrString::Int(number)) if *number != 0 => *number,
-            // `leno up` refuses a name that no workload has.
+            // `leno up` already rejects a port name that no workload has.
             Some(IntOrString::String(_)) => continue,
             _ => port.port,
         };

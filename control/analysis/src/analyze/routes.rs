@@ -1,4 +1,5 @@
-//! Mistakes in routes: where they attach, what they refer to, which of their matches are reached.
+//! Mistakes in routes: where they attach, what they refer to, which of their matches no request
+//! reaches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use leno_types::{Protocol, ServiceName, nearest};
 use super::finding::{Findings, Wrong};
 use crate::mesh::Mesh;
 
-/// What all kinds of routes have in common.
+/// The fields that all kinds of routes have.
 struct Written<'d> {
-    /// Its document among all.
+    /// The position of its document.
     at: usize,
     key: ObjectKey,
     kind: RouteKind,
@@ -79,7 +80,7 @@ impl<'d> Written<'d> {
     }
 }
 
-/// Where routes attach, and what they refer to.
+/// Checks where routes attach and what they refer to.
 pub(super) fn references(mesh: &Mesh, findings: &mut Findings<'_>) {
     let written = findings.objects().filter_map(|(at, object)| Written::new(at, object));
     for route in written.collect::<Vec<_>>() {
@@ -102,7 +103,7 @@ pub(super) fn references(mesh: &Mesh, findings: &mut Findings<'_>) {
     }
 }
 
-/// The route as it is attached to a parent, references resolved.
+/// The route as it is attached to a parent, with its references resolved.
 fn resolved(mesh: &Mesh, route: &Written<'_>, parent: &ParentRef) -> Option<Arc<Route>> {
     let service = service_for(mesh, &route.parent_name(parent)?, &route.key.namespace)?;
     let same = |other: &&Arc<Route>| {
@@ -197,7 +198,7 @@ fn is_headless(mesh: &Mesh, name: &ServiceName) -> bool {
     })
 }
 
-/// A rule must lead somewhere.
+/// A rule without any backend or answer of its own.
 fn targets_given(
     findings: &mut Findings<'_>,
     route: &Written<'_>,
@@ -220,7 +221,8 @@ fn targets_given(
     }
 }
 
-/// The references of a resolved rule that lead nowhere, with their paths and what is written there.
+/// The invalid references of a resolved rule, with their paths and the objects that are written
+/// there.
 fn invalid<'d>(
     route: &Written<'d>,
     index: usize,
@@ -258,7 +260,7 @@ fn mirrors(
     }
 }
 
-/// A reference that leads nowhere, and where it could lead.
+/// The finding for an invalid reference, with a valid one as its remedy.
 fn dangling(mesh: &Mesh, route: &Written<'_>, to: BackendObject, reason: InvalidTarget) -> Wrong {
     let namespace = to.namespace.as_deref().unwrap_or(&route.key.namespace);
     let name = format!("{namespace}/{}", to.name);
@@ -296,7 +298,7 @@ fn dangling(mesh: &Mesh, route: &Written<'_>, to: BackendObject, reason: Invalid
     }
 }
 
-/// The ports of a service, for a remedy.
+/// The ports of a service, listed for a remedy.
 pub(super) fn ports(service: &Service) -> String {
     let port = |port: &leno_types::mesh::ServicePort| match &*port.name {
         "" => port.port.to_string(),
@@ -309,7 +311,7 @@ pub(super) fn ports(service: &Service) -> String {
     }
 }
 
-/// A service that may have been meant.
+/// Suggests a service that the user may have meant.
 pub(super) fn instead(mesh: &Mesh, wanted: &ServiceName) -> String {
     let keys = mesh.objects.iter().map(Object::key).filter(|key| key.kind == Kind::Service);
     let keys: Vec<ObjectKey> = keys.collect();
@@ -325,7 +327,7 @@ pub(super) fn instead(mesh: &Mesh, wanted: &ServiceName) -> String {
     }
 }
 
-/// Matches that are never reached, and routes that another kind displaces.
+/// Matches that no request reaches, and routes that a route of another kind displaces.
 pub(super) fn tables(mesh: &Mesh, findings: &mut Findings<'_>) {
     let mut told = BTreeSet::new();
     let namespaces: BTreeSet<String> =
@@ -337,7 +339,7 @@ pub(super) fn tables(mesh: &Mesh, findings: &mut Findings<'_>) {
         let mut seen: Vec<Arc<Service>> = Vec::new();
         for client in &namespaces {
             let Some(service) = service_for(mesh, &name, client) else { continue };
-            // Most namespaces are told the same value.
+            // Most namespaces share the same value.
             if seen.iter().any(|seen| Arc::ptr_eq(seen, &service)) {
                 continue;
             }
@@ -369,7 +371,7 @@ fn table(
         let matches = one.rule.rule().matches.len();
         let (path, by) = match matches {
             0 => (path, one.by.clone()),
-            // None of them is reached: that is one mistake.
+            // No match of the rule is reached: report the rule once.
             2.. if of_rule.clone().count() == matches => {
                 (path, of_rule.flat_map(|other| other.by.iter().copied()).collect())
             }
@@ -392,7 +394,7 @@ fn table(
     }
 }
 
-/// A route of connections, or a host name of one, that another route has already.
+/// A connection route, or a host name of one, that another route already has.
 fn stream(
     findings: &mut Findings<'_>,
     told: &mut BTreeSet<(usize, String)>,

@@ -1,4 +1,4 @@
-//! Mistakes in services: selectors that select nothing, endpoints of nobody.
+//! Mistakes in services: selectors that select no workload, endpoints without a service.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::routes::instead;
 use crate::mesh::Mesh;
 
 pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
-    // Documents without any workload are for a cluster, which knows its own.
+    // Documents without any workload are meant for a cluster, which has workloads of its own.
     let runs_here = mesh.workloads().next().is_some();
     for (at, object) in findings.objects() {
         match object {
@@ -42,7 +42,8 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
     }
 }
 
-/// The endpoints of a slice that the mesh ignores, since its namespace has no right to them.
+/// The endpoints of a slice that the mesh refuses because the slice's namespace has no right to
+/// them.
 fn refused(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
     let key = |labels: &BTreeMap<String, String>| labels.get(SERVICE_NAME_LABEL).cloned();
     let name = slice.metadata.labels.as_ref().and_then(key);
@@ -61,8 +62,8 @@ fn refused(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &Endpo
     }
 }
 
-/// Whether somebody has found what a service selects, as pods that share their node's network, which the
-/// mesh knows nothing of.
+/// Whether a service has endpoints although no workload matches its selector. This is so for pods
+/// that share their node's network: Kubernetes lists them as endpoints, but the mesh ignores them.
 fn has_endpoints(mesh: &Mesh, service: &Object) -> bool {
     let key = service.key();
     mesh.objects.iter().any(|object| {

@@ -1,4 +1,4 @@
-//! What is answered, in words and numbers that programs may rely on.
+//! The answer, as words for people and fields that programs may rely on.
 
 use leno_types::Protocol;
 use leno_types::mesh::{Endpoint, Place, Service, ServicePort, Workload};
@@ -9,10 +9,10 @@ use super::policies::PolicyAnswer;
 use super::question::Question;
 use crate::sender::Sender;
 
-/// What becomes of one request, and why of nothing else.
+/// What happens to one request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Who sends it.
+    /// The workload that sends it.
     pub client: Client,
     /// The method.
     pub method: String,
@@ -20,30 +20,30 @@ pub struct Explanation {
     pub authority: String,
     /// Path and query.
     pub target: String,
-    /// What stands at the address dialled.
+    /// The service or workload at the address dialled.
     pub destination: Destination,
-    /// The rule that it follows; none where no route does.
+    /// The rule that it follows; `None` if it follows no route.
     pub rule: Option<RuleAnswer>,
-    /// What becomes of it.
+    /// The result.
     pub outcome: Outcome,
-    /// Where it can go, each with its part.
+    /// The backends that it can go to, each with its share.
     pub backends: Vec<BackendAnswer>,
-    /// How long it may take.
+    /// The timeouts that apply to it.
     pub timeouts: TimeoutsAnswer,
-    /// What policies say, part by part, and which of them hold.
+    /// What policies set, part by part, and which of them apply.
     pub policies: Vec<PolicyAnswer>,
-    /// Every match of the routes here, in the order of precedence.
+    /// Every match of the service's routes, in the order of precedence.
     pub considered: Vec<ConsideredMatch>,
-    /// Routes that name the service and count for nothing for this request, each with its reason.
+    /// Routes that name the service but do not apply to this request, each with its reason.
     pub ignored: Vec<String>,
-    /// Anything else that is worth knowing.
+    /// Further remarks.
     pub notes: Vec<String>,
 }
 
-/// Who sends a request.
+/// The workload that sends a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Client {
-    /// The namespace: with it it is decided which routes hold.
+    /// The namespace, which decides which routes apply.
     pub namespace: String,
     /// The workload.
     pub workload: String,
@@ -51,16 +51,16 @@ pub struct Client {
     pub meshed: bool,
 }
 
-/// What stands at an address.
+/// The service or workload at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Destination {
     /// `service`, `workload` or `outside`.
     pub kind: &'static str,
-    /// `<namespace>/<name>`; empty for what the mesh does not know.
+    /// `<namespace>/<name>`; empty if the mesh does not know the address.
     pub name: String,
     /// The port dialled.
     pub port: u16,
-    /// What the port carries: `http1`, `http2`, `opaque`, or `detect` where nobody says.
+    /// The port's protocol: `http1`, `http2`, `opaque`, or `detect` if no document declares one.
     pub protocol: &'static str,
     /// Its addresses.
     pub addresses: Vec<String>,
@@ -75,111 +75,115 @@ pub struct RuleAnswer {
     pub namespace: String,
     /// The route's name.
     pub route: String,
-    /// The rule's place in the route.
+    /// The rule's position in the route.
     pub index: usize,
-    /// The rule's name, where it has one.
+    /// The rule's name, if it has one.
     pub name: Option<String>,
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// `forwarded`, `relayed` (as bytes), `answered` (by the mesh), `failed`, `outside` (as it is) or
-    /// `unmeshed`.
+    /// `forwarded`, `relayed` (as bytes), `answered` (by the mesh), `failed`, `outside` (forwarded
+    /// unchanged) or `unmeshed`.
     pub kind: &'static str,
-    /// The status where the mesh answers, and where every backend fails.
+    /// The status, if the mesh itself answers or every backend fails.
     pub status: Option<u16>,
-    /// The `leno-error` header of the answer.
+    /// The `leno-error` header of the mesh's own answer.
     pub leno_error: Option<String>,
-    /// Headers of the answer.
+    /// Further headers of the mesh's own answer.
     pub headers: Vec<(String, String)>,
-    /// The same for people.
+    /// The same in words.
     pub text: String,
 }
 
-/// One place that requests go to.
+/// One backend that requests go to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BackendAnswer {
-    /// `<namespace>/<name>`: a service or, called by its own address, a workload.
+    /// `<namespace>/<name>` of a service or, if the client calls its address directly, of a
+    /// workload.
     pub service: String,
     /// The port.
     pub port: u16,
-    /// Its part of the requests, 0 to 1.
+    /// Its share of the requests, 0 to 1.
     pub share: f64,
-    /// Why it takes no requests, where it takes none.
+    /// Why it takes no requests, if it takes none.
     pub invalid: Option<&'static str>,
-    /// The `leno-error` of its part, where that fails.
+    /// The `leno-error` header of its share of the requests, if they fail.
     pub leno_error: Option<String>,
-    /// The host that the application is called by, where it is another one.
+    /// The host that the application receives, if a filter rewrites it.
     pub host: Option<String>,
-    /// Path and query as the application sees them.
+    /// Path and query that the application receives.
     pub target: Option<String>,
     /// Changes of the request's headers.
     pub request_headers: HeaderEdits,
     /// Changes of the response's headers.
     pub response_headers: HeaderEdits,
-    /// Where copies go.
+    /// Where copies of the request go.
     pub mirrors: Vec<MirrorAnswer>,
-    /// Who can serve it.
+    /// The endpoints that can serve it.
     pub endpoints: Vec<EndpointAnswer>,
 }
 
 /// Changes of headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HeaderEdits {
-    /// In place of all of the same name.
+    /// Replaces all headers of the same name.
     pub set: Vec<(String, String)>,
-    /// To those of the same name.
+    /// Is added to headers of the same name.
     pub add: Vec<(String, String)>,
-    /// Left out.
+    /// Names of the headers that are removed.
     pub remove: Vec<String>,
 }
 
-/// Where copies of requests go.
+/// A destination of copies of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MirrorAnswer {
     /// `<namespace>/<name>:<port>`, or why there is none.
     pub to: String,
-    /// So many requests
+    /// How many requests are copied
     pub numerator: u32,
-    /// of so many.
+    /// out of how many.
     pub denominator: u32,
 }
 
-/// Who can serve a backend.
+/// An endpoint that can serve a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EndpointAnswer {
-    /// The instance, where it is one of the mesh.
+    /// The instance, if it belongs to the mesh.
     pub workload: Option<String>,
-    /// Its address, or its name outside of the mesh, with the port.
+    /// Its address with the port; for an endpoint outside of the mesh its host name, if known by
+    /// name.
     pub address: String,
-    /// Whom the proxy expects over mTLS; none means plaintext, or TLS with a server outside.
+    /// The identity that the proxy expects over mTLS; `None` means plaintext, or TLS with a server
+    /// outside.
     pub identity: Option<String>,
-    /// Whom the proxy asks for over TLS, and who says so; none means that it begins none.
+    /// The server name that the proxy requests over TLS, and the policy that sets it; `None` means
+    /// that the proxy originates no TLS.
     pub tls: Option<String>,
 }
 
-/// How long a request may take; none means without end.
+/// How long a request may take; `None` means without limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TimeoutsAnswer {
-    /// In all, in milliseconds.
+    /// For the whole request, in milliseconds.
     pub request_ms: Option<u64>,
-    /// Each time that it is sent, in milliseconds.
+    /// For each attempt, in milliseconds.
     pub backend_request_ms: Option<u64>,
 }
 
-/// One match, and how the request stands to it.
+/// One match, and whether the request satisfies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConsideredMatch {
-    /// Its rule, as `leno-error` names it.
+    /// Its rule, in the notation of `leno-error`.
     pub rule: String,
-    /// Its place in the rule.
+    /// Its position in the rule.
     pub index: usize,
-    /// Whether the request has all that it asks for.
+    /// Whether the request satisfies all its conditions.
     pub holds: bool,
-    /// Whether a proxy comes to it: not after the first that holds.
+    /// Whether the proxy evaluates it: matches after the first that holds are not evaluated.
     pub reached: bool,
-    /// What the request lacks, or why the match does not get it.
+    /// The condition that the request fails, or why the match does not get the request.
     pub reason: String,
 }
 
@@ -259,7 +263,7 @@ impl Outcome {
         )
     }
 
-    /// Of a connection that a route refuses.
+    /// A connection that a route refuses.
     pub(super) fn closed(text: &str) -> Self {
         Self::new("failed", text)
     }
@@ -268,7 +272,7 @@ impl Outcome {
         Self::new("failed", "the connection is refused: the Service has no such port")
     }
 
-    /// `asked` says that bytes were asked about, and not that the port is declared so.
+    /// `asked` is true if the question was about bytes, and false if the port is declared opaque.
     pub(super) fn relayed(asked: bool) -> Self {
         let text = match asked {
             true => "is relayed as bytes to one endpoint",
@@ -279,7 +283,7 @@ impl Outcome {
         Self::new("relayed", text)
     }
 
-    /// Goes to one of these; what fails where nobody is there.
+    /// Forwarded to one of these backends; fails if none of them has an endpoint.
     pub(super) fn forwarded(backends: &[BackendAnswer]) -> Self {
         let served =
             |backend: &&BackendAnswer| backend.share > 0.0 && !backend.endpoints.is_empty();
@@ -358,7 +362,7 @@ impl BackendAnswer {
 }
 
 impl EndpointAnswer {
-    /// Nothing where it has no address at all.
+    /// `None` if the endpoint has no address.
     fn of(endpoint: &Endpoint) -> Option<Self> {
         let address = std::net::SocketAddr::new(*endpoint.addresses.first()?, endpoint.port);
         Some(Self {
@@ -381,7 +385,7 @@ impl From<&HeaderChanges> for HeaderEdits {
 }
 
 impl HeaderEdits {
-    /// Whether nothing is changed.
+    /// Whether no header is changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()

@@ -1,4 +1,4 @@
-//! What the name of a host stands for, as DNS of the mesh says.
+//! Resolves a host name to a service or workload, as the mesh's DNS does.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use leno_types::{InstanceName, ServiceName, nearest};
 
 use crate::mesh::Mesh;
 
-/// Below which all names of the mesh are.
+/// The domain of all names in the mesh.
 const DOMAIN: &str = "svc.cluster.local";
 
-/// What a host is.
+/// What a host name stands for.
 pub(super) enum Host {
     Service(Arc<Service>),
     Workload(Arc<Workload>),
     Unknown {
-        /// The name of a service that is much like it.
+        /// The name of a service that is similar.
         meant: Option<String>,
     },
 }
 
 impl Mesh {
-    /// What `host` is to a client in the namespace `client`: an address, or a name, which is tried
-    /// below the domains that its resolver searches.
+    /// Resolves `host` for a client in the namespace `client`: an address, or a name, which is
+    /// completed with the search domains of the client's resolver.
     pub(super) fn host(&self, host: &str, client: &str) -> Host {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return match self.index.resolve(&Subject::Address(ip.to_canonical()), client) {
@@ -67,7 +67,7 @@ impl Mesh {
         }
     }
 
-    /// A name of the client's namespace, or of another one in full, that is like `host`.
+    /// A name similar to `host`: short for a service of the client's namespace, in full for others.
     fn like(&self, host: &str, client: &str) -> Option<String> {
         let known: Vec<String> = self
             .services()

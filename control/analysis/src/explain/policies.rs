@@ -1,4 +1,4 @@
-//! Which policies hold for a request, part by part, and why the others do not.
+//! Which policies apply to a request, part by part, and why the others do not.
 
 use std::time::Duration;
 
@@ -12,31 +12,32 @@ use serde::Serialize;
 use crate::mesh::Mesh;
 use crate::sender::Sender;
 
-/// One part of one policy, and whether it holds.
+/// One part of one policy, and whether it applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PolicyAnswer {
-    /// The part, as documents call it: `retries`, `timeouts.request`, `rate limit`.
+    /// The part, in the notation of documents: `retries`, `timeouts.request`, `rate limit`.
     pub part: &'static str,
-    /// The service that it is of: the one that was called, or a backend.
+    /// The service whose part it is: the one that was called, or a backend.
     pub service: String,
-    /// `TrafficPolicy`, `RateLimitPolicy`, or `HTTPRoute` where a rule speaks for itself.
+    /// `TrafficPolicy`, `RateLimitPolicy`, or `HTTPRoute` if the route's rule sets the part itself.
     pub kind: &'static str,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Where it is written, `file:line:column`; none where nobody has said.
+    /// Where it is written, `file:line:column`; `None` if the caller has not provided positions.
     pub place: Option<String>,
-    /// Whether it holds.
+    /// Whether it applies.
     pub holds: bool,
-    /// What it says.
+    /// What it sets.
     pub says: String,
-    /// Why it holds, or not.
+    /// Why it applies, or why not.
     pub reason: String,
 }
 
 impl Mesh {
-    /// What holds for requests to a port of a service that follow `rule`: retries, timeouts, hedging, faults.
+    /// What applies to requests to a port of a service that follow `rule`: retries, timeouts,
+    /// hedging, faults.
     pub(super) fn of_requests(
         &self,
         service: &Service,
@@ -66,7 +67,8 @@ impl Mesh {
         told
     }
 
-    /// What holds for the endpoints of a port of a service, and what their own proxies allow.
+    /// What applies to the endpoints of a port of a service, and the rate limits of their own
+    /// proxies.
     pub(super) fn of_endpoints(
         &self,
         sender: &Sender,
@@ -185,7 +187,7 @@ fn scope(scope: &Scope) -> String {
     }
 }
 
-/// What a part of a policy says, in a few words.
+/// A short text of what a part of a policy sets.
 fn says(part: Part, policy: &Traffic) -> String {
     let of = |bound: Option<Duration>| bound.map(time).unwrap_or_default();
     match part {
@@ -294,7 +296,7 @@ fn balancing(policy: &Traffic) -> String {
     said.join(", ")
 }
 
-/// As documents write it.
+/// A duration in the notation of documents.
 fn time(time: Duration) -> String {
     leno_resources::Duration(time).to_string()
 }

@@ -1,11 +1,11 @@
-//! A request that is asked about.
+//! The request in question, parsed from words.
 
 use leno_policy::Request;
 
-/// Who would send what.
+/// A client, and the request that it would send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The client's namespace, where it is given.
+    /// The client's namespace, if given.
     pub namespace: Option<String>,
     /// The client: a workload or an instance.
     pub client: String,
@@ -20,45 +20,45 @@ pub struct Question {
     /// Headers, in the order given.
     pub headers: Vec<(String, String)>,
     pub(crate) wanted: Wanted,
-    /// Whether the client speaks TLS of its own.
+    /// Whether the client itself speaks TLS.
     tls: bool,
-    /// `host`, with the port where it is not the usual one.
+    /// `host`, with the port if it is not the scheme's default.
     authority: String,
 }
 
-/// What is sent.
+/// What the client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A request of HTTP.
+    /// An HTTP request.
     Http,
-    /// Bytes that are no HTTP to the mesh, TLS of the client's own among them.
+    /// Bytes that are not HTTP to the mesh, such as the client's own TLS.
     Bytes,
 }
 
-/// Why words are no request.
+/// Why the words are not a valid request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuestionError {
     /// There is no URL.
     #[error("name the request after --, for example: GET http://cart/items -H 'x: y'")]
     Missing,
-    /// It is of another form.
+    /// The URL has another form.
     #[error(
         "{0:?} is not a URL: use for example http://cart/items, grpc://cart:9000/shop.Cart/Add"
     )]
     Url(String),
-    /// Its scheme says nothing to the mesh.
+    /// The scheme is unknown.
     #[error("{0:?} is no scheme here: use http, https, grpc, tcp or tls")]
     Scheme(String),
-    /// A port is none.
+    /// The port is not a valid number.
     #[error("{0:?} is not a port: use 1 to 65535")]
     Port(String),
-    /// A scheme without a usual port has none.
+    /// The scheme has no default port, and none was given.
     #[error("{0}:// needs a port: {0}://host:port")]
     NoPort(String),
-    /// A header is of another form.
+    /// The header has another form.
     #[error("{0:?} is not a header: use -H 'name: value'")]
     Header(String),
-    /// A word that nothing is known of.
+    /// A word that is not part of a request.
     #[error("{0:?} is too much: a request is [METHOD] URL [-H 'name: value']...")]
     Word(String),
 }
@@ -67,7 +67,7 @@ impl Question {
     /// Reads the words of a request: `[METHOD] URL [-H 'name: value']... [-X METHOD]`.
     ///
     /// # Errors
-    /// [`QuestionError`], which says what is wrong and how it is written.
+    /// [`QuestionError`], which names the mistake and the correct form.
     pub fn parse(
         namespace: Option<&str>,
         client: &str,
@@ -117,13 +117,14 @@ impl Question {
         })
     }
 
-    /// The server that a client of TLS asks for; addresses are no names (RFC 6066 section 3).
+    /// The server name that a TLS client sends; addresses are not sent as names (RFC 6066 section
+    /// 3).
     pub(crate) fn server_name(&self) -> Option<&str> {
         let name = self.host.trim_end_matches('.');
         (self.tls && name.parse::<std::net::IpAddr>().is_err()).then_some(name)
     }
 
-    /// What the client says whom it calls.
+    /// The authority that the client sends.
     #[must_use]
     pub fn authority(&self) -> &str {
         let named = self.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
@@ -174,7 +175,7 @@ impl Url {
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(end);
-        // A fragment stays with the client (RFC 9110 section 4.2.5).
+        // A client does not send the fragment (RFC 9110 section 4.2.5).
         let target = target.split('#').next().unwrap_or_default();
         let target = match target.chars().next() {
             Some('/') => target.to_owned(),

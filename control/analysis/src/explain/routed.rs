@@ -1,4 +1,4 @@
-//! What routes make of a request, asked of the same table that proxies ask.
+//! What routes do with a request, decided by the same table that proxies use.
 
 use leno_policy::{
     Changes, Considered, Decision, Found, Ignored, Request as _, RouteTable, TableRule, cors,
@@ -62,7 +62,7 @@ impl Mesh {
                 answer.policies = self.of_requests(service, question.port, Some(found.rule));
                 for backend in &found.rule.rule().backends {
                     if let Target::Service { name, port } = &backend.target {
-                        // Backends of one rule may be the same service and port.
+                        // Backends of one rule may share a service and port.
                         for policy in self.of_endpoints(sender, name, *port) {
                             if !answer.policies.contains(&policy) {
                                 answer.policies.push(policy);
@@ -99,7 +99,7 @@ impl Mesh {
             };
             let mut changes = Changes::new(rule, backend);
             if let Some(cors) = found.rule.cors() {
-                // As the proxy sets them on the response of this request.
+                // The headers that the proxy sets on the response to this request.
                 let set = cors::actual(cors, question)
                     .into_iter()
                     .map(|(name, value)| (name.into(), String::from_utf8_lossy(&value).into()));
@@ -118,7 +118,7 @@ impl Mesh {
         all.collect()
     }
 
-    /// A port of a service, with those who serve it.
+    /// A port of a service, with its endpoints.
     pub(super) fn of_target(
         &self,
         sender: &Sender,
@@ -138,7 +138,7 @@ impl Mesh {
     }
 }
 
-/// A weight's part of all.
+/// A weight's share of the total.
 pub(super) fn share(weight: u32, total: u64) -> f64 {
     match total {
         0 => 0.0,
@@ -191,7 +191,7 @@ fn ignored(ignored: &Ignored) -> String {
     }
 }
 
-/// Every part of the requests fails.
+/// The outcome if every share of the requests fails.
 fn nowhere(table: &RouteTable, found: &Found<'_>, backends: &[BackendAnswer]) -> Outcome {
     let targets = found.rule.rule().backends.iter().zip(backends);
     let mut chosen = targets.filter(|(_, shown)| shown.share > 0.0);

@@ -1,4 +1,4 @@
-//! What routes of connections make of one.
+//! What connection routes do with a connection.
 
 use leno_policy::{StreamDecision, StreamTable, TableRule};
 use leno_types::routes::{RouteKind, Target};

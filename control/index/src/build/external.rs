@@ -1,4 +1,4 @@
-//! What is outside of the mesh behind a port of a service.
+//! The endpoints outside of the mesh behind a port of a service.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{slice_port, target_number};
 use crate::facts::Facts;
 use crate::rows::{ServicePortRow, ServiceRow, Target};
 
-/// None where everything behind it is known by its address, and nobody says how to begin TLS.
+/// `None` if the port has no endpoint known by its DNS name and no policy sets TLS origination.
 pub(super) fn external(
     facts: &Facts,
     name: &ServiceName,

@@ -12,7 +12,8 @@ use crate::facts::Facts;
 use crate::rows::policies::TargetRow;
 use crate::rows::{InstanceRow, ServicePortRow, ServiceRow};
 
-/// What holds for a service and for what its routes send, each policy once for each of its targets.
+/// The traffic policies of a service and of the routes attached to it. A policy with several
+/// matching targets is listed once per target.
 pub(super) fn traffic(
     facts: &Facts,
     name: &ServiceName,
@@ -55,8 +56,9 @@ pub(super) fn traffic(
     found.into_iter().map(Arc::new).collect()
 }
 
-/// A client stays with an endpoint while that is there, as kube-proxy does. An algorithm that a policy
-/// names goes before it; what else a policy says of balancing leaves it as it is.
+/// Implements `sessionAffinity: ClientIP`: a client keeps its endpoint while the endpoint exists,
+/// as with kube-proxy. An algorithm that a policy names takes precedence; a policy that sets other
+/// fields of balancing does not change the affinity.
 fn keep_clients(service: &ServiceName, policies: &mut Vec<Traffic>) {
     let by_source = || Some(Algorithm::Maglev(HashOn::Source));
     for balancing in policies.iter_mut().filter_map(|policy| policy.balancing.as_mut()) {
@@ -71,8 +73,8 @@ fn keep_clients(service: &ServiceName, policies: &mut Vec<Traffic>) {
     });
 }
 
-/// What a workload takes: by its own policies on all its ports, by those of the services that it is an
-/// endpoint of on the ports behind them.
+/// The rate limits of a workload. Its own policies apply to all its ports; a policy of a service
+/// applies to the ports behind that service.
 pub(crate) fn limits(facts: &Facts, name: &InstanceName) -> Arc<[RateLimit]> {
     let mut found: Vec<RateLimit> = Vec::new();
     if let Some(owner) = facts.owner(name) {
@@ -92,7 +94,7 @@ pub(crate) fn limits(facts: &Facts, name: &InstanceName) -> Arc<[RateLimit]> {
                 for number in ports {
                     for limit in &policy.limits {
                         let limit = RateLimit { port: Some(number), ..limit.clone() };
-                        // Two services of one policy may lead to one port.
+                        // Two services that one policy targets can lead to the same port.
                         if !found.contains(&limit) {
                             found.push(limit);
                         }
@@ -104,7 +106,8 @@ pub(crate) fn limits(facts: &Facts, name: &InstanceName) -> Arc<[RateLimit]> {
     found.into()
 }
 
-/// The ports on an instance that a service, or its port `section`, leads to.
+/// The ports on an instance that a service leads to; only those of its port `section` if that is
+/// given.
 fn numbers(
     facts: &Facts,
     (name, instance): (&InstanceName, Option<&InstanceRow>),
@@ -127,7 +130,7 @@ fn port<'a>(service: &'a ServiceRow, section: &str) -> Option<&'a ServicePortRow
     service.ports.iter().find(|port| is_named(port, section))
 }
 
-/// Whether a section is this port: by its name, else by its number.
+/// Whether a section names this port, by name or by number.
 pub(super) fn is_named(port: &ServicePortRow, section: &str) -> bool {
     *port.name == *section || section.parse() == Ok(port.number)
 }

@@ -1,4 +1,4 @@
-//! The routes of a service, as its clients need them.
+//! The routes of a service, as its clients receive them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::facts::Facts;
 use crate::rows::ServiceRow;
 use crate::rows::routes::RouteRow;
 
-/// Routes of a service, in the order of their names.
+/// Routes of a service, ordered by name.
 pub(super) type Routes = Arc<[Arc<Route>]>;
 
-/// The routes that hold for every client but those of namespaces that have their own: producer routes,
-/// which are of the service's namespace, and consumer routes by their namespace (GEP-1294).
+/// Producer routes, which live in the service's namespace and apply to every client, and consumer
+/// routes by namespace. A namespace that has consumer routes uses only those (GEP-1294).
 pub(super) fn routes(
     facts: &Facts,
     name: &ServiceName,
@@ -31,7 +31,8 @@ pub(super) fn routes(
     (producers, consumers)
 }
 
-/// A route as it is attached to a service; none where it attaches to no port that there is.
+/// A route as it applies to a service; `None` if the service has none of the ports that it attaches
+/// to.
 fn attached(
     facts: &Facts,
     name: &ServiceName,
@@ -80,8 +81,9 @@ fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut Target)) {
     }
 }
 
-/// Whether a reference leads somewhere. It may stay in the route's namespace or in that of the service
-/// that clients call anyway; anything else has to be granted there.
+/// Checks that a reference is permitted and that the service and port exist. A reference may stay
+/// in the route's namespace or in that of the parent service, which clients call anyway; any other
+/// namespace has to grant it.
 pub(crate) fn resolved(
     facts: &Facts,
     parent: &ServiceName,

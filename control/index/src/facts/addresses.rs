@@ -1,9 +1,10 @@
-//! Which object holds each IP address, and which endpoints count.
+//! Which object holds each IP address, and which endpoints are accepted.
 //!
-//! An address is held by the first of those that claim it: a service, whose addresses the API server
-//! allocates; then a pod, whose addresses the kubelet reports; then a `Workload`, the oldest first. A slice
-//! may send clients to what its own namespace holds, or out of the cluster, and nowhere else: otherwise a
-//! tenant reaches, through the proxies of its clients, what it could not reach itself (CVE-2021-25740).
+//! Of several objects that claim an address, the first in this order holds it: a service, because
+//! the API server allocates its addresses; a pod, because the kubelet reports its addresses; a
+//! `Workload`, the oldest first. A slice may send clients to addresses that its own namespace
+//! holds, or to addresses outside of the cluster. Any other address is refused: otherwise a tenant
+//! could reach, through the proxies of its clients, what it cannot reach itself (CVE-2021-25740).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,8 +15,8 @@ use super::{Facts, Touched};
 use crate::index::Writers;
 use crate::rows::{EndpointRow, InstanceRow, Origin, SliceRow};
 
-/// Where clouds serve a machine its credentials outside of the link-local range: AWS over IPv6, Azure's
-/// host (168.63.129.16), Alibaba, Oracle.
+/// Addresses outside of the link-local range at which clouds serve credentials to a machine: AWS
+/// over IPv6, Azure's host (168.63.129.16), Alibaba, Oracle.
 const METADATA: [IpAddr; 4] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
@@ -23,7 +24,7 @@ const METADATA: [IpAddr; 4] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
 ];
 
-/// Most refused endpoints of one service that are kept for reports; all are counted.
+/// How many refused endpoints of one service are kept for reports; the counts include all of them.
 const MAX_REPORTED: usize = 8;
 
 /// An endpoint that is ignored.
@@ -44,7 +45,7 @@ pub enum Refusal {
     /// Its `targetRef` has other addresses.
     #[error("it is not an address of the pod or Workload that its targetRef names")]
     NotOfTarget,
-    /// Its `targetRef` names what there is not, or not yet.
+    /// Its `targetRef` names an object that does not exist, or has not been read yet.
     #[error("its targetRef names a pod or Workload that does not exist (yet)")]
     UnknownTarget,
     /// A pod or a `Workload` of another namespace has the address.
@@ -61,29 +62,31 @@ pub enum Refusal {
     ReservedAddress,
 }
 
-/// The endpoints of a service that are ignored.
+/// The refused endpoints of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedEndpoints {
-    /// How many there are for each reason.
+    /// How many endpoints were refused for each reason.
     pub counts: BTreeMap<Refusal, usize>,
-    /// The first of them, in the order of their slices.
+    /// The first refused endpoints, in the order of their slices; at most `MAX_REPORTED`.
     pub first: Vec<RefusedEndpoint>,
 }
 
-/// Who claims each address, and whose endpoints are there. Empty where one operator writes all objects.
+/// The claims on each address, and the endpoints that depend on them. Empty if one operator writes
+/// all objects.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
-    /// In order: the first claim holds.
+    /// Sorted: the first claim wins.
     claims: BTreeMap<IpAddr, Vec<Claim>>,
     /// How many pods run on the node of each address.
     nodes: BTreeMap<IpAddr, usize>,
-    /// The services with endpoints that name no instance, and how many of these each has.
+    /// For each address, the services whose endpoints there name no instance, with the number of
+    /// such endpoints.
     bare: BTreeMap<IpAddr, BTreeMap<ServiceName, usize>>,
-    /// What is ignored of each service.
+    /// The refused endpoints of each service.
     refused: BTreeMap<ServiceName, RefusedEndpoints>,
 }
 
-/// Who claims an address, the first of all to be believed first.
+/// A claim on an address. The order of the variants is the order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
     Service(ServiceName),
@@ -105,8 +108,8 @@ impl Refusal {
         }
     }
 
-    /// Whether it passes by itself: slices and pods are watched apart, and a pod may be read after its
-    /// endpoint.
+    /// Whether the refusal may resolve itself. Slices and pods are watched separately, so a pod may
+    /// be read after the endpoint that names it.
     #[must_use]
     pub const fn may_pass(self) -> bool {
         matches!(self, Self::UnknownTarget)
@@ -134,7 +137,8 @@ impl Addresses {
         }
     }
 
-    /// Whether the address is a node's from now on, or not any more.
+    /// Counts a pod on the node with this address; returns whether the address became a node's or
+    /// ceased to be one.
     fn count_node(&mut self, ip: IpAddr, add: bool) -> bool {
         if add {
             let pods = self.nodes.entry(ip).or_default();
@@ -150,7 +154,7 @@ impl Addresses {
         last
     }
 
-    /// The answer at an address may be another one for all that have to do with it.
+    /// Touches every instance and service whose answer at this address may change.
     fn touch(&self, ip: IpAddr, touched: &mut Touched) {
         for claim in self.claims.get(&ip).into_iter().flatten() {
             if let Claim::Instance(_, name) = claim {
@@ -162,7 +166,7 @@ impl Addresses {
 }
 
 impl Facts {
-    /// Whether the namespaces of objects are those of tenants, whose claims are checked.
+    /// Whether tenants write the objects, so that their claims are checked.
     pub(super) fn checks_claims(&self) -> bool {
         self.settings.writers == Writers::Tenants
     }
@@ -194,14 +198,14 @@ impl Facts {
                 Err(Refusal::ForeignAddress)
             }
             Some(Claim::Instance(..)) => Ok(()),
-            // The API server writes the slice of this service itself, and may run on a node's network.
+            // The API server writes this slice itself, and may run in a node's network.
             None if (&*service.namespace, &*service.name) == ("default", "kubernetes") => Ok(()),
             None if self.addresses.nodes.contains_key(&ip) => Err(Refusal::NodeAddress),
             None => Ok(()),
         }
     }
 
-    /// Whether an address is an instance's own: no other object has the better claim to it.
+    /// Whether an address belongs to an instance: no other object has a better claim to it.
     pub(crate) fn holds(&self, name: &InstanceName, row: &InstanceRow, ip: IpAddr) -> bool {
         if !self.checks_claims() {
             return true;
@@ -213,12 +217,12 @@ impl Facts {
         row.addresses.contains(&ip) && (row.shares_node || first())
     }
 
-    /// The endpoints that are ignored, by their services.
+    /// The refused endpoints by service.
     pub(crate) fn refused(&self) -> &BTreeMap<ServiceName, RefusedEndpoints> {
         &self.addresses.refused
     }
 
-    /// Updates the note of which endpoints of a service are ignored.
+    /// Recomputes the refused endpoints of a service.
     pub(crate) fn note_refused(&mut self, name: &ServiceName) {
         if !self.checks_claims() {
             return;
@@ -268,7 +272,8 @@ impl Facts {
         }
     }
 
-    /// Notes the endpoints of a slice that name no instance: their acceptance hangs on their address.
+    /// Counts the endpoints of a slice that name no instance. Whether they are accepted depends on
+    /// who holds their address.
     pub(super) fn note_bare(&mut self, service: &ServiceName, row: &SliceRow, add: bool) {
         if !self.checks_claims() {
             return;
@@ -297,7 +302,8 @@ impl Facts {
     }
 }
 
-/// Whether an address leads to the client's own machine, or to what only machines may call.
+/// Whether an address is the client's own machine, or a service for machines only, such as a
+/// metadata server.
 fn is_reserved(ip: IpAddr) -> bool {
     let of_family = match ip {
         IpAddr::V4(ip) => {
@@ -305,7 +311,7 @@ fn is_reserved(ip: IpAddr) -> bool {
                 || ip.is_link_local()
                 || ip.is_multicast()
                 || ip.is_broadcast()
-                // "This network" (RFC 791): Linux takes 0.0.0.0 for itself.
+                // "This network" (RFC 791): Linux connects to itself at 0.0.0.0.
                 || ip.octets()[0] == 0
         }
         IpAddr::V6(ip) => {

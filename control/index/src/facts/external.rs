@@ -1,4 +1,4 @@
-//! Authorities among the facts, and how TLS is begun with a service.
+//! Certificate authorities for TLS origination among the facts, and which policy applies to a port.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::{Facts, Touched};
 use crate::rows::external::{self, BackendTlsRow};
 use crate::rows::policies::TargetRow;
 
-/// The authorities in each `ConfigMap`, or why there are none in it.
+/// The authorities in each `ConfigMap`, or why it has none.
 pub(super) type Authorities = BTreeMap<ObjectKey, Result<Vec<Vec<u8>>, &'static str>>;
 
 impl Facts {
-    /// Takes the authorities of a `ConfigMap`; whether a policy refers to it or may later.
+    /// Inserts the authorities of a `ConfigMap`. Always true: a policy may refer to it later.
     pub(super) fn put_authorities(
         &mut self,
         key: &ObjectKey,
@@ -42,8 +42,9 @@ impl Facts {
         }
     }
 
-    /// How TLS is begun at a port of a service: by the policy of the port, else by that of the service;
-    /// of two for the same by the older one, then by the first by name.
+    /// How clients originate TLS to a port of a service: by the policy of the port, else by that of
+    /// the service. Of two policies for the same target, the older one wins, then the first by
+    /// name.
     pub(crate) fn origination(
         &self,
         service: &ServiceName,

@@ -1,4 +1,4 @@
-//! Policies among the facts: what each is attached to.
+//! Policies among the facts, indexed by what each is attached to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,18 @@ use leno_types::ServiceName;
 use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 
-/// The rows of policies of one kind, and what leads from their targets to them.
+/// The rows of one kind of policy, and an index from targets to them.
 #[derive(Clone, Debug)]
 pub(crate) struct Attached<R> {
     rows: BTreeMap<ObjectKey, R>,
     services: BTreeMap<ServiceName, BTreeSet<ObjectKey>>,
-    /// By routes or workloads.
+    /// By the route or workload that they are attached to.
     objects: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
 /// A row of a policy.
 pub(crate) trait PolicyRow {
-    /// What it is attached to.
+    /// The targets that it is attached to.
     fn targets(&self) -> &[TargetRow];
 }
 
@@ -48,19 +48,19 @@ impl<R> Default for Attached<R> {
 }
 
 impl<R: PolicyRow> Attached<R> {
-    /// The policies that are attached to a service, or to ports of it, by name.
+    /// The policies that are attached to a service or to ports of it, ordered by name.
     pub(crate) fn of_service(&self, name: &ServiceName) -> impl Iterator<Item = &R> {
         let keys = self.services.get(name).into_iter().flatten();
         keys.filter_map(|key| self.rows.get(key))
     }
 
-    /// The policies that are attached to a route or workload, by name.
+    /// The policies that are attached to a route or workload, ordered by name.
     pub(crate) fn of_object(&self, object: &ObjectKey) -> impl Iterator<Item = &R> {
         let keys = self.objects.get(object).into_iter().flatten();
         keys.filter_map(|key| self.rows.get(key))
     }
 
-    /// All of them, by name.
+    /// All policies, ordered by name.
     pub(super) fn rows(&self) -> impl Iterator<Item = &R> {
         self.rows.values()
     }

@@ -1,4 +1,4 @@
-//! Routes and grants among the facts: who attaches where, who refers to whom.
+//! Routes and grants among the facts, indexed by the services that they attach and refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use leno_types::routes::RouteKind;
 use super::Touched;
 use crate::rows::routes::{GrantRow, RouteRow};
 
-/// The rows of routes, and what leads from services to them.
+/// The rows of routes, and an index from services to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RouteFacts {
     routes: BTreeMap<ObjectKey, RouteRow>,
@@ -17,12 +17,12 @@ pub(crate) struct RouteFacts {
     attached: BTreeMap<ServiceName, BTreeSet<ObjectKey>>,
     /// The routes that send requests to each service.
     referring: BTreeMap<ServiceName, BTreeSet<ObjectKey>>,
-    /// By the namespace that they open.
+    /// By the namespace that they give access to.
     grants: BTreeMap<String, BTreeMap<ObjectKey, GrantRow>>,
 }
 
 impl RouteFacts {
-    /// The routes that attach to a service, by name.
+    /// The routes that attach to a service, ordered by name.
     pub(crate) fn of(&self, service: &ServiceName) -> impl Iterator<Item = &RouteRow> {
         let keys = self.attached.get(service).into_iter().flatten();
         keys.filter_map(|key| self.routes.get(key))
@@ -34,7 +34,7 @@ impl RouteFacts {
         parents.map(|parent| &parent.service)
     }
 
-    /// Whether routes of a kind in a namespace may refer to a service of another one.
+    /// Whether routes of a kind in a namespace may refer to a service of another namespace.
     pub(crate) fn is_granted(&self, kind: RouteKind, from: &str, to: &ServiceName) -> bool {
         let grants = self.grants.get(&*to.namespace).into_iter().flat_map(BTreeMap::values);
         grants.into_iter().any(|grant| grant.allows(kind, from, &to.name))
@@ -62,7 +62,8 @@ impl RouteFacts {
         }
     }
 
-    /// A service has come, changed or gone: so have the references to it.
+    /// A service was created, changed or deleted: references to it may have become valid or
+    /// invalid.
     pub(super) fn touch_referring(&self, service: &ServiceName, touched: &mut Touched) {
         let keys = self.referring.get(service).into_iter().flatten();
         for row in keys.filter_map(|key| self.routes.get(key)) {
@@ -91,7 +92,7 @@ impl RouteFacts {
         self.touch_namespace(&key.namespace, touched);
     }
 
-    /// References into a namespace may have become good or bad.
+    /// References into a namespace may have become valid or invalid.
     fn touch_namespace(&self, namespace: &str, touched: &mut Touched) {
         let first = ServiceName { namespace: namespace.into(), name: "".into() };
         let services = self.referring.range(first..).map(|(name, _)| name);

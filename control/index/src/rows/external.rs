@@ -1,4 +1,4 @@
-//! What is outside of the mesh as rows: names, and how TLS is begun there.
+//! Rows of what is outside of the mesh: DNS names, and TLS origination.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use rustls_pki_types::pem::PemObject;
 
 use super::policies::{TargetRow, row};
 
-/// A policy of how TLS is begun with services.
+/// A policy of how clients originate TLS to services.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BackendTlsRow {
-    /// Its age in seconds of Unix time, and its name: of two for one service the older one holds
-    /// (GEP-713), then the first by name.
+    /// Its creation in seconds of Unix time, and its name. Of two policies for one service the
+    /// older one wins (GEP-713), then the first by name.
     pub(crate) precedence: (i64, String),
     pub(crate) namespace: String,
     pub(crate) targets: Vec<TargetRow>,
     pub(crate) hostname: Arc<str>,
     pub(crate) names: Arc<[SubjectName]>,
-    /// The `ConfigMap`s with its authorities; none means those of the machine.
+    /// The `ConfigMap`s with its certificate authorities; empty means the machine's authorities.
     pub(crate) authorities: Vec<String>,
 }
 
-/// A name as it is asked for: without the dot at its end, in lower case.
+/// Normalizes a host name: no trailing dot, lower case.
 pub(crate) fn host(text: &str) -> Arc<str> {
     text.trim_end_matches('.').to_ascii_lowercase().into()
 }
 
-/// The endpoints of a slice that are known by name, those that are ready.
+/// The host names of the ready endpoints in a slice of type FQDN.
 pub(crate) fn names(slice: &EndpointSlice) -> Vec<Arc<str>> {
     if slice.address_type != "FQDN" {
         return Vec::new();
@@ -63,7 +63,7 @@ pub(crate) fn backend_tls(policy: &BackendTlsPolicy) -> Option<BackendTlsRow> {
     })
 }
 
-/// The certificates of a `ConfigMap` in DER; an error where there are none.
+/// The certificates in a `ConfigMap`, in DER.
 pub(crate) fn authorities(object: &ConfigMap) -> Result<Vec<Vec<u8>>, &'static str> {
     let pem = object.data.as_ref().and_then(|texts| texts.get(AUTHORITIES_KEY));
     let pem = pem.ok_or("it has no ca.crt")?;

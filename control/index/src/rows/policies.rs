@@ -6,28 +6,28 @@ use leno_resources::{Kind, ObjectKey, PolicyTarget, RateLimitPolicy, TrafficPoli
 use leno_types::ServiceName;
 use leno_types::traffic::{RateLimit, Scope, Traffic};
 
-/// A policy of how clients treat services, or what routes send.
+/// A policy of how clients treat services, or the requests of routes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TrafficRow {
     pub(crate) targets: Vec<TargetRow>,
-    /// What it says, of no target yet.
+    /// The policy's settings; the target is filled in per target.
     pub(crate) traffic: Traffic,
 }
 
-/// A policy of how many requests workloads take.
+/// A rate limit policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RateLimitRow {
     pub(crate) targets: Vec<TargetRow>,
-    /// What it says, of no port yet.
+    /// The policy's limits; the port is filled in per target.
     pub(crate) limits: Vec<RateLimit>,
 }
 
-/// What a policy is attached to, there or not.
+/// The target of a policy. It need not exist.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TargetRow {
-    /// A service, or the port of it with this name or number.
+    /// A service, or its port with this name or number.
     Service(ServiceName, Option<String>),
-    /// A route, or the rule of it with this name; or a workload.
+    /// A route, or its rule with this name; or a workload.
     Object(ObjectKey, Option<Arc<str>>),
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn rate_limits(policy: &RateLimitPolicy) -> RateLimitRow {
     RateLimitRow { targets: targets.collect(), limits: policy.limits(None) }
 }
 
-/// None of a kind that no policy attaches to, which is refused where documents are read.
+/// `None` for a kind that policies cannot attach to; the reader of documents rejects these.
 pub(super) fn row(target: &PolicyTarget, namespace: &str) -> Option<TargetRow> {
     let kind = match target.kind.as_str() {
         "Service" => {

@@ -18,17 +18,19 @@ use leno_types::routes::{
     ValueMatch,
 };
 
-/// What a browser may remember of CORS, in seconds, where nothing is said: upstream's default.
+/// How long browsers may cache a CORS preflight, in seconds, if the route does not set it: the
+/// Gateway API's default.
 const DEFAULT_MAX_AGE_S: u32 = 5;
 
-/// The name of a session's cookie or header where nothing is said.
+/// The default name of a session's cookie or header.
 const SESSION_NAME: &str = "leno-session";
 
 /// A route that attaches to services.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RouteRow {
     pub(crate) parents: Vec<ParentRow>,
-    /// The route, of no service yet: its targets are what it refers to, there or not.
+    /// The route, for no particular service yet. Its targets are the references as written; whether
+    /// they exist is not checked.
     pub(crate) route: Route,
 }
 
@@ -41,12 +43,12 @@ pub(crate) struct ParentRow {
     pub(crate) section: Option<String>,
 }
 
-/// What a namespace lets others refer to.
+/// The references that a namespace permits to routes of others.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GrantRow {
     /// The kinds of routes, and their namespaces.
     from: Vec<(RouteKind, String)>,
-    /// The services; none means all of them.
+    /// The services; `None` means all of them.
     to: Vec<Option<String>>,
 }
 
@@ -59,7 +61,7 @@ impl GrantRow {
 }
 
 impl RouteRow {
-    /// The services that it refers to, each as often as it does.
+    /// The services that it refers to, one item per reference.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &ServiceName> {
         let targets = self.route.rules.iter().flat_map(targets_of);
         targets.filter_map(|target| match target {
@@ -84,7 +86,7 @@ fn mirrored(filters: &[Filter]) -> impl Iterator<Item = &Target> {
     })
 }
 
-/// The row of an `HTTPRoute`; none where it attaches to no service.
+/// The row of an `HTTPRoute`; `None` if it attaches to no service.
 pub(crate) fn http(object: &HttpRoute) -> Option<RouteRow> {
     let namespace = object.metadata.namespace.as_deref()?;
     let rules = object.spec.rules.as_deref().map_or_else(
@@ -105,7 +107,7 @@ pub(crate) fn http(object: &HttpRoute) -> Option<RouteRow> {
     row(RouteKind::Http, &object.metadata, object.spec.parent_refs.as_deref(), rules)
 }
 
-/// The row of a `GRPCRoute`; none where it attaches to no service.
+/// The row of a `GRPCRoute`; `None` if it attaches to no service.
 pub(crate) fn grpc(object: &GrpcRoute) -> Option<RouteRow> {
     let namespace = object.metadata.namespace.as_deref()?;
     let rules = object.spec.rules.as_deref().map_or_else(
@@ -125,7 +127,7 @@ pub(crate) fn grpc(object: &GrpcRoute) -> Option<RouteRow> {
     row(RouteKind::Grpc, &object.metadata, object.spec.parent_refs.as_deref(), rules)
 }
 
-/// The row of a `TLSRoute`; none where it attaches to no service.
+/// The row of a `TLSRoute`; `None` if it attaches to no service.
 pub(crate) fn tls(object: &TlsRoute) -> Option<RouteRow> {
     let namespace = object.metadata.namespace.as_deref()?;
     let rules = stream_rules(&object.spec.rules, namespace);
@@ -136,7 +138,7 @@ pub(crate) fn tls(object: &TlsRoute) -> Option<RouteRow> {
     Some(row)
 }
 
-/// The row of a `TCPRoute`; none where it attaches to no service.
+/// The row of a `TCPRoute`; `None` if it attaches to no service.
 pub(crate) fn tcp(object: &TcpRoute) -> Option<RouteRow> {
     let namespace = object.metadata.namespace.as_deref()?;
     let rules = stream_rules(&object.spec.rules, namespace);
@@ -152,7 +154,8 @@ fn stream_rules(rules: &[StreamRule], namespace: &str) -> Vec<Rule> {
     rules.iter().map(rule).collect()
 }
 
-/// The row of a grant, and the namespace that it opens; none where it is not about services.
+/// The row of a grant, and the namespace that it gives access to; `None` if it does not concern
+/// services.
 pub(crate) fn grant(object: &ReferenceGrant) -> Option<(String, GrantRow)> {
     let from = object.spec.from.iter().filter(|from| from.group == GATEWAY_GROUP);
     let from = from.filter_map(|from| match from.kind.as_str() {
@@ -298,7 +301,7 @@ fn filters(filters: Option<&[RouteFilter]>, namespace: &str) -> Vec<Filter> {
     filters.unwrap_or_default().iter().flat_map(|filter| self::filter(filter, namespace)).collect()
 }
 
-/// The filter that is set; the types were checked against it.
+/// The filter that is set; validation has checked it against the declared type.
 fn filter(filter: &RouteFilter, namespace: &str) -> Vec<Filter> {
     let of = [
         filter.request_header_modifier.as_ref().map(header_changes).map(Filter::RequestHeaders),

@@ -1,4 +1,4 @@
-//! What is said to have changed, and who holds an address that several claim.
+//! What the index reports as changed, and which object holds an address that several claim.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Whatever the order of changes: the same tables as if the last state had been read at once, and
-//! exactly what differs is told.
+//! Whatever the order of changes, the tables are the same as if the last state had been read at
+//! once, and the index reports exactly what differs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -26,7 +26,7 @@ use proptest::sample::{select, subsequence};
 
 use crate::support::ip;
 
-// Few of everything, so that objects meet: names are shared, addresses are claimed twice.
+// Few values of each, so that objects collide: they share names and claim the same addresses.
 const NAMESPACES: [&str; 2] = ["a", "b"];
 const SERVICES: [&str; 2] = ["s", "t"];
 const SLICES: [&str; 3] = ["x", "y", "z"];
@@ -292,11 +292,11 @@ fn change() -> impl Strategy<Value = Change> {
     })
 }
 
-/// All that can be asked.
+/// The answers to all queries.
 #[derive(Default, PartialEq, Debug)]
 struct Answers {
     services: BTreeMap<String, Arc<mesh::Service>>,
-    /// Of each service, what the clients of each namespace are told.
+    /// For each service, the answer to the clients of each namespace.
     told: BTreeMap<String, Vec<Resolution>>,
     workloads: BTreeMap<String, Arc<mesh::Workload>>,
     policies: BTreeMap<String, Arc<ServerPolicy>>,
@@ -340,7 +340,7 @@ fn differing<K: Ord + Clone, V: PartialEq>(
     keys.into_iter().filter(|key| before.get(key) != after.get(key)).cloned().collect()
 }
 
-/// A value that did not change is the same one.
+/// A value that did not change is still the same `Arc`.
 fn kept<K: Ord + Debug, V: PartialEq>(
     before: &BTreeMap<K, Arc<V>>,
     after: &BTreeMap<K, Arc<V>>,
@@ -364,7 +364,7 @@ fn check_told(before: &Answers, after: &Answers, changed: &Changed) {
     assert!(kept(&before.policies, &after.policies));
 }
 
-/// Each address leads to who counts it among its aliases.
+/// The object at each address has that address among its aliases.
 fn check_aliases(index: &Index, answers: &Answers) {
     for (ip, address) in &answers.addresses {
         assert!(index.aliases(address).contains(ip));
@@ -404,7 +404,7 @@ proptest! {
             check_aliases(&stepwise, &after);
         }
         let mut order: Vec<_> = live.values().cloned().map(Change::Upsert).collect();
-        // Any order will do, as long as it is another one.
+        // Any order will do, as long as it differs from the first.
         order.sort_by_cached_key(|change| {
             use std::hash::{DefaultHasher, Hash, Hasher};
             let mut hasher = DefaultHasher::new();
@@ -413,7 +413,7 @@ proptest! {
         });
         let mut at_once = index();
         at_once.apply_all(order.clone());
-        // The insides, too: nothing is left of what is gone.
+        // The internal state has to match, too: deleted objects leave nothing behind.
         prop_assert_eq!(format!("{stepwise:#?}"), format!("{at_once:#?}"));
         let mut one_by_one = index();
         for change in order {

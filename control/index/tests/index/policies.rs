@@ -1,4 +1,4 @@
-//! Which policies a client of a service is told of, what a workload is told to enforce, and when.
+//! Which policies the clients of a service and its workloads receive, and when.
 
 use leno_index::{Change, Index};
 use leno_types::mesh::{Resolution, Subject};
@@ -32,7 +32,7 @@ fn route(name: &str, namespace: &str) -> String {
     )
 }
 
-/// Names and scopes of the policies that a client in `namespace` is told of.
+/// Names and scopes of the policies that a client in `namespace` receives.
 fn told(index: &Index, namespace: &str) -> Vec<(String, Scope)> {
     let subject = Subject::Service("shop/web".parse().unwrap());
     let Resolution::Service(service) = index.resolve(&subject, namespace) else { panic!() };
@@ -42,7 +42,7 @@ fn told(index: &Index, namespace: &str) -> Vec<(String, Scope)> {
     service.traffic.iter().map(|policy| of(policy)).collect()
 }
 
-/// Ports and requests that an instance is told to take.
+/// Ports and requests of the rate limits that an instance receives.
 fn limits(index: &Index, instance: &str) -> Vec<(Option<u16>, u32)> {
     let policy = index.server_policy(&instance.parse().unwrap()).unwrap();
     policy.limits.iter().map(|limit| (limit.port, limit.requests)).collect()
@@ -57,13 +57,13 @@ fn a_policy_comes_with_the_service_or_port_that_it_names() {
                 {group: '', kind: Service, name: web, sectionName: sql}";
     assert_eq!(names(&put(&mut index, &whole).services), ["shop/web"]);
     put(&mut index, &traffic("port", "shop", port));
-    // Of another namespace's service nobody decides.
+    // A policy cannot target a service of another namespace.
     let foreign = traffic("foreign", "other", "{group: '', kind: Service, name: web}");
     assert!(put(&mut index, &foreign).is_empty());
     let port = || ("port".to_owned(), Scope::Port(80));
     let whole_service = ("whole".to_owned(), Scope::Service);
     assert_eq!(told(&index, "client"), [port(), port(), whole_service]);
-    // A port that has another number now.
+    // The port of that name gets another number.
     put(&mut index, &SHOP.replace("port: 80,", "port: 81,"));
     assert_eq!(told(&index, "client")[0].1, Scope::Port(81));
     let changed = index.apply(Change::Delete(objects(&whole)[0].key()));
@@ -102,17 +102,17 @@ fn a_workload_takes_what_policies_of_its_own_and_of_its_services_say() {
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
     assert!(changed.services.is_empty() && changed.workloads.is_empty());
     assert_eq!(limits(&index, "shop/web-1"), [(None, 5)]);
-    // The port behind the service's, once, however often it is named.
+    // The port behind the service's port, once, although the policy names it twice.
     let of_service = "{group: '', kind: Service, name: web}, \
                       {group: '', kind: Service, name: web, sectionName: http}";
     put(&mut index, &rate_limit("service", of_service, 7));
     assert_eq!(limits(&index, "shop/web-0"), [(None, 5), (Some(8080), 7)]);
-    // What is said of others is nothing to it.
+    // Limits of other targets do not apply to it.
     let other = "{group: leno.dev, kind: Workload, name: db}, {group: '', kind: Service, name: db}";
     assert!(put(&mut index, &rate_limit("other", other, 1)).is_empty());
     index.apply(Change::Delete(objects(&own)[0].key()));
     assert_eq!(limits(&index, "shop/web-0"), [(Some(8080), 7)]);
-    // Without documents of its own: by the endpoints, and by the names that instances have.
+    // Without documents of the instance, it is found by its endpoints and by its name.
     let mut bare = crate::support::index();
     put(&mut bare, &own);
     assert_eq!(bare.rate_limits(&"shop/web-7".parse().unwrap()).len(), 1);

@@ -1,4 +1,4 @@
-//! Which routes a client of a service is told of, and when.
+//! Which routes a client of a service receives, and when.
 
 use leno_index::{Change, Index};
 use leno_resources::ObjectKey;
@@ -22,7 +22,7 @@ fn service(name: &str, namespace: &str, ip: &str) -> String {
     )
 }
 
-/// The routes that a client in `namespace` is told of.
+/// The routes that a client in `namespace` receives.
 fn routes(index: &Index, service: &str, namespace: &str) -> Vec<Route> {
     let subject = Subject::Service(service.parse().unwrap());
     match index.resolve(&subject, namespace) {
@@ -39,7 +39,7 @@ fn key(object: &str) -> ObjectKey {
     objects(object)[0].key()
 }
 
-/// MeshConsumerRoute.
+/// Conformance test MeshConsumerRoute.
 #[test]
 fn producer_routes_are_for_all_and_consumer_routes_for_their_own_namespace() {
     let mut index = shop();
@@ -111,7 +111,7 @@ fn references_are_good_while_there_is_what_they_refer_to() {
     assert_eq!(to(&index), Target::Invalid(InvalidTarget::NotFound));
 }
 
-/// HTTPRouteReferenceGrant, HTTPRoutePartiallyInvalidViaInvalidReferenceGrant.
+/// Conformance tests HTTPRouteReferenceGrant, HTTPRoutePartiallyInvalidViaInvalidReferenceGrant.
 #[test]
 fn other_namespaces_have_to_grant_references() {
     let mut index = shop();

@@ -1,4 +1,4 @@
-//! What a service becomes.
+//! The value that is built of a service.
 
 use leno_index::Index;
 use leno_types::Protocol;
@@ -54,7 +54,8 @@ spec: {{ports: [{{port: 5432}}]}}
         )
     };
     let told = |index: &leno_index::Index| endpoints(service(index, "shop/db").port(5432).unwrap());
-    // A missing condition is to be read as ready; one that ends serves while nobody else does.
+    // A missing condition counts as ready. A terminating endpoint serves while no other one is
+    // ready.
     let (nobody, somebody) =
         ("{addresses: [10.89.0.11], conditions: {ready: false}}", "{addresses: [10.89.0.10]}");
     for (conditions, ready) in [
@@ -149,7 +150,8 @@ fn a_named_target_port_may_differ_between_instances() {
     let documents = [
         service_document.to_owned(),
         slice("a", "{port: 8081}", "10.89.0.2", "web-0"),
-        // Left open: what the workload calls `http`, and nothing where it is not known.
+        // Slices without a port number: the workload's port `http` is used, and an unknown workload
+        // makes no endpoint.
         slice("b", "{appProtocol: http}", "10.89.0.3", "web-1"),
         slice("c", "{appProtocol: http}", "10.89.0.4", "gone"),
     ];
@@ -188,7 +190,7 @@ fn an_external_name_without_ports_is_an_alias_in_dns_alone() {
     assert_eq!(names(&changed.services), ["shop/web"]);
 }
 
-/// The protocol of port 80 when service, slices and workload say this.
+/// The protocol of port 80 for these declarations of the service, its two slices and the workload.
 fn protocol(service_says: &str, slices_say: [&str; 2], workload_says: &str) -> Protocol {
     let said = |text: &str| match text {
         "" => String::new(),
@@ -229,13 +231,14 @@ fn the_service_declares_before_slices_before_workloads() {
     assert_eq!(protocol("", ["grpc", ""], "mysql"), Protocol::Http2);
     assert_eq!(protocol("", ["", ""], "mysql"), Protocol::Opaque);
     assert_eq!(protocol("", ["", ""], ""), Protocol::Detect);
-    // Of slices that contradict each other the stricter one holds.
+    // Of slices that contradict each other, the stricter protocol wins.
     assert_eq!(protocol("", ["grpc", "http"], ""), Protocol::Http1);
     assert_eq!(protocol("", ["mysql", "grpc"], ""), Protocol::Http2);
     assert_eq!(protocol("", ["mysql", "http"], "mysql"), Protocol::Http1);
 }
 
-/// Where endpoints are is told of services that prefer near ones, and of the workload itself.
+/// Endpoints carry their zone and node only if the service prefers near ones; the workload's own
+/// policy always does.
 #[test]
 fn places_are_told_where_clients_ask_for_them() {
     let mut index = shop();

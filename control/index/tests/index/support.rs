@@ -1,4 +1,4 @@
-//! Documents as a user writes them, and short ways to ask the index.
+//! Documents as a user writes them, and short helpers that query the index.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(crate) fn workload(index: &Index, name: &str) -> Arc<Workload> {
     index.workload(&name.parse().unwrap()).unwrap()
 }
 
-/// The endpoints of a port: `instance addresses port identity`, with `-` for what there is not.
+/// The endpoints of a port: `instance addresses port identity`, with `-` for a missing part.
 pub(crate) fn endpoints(port: &ServicePort) -> Vec<String> {
     let text = |endpoint: &Endpoint| {
         let Endpoint { workload, addresses, port, identity, .. } = endpoint;

@@ -1,4 +1,4 @@
-//! What a tenant of a cluster can claim by the objects of its own namespace: nothing of others.
+//! A tenant's objects cannot claim anything that belongs to other namespaces.
 
 use leno_index::{Address, Change, Index, Refusal, Settings, Writers};
 use leno_resources::{Object, PodHost};
@@ -9,14 +9,14 @@ use crate::support::{SHOP, endpoints, ip, objects, put, service, workload};
 
 const NODE: &str = "192.168.0.1";
 
-/// The shop as a cluster has it: its instances are pods.
+/// The shop as it is in a cluster: its instances are pods.
 fn cluster() -> Index {
     let mut index = Index::new(Settings { writers: Writers::Tenants, ..Settings::default() });
     put_pods(&mut index, SHOP, false);
     index
 }
 
-/// Puts objects, of which the Workloads are pods.
+/// Inserts objects; Workloads become pods.
 fn put_pods(index: &mut Index, text: &str, shared: bool) {
     let pod = |mut object: Object| {
         if let Object::Workload(workload) = &mut object {
@@ -41,7 +41,7 @@ fn tenant(name: &str, extra: &str, endpoints: &str) -> String {
     )
 }
 
-/// The endpoints that clients of `evil/<name>` are sent to, and why others are ignored.
+/// The endpoints that clients of `evil/<name>` receive, and how many others are refused, by reason.
 fn told(index: &Index, name: &str) -> (Vec<String>, Vec<(Refusal, usize)>) {
     let service = service(index, &format!("evil/{name}"));
     let refused = index.refused_endpoints().get(&service.name);
@@ -73,8 +73,8 @@ fn a_foreign_endpoint_slice_sends_no_client_to_pods_of_another_namespace() {
     assert_eq!(still.len(), 2, "the pods' own service is as before");
 }
 
-/// The pod of another namespace is not told either that a port of it is no HTTP: its policies would not be
-/// looked at any more.
+/// A foreign slice cannot declare to another namespace's pod that a port is not HTTP: the pod's
+/// proxy would stop applying its policies there.
 #[test]
 fn a_foreign_endpoint_slice_declares_nothing_of_a_pods_ports() {
     let mut index = cluster();
@@ -102,7 +102,7 @@ fn an_endpoint_whose_address_is_not_its_pods_is_ignored() {
         let trap = format!("[{{addresses: [{address}], {reference}}}]");
         assert_eq!(refused(&mut index, &trap), [(Refusal::NotOfTarget, 1)]);
     }
-    // Until the pod is read, no client is sent to it in plaintext.
+    // While the pod has not been read, no client may reach it in plaintext.
     let early = "[{addresses: [10.89.0.67], targetRef: {kind: Pod, name: e-1, namespace: evil}}]";
     put(&mut index, &tenant("early", "", early));
     assert_eq!(told(&index, "early"), (vec![], vec![(Refusal::UnknownTarget, 1)]));
@@ -124,7 +124,7 @@ fn an_endpoint_slice_of_bare_addresses_leads_out_of_the_cluster_only() {
     }
     put(&mut index, &tenant("bank", "", "[{addresses: [192.0.2.7]}]"));
     assert_eq!(told(&index, "bank").0, ["- 192.0.2.7 8080 -"]);
-    // The next pod there makes the address another namespace's, and its end frees it again.
+    // A new pod with that address takes it for its own namespace; deleting the pod frees it again.
     let pod = SHOP.replace("10.89.0.2", "192.0.2.7");
     put_pods(&mut index, &pod, false);
     assert_eq!(told(&index, "bank"), (vec![], vec![(Refusal::ForeignAddress, 1)]));
@@ -132,7 +132,7 @@ fn an_endpoint_slice_of_bare_addresses_leads_out_of_the_cluster_only() {
     assert_eq!(told(&index, "bank").0.len(), 1);
 }
 
-/// Pods in their node's network are behind services, too; the API server is behind its own.
+/// Pods in their node's network may be endpoints of services, and the API server of its own.
 #[test]
 fn a_nodes_address_is_an_endpoint_by_a_pod_in_its_network_or_as_the_api_server() {
     let mut index = cluster();
@@ -152,7 +152,7 @@ fn a_nodes_address_is_an_endpoint_by_a_pod_in_its_network_or_as_the_api_server()
     assert_eq!(endpoints(api.port(80).unwrap()).len(), 1);
 }
 
-/// A `Workload` claims what a pod, a service or an older one has.
+/// A `Workload` claims addresses that a pod, a service or an older `Workload` has.
 #[test]
 fn a_claimed_address_stays_with_its_pod_and_its_service() {
     let mut index = cluster();
@@ -174,14 +174,14 @@ fn a_claimed_address_stays_with_its_pod_and_its_service() {
     assert_eq!(holder(&index, "10.96.0.1"), "shop/web");
     assert_eq!(holder(&index, "10.0.0.9"), "aaa/b-0");
     assert_eq!(workload(&index, "aaa/b-0").addresses, [ip("10.0.0.9")], "no other is its own");
-    // The first by name is not the oldest.
+    // The first by name does not win over the older.
     put(&mut index, &claim("a", "2026-01-03T00:00:00Z", "10.0.0.9"));
     assert_eq!(holder(&index, "10.0.0.9"), "aaa/b-0");
     put(&mut index, &claim("z", "2026-01-01T00:00:00Z", "10.0.0.9"));
     assert_eq!(holder(&index, "10.0.0.9"), "aaa/z-0");
 }
 
-/// A `Workload` of the same namespace calls its instance as a pod is called.
+/// A `Workload` of the same namespace has an instance with a pod's name.
 #[test]
 fn a_workload_cannot_take_the_name_of_a_pod() {
     let mut index = cluster();
@@ -194,7 +194,7 @@ fn a_workload_cannot_take_the_name_of_a_pod() {
     assert!(web.addresses.contains(&ip("10.89.0.2")) && !web.addresses.contains(&ip("10.0.0.9")));
 }
 
-/// In `leno up` and for a static proxy one operator writes all documents.
+/// In `leno up` and with a static configuration one operator writes all documents.
 #[test]
 fn an_operators_own_documents_are_not_doubted() {
     let mut index = Index::new(Settings::default());
@@ -203,7 +203,8 @@ fn an_operators_own_documents_are_not_doubted() {
     assert_eq!(told(&index, "local").0.len(), 2);
 }
 
-/// The annotations of a pod are its tenant's, those of its namespace the cluster administrator's.
+/// Tenants write the annotations of their pods; the cluster administrator writes those of
+/// namespaces.
 #[test]
 fn a_pods_annotations_tighten_and_never_loosen_what_its_namespace_says() {
     let namespace = |annotations: &str| {

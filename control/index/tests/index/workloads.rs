@@ -1,4 +1,5 @@
-//! What an instance becomes: its own value, its policy, and whom clients expect.
+//! The values that are built of an instance: its own, its policy, and the identity that clients
+//! expect.
 
 use leno_index::{Index, Settings};
 use leno_types::mesh::{Resolution, declared};
@@ -143,7 +144,7 @@ fn a_namespace_that_turns_mtls_off_changes_all_that_names_its_instances() {
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
     let all = ["10.89.0.2", "10.89.0.3", "10.96.0.1", "fd89::2", "fd89::3", "fd96::1"];
     assert_eq!(names(&changed.addresses), all);
-    // Strict differs from permissive for the server alone: clients use mTLS in both.
+    // Strict and permissive differ for the server only: clients use mTLS in both.
     let mut index = shop();
     let changed = put(&mut index, &namespace("strict"));
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
@@ -191,7 +192,7 @@ fn a_workload_that_ends_leaves_nothing_behind() {
     assert!(index.server_policy(&"shop/web-0".parse().unwrap()).is_none());
     assert_eq!(index.resolve(&ip("fd89::2").into(), "client"), Resolution::Unknown);
     assert_eq!(names(&changed.policies), ["shop/web-0", "shop/web-1"]);
-    // The slices still name them, and nobody is expected there any more.
+    // The slices still name the deleted instances, but clients expect no identity there any more.
     let left = endpoints(service(&index, "shop/web").port(80).unwrap());
     assert!(left.iter().all(|endpoint| endpoint.ends_with('-')), "{left:?}");
 }
