@@ -1,4 +1,4 @@
-//! The servers behind the proxies: an nginx worker with files in memory, an HTTP/2 server, an
+//! The servers behind the proxies: an nginx worker with files in memory, an HTTP/2 server and a TCP
 //! echo.
 
 use std::fs;
@@ -15,7 +15,7 @@ use crate::load::Payloads;
 use crate::process::{Place, Process, free_address};
 use crate::scenario::Work;
 
-/// The servers that a bench needs; dropping it ends them.
+/// The servers of a bench; dropping it stops them.
 #[derive(Debug)]
 pub(crate) struct Backends {
     servers: Vec<(Work, SocketAddr, Process)>,
@@ -23,7 +23,7 @@ pub(crate) struct Backends {
 }
 
 impl Backends {
-    /// Starts one for each kind of work.
+    /// Starts one server for each kind of work.
     pub(crate) fn start(works: &[Work], place: Place) -> Result<Self> {
         let directory = memory_directory()?;
         let mut servers = Vec::new();
@@ -47,22 +47,22 @@ impl Backends {
         Ok(Backends { servers, directory })
     }
 
-    /// Where the server for this work listens.
+    /// The address of the server for this kind of work.
     pub(crate) fn address(&self, work: Work) -> Result<SocketAddr> {
         let server = self.servers.iter().find(|(of, ..)| *of == work);
         Ok(server.context("there is no server for this work")?.1)
     }
 
-    /// What requests to them carry.
+    /// The payloads of requests to these servers.
     pub(crate) fn payloads(&self) -> Result<Payloads> {
         Payloads::write(self.directory.path())
     }
 }
 
-/// A temporary directory in memory where there is one.
+/// A temporary directory in memory (/dev/shm), or on disk if there is none.
 pub(crate) fn memory_directory() -> Result<TempDir> {
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
-    // Workers that give up root must still read their files.
+    // Workers that drop root must still be able to read their files.
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     Ok(directory)
 }
@@ -74,8 +74,8 @@ fn nginx(root: &Path, address: SocketAddr) -> Result<Command> {
     Ok(command)
 }
 
-/// Writes the files that it serves and its configuration, which is returned. `address` is one that
-/// it can reach itself by.
+/// Writes nginx's files and its configuration, and returns the path of the configuration. nginx
+/// must be able to reach itself at `address`.
 pub(crate) fn write_nginx(root: &Path, address: SocketAddr) -> Result<PathBuf> {
     for (name, size) in [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024 * 1024)] {
         fs::write(root.join(name), "x".repeat(size))?;

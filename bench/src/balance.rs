@@ -1,8 +1,8 @@
-//! What a slow endpoint does to latency: three endpoints alike, then one of them slower by a factor, under
-//! the same open loop.
+//! The effect of a slow endpoint on latency: three equal endpoints first, then one of them slower
+//! by a factor, under the same open loop.
 //!
-//! The servers wait instead of working, so that a machine of two CPUs does not become the bottleneck
-//! that is measured.
+//! The servers sleep instead of working, so that a machine with two CPUs does not become the
+//! bottleneck.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use leno_testkit::load::{Plan, Report, run as load};
 use leno_testkit::peer::{Act, Faulty};
 use leno_testkit::proxy::Proxy;
 
-/// Endpoints of the service.
+/// Number of endpoints of the service.
 const ENDPOINTS: usize = 3;
-/// Load before each measurement: estimates need some answers.
+/// Load before each measurement, so that the balancer has latency estimates.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// Connections of the load: more than requests that are ever under way.
+/// Connections of the load: more than the number of requests that are ever in flight.
 const CONNECTIONS: usize = 64;
 
-/// What is measured.
+/// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Requests a second
@@ -28,25 +28,25 @@ pub(crate) struct Args {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Milliseconds that a good endpoint takes
+    /// Milliseconds that a normal endpoint takes to answer
     #[arg(long, default_value_t = 5)]
     takes_ms: u64,
-    /// How many times longer the slow one takes
+    /// How many times longer the slow endpoint takes
     #[arg(long, default_value_t = 20)]
     slower: u32,
-    /// Rounds, of which the median counts
+    /// Rounds; the median counts
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// How many times the p99 without a slow endpoint the one with it may be
+    /// Largest allowed ratio of the p99 with a slow endpoint to the p99 without one
     #[arg(long, default_value_t = 1.5)]
     bound: f64,
 }
 
-/// The way that holds where no policy speaks of it, which the verdict is about.
+/// The algorithm that applies without a policy. The verdict is about this one.
 const DEFAULT: &str = "PeakEwma";
 
-/// Measures each algorithm, alike and with a slow endpoint, and prints the ratio of their p99. Whether the
-/// default's is within the bound.
+/// Measures each algorithm with equal endpoints and with a slow one, and prints the ratio of the
+/// p99s. Returns whether the default's ratio is within the bound.
 pub(crate) fn run(args: Args) -> Result<bool> {
     let mut of_default = f64::INFINITY;
     println!("| algorithm | p99 alike | p99 with one slow | ratio | the slow one's share |");
@@ -73,11 +73,11 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     Ok(holds)
 }
 
-/// Both measurements, one after the other.
+/// The results of both measurements, which run one after the other.
 struct Round {
     alike_us: u64,
     slow_us: u64,
-    /// The slow endpoint's part of the requests.
+    /// The share of the requests that the slow endpoint received.
     share: f64,
 }
 
@@ -93,7 +93,7 @@ fn round(algorithm: &str, args: Args) -> Result<Round> {
     Ok(Round { alike_us: alike.latency_us.p99, slow_us: slow.latency_us.p99, share })
 }
 
-/// The load's report, and the part of the requests that the last endpoint got.
+/// Returns the load's report and the share of the requests that the last endpoint received.
 fn measure(algorithm: &str, args: Args, slower: u32) -> Result<(Report, f64)> {
     let takes = Duration::from_millis(args.takes_ms);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));

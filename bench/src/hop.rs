@@ -1,4 +1,4 @@
-//! One hop in plaintext: throughput at saturation, and CPU a request at a fixed rate.
+//! One hop in plaintext: throughput at saturation, and CPU per request at a fixed rate.
 
 use anyhow::Result;
 
@@ -8,18 +8,19 @@ use crate::measure::{self, Options, Subject};
 use crate::process::Place;
 use crate::proxy::{Contender, Proxy};
 
-/// Runs all rounds with each of `proxies`, on one CPU and everything else on the others if `pin`.
+/// Runs all rounds with each of `proxies`. If `pin`, the proxy under test has one CPU and all other
+/// processes have the others.
 pub(crate) fn run(proxies: &[Contender], pin: bool, options: &Options) -> Result<()> {
     let (place, rest) =
         if pin { (Place::Proxy, Place::Rest) } else { (Place::Anywhere, Place::Anywhere) };
-    // This thread starts the generators; all inherit its place.
+    // This thread starts the generators, which inherit its CPU affinity.
     rest.apply(0)?;
     let works = options.works();
     let backends = Backends::start(&works, rest)?;
     let payloads = backends.payloads()?;
     let mut records = Vec::new();
     let mut subjects = Vec::new();
-    // They run as long as they are kept.
+    // Keeps the proxies alive: dropping one stops it.
     let mut running = Vec::new();
     for work in works {
         for contender in proxies {

@@ -1,5 +1,5 @@
-//! The load: other people's generators where there are good ones, and our own processes else, each
-//! started from here or as a workload of a mesh.
+//! The load: established generators where there are good ones, the bench's own processes otherwise.
+//! Both run from here or inside a workload of a mesh.
 
 pub(crate) mod h2;
 pub(crate) mod h2load;
@@ -18,15 +18,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::Scenario;
 
-/// Connections of HTTP/2, and streams on each: what a busy sidecar has towards few others.
+/// HTTP/2 connections, and streams on each: what a busy sidecar has towards a few others.
 pub(crate) const H2_CONNECTIONS: usize = 4;
 const H2_STREAMS: usize = 10;
-/// Connections of large bodies and bulk: enough to keep a worker busy, few enough that each moves.
+/// Connections of large bodies and bulk: enough to keep a worker busy, few enough that each makes
+/// progress.
 const BULK_CONNECTIONS: usize = 4;
 /// Bytes of a gRPC message.
 const MESSAGE: u32 = 128;
 
-/// What a generator counted.
+/// The counts of a generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Count {
     /// Requests that were answered.
@@ -37,23 +38,24 @@ pub(crate) struct Count {
     pub(crate) requests_per_s: f64,
 }
 
-/// As whom generators run: a command that becomes another one.
+/// The prefix command that a generator runs through, such as `leno exec`; empty for none. It
+/// executes the program that follows it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin(Vec<OsString>);
 
 impl Origin {
-    /// As this process.
+    /// Runs programs as this process does.
     pub(crate) fn here() -> Self {
         Self::default()
     }
 
-    /// As whom `command` runs what is behind it.
+    /// Runs programs through `command`, which executes the arguments that follow its own.
     pub(crate) fn through(command: &Command) -> Self {
         let program = std::iter::once(command.get_program());
         Self(program.chain(command.get_args()).map(OsStr::to_owned).collect())
     }
 
-    /// `program`, to be run so.
+    /// The command that runs `program` from this origin.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let Some((first, rest)) = self.0.split_first() else { return Command::new(program) };
         let mut command = Command::new(first);
@@ -62,17 +64,17 @@ impl Origin {
     }
 }
 
-/// What requests carry, in files.
+/// The payloads of requests, in files.
 #[derive(Clone, Debug)]
 pub(crate) struct Payloads {
     /// A script for wrk that sends 1 MiB.
     pub(crate) upload: PathBuf,
-    /// One gRPC message: no compression, its length, its bytes.
+    /// One gRPC message: compression flag, length, bytes.
     pub(crate) message: PathBuf,
 }
 
 impl Payloads {
-    /// Writes them into a directory that lives as long as they are needed.
+    /// Writes the payloads into a directory, which must exist as long as they are used.
     pub(crate) fn write(directory: &Path) -> Result<Self> {
         let (upload, message) = (directory.join("upload.lua"), directory.join("message"));
         let script = "wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", 1048576)\n";
@@ -83,7 +85,7 @@ impl Payloads {
     }
 }
 
-/// Where load goes.
+/// The target of the load.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) origin: Origin,
@@ -97,12 +99,12 @@ impl Target {
         format!("http://{}{}", self.address, scenario.path())
     }
 
-    /// The message of a gRPC call, where that is the work.
+    /// The message of a gRPC call, if the scenario makes such calls.
     fn message(&self, scenario: Scenario) -> Option<&Path> {
         (scenario == Scenario::GrpcUnary).then_some(&self.payloads.message)
     }
 
-    /// A closed loop; `connections` where the scenario has no number of its own.
+    /// Runs a closed loop; `connections` applies if the scenario has no number of its own.
     pub(crate) fn saturate(
         &self,
         scenario: Scenario,
@@ -131,7 +133,7 @@ impl Target {
         }
     }
 
-    /// An open loop at `rate` requests a second, after `warm_up` that is not measured.
+    /// Runs an open loop at `rate` requests a second, after `warm_up`, which is not measured.
     pub(crate) fn pace(
         &self,
         scenario: Scenario,
@@ -151,7 +153,7 @@ impl Target {
     }
 }
 
-/// How many connections a scenario has.
+/// The number of connections of a scenario; `otherwise` if it has none of its own.
 pub(crate) fn connections_of(scenario: Scenario, otherwise: usize) -> usize {
     match scenario {
         Scenario::H2 | Scenario::GrpcUnary => H2_CONNECTIONS,

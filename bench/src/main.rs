@@ -1,18 +1,19 @@
-//! `leno-bench`, which `leno bench` starts: measures what meshes and proxies cost, in one run, and keeps the raw
-//! records.
+//! `leno-bench`, which `leno bench` starts: measures what meshes and proxies cost, in one run, and
+//! keeps the raw records.
 //!
-//! Two kinds of commands. Those of the suite ([`suite`], the crate `leno-suite`) bring up whole meshes, or none, on this
-//! machine or in a cluster, and make reports from records. The others put one proxy, or a pair of them, beside those of
-//! others on CPUs of their own:
+//! There are two kinds of commands. Those of the suite ([`suite`], the crate `leno-suite`) start
+//! whole meshes, or none, on this machine or in a cluster, and make reports from records. The
+//! others compare one proxy, or a pair of proxies, with other products on CPUs of their own:
 //!
 //! ```text
 //!   wrk, h2load, leno-load ──► proxy under test (CPU 0) ──► nginx, h2 or echo server
 //!        (CPU 1)                 │                             (CPU 1)
 //!                                └── /proc/PID/stat before and after: CPU a request
 //! ```
-//! Beside what matching costs ([`matching`]) they know no proxy from inside: each is a command, a configuration that the
-//! bench writes and a port. Tables are made from records alone (`leno-bench tables`), so an interrupted run is still a
-//! result. Read [`scenario::Scenario`], [`proxy::Contender`], [`hop`], [`mesh`] and [`record::Record`] first.
+//! Except for the cost of matching ([`matching`]), these commands treat every proxy as a black box:
+//! a command, a configuration that the bench writes, and a port. Tables are made from records alone
+//! (`leno-bench tables`), so an interrupted run is still a result. Read [`scenario::Scenario`],
+//! [`proxy::Contender`], [`hop`], [`mesh`] and [`record::Record`] first.
 
 mod backend;
 mod balance;
@@ -65,30 +66,31 @@ enum Command {
     Http(HttpArgs),
     /// CPU per request of two proxies, throughput and latency through mTLS (needs root)
     ///
-    /// Brings up a mesh with `leno up`, whose client calls its servers through two proxies. In
-    /// workloads of the same mesh without proxies of Leno's, Envoy and HAProxy run as pairs with the
-    /// same TLS: version 1.3, P-256 certificates checked on both sides, HTTP/2 inside for HTTP.
-    /// CPU is that of both proxies together; latency is that of an open loop, from the moment a
-    /// request was due.
+    /// Starts a mesh with `leno up`, whose client calls its servers through two proxies. Envoy and
+    /// HAProxy run as pairs in workloads of the same mesh that have no Leno proxies, with the same
+    /// TLS: version 1.3, P-256 certificates checked on both sides, HTTP/2 inside for HTTP. CPU is
+    /// that of both proxies together. Latency is that of an open loop, from the moment a request
+    /// was due.
     Mesh(MeshArgs),
     /// Resident memory of one proxy: idle, and with connections open
     Memory(MemoryArgs),
-    /// What one slow endpoint of three does to latency, by the way of balancing
+    /// Effect of one slow endpoint of three on latency, for each balancing algorithm
     ///
-    /// Exits with 1 where the p99 with it is more than so many times the p99 without it, by the way that
-    /// holds where a policy does not speak of it.
+    /// Exits with 1 if the default algorithm's p99 with the slow endpoint exceeds the bound, a
+    /// multiple of its p99 without it.
     Balance(balance::Args),
-    /// What finding the rule for a request costs, by how many rules there are
+    /// Cost of finding the rule for a request, by number of rules
     ///
-    /// Exits with 1 where it grows faster than the logarithm of their number.
+    /// Exits with 1 if it grows faster than the logarithm of their number.
     Match(matching::Args),
-    /// Whether a route that changes many times a second loses a request or cuts a stream (needs root)
+    /// Whether a route that changes many times a second loses a request or cuts a stream (needs
+    /// root)
     ///
-    /// Exits with 1 where it does, or where the rate is not held.
+    /// Exits with 1 if it does, or if the rate is not held.
     Routes(routes::Args),
-    /// The tables of `http`, `mesh` or `memory` again, from their file of records
+    /// Prints the tables of `http`, `mesh` or `memory` again, from their file of records
     Tables {
-        /// Where the records are
+        /// The file of records
         file: PathBuf,
     },
     /// The HTTP/2 server behind the proxies (the other commands start it)
@@ -110,12 +112,12 @@ enum Generator {
 
 #[derive(clap::Args)]
 struct HttpArgs {
-    /// Which proxies; none is the backend alone
+    /// Which proxies; none measures the backend alone
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx,envoy,none")]
     proxies: Vec<proxy::Contender>,
     #[command(flatten)]
     rounds: RoundsArgs,
-    /// Requests a second where the rate is fixed; for new connections a quarter of it
+    /// Requests a second at a fixed rate; for new connections a quarter of it
     #[arg(long, default_value_t = 8000.0)]
     rate: f64,
     /// Where the records go
@@ -125,12 +127,12 @@ struct HttpArgs {
 
 #[derive(clap::Args)]
 struct MeshArgs {
-    /// Whose proxies; none is the server alone
+    /// Which proxies; none measures the server alone
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,envoy,none")]
     proxies: Vec<proxy::Contender>,
     #[command(flatten)]
     rounds: RoundsArgs,
-    /// Requests a second where the rate is fixed; for new connections a quarter of it
+    /// Requests a second at a fixed rate; for new connections a quarter of it
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
     /// How Leno captures the client's connections
@@ -148,13 +150,13 @@ enum Capture {
     Iptables,
 }
 
-/// What all rounds have.
+/// Options that all rounds share.
 #[derive(clap::Args)]
 struct RoundsArgs {
-    /// Which work; all of it without this
+    /// Which scenarios; all of them by default
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<scenario::Scenario>,
-    /// Rounds; in each, every proxy has its turn in another order
+    /// Rounds; in each, the proxies take turns in another order
     #[arg(long, default_value_t = 5)]
     rounds: u32,
     /// Seconds of each measurement
@@ -202,7 +204,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command; false is a no, such as a bench whose verdict does not hold.
+/// Runs a command; `false` means a negative result, such as a bench whose verdict does not hold.
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Suite(command) => return suite::run(&command),

@@ -1,8 +1,9 @@
-//! What finding the rule for a request costs, by how many rules there are.
+//! The cost of finding the rule for a request, by the number of rules.
 //!
-//! Four shapes of the same number of routes: each with paths of its own, all of them on one path and told
-//! apart by the value of a header, the same with a header before it that all of them share, and with an
-//! expression for each value, which nothing but trying one by one can tell apart.
+//! Four tables with the same number of routes: each route with a path of its own; all routes on one
+//! path, distinguished by the value of a header; the same with another header before it that all
+//! routes share; and an expression for each value, which can only be matched by trying the routes
+//! one by one.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,26 +12,27 @@ use std::time::Instant;
 use leno_policy::{Request, RouteTable};
 use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
 
-/// How many routes one service has, in steps of ten.
+/// Numbers of routes of one service, each ten times the one before it.
 const ROUTES: [usize; 4] = [5, 50, 500, 5_000];
-/// What of the time below grows with nothing is below this: a lookup is a call, a hash or two, a comparison.
+/// Floor for the time of a lookup: a call, a hash or two and a comparison take up to this long with
+/// any number of routes.
 const LEAST_NS: f64 = 20.0;
 
-/// The header that all rules ask for, where one is shared.
+/// The header that all rules match, in the shape with a shared header.
 const TEAM: &str = "x-team";
 
-/// What is measured.
+/// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Lookups of a round
     #[arg(long, default_value_t = 200_000)]
     lookups: usize,
-    /// Rounds, of which the median counts
+    /// Rounds; the median counts
     #[arg(long, default_value_t = 9)]
     rounds: usize,
 }
 
-/// How the routes of a table differ.
+/// What distinguishes the routes of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Paths,
@@ -66,8 +68,8 @@ impl Request for Get {
     }
 }
 
-/// Prints the median of each shape by the number of routes. Whether what is looked up grows no faster than
-/// the logarithm of their number; expressions are shown, and are no part of it.
+/// Prints the median of each shape by the number of routes. Returns whether lookups grow no faster
+/// than the logarithm of that number; expressions are printed but not judged.
 pub(crate) fn run(args: Args) -> bool {
     println!(
         "| routes of one service | ns by path | by header | beside a shared one | by expression |"
@@ -78,7 +80,7 @@ pub(crate) fn run(args: Args) -> bool {
         let looked_up =
             [Shape::Paths, Shape::Headers, Shape::Shared].map(|shape| cost(shape, routes, args));
         let [paths, headers, shared] = looked_up;
-        // Each of them tries all: fewer lookups say as much.
+        // Each of these lookups tries all routes, so fewer of them give the same precision.
         let tried = Args { lookups: (args.lookups / routes).max(1_000), ..args };
         let expressions = cost(Shape::Expressions, routes, tried);
         println!("| {routes} | {paths:.0} | {headers:.0} | {shared:.0} | {expressions:.0} |");
@@ -94,7 +96,7 @@ pub(crate) fn run(args: Args) -> bool {
     holds
 }
 
-/// Nanoseconds of a lookup.
+/// Nanoseconds of one lookup.
 fn cost(shape: Shape, routes: usize, args: Args) -> f64 {
     let all: Vec<_> = (0..routes).map(|number| Arc::new(route(shape, number))).collect();
     let table = RouteTable::compile(&all, 80).expect("there are routes");
@@ -142,7 +144,7 @@ fn route(shape: Shape, number: usize) -> Route {
     }
 }
 
-/// Of those by path, half find an exact one and half a prefix.
+/// In the shape `Paths`, half of the requests match an exact path and half a prefix.
 fn request(shape: Shape, number: usize, routes: usize) -> Get {
     let place = number * 7919 % routes;
     let path = match (shape, number % 2) {

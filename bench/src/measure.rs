@@ -1,4 +1,4 @@
-//! Rounds of measurements: every subject in turn under the same load, one record each.
+//! Rounds of measurements: every subject in turn under the same load, with one record each.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use crate::scenario::{Scenario, Work};
 
 /// Load before each measurement, so that pools are full and code is warm.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The part of the fixed rate at which new connections are made: each costs several requests.
+/// The share of the fixed rate at which new connections are made: one costs as much as several
+/// requests.
 const NEW_CONNECTION_RATE: f64 = 0.25;
 
 /// How to measure.
@@ -24,7 +25,7 @@ pub(crate) struct Options {
     pub(crate) scenarios: Vec<Scenario>,
     pub(crate) rounds: u32,
     pub(crate) duration: Duration,
-    /// Connections of HTTP/1.
+    /// Connections of HTTP/1.1 and TCP round trips.
     pub(crate) connections: usize,
     /// Requests a second in the open loop.
     pub(crate) rate: f64,
@@ -33,7 +34,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The kinds of work that the scenarios need, each once.
+    /// The kinds of work that the scenarios need, without duplicates.
     pub(crate) fn works(&self) -> Vec<Work> {
         let mut works: Vec<Work> = self.scenarios.iter().map(|scenario| scenario.work()).collect();
         works.sort_unstable();
@@ -42,20 +43,20 @@ impl Options {
     }
 }
 
-/// What is measured: the processes whose CPU counts, and where their load goes.
+/// The subject of a measurement: the processes whose CPU counts, and the target of their load.
 #[derive(Debug)]
 pub(crate) struct Subject {
-    /// Which bench: `http` or `mesh`.
+    /// The bench: `http` or `mesh`.
     pub(crate) bench: &'static str,
     pub(crate) contender: Contender,
     pub(crate) work: Work,
     pub(crate) version: String,
     pub(crate) target: Target,
-    /// None where there is no proxy.
+    /// Empty if there is no proxy.
     pub(crate) pids: Vec<u32>,
 }
 
-/// Runs all rounds, writes the records behind those that are there already, prints the tables.
+/// Runs all rounds, appends their records to `records`, writes the file, and prints the tables.
 pub(crate) fn rounds(
     subjects: &[Subject],
     options: &Options,
@@ -81,7 +82,7 @@ pub(crate) fn rounds(
     Ok(())
 }
 
-/// That one is missing, and why: a record for each scenario of that work.
+/// Makes a record for each scenario of this work that states why the contender was not measured.
 pub(crate) fn left_out(
     bench: &str,
     (contender, work): (Contender, Work),
@@ -111,7 +112,7 @@ impl Subject {
         Ok(records)
     }
 
-    /// A closed loop.
+    /// Measures a closed loop.
     fn saturate(&self, scenario: Scenario, options: &Options) -> Result<Record> {
         self.target.saturate(scenario, options.connections, WARM_UP)?;
         let meter = Meter::start(self)?;
@@ -127,7 +128,7 @@ impl Subject {
         })
     }
 
-    /// An open loop at the same rate for all.
+    /// Measures an open loop, at the same rate for all subjects.
     fn pace(&self, scenario: Scenario, options: &Options) -> Result<Record> {
         let new = scenario == Scenario::NewConnection;
         let rate = if new { options.rate * NEW_CONNECTION_RATE } else { options.rate };
@@ -157,7 +158,7 @@ impl Subject {
     }
 }
 
-/// The CPU of a subject between two moments.
+/// Measures the CPU time of a subject between two moments.
 struct Meter<'a> {
     subject: &'a Subject,
     cpu: Cpu,

@@ -15,10 +15,10 @@ use crate::record::{self, Record, RssKib};
 use crate::report;
 use crate::scenario::Work;
 
-/// How long one request may take while connections are opened.
+/// The time limit of a request while connections are opened.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// Measures each proxy in turn, writes the records, prints the table.
+/// Measures each proxy in turn, writes the records and prints the table.
 pub(crate) fn run(proxies: &[Contender], connections: usize, out: &Path) -> Result<()> {
     let backends = Backends::start(&[Work::Http1], Place::Anywhere)?;
     let backend = backends.address(Work::Http1)?;
@@ -39,7 +39,7 @@ fn measure(contender: Contender, backend: SocketAddr, connections: usize) -> Res
     let proxy = Proxy::start(contender, Work::Http1, backend, Place::Anywhere)?;
     let process = proxy.process.as_ref().context("there is no process to measure")?;
     let idle = process.usage()?;
-    // Each has carried a request, as connections in a pool have.
+    // Each connection has carried a request, as the connections of a pool have.
     let open: Vec<TcpStream> = (0..connections)
         .map(|_| {
             let mut stream = TcpStream::connect(proxy.address)?;

@@ -1,14 +1,14 @@
-//! Two hops with mTLS: an application and its client, meshed by `leno up`, beside pairs of other
-//! proxies in the same places.
+//! Two hops with mTLS: a client and its servers, meshed by `leno up`, compared with pairs of other
+//! proxies in the same positions.
 //!
 //! ```text
 //!            workload                     bridge                  workload
 //!   client ──► proxy ════════════ mTLS, TLS 1.3, HTTP/2 ════════════► proxy ──► server
 //! ```
-//! Every contender's workloads are instances of one mesh, on the same bridge, each in a namespace
-//! of its own. Leno's have the proxies that `leno up` gives them and are captured by it. The others
-//! are without: Envoy or HAProxy runs beside the client and beside the server, and the client
-//! calls its own on loopback, which spares them the capture.
+//! The workloads of every contender are instances of one mesh, on the same bridge, each in a
+//! namespace of its own. Leno's workloads have the proxies that `leno up` starts and are captured
+//! by it. The other workloads have none: Envoy or HAProxy runs beside the client and beside the
+//! server, and the client calls its own proxy on loopback, which saves the cost of capture.
 
 mod certificates;
 mod pair;
@@ -27,10 +27,10 @@ use crate::process::Place;
 use crate::proxy::Contender;
 use crate::scenario::Work;
 
-/// Where every application listens, in a namespace of its own.
+/// The port of every application, each in a namespace of its own.
 pub(crate) const APPLICATION_PORT: u16 = 8080;
 
-/// The bench's own names of the kinds of work: those of the workloads.
+/// The name of each kind of work in this bench, which is also the name of its workload.
 fn name(work: Work) -> &'static str {
     match work {
         Work::Http1 => "http",
@@ -39,7 +39,7 @@ fn name(work: Work) -> &'static str {
     }
 }
 
-/// Brings a mesh up, measures each of `proxies` in it, takes it down.
+/// Starts a mesh, measures each of `proxies` in it, and stops it.
 pub(crate) fn run(
     proxies: &[Contender],
     capture: Capture,
@@ -51,7 +51,7 @@ pub(crate) fn run(
     }
     let (place, rest) =
         if pin { (Place::Proxy, Place::Rest) } else { (Place::Anywhere, Place::Anywhere) };
-    // This thread starts the mesh and the generators; all inherit its place.
+    // This thread starts the mesh and the generators, which inherit its CPU affinity.
     rest.apply(0)?;
     let works = options.works();
     let lab_options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
@@ -79,7 +79,8 @@ pub(crate) fn run(
     measured
 }
 
-/// The workloads: a client and a server for each kind of work, meshed, and the same without.
+/// The workloads: a client, and a server for each kind of work, once meshed and once without a
+/// proxy.
 fn documents(works: &[Work]) -> String {
     let mut text = workload("client", "[\"@BIN@/leno-peer\", idle]", "", true);
     text += &workload("plain-client", "[\"@BIN@/leno-peer\", idle]", "", false);
@@ -107,7 +108,7 @@ fn documents(works: &[Work]) -> String {
     text
 }
 
-/// The name of a server's workload without a proxy.
+/// The name of the server workload without a proxy.
 fn plain(work: Work) -> String {
     format!("plain-{}", name(work))
 }
@@ -121,7 +122,7 @@ fn workload(name: &str, command: &str, ports: &str, meshed: bool) -> String {
     )
 }
 
-/// What the servers need in the directory of the mesh.
+/// Writes what the servers need into the directory of the mesh.
 fn prepare(directory: &Path, works: &[Work]) -> Result<()> {
     if !works.contains(&Work::Http1) {
         return Ok(());
@@ -136,7 +137,7 @@ fn prepare(directory: &Path, works: &[Work]) -> Result<()> {
 }
 
 impl Place {
-    /// Moves every thread of a process there.
+    /// Moves every thread of a process to this place.
     fn apply_to_threads(self, pid: u32) -> Result<()> {
         for thread in usage::threads_of_process(pid)? {
             self.apply(i32::try_from(thread)?)?;

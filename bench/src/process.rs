@@ -1,4 +1,4 @@
-//! Processes of a bench: pinned, awaited, ended with it.
+//! Processes of a bench: pinned to CPUs, awaited until they listen, and stopped with the bench.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -12,22 +12,22 @@ use nix::unistd::Pid;
 
 /// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long a server may take to end before it is killed.
+/// How long a server may take to exit before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where a process may run.
+/// The CPUs that a process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The CPU of the proxy under test.
     Proxy,
-    /// Everything else.
+    /// All other CPUs.
     Rest,
-    /// Wherever the kernel likes.
+    /// No pinning.
     Anywhere,
 }
 
 impl Place {
-    /// Moves process `pid` (0 is this thread and what it starts) there.
+    /// Pins process `pid` to these CPUs; 0 is this thread and everything that it starts.
     pub(crate) fn apply(self, pid: i32) -> Result<()> {
         let cpus = std::thread::available_parallelism()?.get();
         let wanted: Vec<usize> = match self {
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// A server that this bench started; dropping it ends it.
+/// A server that the bench started; dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -52,7 +52,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` at `place` and waits until it accepts on `address`.
+    /// Starts `command` at `place` and waits until it accepts connections on `address`.
     pub(crate) fn start(mut command: Command, place: Place, address: SocketAddr) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let log = tempfile::tempfile()?;
@@ -73,7 +73,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The process and its children: nginx works in one.
+    /// The process and its children: nginx works in a child.
     pub(crate) fn pids(&self) -> Result<Vec<u32>> {
         let id = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
@@ -83,7 +83,7 @@ impl Process {
             .collect())
     }
 
-    /// What all its processes use together.
+    /// The usage of the process and its children together.
     pub(crate) fn usage(&self) -> Result<usage::Usage> {
         let mut sum = usage::Usage::default();
         for pid in self.pids()? {
@@ -96,7 +96,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let Ok(pid) = i32::try_from(self.child.id()) else { return };
-        // SIGQUIT would drain; a bench has nothing to lose.
+        // SIGQUIT would drain, which a bench does not need.
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         let ended = wait::until("its end", END_LIMIT, || Ok(self.child.try_wait()?));
         if ended.is_err() {
@@ -106,8 +106,8 @@ impl Drop for Process {
     }
 }
 
-/// A free port of 127.0.0.1. Another process could take it before its server does; then that
-/// server says so.
+/// A free port of 127.0.0.1. Another process could bind it before the server does; then the server
+/// reports the error.
 pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
@@ -115,7 +115,7 @@ pub(crate) fn free_address() -> Result<SocketAddr> {
 fn read(mut log: std::fs::File) -> String {
     use std::io::{Read, Seek, SeekFrom};
     let mut text = String::new();
-    // The message is the point; a log that cannot be read leaves it empty.
+    // The text only adds to an error message, so a log that cannot be read counts as empty.
     let _ = log.seek(SeekFrom::Start(0)).and_then(|_| log.read_to_string(&mut text));
     text.trim().to_string()
 }

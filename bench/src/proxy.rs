@@ -1,4 +1,4 @@
-//! The proxies under test: a configuration, a command and a port each.
+//! The proxies under test: a configuration, a command and a port for each.
 
 use std::fmt;
 use std::fs;
@@ -17,50 +17,50 @@ use crate::scenario::Work;
 
 mod configuration;
 
-/// Where the package puts the binary.
+/// Path of the binary inside the Python package.
 const ENVOY: &str = "envoy/envoy/_bin/envoy";
 
-/// One proxy to configure.
+/// The configuration of one proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Hop {
     /// Where the proxy listens.
     pub(crate) address: SocketAddr,
-    /// Where it forwards to.
+    /// The address it forwards to.
     pub(crate) backend: SocketAddr,
-    /// What it carries.
+    /// The kind of work it carries.
     pub(crate) work: Work,
-    /// What its clients speak.
+    /// The protocol of its clients.
     pub(crate) accept: Leg,
-    /// What the backend speaks.
+    /// The protocol of the backend.
     pub(crate) connect: Leg,
 }
 
-/// How one side of a proxy speaks.
+/// The protocol on one side of a proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Leg {
-    /// Where HTTP is carried: version 2, else 1.
+    /// For HTTP: version 2 if set, else 1.1.
     pub(crate) http2: bool,
-    /// TLS 1.3 with certificates on both sides, else plaintext.
+    /// TLS 1.3 with certificates on both sides; plaintext if `None`.
     pub(crate) tls: Option<Tls>,
 }
 
-/// The files of one side's identity, and the other's name.
+/// The files of one side's identity, and the name of the other side.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
-    /// Has `certificate.pem`, `key.pem`, both in `both.pem`, and `roots.pem`.
+    /// Contains `certificate.pem`, `key.pem`, both in `both.pem`, and `roots.pem`.
     pub(crate) directory: PathBuf,
     /// The SPIFFE ID that the other side must have.
     pub(crate) other: String,
 }
 
 impl Leg {
-    /// As an application speaks.
+    /// The protocol of an application for this work: plaintext.
     pub(crate) fn plain(work: Work) -> Self {
         Leg { http2: work == Work::Http2, tls: None }
     }
 }
 
-/// Whom to measure.
+/// The proxy to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Contender {
     /// `leno-proxy --static`, outbound, plaintext.
@@ -87,18 +87,18 @@ impl fmt::Display for Contender {
     }
 }
 
-/// A proxy that runs and forwards to the backend.
+/// A running proxy that forwards to the backend.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) version: String,
     pub(crate) address: SocketAddr,
-    /// None for [`Contender::None`].
+    /// `None` for [`Contender::None`].
     pub(crate) process: Option<Process>,
     directory: TempDir,
 }
 
 impl Proxy {
-    /// Starts `contender` before `backend`, with one worker.
+    /// Starts `contender` in front of `backend`, with one worker.
     pub(crate) fn start(
         contender: Contender,
         work: Work,
@@ -120,7 +120,7 @@ impl Proxy {
     }
 }
 
-/// How to start it with `root` for its files; none for no proxy.
+/// The command that starts the proxy, with its files in `root`; `None` for [`Contender::None`].
 pub(crate) fn command(contender: Contender, hop: &Hop, root: &Path) -> Result<Option<Command>> {
     let write = |name: &str, text: String| -> Result<PathBuf> {
         let path = root.join(name);
@@ -157,7 +157,7 @@ pub(crate) fn command(contender: Contender, hop: &Hop, root: &Path) -> Result<Op
     Ok(Some(command))
 }
 
-/// The first line in which the program says its version.
+/// The first line of the program's version output.
 pub(crate) fn version(contender: Contender, command: &Command) -> Result<String> {
     let flag = match contender {
         Contender::Haproxy | Contender::Nginx => "-v",

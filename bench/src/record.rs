@@ -1,4 +1,4 @@
-//! The records: one a measurement, units in the names.
+//! The records: one per measurement, with units in the field names.
 
 use std::fs;
 use std::path::Path;
@@ -11,42 +11,43 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
-    /// Which bench: `http`, `mesh` or `memory`.
+    /// The bench: `http`, `mesh` or `memory`.
     pub(crate) bench: String,
-    /// Which work, such as `keepalive-1k`.
+    /// The scenario, such as `keepalive-1k`.
     pub(crate) scenario: String,
     /// `saturation` (closed loop) or `rate` (open loop); empty for memory.
     pub(crate) pace: String,
-    /// Whom.
+    /// The proxy.
     pub(crate) proxy: String,
-    /// Its own words.
+    /// The version, as the proxy prints it.
     pub(crate) version: String,
-    /// Which round.
+    /// The number of the round.
     pub(crate) round: u32,
     /// Connections of the load.
     pub(crate) connections: usize,
     /// Measured seconds.
     pub(crate) duration_s: f64,
-    /// Requests that ended.
+    /// Completed requests.
     pub(crate) requests: u64,
     /// Requests that failed.
     pub(crate) errors: u64,
-    /// Requests that ended, a second.
+    /// Completed requests a second.
     pub(crate) requests_per_s: f64,
-    /// User CPU of the proxy, or of both.
+    /// User CPU of the proxy, or of both proxies together.
     pub(crate) cpu_user_us_per_request: f64,
-    /// The same in the kernel.
+    /// System CPU, likewise.
     pub(crate) cpu_system_us_per_request: f64,
-    /// The share of one CPU that the proxy used, or both together: 1 is a whole one.
+    /// CPU time of the proxy, or of both proxies together, divided by wall time: 1 is one whole
+    /// CPU.
     pub(crate) cpu_share: f64,
     /// Open-loop latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency_us: Option<Latency>,
-    /// Whether the load could not keep its schedule.
+    /// Whether the generator could not keep its schedule.
     pub(crate) generator_limited: bool,
     /// Resident memory.
     pub(crate) rss_kib: RssKib,
-    /// Why this was not measured; everything above that is a figure is 0 then.
+    /// Why this was not measured; then all figures above are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) left_out: Option<String>,
 }
@@ -57,7 +58,7 @@ pub(crate) struct Record {
 pub(crate) struct RssKib {
     /// Before any connection.
     pub(crate) idle: u64,
-    /// The part of that which is the process's own: heap and stacks, no file.
+    /// The private part of it: heap and stacks, no file pages.
     pub(crate) idle_anonymous: u64,
     /// With idle connections open.
     pub(crate) connections_open: u64,
@@ -66,7 +67,7 @@ pub(crate) struct RssKib {
 }
 
 impl Record {
-    /// User and system.
+    /// User and system CPU together.
     pub(crate) fn cpu_us_per_request(&self) -> f64 {
         self.cpu_user_us_per_request + self.cpu_system_us_per_request
     }
@@ -79,7 +80,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Record>> {
     serde_json::from_str(&text).with_context(|| format!("{} holds no records", path.display()))
 }
 
-/// Writes all records; called after each, so that an interrupted run is still a result.
+/// Writes all records; the bench calls it after each measurement, so that an interrupted run is
+/// still a result.
 pub(crate) fn write(path: &Path, records: &[Record]) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;

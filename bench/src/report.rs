@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::record::Record;
 
-/// Whose figures the ratios are against.
+/// The proxies that ratios are calculated against.
 const REFERENCES: [&str; 2] = ["haproxy", "envoy"];
 
 /// One record as a line of progress.
@@ -78,7 +78,7 @@ fn hop_table(out: &mut String, title: &str, group: &[&Record]) {
     }
 }
 
-/// Which were not measured, and why.
+/// Lists the contenders that were not measured, and why.
 fn left_out(out: &mut String, records: &[Record]) {
     let missing: Vec<_> = records.iter().filter_map(|r| Some((r, r.left_out.as_ref()?))).collect();
     if !missing.is_empty() {
@@ -90,7 +90,7 @@ fn left_out(out: &mut String, records: &[Record]) {
     }
 }
 
-/// CPU against the reference, round by round: what disturbs a round disturbs both.
+/// CPU in relation to the reference, round by round: a disturbance in a round affects both.
 fn ratio(records: &[&Record], reference: Option<&Vec<&Record>>) -> String {
     let ratios: Vec<f64> = records
         .iter()
@@ -124,7 +124,7 @@ fn memory_table(out: &mut String, records: &[&Record]) {
     }
 }
 
-/// Median and extremes.
+/// Median, smallest and largest value.
 struct Spread {
     median: f64,
     min: f64,

@@ -1,4 +1,4 @@
-//! Routes that change many times a second under load: whether a request is lost, and a stream cut.
+//! Routes that change many times a second under load: whether a request is lost or a stream cut.
 //!
 //! ```text
 //!   leno-load ──► proxy ═══ mTLS ═══► proxy ──► v1 or v2, whichever the route says by now
@@ -12,15 +12,15 @@ use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::wait;
 
-/// How long a change may take to be seen.
+/// How long a change may take to reach the client's proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(30);
-/// Connections of the load: more than requests that are ever under way.
+/// Connections of the load: more than the number of requests that are ever in flight.
 const CONNECTIONS: &str = "32";
-/// Streams that last as long as the load, and the size of each.
+/// Number of streams that last as long as the load, and the size of each.
 const STREAMS: usize = 8;
 const STREAM_BYTES: usize = 100_000;
 
-/// What is measured.
+/// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Requests a second
@@ -34,7 +34,8 @@ pub(crate) struct Args {
     seconds: u32,
 }
 
-/// Brings a mesh up, changes its route under load. Whether nothing was lost and the rate was held.
+/// Starts a mesh and changes its route under load. Returns whether no request or stream was lost
+/// and the rate was held.
 pub(crate) fn run(args: Args) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         bail!("leno up makes network namespaces, which takes root: run this as root");
@@ -81,13 +82,14 @@ fn measure(lab: &Lab, args: Args) -> Result<bool> {
     Ok(held && report.errors == 0 && whole == STREAMS)
 }
 
-/// The change that an answer names.
+/// The number of the change in the header of an answer.
 fn seen(lab: &Lab) -> Result<String> {
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%header{x-change}"];
     lab.text("client", &[&curl[..], &["http://web/"]].concat())
 }
 
-/// Writes the route into the state that the control plane reads: `leno up` waits for edits to settle.
+/// Writes the route directly into the state that the control plane reads, because `leno up` waits
+/// for edits to settle.
 struct Changes {
     state: PathBuf,
     without: String,
@@ -106,7 +108,7 @@ impl Changes {
         Ok(fs::rename(draft, &self.state)?)
     }
 
-    /// Changes the route at its rate; how often.
+    /// Changes the route at the given rate; returns the number of changes.
     fn make(&self, args: Args) -> Result<u32> {
         ensure!(args.changes > 0, "without changes there is nothing to see");
         let (begun, all) = (Instant::now(), args.changes * args.seconds);

@@ -1,16 +1,16 @@
-//! What is asked of the proxies.
+//! The scenarios: the load on the proxies.
 
 use std::fmt;
 
 use clap::ValueEnum;
 
-/// One kind of work.
+/// One scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Scenario {
-    /// Connections are kept, 1 KiB responses.
+    /// Kept connections, 1 KiB responses.
     #[value(name = "keepalive-1k")]
     Keepalive1k,
-    /// Connections are kept, 10 KiB responses.
+    /// Kept connections, 10 KiB responses.
     #[value(name = "keepalive-10k")]
     Keepalive10k,
     /// A new connection for each request, 1 KiB responses.
@@ -26,20 +26,20 @@ pub(crate) enum Scenario {
     H2,
     /// gRPC unary calls of 128 bytes, 4 connections of 10 streams.
     GrpcUnary,
-    /// Opaque TCP: 64 bytes there and back.
+    /// Opaque TCP: 64 bytes in each direction.
     TcpRoundTrip,
-    /// Opaque TCP: as many bytes as go, there and back; a request is 1 MiB.
+    /// Opaque TCP: as many bytes as possible, there and back; a request is 1 MiB.
     TcpBulk,
 }
 
-/// What a proxy has to be configured for.
+/// The kind of traffic that a proxy is configured for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Work {
     /// HTTP/1.1 on both sides.
     Http1,
     /// HTTP/2 with prior knowledge on both sides.
     Http2,
-    /// Bytes.
+    /// Bytes over TCP.
     Tcp,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Scenario {
 }
 
 impl Scenario {
-    /// What a proxy has to be configured for.
+    /// The kind of traffic that a proxy is configured for.
     pub(crate) fn work(self) -> Work {
         match self {
             Scenario::Keepalive1k
@@ -64,7 +64,7 @@ impl Scenario {
         }
     }
 
-    /// What is asked for.
+    /// The path of the requests.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Scenario::Keepalive10k => "/10k",
@@ -75,7 +75,7 @@ impl Scenario {
         }
     }
 
-    /// Whether it is measured in an open loop at a fixed rate too.
+    /// Whether the scenario is also measured in an open loop at a fixed rate.
     pub(crate) fn is_paced(self) -> bool {
         use Scenario::{GrpcUnary, H2, Keepalive1k, Keepalive10k, NewConnection};
         matches!(self, Keepalive1k | Keepalive10k | NewConnection | H2 | GrpcUnary)

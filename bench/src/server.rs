@@ -1,5 +1,5 @@
-//! The HTTP/2 server behind the proxies, in a process of its own: 1 KiB for anything, and gRPC
-//! calls answered with the message that they brought.
+//! The HTTP/2 server behind the proxies, in a process of its own. It answers plain requests with 1
+//! KiB, and gRPC calls with the message that they sent.
 
 use std::net::SocketAddr;
 
@@ -10,11 +10,11 @@ use h2::{RecvStream, server};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What everything that is no call is answered with.
+/// The response to requests that are not gRPC calls.
 static PAGE: [u8; 1024] = [b'x'; 1024];
-/// Streams of one connection; far more than the load has.
+/// Streams of one connection; far more than the load uses.
 const MAX_STREAMS: u32 = 1000;
-/// Flow-control windows that are never the bottleneck.
+/// Flow-control windows, so large that they are never the bottleneck.
 const WINDOW: u32 = 1 << 20;
 
 /// Serves until the process ends.
@@ -25,7 +25,7 @@ pub(crate) fn run(listen: SocketAddr) -> Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
             tokio::spawn(async move {
-                // A client that breaks its connection is counted by the client.
+                // The client counts a broken connection itself.
                 let _ = connection(stream).await;
             });
         }

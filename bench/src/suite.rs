@@ -1,4 +1,5 @@
-//! The commands of the suite: any mesh, or none, under the same load; and what to make of the records.
+//! The commands of the suite: any mesh, or none, under the same load, and the evaluation of the
+//! records.
 
 mod claims;
 mod clean;
@@ -29,7 +30,7 @@ pub(crate) enum Command {
     Clean(clean::Clean),
     #[command(hide = true)]
     Serve(run::Serve),
-    /// Makes load for a run
+    /// Generates load for a run
     #[command(hide = true)]
     Generate(run::Generate),
     #[command(hide = true)]
@@ -41,7 +42,7 @@ pub(crate) enum Command {
     Probe,
 }
 
-/// Runs one; false is a no, such as a claim that does not hold.
+/// Runs a command; `false` means a negative result, such as a claim that does not hold.
 pub(crate) fn run(command: &Command) -> Result<bool> {
     match command {
         Command::List(args) => list::run(args),
@@ -61,7 +62,7 @@ pub(crate) fn run(command: &Command) -> Result<bool> {
     }
 }
 
-/// Aligned columns, the first to the left, the others to the right.
+/// Aligned columns: the first to the left, the others to the right.
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |nth: usize| {
@@ -84,7 +85,7 @@ fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// What is to be known before figures of a run are put side by side, a line each.
+/// What readers must know before they compare figures of a run, one line each.
 fn caveats(records: &[Record]) -> String {
     let differ = within(records).into_iter().map(|what| format!("NOT THE SAME: {what}\n"));
     let real = real_applications(records).into_iter().map(|what| format!("! {what}\n"));

@@ -1,5 +1,5 @@
-//! `leno-bench http` as its users run it, a second each: work of every generator goes through Leno
-//! and HAProxy without a failed request, and the record says what it cost.
+//! Runs `leno-bench http` as users do, one second each: the work of every generator goes through
+//! Leno and HAProxy without a failed request, and the record has its cost.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::{binaries, command};
 use serde_json::Value;
 
-/// All of it takes two minutes at most; a loaded machine is given more.
+/// The whole run takes two minutes at most; the limit leaves room for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Work of wrk, h2load, and generators of our own.
+/// Scenarios of wrk, of h2load, and of Leno's own generators.
 const SCENARIOS: &str = "keepalive-1k,new-connection,upload-1m,h2-1k,grpc-unary,tcp-round-trip";
-/// At saturation, and at a rate for all but the uploads.
+/// One record per scenario at saturation, and one at a fixed rate for all but the uploads and TCP.
 const FEWEST_RECORDS: usize = 10;
 
 #[test]
@@ -61,7 +61,7 @@ fn work_goes_through_and_is_recorded() -> Result<()> {
         ensure!(!latency, "{what}: no latency at a rate");
     }
     ensure!(of_leno >= FEWEST_RECORDS, "{of_leno} records of Leno's: {said}");
-    // The tables come from the records alone.
+    // The tables can be made from the records alone.
     let again = command::text(Command::new(&bench).arg("tables").arg(&file), LIMIT)?;
     ensure!(said.contains(again.trim()), "another table from the same records:\n{again}\n{said}");
     Ok(())

@@ -1,15 +1,16 @@
-//! A reader of HTTP/1.1 responses that shares no code with the proxy's own.
+//! A parser of HTTP/1.1 responses that shares no code with the proxy's own.
 
 use std::fmt;
 
-/// Longest head of a response that is read; the servers of tests send far less.
+/// The longest response head that is read; test servers send far less.
 const MAX_HEAD: usize = 64 * 1024;
-/// Most header fields of a response; a mesh adds a handful to what a test server sends.
+/// The largest number of header fields of a response; a mesh adds a handful to those of a test
+/// server.
 const MAX_FIELDS: usize = 128;
-/// Longest line of chunk size or trailer.
+/// The longest chunk-size or trailer line.
 const MAX_LINE: usize = 8 * 1024;
 
-/// One whole response as a client saw it.
+/// One whole response as a client received it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     /// The status code.
@@ -18,7 +19,7 @@ pub struct Response {
     pub minor: u8,
     /// Header fields in order, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body; empty when the reader was told to discard it.
+    /// The body; empty if the reader discards bodies.
     pub body: Vec<u8>,
     /// How many bytes of body there were.
     pub body_len: u64,
@@ -42,12 +43,12 @@ impl Response {
     }
 }
 
-/// Why bytes are not a response.
+/// Why bytes are not a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The head is not HTTP/1 or too long.
     Head,
-    /// Both or several lengths, or one that is no number.
+    /// Conflicting or several lengths, or one that is not a number.
     Length,
     /// A chunk size or the end of a chunk is wrong.
     Chunk,
@@ -68,7 +69,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Where the reader is.
+/// The state of the reader.
 ///
 /// ```text
 ///            length                     done
@@ -112,14 +113,14 @@ impl ResponseReader {
         }
     }
 
-    /// Interim responses (1xx) that came before, such as 100.
+    /// Interim responses (1xx) before the final one, such as 100.
     #[must_use]
     pub fn interim(&self) -> &[u16] {
         &self.interim
     }
 
-    /// Takes what it needs from the front of `input` and says how much that was, and the response
-    /// once it is whole. Zero taken and no response means that more bytes are needed.
+    /// Consumes bytes from the front of `input`. Returns how many, and the response once it is
+    /// complete. Zero bytes and no response mean that more input is needed.
     pub fn read(&mut self, input: &[u8]) -> Result<(usize, Option<Response>), Malformed> {
         let mut used = 0;
         loop {
@@ -144,7 +145,7 @@ impl ResponseReader {
         }
     }
 
-    /// The connection ended: the response if its end was the end of the connection.
+    /// The connection ended: returns the response if the end of the connection marks its end.
     pub fn finish(&mut self) -> Result<Option<Response>, Malformed> {
         match self.state {
             State::UntilClose => {
@@ -190,7 +191,7 @@ impl ResponseReader {
         Ok((len, self.state == State::Fixed(0)))
     }
 
-    /// RFC 9112 section 6.3: what ends the body.
+    /// RFC 9112 section 6.3: how the end of the body is marked.
     fn framing(&mut self) -> Result<State, Malformed> {
         let r = &mut self.response;
         let has = |name: &str, value: &str| {

@@ -1,8 +1,9 @@
-//! What benches and tests measure with: load at a constant rate, and what processes use meanwhile.
+//! Measuring instruments for benches and tests: load at a constant rate, and the resources that
+//! processes use during it.
 //!
-//! Everything here looks at a mesh from outside. It shares no code with the data plane, so that a
-//! bug of the mesh cannot hide behind the same bug in what measures it, and it starts nothing: the
-//! servers, namespaces and proxies are its callers' affair (`leno-testkit`, `leno-suite`).
+//! Everything here observes a mesh from outside. The crate shares no code with the data plane, so
+//! that a bug of the mesh cannot hide behind the same bug in the instrument. It starts nothing: its
+//! callers (`leno-testkit`, `leno-suite`) start servers, namespaces and proxies.
 //!
 //! - [`load`]: an open-loop generator for HTTP/1.1, HTTP/2, gRPC and TCP; latency counts from the
 //!   moment a request was due, so a stalled server cannot slow the clock that measures it.

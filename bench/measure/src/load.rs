@@ -1,8 +1,8 @@
 //! An open-loop load generator for HTTP/1.1, HTTP/2, gRPC and TCP, and closed loops.
 //!
-//! Requests are due at fixed moments, whatever the server does; each goes to a free connection or
-//! waits for one, and its latency counts from the moment it was due. So a server that stalls for
-//! a second shows a second of bad latencies, not one slow request (no coordinated omission).
+//! Requests are due at fixed moments, whatever the server does. Each goes to a free connection or
+//! waits for one, and its latency counts from the moment it was due. So a server that stalls for a
+//! second shows a second of bad latencies, not one slow request (no coordinated omission).
 //!
 //! ```text
 //!   clock ── due ──► backlog ── free connection ──► request ── response ──► histogram
@@ -30,26 +30,26 @@ use serde::{Deserialize, Serialize};
 use record::Tally;
 pub use record::{Bucket, Latency, MAX_LAG_US, MAX_LATENCY_US, Report};
 
-/// Most connections of one plan; far above what one proxy is asked to hold in a test.
+/// The largest number of connections of one plan; far above what a test asks one proxy to hold.
 pub const MAX_CONNECTIONS: usize = 20_000;
 
-/// Most streams of one connection: what servers allow by default and more.
+/// The largest number of streams of one connection; no fewer than servers allow by default.
 pub const MAX_STREAMS: usize = 1000;
 
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// Open loop: so many requests a second, evenly spaced.
+    /// Open loop: this many requests a second, evenly spaced.
     Rate(f64),
     /// Closed loop: each connection sends as soon as it has its response.
     Saturate,
-    /// Closed loop in which each connection waits before it sends again, up to this long and
-    /// evenly spread.
+    /// Closed loop in which each connection pauses before it sends again: a random time, uniformly
+    /// distributed up to this.
     Think(Duration),
 }
 
-/// What is spoken.
+/// The protocol of the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -58,49 +58,50 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 without TLS, prior knowledge.
     Http2,
-    /// Unary gRPC calls over the same, one message each way.
+    /// Unary gRPC calls over HTTP/2 without TLS, one message each way.
     Grpc,
-    /// Messages on gRPC streams that stay open: a request is a message and its answer.
+    /// Messages on gRPC streams that stay open: a request is one message and its echo.
     GrpcStream,
-    /// Bytes of the body there and the same number back.
+    /// The bytes of the body in one direction and the same number back.
     Tcp,
 }
 
-/// What load to make.
+/// The load to generate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// `http://host[:port]/path`, whatever is spoken.
+    /// `http://host[:port]/path`, with every protocol.
     pub url: String,
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Streams at once on each connection, where one can carry several.
+    /// Concurrent streams on each connection, if the protocol multiplexes.
     pub streams: usize,
     /// When requests are sent.
     pub pace: Pace,
-    /// Connections kept at most.
+    /// The number of connections that stay open; with `new_connection`, the number of concurrent
+    /// requests.
     pub connections: usize,
-    /// A new connection for each request.
+    /// Opens a new connection for each request.
     pub new_connection: bool,
-    /// Each kept connection carries one request before the first that falls due: behind a proxy that accepts at
-    /// once, only then is it open to the server. As fortio does.
+    /// Sends one request on each connection before the first scheduled one. A proxy that accepts at
+    /// once connects to the server only then. Fortio does the same.
     #[serde(default)]
     pub primed: bool,
     /// How long to measure.
     pub duration: Duration,
-    /// Load before that, not measured.
+    /// How long to generate load before the measurement.
     pub warm_up: Duration,
-    /// Paths that each connection asks for in turn in place of the URL's; HTTP/1.1 only.
+    /// Paths that each connection requests in turn instead of the URL's; HTTP/1.1 only.
     #[serde(default)]
     pub paths: Vec<String>,
     /// Method of the request.
     pub method: String,
-    /// Bytes of request body; none when 0.
+    /// Bytes of the request body; 0 sends none.
     pub body_size: usize,
-    /// More header fields.
+    /// Additional header fields.
     pub headers: Vec<(String, String)>,
-    /// How long a request may take, from its first byte.
+    /// The time limit of a request, from its first byte.
     pub timeout: Duration,
-    /// Threads; one drives some 40,000 requests a second.
+    /// Threads; one can send about 40,000 requests a second.
     pub threads: usize,
 }
 
@@ -127,7 +128,7 @@ impl Plan {
     }
 }
 
-/// What every connection sends, and where to.
+/// What every connection sends, and the addresses it connects to.
 #[derive(Clone, Debug)]
 struct Target {
     addresses: Vec<SocketAddr>,
@@ -135,30 +136,30 @@ struct Target {
     url: String,
     method: String,
     headers: Vec<(String, String)>,
-    /// HTTP/1.1: the whole requests, in turn. Else the body.
+    /// HTTP/1.1: the whole requests, sent in turn. Other protocols: one body.
     requests: Vec<Bytes>,
     new_connection: bool,
     timeout: Duration,
 }
 
 impl Target {
-    /// What is sent by those that send the same every time.
+    /// The request of protocols that send the same bytes every time.
     fn request(&self) -> &Bytes {
         &self.requests[0]
     }
 }
 
-/// Runs `plan` to its end and reports. Blocks; the load has threads of its own.
+/// Runs `plan` to its end and reports. Blocks the caller; the load runs on threads of its own.
 pub fn run(plan: &Plan) -> Result<Report> {
     run_all(std::slice::from_ref(plan))
 }
 
-/// Ends load before its time; clones share it.
+/// Stops running load early. Clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends it: requests that are on their way are waited for, no other is sent.
+    /// Stops the load: no further request is sent, and those under way are completed.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -168,13 +169,13 @@ impl Stop {
     }
 }
 
-/// Runs plans side by side, their schedules interleaved, and reports them as one. Blocks; each has
-/// threads of its own.
+/// Runs plans concurrently, with interleaved schedules, and merges their results into one report.
+/// Blocks the caller; each plan has threads of its own.
 pub fn run_all(plans: &[Plan]) -> Result<Report> {
     run_until(plans, &Stop::default())
 }
 
-/// As [`run_all`], and no longer than until it is stopped; the report is of the time until then.
+/// As [`run_all`], but ends early when `stop` is set; the report then covers the time until that.
 pub fn run_until(plans: &[Plan], stop: &Stop) -> Result<Report> {
     let targets: Vec<Target> = plans
         .iter()

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Cpu {
     /// Time in user mode.
     pub user_us: u64,
-    /// Time in the kernel on its behalf.
+    /// Time in kernel mode for the process.
     pub system_us: u64,
 }
 
@@ -28,7 +28,8 @@ impl Cpu {
 impl Sub for Cpu {
     type Output = Cpu;
 
-    /// The sum is kept: it may be finer than its parts, of which one falls then when the other takes a step.
+    /// Keeps the sum of both exact. The sum may be more precise than its parts; then one part
+    /// shrinks when the other advances by a clock tick.
     fn sub(self, earlier: Cpu) -> Cpu {
         let all = self.total_us().saturating_sub(earlier.total_us());
         let user_us = self.user_us.saturating_sub(earlier.user_us).min(all);
@@ -50,7 +51,7 @@ pub struct Usage {
     pub cpu: Cpu,
     /// Resident memory in KiB, shared pages included.
     pub rss_kib: u64,
-    /// The part of it that is the process's own: heap and stacks, no file.
+    /// The private part of it: heap and stacks, no file pages.
     pub anonymous_kib: u64,
     /// Open file descriptors.
     pub descriptors: u64,
@@ -84,17 +85,17 @@ pub fn of_process(pid: u32) -> Result<Usage> {
     })
 }
 
-/// The resident memory of one process in KiB; 0 of a zombie.
+/// The resident memory of one process in KiB; 0 for a zombie.
 pub fn rss_of_process(pid: u32) -> Result<u64> {
     kib(&status(&Path::new("/proc").join(pid.to_string()))?, "VmRSS:")
 }
 
-/// The CPU time of one process, all its threads together: the sum is exact while no thread ends,
-/// its parts have the resolution of the clock tick.
+/// The CPU time of all threads of a process. The sum is exact while no thread ends; its parts have
+/// the resolution of the clock tick.
 pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("no process {pid}"))?;
-    // The name, in parentheses, may hold anything; fields are counted after its end.
+    // The name, in parentheses, may hold any character; the fields start after it.
     let (_, fields) = stat.rsplit_once(')').context("malformed /proc/PID/stat")?;
     let ticks = |nth: usize| -> Result<u64> {
         let field = fields.split_whitespace().nth(nth).context("short /proc/PID/stat")?;
@@ -104,8 +105,8 @@ pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
     Ok(Cpu { user_us, system_us: system_us.max(run_time_us(pid).saturating_sub(user_us)) })
 }
 
-/// The time that the living threads of a process were on a CPU; 0 where the kernel keeps no such
-/// account.
+/// The time that the living threads of a process were on a CPU; 0 if the kernel does not account
+/// for it.
 fn run_time_us(pid: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     let run_time_ns = |thread: fs::DirEntry| -> Option<u64> {
@@ -123,12 +124,12 @@ pub fn threads_of_process(pid: u32) -> Result<Vec<u32>> {
     names.collect()
 }
 
-/// The usage of a cgroup2 directory and all below it. CPU time is the kernel's own sum and
-/// counts processes that have ended; memory and descriptors are those of living processes.
+/// The usage of a cgroup2 directory and all below it. CPU time is the kernel's own sum and includes
+/// processes that have ended; memory and descriptors are those of living processes.
 pub fn of_cgroup(dir: &Path) -> Result<Usage> {
     let mut sum = Usage { cpu: cpu_of_cgroup(dir)?, ..Usage::default() };
     for pid in pids_of_cgroup(dir)? {
-        // A process may end between the list and the look; then it holds nothing.
+        // A process may end after it was listed; it holds nothing then.
         if let Ok(one) = of_process(pid) {
             sum += Usage { cpu: Cpu::default(), ..one };
         }
@@ -150,7 +151,7 @@ pub fn pids_of_cgroup(dir: &Path) -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// The CPU time of a cgroup2 directory and all below it, of ended processes too.
+/// The CPU time of a cgroup2 directory and all below it, including processes that have ended.
 pub fn cpu_of_cgroup(dir: &Path) -> Result<Cpu> {
     let path = dir.join("cpu.stat");
     let stat =
@@ -169,7 +170,7 @@ fn status(dir: &Path) -> Result<String> {
     }
 }
 
-/// One line of /proc/PID/status; 0 where there is none, as for a zombie.
+/// The value of one line of /proc/PID/status; 0 if the line is missing, as for a zombie.
 fn kib(status: &str, name: &str) -> Result<u64> {
     let Some(rest) = status.lines().find_map(|line| line.strip_prefix(name)) else {
         return Ok(0);
@@ -200,11 +201,11 @@ mod tests {
     #[test]
     fn what_was_used_since_is_no_more_than_the_sum_has_grown() {
         let at = |user_us, system_us| Cpu { user_us, system_us };
-        // A clock tick of user time is seen, and taken from the system's: 2 ms were used.
+        // User time advances by a clock tick, and system time shrinks: 2 ms were used.
         assert_eq!(at(110_000, 45_200) - at(100_000, 53_200), at(2000, 0));
         assert_eq!(at(110_000, 65_200) - at(110_000, 45_200), at(0, 20_000));
         assert_eq!(at(250, 750) - at(50, 150), at(200, 600));
-        // A thread that ends takes what is finer than ticks with it.
+        // A thread that ends takes its share of the time below a clock tick with it.
         assert_eq!(at(100_000, 50_000) - at(100_000, 53_200), at(0, 0));
     }
 

@@ -1,4 +1,4 @@
-//! The generator against servers that behave and servers that do not.
+//! The load generator against servers that behave and servers that fail.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn paths_are_asked_for_in_turn() {
     // 40 requests: 14 of the first, 13 of each of the others.
     assert_eq!((report.requests, report.errors), (40, 0), "{report:?}");
     assert_eq!(report.body_bytes, 14 + 130 + 1300);
-    // The first of them is asked for beforehand, and not counted.
+    // The first path is requested by the priming request, which is not counted.
     plan.primed = true;
     let report = run(&plan).unwrap();
     assert_eq!((report.requests, report.errors), (40, 0), "{report:?}");
@@ -51,7 +51,7 @@ fn warm_up_is_not_counted_and_threads_share_the_rate() {
 #[test]
 fn a_stalled_server_shows_in_all_requests_that_were_due_meanwhile() {
     let server = Server::start(Backend::default()).unwrap();
-    // One connection, 100 ms a response, 100 requests a second: the queue grows to the end.
+    // One connection, 100 ms a response, 100 requests a second: the queue grows until the end.
     let mut plan = Plan::new(server.url("/?delay_ms=100"), 100.0, Duration::from_millis(500));
     plan.connections = 1;
     let report = run(&plan).unwrap();
@@ -62,7 +62,7 @@ fn a_stalled_server_shows_in_all_requests_that_were_due_meanwhile() {
 #[test]
 fn a_backlog_that_is_full_is_no_failure_of_the_server() {
     let server = Server::start(Backend::default()).unwrap();
-    // Ten million due in half a second, two of which fit into the backlog.
+    // Ten million requests are due in half a second; the backlog holds two million of them.
     let mut plan = Plan::new(server.url("/?delay_ms=10"), 20_000_000.0, Duration::from_millis(500));
     plan.connections = 1;
     let report = run(&plan).unwrap();
@@ -85,7 +85,7 @@ fn failures_are_told_apart() {
     assert_eq!(run(&plan).unwrap().errors_by_kind.get("connect"), Some(&5));
 }
 
-/// Half of the pages of a shop send their visitor on to another.
+/// Half of the pages of a shop redirect their visitor.
 #[test]
 fn a_redirect_is_an_answer() {
     let server = Server::start(Backend::default()).unwrap();

@@ -1,4 +1,4 @@
-//! gRPC streams against a server that answers late.
+//! gRPC streams against a server that responds late.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use http::{Request, Response};
 use leno_measure::load::{Plan, Protocol, run};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A server that sends nothing on a stream, not even the head, before it has a message.
+/// A server that sends nothing on a stream, not even the head, before it has received a message.
 fn late() -> SocketAddr {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -43,7 +43,7 @@ async fn echo(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let send = send.get_or_insert_with(|| {
             respond.send_response(Response::new(()), false).expect("the client is there")
         });
-        // The client has ended when this fails.
+        // Fails when the client has ended the stream.
         let _ = send.send_data(bytes, false);
     }
 }

@@ -1,5 +1,5 @@
-//! An open loop of HTTP/2 requests, in a process of its own: each is sent when it is due, whatever
-//! became of those before it, and its latency counts from then.
+//! An open loop of HTTP/2 requests, in a process of its own. Each request is sent when it is due,
+//! even if earlier ones are still unanswered, and its latency counts from that moment.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ use tokio::task::{LocalSet, spawn_local, yield_now};
 
 use super::paced::Paced;
 
-/// Requests that may wait for an answer; more are counted as errors. Ten seconds of what one
+/// The largest number of requests in flight; further ones count as errors. Ten seconds of what one
 /// thread can send.
 const MAX_IN_FLIGHT: usize = 400_000;
-/// How long answers are waited for after the last request.
+/// How long to wait for answers after the last request.
 const GRACE: Duration = Duration::from_secs(2);
-/// Flow-control windows that are never the bottleneck.
+/// Flow-control windows, so large that they are never the bottleneck.
 const WINDOW: u32 = 1 << 20;
 
-/// Send HTTP/2 requests at a fixed rate and print what came of them as JSON.
+/// Send HTTP/2 requests at a fixed rate and print the results as JSON.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Plan {
     /// Where to, http://host:port/path
@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     message: Option<PathBuf>,
 }
 
-/// What all requests share.
+/// The state that all requests share.
 struct Desk {
     request: Request<()>,
     message: Bytes,
@@ -127,7 +127,7 @@ async fn connect(authority: &str) -> Result<SendRequest<Bytes>> {
     builder.initial_window_size(WINDOW).initial_connection_window_size(WINDOW * 16);
     let (send, connection) = builder.handshake(stream).await?;
     spawn_local(async move {
-        // What breaks it fails its requests, which are counted.
+        // A connection error fails its requests, which are counted.
         let _ = connection.await;
     });
     Ok(send)
@@ -149,7 +149,7 @@ async fn schedule(
         if due > Instant::now() {
             clock.until(due).await?;
         } else if nth.is_multiple_of(64) {
-            // Behind: let the connections work between bursts.
+            // Behind schedule: lets the connections work between bursts.
             yield_now().await;
         }
         if due >= desk.from {

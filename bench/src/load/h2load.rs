@@ -1,4 +1,4 @@
-//! Runs h2load and reads what it prints.
+//! Runs h2load and parses its output.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use leno_testkit::binaries;
 
 use super::{Count, Origin};
 
-/// Saturates `url` over HTTP/2 with prior knowledge for `duration`, one thread; with `message`, a
-/// file, as gRPC calls that send it.
+/// Saturates `url` over HTTP/2 with prior knowledge for `duration`, with one thread. With
+/// `message`, a file, it makes gRPC calls that send that message.
 pub(crate) fn run(
     origin: &Origin,
     url: &str,

@@ -1,4 +1,4 @@
-//! Open loops: requests at a fixed rate, and latencies from the moment each was due.
+//! Open loops: requests at a fixed rate, with latencies from the moment each was due.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,8 @@ pub(crate) struct Pace {
     pub(crate) duration: Duration,
 }
 
-/// What an open loop has seen; the fields that `leno-load` and our HTTP/2 load both report.
+/// The result of an open loop: the fields that `leno-load` and the bench's own HTTP/2 load both
+/// report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Paced {
     pub(crate) requests: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Paced {
     pub(crate) generator_limited: bool,
 }
 
-/// Over HTTP/1.1, on connections that are kept or on a new one each.
+/// Runs over HTTP/1.1, on kept connections or on a new one for each request.
 pub(crate) fn over_http1(
     origin: &Origin,
     url: &str,
@@ -49,7 +50,8 @@ pub(crate) fn over_http1(
     run(&mut command)
 }
 
-/// Over HTTP/2 with prior knowledge; with `message`, a file, as gRPC calls that send it.
+/// Runs over HTTP/2 with prior knowledge. With `message`, a file, it makes gRPC calls that send
+/// that message.
 pub(crate) fn over_http2(
     origin: &Origin,
     url: &str,
@@ -71,7 +73,8 @@ fn seconds(time: Duration) -> String {
     format!("{}s", time.as_secs_f64())
 }
 
-/// Failed requests are in the report: what else fails is an error.
+/// Runs a generator and parses its report. Failed requests are in the report; any other failure is
+/// an error.
 fn run(command: &mut Command) -> Result<Paced> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,4 +1,4 @@
-//! Bytes through a proxy to a server that sends them back, in a process of its own.
+//! TCP load through a proxy to an echo server, in a process of its own.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,15 @@ const ROUND_TRIP: usize = 64;
 const BLOCK: usize = 64 * 1024;
 const MIB: u64 = 1 << 20;
 
-/// Send bytes to an echo in a closed loop and print what came back as JSON.
+/// Send bytes to an echo in a closed loop and print the counts as JSON.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Plan {
     /// Where to, host:port
     address: String,
-    /// As many bytes as go, instead of 64 there and back
+    /// Send as many bytes as possible, instead of 64 in each direction
     #[arg(long)]
     bulk: bool,
-    /// Connections side by side
+    /// Concurrent connections
     #[arg(long)]
     connections: usize,
     /// Seconds
@@ -38,7 +38,7 @@ impl Plan {
     }
 }
 
-/// Runs the plan in a process as `origin`.
+/// Runs the plan in a process started through `origin`.
 pub(crate) fn start(origin: &Origin, plan: &Plan) -> Result<Count> {
     let mut command = origin.command(binaries::ours("leno-bench")?);
     command.args(["load", "tcp", &plan.address]);
@@ -54,7 +54,7 @@ pub(crate) fn start(origin: &Origin, plan: &Plan) -> Result<Count> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Runs the plan here.
+/// Runs the plan in this process.
 pub(crate) fn run(plan: &Plan) -> Result<Count> {
     let duration = Duration::from_secs_f64(plan.seconds);
     let (address, connections) = (&plan.address, plan.connections);
@@ -65,7 +65,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Count> {
     }
 }
 
-/// Sends 64 bytes and waits for them, over and over; how often.
+/// Sends 64 bytes and waits for their echo, repeatedly; returns the number of round trips.
 async fn round_trips(address: String, until: Instant) -> std::io::Result<u64> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
@@ -79,7 +79,7 @@ async fn round_trips(address: String, until: Instant) -> std::io::Result<u64> {
     Ok(count)
 }
 
-/// Sends as fast as it can and reads it all back; how many MiB.
+/// Sends as fast as possible and reads all of it back; returns the number of MiB.
 async fn bulk(address: String, until: Instant) -> std::io::Result<u64> {
     let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
     let send = async move {
@@ -103,7 +103,8 @@ async fn bulk(address: String, until: Instant) -> std::io::Result<u64> {
     Ok(bytes / MIB)
 }
 
-/// Runs `connection` so many times side by side on one thread; each gives what it counted.
+/// Runs `connections` instances of `connection` concurrently on one thread and adds up their
+/// counts.
 fn all<F>(
     connections: usize,
     duration: Duration,

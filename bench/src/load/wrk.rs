@@ -1,4 +1,4 @@
-//! Runs wrk and reads what it prints.
+//! Runs wrk and parses its output.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use leno_testkit::binaries;
 
 use super::{Count, Origin};
 
-/// What is asked for.
+/// The kind of request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask<'a> {
-    /// GET, on connections that are kept.
+    /// GET, on connections that are kept open.
     Keep,
-    /// GET, on a new connection each.
+    /// GET, on a new connection for each request.
     Close,
-    /// What a Lua script says.
+    /// The requests that a Lua script makes.
     Script(&'a Path),
 }
 
-/// Saturates `url` for `duration` over `connections` connections, one thread.
+/// Saturates `url` for `duration` over `connections` connections, with one thread.
 pub(crate) fn run(
     origin: &Origin,
     url: &str,

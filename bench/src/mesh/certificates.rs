@@ -1,4 +1,4 @@
-//! The identities of a pair: two P-256 certificates of one authority, as files.
+//! The identities of a pair of proxies: two P-256 certificates of one authority, as files.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,12 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256, SanType,
 };
 
-/// Who the client's proxy is.
+/// The identity of the client's proxy.
 pub(super) const CLIENT: &str = "spiffe://bench.local/ns/bench/sa/client";
-/// Who the server's proxy is.
+/// The identity of the server's proxy.
 pub(super) const SERVER: &str = "spiffe://bench.local/ns/bench/sa/server";
 
-/// Writes `client/` and `server/` into `directory`, each with what a proxy needs.
+/// Writes `client/` and `server/` into `directory`, each with the files that a proxy needs.
 pub(super) fn write(directory: &Path) -> Result<()> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();

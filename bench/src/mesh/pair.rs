@@ -1,4 +1,4 @@
-//! Two proxies, one beside the client and one beside the server, and where their load goes.
+//! Two proxies, one beside the client and one beside the server, and the target of their load.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,15 +18,15 @@ use crate::measure::Subject;
 use crate::proxy::{self, Contender, Hop, Leg, Tls};
 use crate::scenario::Work;
 
-/// Where the client's proxy listens, on loopback; each contender and kind of work adds a number.
+/// The lowest port of client proxies, on loopback; each contender and kind of work adds a number.
 const OUTBOUND_PORT: u16 = 15_200;
-/// The same of the server's proxy, on the instance's address.
+/// The lowest port of server proxies, on the instance's address.
 const INBOUND_PORT: u16 = 15_300;
 /// How long a proxy may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Starts the proxies of `contender`, or finds those that the mesh has. They run as long as the first
-/// part is kept.
+/// Starts the proxies of `contender`, or finds those that the mesh started. The proxies run as long
+/// as the first returned value is kept.
 pub(super) fn start(
     lab: &Lab,
     contender: Contender,
@@ -65,14 +65,14 @@ pub(super) fn start(
     Ok((running, Subject { bench: "mesh", contender, work, version, target, pids }))
 }
 
-/// The command that becomes another one as workload `who`.
+/// The command that executes the arguments after it inside workload `who`.
 fn exec(lab: &Lab, who: &str) -> Command {
     let mut command = lab.leno("exec");
     command.args([who, "--"]);
     command
 }
 
-/// The client's proxy and the server's.
+/// The configurations of the client's proxy and of the server's.
 fn hops(lab: &Lab, contender: Contender, work: Work, server: IpAddr) -> Result<[Hop; 2]> {
     let number = contender as u16 * 10 + work as u16;
     let tls = |own: &str, other: &str| -> Result<Leg> {
@@ -102,7 +102,7 @@ fn hops(lab: &Lab, contender: Contender, work: Work, server: IpAddr) -> Result<[
     ])
 }
 
-/// Starts one proxy as `who` and waits until it listens.
+/// Starts one proxy inside workload `who` and waits until it listens.
 fn proxy(lab: &Lab, who: &str, contender: Contender, hop: &Hop) -> Result<Running> {
     let root = format!("{contender}-{who}-{}", hop.address.port());
     let command = proxy_command(lab, contender, hop, &root)?;
@@ -128,9 +128,9 @@ fn proxy_command(lab: &Lab, contender: Contender, hop: &Hop, root: &str) -> Resu
     proxy::command(contender, hop, &root)?.context("this one is no process")
 }
 
-/// Whether something listens on `port` in the network namespace of a process.
+/// Whether a socket listens on `port` in the network namespace of a process.
 fn listens(pid: u32, port: u16) -> Result<bool> {
-    /// `TCP_LISTEN` of the kernel.
+    /// The kernel's `TCP_LISTEN`.
     const LISTEN: &str = "0A";
     let sockets = Path::new("/proc").join(pid.to_string()).join("net/tcp");
     let text = fs::read_to_string(&sockets).context("the proxy has ended")?;

@@ -1,5 +1,6 @@
-//! The configurations: what each proxy's manual shows for one hop, one worker, with pools and
-//! bounds wide enough that none is ever reached; TLS, where it is used, as between meshed workloads.
+//! The configurations: what each proxy's manual recommends for one hop and one worker, with pools
+//! and limits so large that none is ever reached. If there is TLS, it is configured as between
+//! meshed workloads.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,9 +10,9 @@ use anyhow::{Result, bail};
 use super::{Hop, Leg, Tls};
 use crate::scenario::Work;
 
-/// What the names of Envoy's own types begin with.
+/// The prefix of the names of Envoy's own types.
 const ENVOY: &str = "type.googleapis.com/envoy.extensions";
-/// Debian builds nginx's relay for TCP as a module of its own.
+/// Debian packages nginx's TCP proxy as a separate module.
 const NGINX_STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 pub(super) fn leno(hop: &Hop, admin: SocketAddr) -> String {
@@ -88,13 +89,13 @@ pub(super) fn nginx(hop: &Hop, root: &str) -> Result<String> {
         ));
     }
     let (listen, pass) = match work {
-        // Bodies go on as they come, as with the others.
+        // Bodies are streamed, as the other proxies do.
         Work::Http1 => (
             "",
             "proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection \"\"; \
              proxy_request_buffering off;",
         ),
-        // The only HTTP/2 that nginx speaks to servers is that of its gRPC module.
+        // Only nginx's gRPC module speaks HTTP/2 to servers.
         _ => (" http2", "grpc_pass grpc://b;"),
     };
     Ok(format!(
@@ -154,7 +155,7 @@ pub(super) fn envoy(hop: &Hop) -> String {
     )
 }
 
-/// A transport socket, where the leg has TLS.
+/// The transport socket of a leg; empty if the leg has no TLS.
 fn envoy_tls(indent: &str, side: &str, leg: &Leg, work: Work) -> String {
     let Some(Tls { directory, other }) = &leg.tls else { return String::new() };
     let at = directory.display();

@@ -9,13 +9,13 @@ use leno_suite::{claims, cost, record};
 
 use super::caveats;
 
-/// Puts published claims about meshes beside what was measured here
+/// Compares published claims about meshes with what was measured here
 ///
-/// Each row holds, does not hold here, or is not measurable here, with the reason. A figure holds
-/// when what was measured is within a factor of 1.5 of it.
+/// Each claim holds, does not hold here, or is not measurable here, with the reason. A figure holds
+/// if the measured one is within a factor of 1.5 of it.
 #[derive(Debug, Args)]
 pub(crate) struct Claims {
-    /// The directory of a run; without one only arithmetic can be checked
+    /// The directory of a run; without one, only arithmetic can be checked
     directory: Option<PathBuf>,
 
     /// The form of output

@@ -8,11 +8,12 @@ use leno_suite::cluster;
 
 use leno_console::block_on;
 
-/// Takes back what a run that was killed left in a cluster
+/// Reverts what a killed run left behind in a cluster
 ///
-/// What a run makes there is written into DIR/cluster.json before it is made, with what was there before. A run
-/// that ends, well or not, takes it back by itself, and so does the next one with the same --out. Harmless where
-/// nothing is left. Refused while a run works in DIR, and in another cluster than that of the run.
+/// A run writes every change to the cluster into DIR/cluster.json before it makes it, with the
+/// state before. A run reverts its changes when it ends, even after an error, and so does the next
+/// run with the same --out. Harmless if nothing is left. Refused while a run works in DIR, and in a
+/// cluster other than that of the run.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  leno bench clean cluster")]
 pub(crate) struct Clean {

@@ -9,10 +9,10 @@ use leno_suite::{compare, record};
 
 use super::columns;
 
-/// Compares two runs, and says first where machines or versions differ
+/// Compares two runs, and first reports where machines or versions differ
 ///
-/// For every scenario and mesh that both have: latency, CPU, memory and rate, with the 95 %
-/// interval of the ratio over the rounds.
+/// For every scenario and mesh that both runs have: latency, CPU, memory and rate, with the 95 %
+/// confidence interval of the ratio over the rounds.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
     /// The directory of the earlier run

@@ -9,10 +9,10 @@ use leno_suite::{cost, record};
 
 use super::{caveats, columns};
 
-/// Tells what 100 sidecars cost a year, from measured CPU and memory and a table of prices
+/// Calculates what 100 sidecars cost a year, from measured CPU and memory and a table of prices
 ///
 /// A sidecar pays for the larger of its two shares of a machine, CPU or memory. Savings are
-/// against the dearest mesh of the same scenario.
+/// relative to the most expensive mesh of the same scenario.
 #[derive(Debug, Args)]
 pub(crate) struct Cost {
     /// The directory of a run

@@ -1,4 +1,4 @@
-//! `leno bench run --context`, and the hidden commands that its client is, and who watches its nodes.
+//! `leno bench run --context`, and the hidden commands that its client and its node watchers run.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use leno_suite::{scenario, station, watch};
 use super::run::say_scale;
 use leno_console::{Cluster, block_on};
 
-/// The cluster that is measured in, in place of the lab of this machine.
+/// The cluster to measure in, instead of the lab on this machine.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "In a cluster")]
 pub(crate) struct Place {
@@ -26,12 +26,14 @@ pub(crate) struct Place {
     #[command(flatten)]
     which: Cluster,
 
-    /// An image with this version of leno-bench as its entrypoint, which is the client, the suite's own services and
-    /// what watches nodes; nodes have it, or can fetch it. Leno's own images are those beside it, unless --set says otherwise [default: leno-bench:<version>]
+    /// An image with this version of leno-bench as its entrypoint. It runs the client, the suite's
+    /// own services and the node watchers; nodes have it or can pull it. Leno's own images come
+    /// from the same registry with the same tag, unless --set names others [default:
+    /// leno-bench:<version>]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 
-    /// Takes meshes that are there as they are, instead of installing and removing them
+    /// Measures meshes that are already installed, instead of installing and removing them
     #[arg(long)]
     no_install: bool,
 
@@ -46,7 +48,7 @@ impl Place {
         self.cluster || self.which.is_named()
     }
 
-    /// The option of a cluster that was given where none is named.
+    /// The option that needs a cluster and was given without one.
     pub(super) fn without_one(&self) -> Option<&'static str> {
         let given = [
             (self.image.is_some(), "--image"),
@@ -57,7 +59,7 @@ impl Place {
         given.filter(|_| !self.is_named())
     }
 
-    /// Runs in the cluster; `scale` in place of the one that its processors give.
+    /// Runs in the cluster; `scale` replaces the scale that follows from the cluster's processors.
     pub(super) fn run(
         &self,
         options: Options,
@@ -97,7 +99,8 @@ impl Place {
         Ok(())
     }
 
-    /// What Leno is told: strict mTLS, as in the lab, and the images beside that of the bench.
+    /// The values of Leno's installation: strict mTLS, as in the lab, and images from the same
+    /// registry as the bench's.
     fn told(&self, image: &str) -> Result<Vec<String>> {
         let mut told = vec!["mtls=strict".to_owned()];
         match beside(image) {
@@ -125,7 +128,7 @@ fn beside(image: &str) -> Option<(&str, &str)> {
     Some((registry, tag))
 }
 
-/// Makes load in a cluster when it is told to
+/// Generates load in a cluster on request
 #[derive(Debug, Args)]
 pub(crate) struct Station {
     /// Where to listen
@@ -137,13 +140,13 @@ pub(super) fn station(args: &Station) -> Result<Infallible> {
     station::serve(args.listen)
 }
 
-/// Looks at the processes of a node when it is told to
+/// Inspects the processes of a node on request
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
-    /// What a caller has to show
+    /// The token that callers must present
     #[arg(long, env = watch::TOKEN, hide_env_values = true)]
     token: String,
 }

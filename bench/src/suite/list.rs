@@ -67,7 +67,7 @@ pub(super) fn run(args: &List) -> Result<bool> {
     print(&(text + &columns(&rows))).map(|()| true)
 }
 
-/// What a mesh cannot carry, a line for each reason.
+/// The scenarios that a mesh cannot carry, one line for each reason.
 fn cannot<'a>(
     scenarios: &'a [scenario::Scenario],
     unable: impl Fn(&'a scenario::Scenario) -> Option<&'static str>,

@@ -8,19 +8,19 @@ use leno_console::{Output, block_on, print, print_json};
 
 use super::columns;
 
-/// Asks a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars
+/// Queries a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars
 ///
-/// Each figure is one query, which the options replace where names differ. What fails for a moment
-/// is asked again with growing pauses; a metric that is not there is named.
+/// Each figure is one query, and options replace the queries if metrics have other names. A query
+/// that fails temporarily is repeated with growing pauses; a metric that does not exist is named.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  leno bench prometheus http://localhost:9090 --window 10m --csv > mesh.csv"
 )]
 pub(crate) struct Prometheus {
-    /// Where it listens, http://host:port
+    /// The address of the Prometheus, http://host:port
     url: String,
 
-    /// The time that figures are of, as PromQL has it
+    /// The time range of the figures, in PromQL's notation
     #[arg(long, default_value = "5m")]
     window: String,
 

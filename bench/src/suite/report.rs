@@ -13,9 +13,9 @@ use super::columns;
 
 /// Makes the report of a run: a table here, and a page with charts beside the records
 ///
-/// The directory gets report.html, which needs nothing else, report.md, report.csv, and every
-/// chart in charts/ as SVG, and as PNG where rsvg-convert is installed. Each is made from the
-/// records alone.
+/// Writes report.html, which needs no other file, report.md, report.csv, and every chart in charts/
+/// as SVG, and also as PNG if rsvg-convert is installed. All of them are made from the records
+/// alone.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  leno bench report bench\n  leno bench report bench -o csv | column -ts,"
@@ -24,7 +24,7 @@ pub(crate) struct Report {
     /// The directory of a run
     directory: PathBuf,
 
-    /// What is printed
+    /// The form of the printed report
     #[arg(short, long, value_enum, default_value_t)]
     output: Form,
 
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
-    /// Prints only, and writes no file
+    /// Prints the report, and writes no file
     #[arg(long)]
     no_files: bool,
 }
@@ -43,7 +43,7 @@ enum Form {
     /// For a terminal
     #[default]
     Table,
-    /// A line a record
+    /// One line per record
     Csv,
     /// Tables for a document
     Markdown,
@@ -86,7 +86,7 @@ fn tables(summary: &Summary) -> String {
     text + "\n"
 }
 
-/// Writes every form beside the records; lines that say where.
+/// Writes every form beside the records; returns lines that name the files.
 fn write(args: &Report, records: &[record::Record], summary: &Summary) -> Result<Vec<String>> {
     let figures = report::figures(summary, records, &cost::prices(args.prices.as_deref())?);
     let charts = args.directory.join("charts");

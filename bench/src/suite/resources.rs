@@ -12,11 +12,11 @@ use super::columns;
 
 /// Analyses samples of CPU and memory by rate, as the published sidecar debate did
 ///
-/// A directory is a sequence of files RATE-RUN-metrics.csv, a sample a line, in any units. For
-/// every column and run, samples under the mean are dropped, then those more than one standard
-/// deviation away; a rate's average is the mean of its runs' means; a parabola is fitted over the
-/// rates. JSON output has sequences[] with name and columns.NAME.runs[], .mean_by_rate and .fit
-/// = [c0, c1, c2].
+/// A directory is a sequence of files RATE-RUN-metrics.csv with one sample per line, in any unit.
+/// For every column and run, samples below the mean are dropped, then those more than one standard
+/// deviation away. The average of a rate is the mean of its runs' means, and a parabola is fitted
+/// over the rates. JSON output has sequences[] with name and columns.NAME.runs[], .mean_by_rate and
+/// .fit = [c0, c1, c2].
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  leno bench resources ambient linkerd --column 'data-plane CPU' --plot cpu.svg"
@@ -26,7 +26,7 @@ pub(crate) struct Resources {
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
 
-    /// Only this column; may be repeated; the table shows those of the mesh without it
+    /// Only this column; may be repeated; by default the table shows the mesh's columns
     #[arg(long = "column", value_name = "NAME")]
     columns: Vec<String>,
 
@@ -39,7 +39,7 @@ pub(crate) struct Resources {
     output: Output,
 }
 
-/// What the table shows when nothing is asked for, where there is such a column.
+/// The columns that the table shows by default, if the samples have them.
 const USUAL: [&str; 6] = [
     "data-plane CPU",
     "data-plane mem",
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Resources) -> Result<bool> {
     Ok(true)
 }
 
-/// The columns that are shown, each of which some sequence has.
+/// The columns to show; at least one sequence has each of them.
 fn shown(args: &Resources, analysis: &Analysis) -> Result<Vec<String>> {
     if !args.columns.is_empty() {
         for column in &args.columns {

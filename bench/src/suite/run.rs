@@ -1,4 +1,4 @@
-//! `leno bench run`, and the hidden commands that its labs are made of.
+//! `leno bench run`, and the hidden commands that its labs run.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -23,9 +23,9 @@ use leno_console::{duration, print, within};
 /// Runs scenarios under meshes, round after round, and keeps a record of each
 ///
 /// In every round each mesh has its turn after the baseline, with the same application: in network
-/// namespaces of this machine, which needs root, or with --context in a namespace of a Kubernetes cluster, where
-/// leno, istio, istio-ambient and linkerd are installed for their turn and removed after it. Ctrl-C keeps what
-/// is done.
+/// namespaces of this machine, which needs root, or with --context in a namespace of a Kubernetes
+/// cluster, where leno, istio, istio-ambient and linkerd are installed for their turn and removed
+/// after it. After Ctrl-C, the records made so far are kept.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno bench run http-1k --mesh none,leno,envoy --duration 10s --rounds 3 --out bench\n  \
@@ -43,24 +43,24 @@ pub(crate) struct Run {
     #[arg(long = "mesh", value_delimiter = ',', default_value = "none,leno", value_name = "MESH")]
     meshes: Vec<String>,
 
-    /// How often all of it is done
+    /// How many rounds to run
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// How long each is measured, from 200ms to 1h
+    /// How long each measurement lasts, from 200ms to 1h
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = measured)]
     duration: Duration,
 
-    /// Load before that, not measured
+    /// How long to generate load before each measurement
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
     warm_up: Duration,
 
-    /// By what the rates of the scenarios are multiplied; a twentieth for each processor without it
+    /// Factor for the rates of the scenarios; by default a twentieth for each processor
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     scale: Option<f64>,
 
-    /// Who makes the load: leno, fortio, h2load or wrk; several take turns in each round, and the report puts
-    /// them side by side
+    /// The load generators: leno, fortio, h2load or wrk; several take turns in each round, and the
+    /// report compares them
     #[arg(
         long = "generator",
         value_delimiter = ',',
@@ -69,7 +69,7 @@ pub(crate) struct Run {
     )]
     generators: Vec<Generator>,
 
-    /// Envoy in place of the installed one
+    /// Path of Envoy, instead of the installed one
     #[arg(long, value_name = "PATH")]
     envoy: Option<PathBuf>,
 
@@ -81,9 +81,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PATH")]
     linkerd2_proxy: Option<PathBuf>,
 
-    /// The real application of the scenario in place of the suite's own: a folder with a program or a jar for
-    /// each service, such as webui.jar; with --context a file with an image for each, which `leno bench list
-    /// --application SCENARIO` prints
+    /// The real application of the scenario, instead of the suite's own: a folder with a program or
+    /// a jar for each service, such as webui.jar; with --context a file with an image for each,
+    /// which `leno bench list --application SCENARIO` prints
     #[arg(long, value_name = "DIR|FILE")]
     application: Option<PathBuf>,
 
@@ -91,7 +91,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Goes on with a run that was interrupted
+    /// Resumes a run that was interrupted
     #[arg(long)]
     resume: bool,
 
@@ -111,7 +111,7 @@ fn factor(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Run) -> Result<bool> {
-    // What is named twice would be measured twice into one record.
+    // A mesh or scenario that is named twice would be measured twice into one record.
     let scenarios = scenarios(&once(&args.scenarios))?;
     let meshes = once(&args.meshes);
     let clustered = args.cluster.is_named();
@@ -155,7 +155,7 @@ pub(super) fn run(args: &Run) -> Result<bool> {
     print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
 }
 
-/// The scenarios that are named, whose steps are all told at once.
+/// Looks up the named scenarios. A scenario may be named only once, with all of its rates.
 fn scenarios(names: &[String]) -> Result<Vec<Scenario>> {
     let found = names.iter().map(|name| scenario::asked_for(name));
     let found: Vec<Scenario> = found.collect::<Result<_, _>>()?;
@@ -168,13 +168,13 @@ fn scenarios(names: &[String]) -> Result<Vec<Scenario>> {
     Ok(found)
 }
 
-/// Names in their order, each once.
+/// The names in their order, without duplicates.
 fn once(names: &[String]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     names.iter().filter(|name| seen.insert(*name)).cloned().collect()
 }
 
-/// The option that only the lab knows, where one was given.
+/// The option that only applies to the lab, if one was given.
 fn of_the_lab(args: &Run) -> Option<&'static str> {
     let given = [
         (args.generators != [Generator::Leno], "--generator"),
@@ -194,7 +194,7 @@ pub(super) fn say_scale(scale: f64) {
     eprintln!("rates are the published ones times {scale} (--scale)");
 }
 
-/// Ctrl-C and its like end the run in order.
+/// Ctrl-C and other termination signals end the run in order.
 fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let interrupt = interrupt.clone();
@@ -205,7 +205,7 @@ fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
             .map(signal)
             .collect::<io::Result<Vec<_>>>()?
     };
-    // Ends with the process: it waits for a signal that may never come.
+    // The thread ends with the process: it waits for a signal that may never arrive.
     std::thread::spawn(move || {
         runtime.block_on(async {
             let signals = ended.iter_mut().map(|one| Box::pin(one.recv()));
@@ -223,7 +223,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     listen: SocketAddr,
 
-    /// Sends back bytes instead of speaking HTTP
+    /// Echoes bytes instead of speaking HTTP
     #[arg(long)]
     tcp: bool,
 
@@ -235,11 +235,12 @@ pub(crate) struct Serve {
     #[arg(long, default_value_t = 0)]
     response_bytes: usize,
 
-    /// Asks another over HTTP/1.1 before each answer, or before those to paths that end so
+    /// Calls another service over HTTP/1.1 before each answer, or only before answers to paths with
+    /// such an ending
     #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
     call_http: Vec<String>,
 
-    /// Asks another over gRPC, in the same way
+    /// Calls another service over gRPC, in the same way
     #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
     call_grpc: Vec<String>,
 }
@@ -258,15 +259,15 @@ pub(super) fn serve(args: &Serve) -> Result<Infallible> {
     })
 }
 
-/// Makes load for a run
+/// Generates load for a run
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Generate {
-    /// Plans are the first line of standard input, and the load ends where that does
+    /// Plans are the first line of standard input; the load stops at the end of the input
     #[arg(long)]
     until_closed: bool,
 }
 
-/// Plans of load on standard input, a report on standard output.
+/// Reads plans of load from standard input and writes a report to standard output.
 pub(super) fn generate(args: Generate) -> Result<bool> {
     let report = match args.until_closed {
         true => generator::generate_until_closed(BufReader::new(io::stdin()))?,
@@ -275,7 +276,8 @@ pub(super) fn generate(args: Generate) -> Result<bool> {
     print(&(report + "\n")).map(|()| true)
 }
 
-/// A plan of load on standard input; says when it was served, and again after a break.
+/// Reads a plan of load from standard input; reports when the first request was served, and again
+/// after an interruption.
 pub(super) fn probe() -> Result<bool> {
     run::probe(&input()?, &mut io::stdout().lock()).map(|()| true)
 }

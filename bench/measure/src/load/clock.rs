@@ -13,11 +13,11 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use tokio::io::unix::AsyncFd;
 
-/// One timer descriptor; must be made inside a tokio runtime.
+/// A timer on a descriptor; must be created inside a tokio runtime.
 #[derive(Debug)]
 pub struct Clock(AsyncFd<Timer>);
 
-/// Lends its descriptor to tokio's reactor.
+/// Lends the timer's descriptor to tokio's reactor.
 #[derive(Debug)]
 struct Timer(TimerFd);
 
@@ -36,7 +36,7 @@ impl Clock {
         Ok(Clock(unsafe { AsyncFd::register(timer)? }))
     }
 
-    /// Waits until `when`; returns at once if that has passed.
+    /// Waits until `when`; returns at once if that moment has passed.
     pub async fn until(&self, when: Instant) -> Result<()> {
         let left = when.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,4 +1,4 @@
-//! One slot of load: a connection, or a stream of one.
+//! One slot of load: a connection, or one stream of a connection.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -40,7 +40,8 @@ impl Failure {
         }
     }
 
-    /// What a status counts as that is no answer. A redirect is one, as for h2load and wrk, and is not followed.
+    /// The failure that a status counts as; `None` for a success. A redirect is a success, as in
+    /// h2load and wrk, and is not followed.
     pub(super) fn of_status(status: u16) -> Option<Self> {
         match status {
             200..400 => None,
@@ -51,13 +52,13 @@ impl Failure {
     }
 }
 
-/// What one request brought.
+/// The result of one request.
 pub(super) struct Outcome {
     pub(super) result: Result<(), Failure>,
     pub(super) body_bytes: u64,
 }
 
-/// What serves one request at a time.
+/// A slot: it carries one request at a time.
 pub(super) enum Connection {
     Http1(http1::Connection),
     H2(h2::Slot),
@@ -65,7 +66,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// The slots of `connections` connections, from the `first` of all on.
+    /// All slots of `connections` connections; `first` is the number of the first connection.
     pub(super) fn all(
         target: &Rc<Target>,
         (first, connections): (usize, usize),
@@ -94,9 +95,10 @@ impl Connection {
         }
     }
 
-    /// Opens the connection before the first request needs it; a failure shows at that request.
+    /// Opens the connection before the first request needs it. A failure is reported by that
+    /// request.
     pub(super) async fn open(&mut self, limit: Duration) {
-        // It is the first request's to fail.
+        // The first request reports the failure.
         let _ = tokio::time::timeout(limit, async {
             match self {
                 Self::Http1(connection) => connection.open().await,
@@ -107,7 +109,8 @@ impl Connection {
         .await;
     }
 
-    /// Drops the connection with whatever is under way on it; of several streams, this one.
+    /// Drops the connection together with any request under way; of a shared HTTP/2 connection,
+    /// only this slot's stream.
     pub(super) fn reset(&mut self) {
         match self {
             Self::Http1(connection) => connection.reset(),
@@ -126,7 +129,7 @@ impl Connection {
     }
 }
 
-/// Connects to a target's addresses, the next one after a failure.
+/// Connects to a target's addresses; after a failure it moves on to the next one.
 pub(super) struct Dialler {
     pub(super) target: Rc<Target>,
     next_address: usize,
@@ -139,7 +142,7 @@ impl Dialler {
         for _ in 0..addresses.len() {
             let address = addresses[self.next_address % addresses.len()];
             if let Ok(stream) = TcpStream::connect(address).await {
-                // Fails only on a socket that is already dead; the write will say so.
+                // Fails only on a socket that is already dead, which the next write reports.
                 let _ = stream.set_nodelay(true);
                 self.opened += 1;
                 return Ok(stream);

@@ -1,4 +1,4 @@
-//! Streams of HTTP/2 connections: requests, unary gRPC calls, and messages on streams that stay.
+//! HTTP/2 slots: requests, unary gRPC calls, and messages on streams that stay open.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,9 +13,9 @@ use tokio::sync::Mutex;
 use super::connection::{Dialler, Failure, Outcome};
 use super::{Protocol, Target};
 
-/// What a stream and a connection may have under way: so much that windows never slow a response.
+/// Flow-control window of streams and connections, so large that it never delays a response.
 const WINDOW: u32 = 4 * 1024 * 1024;
-/// Bytes before a gRPC message: whether it is compressed, and its length.
+/// Bytes before a gRPC message: the compression flag and the length.
 const PREFIX: usize = 5;
 
 /// A gRPC message of `size` bytes, with its prefix.
@@ -28,16 +28,16 @@ pub(super) fn message(size: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// One stream at a time on a connection that several slots share.
+/// A slot carries one stream at a time on a connection that several slots share.
 pub(super) struct Slot {
     shared: Rc<Shared>,
     /// The stream that stays open, for [`Protocol::GrpcStream`].
     stays: Option<Streaming>,
-    /// The first slot of a connection speaks for it in counts.
+    /// Only the first slot of a connection reports how often the connection was opened.
     first: bool,
 }
 
-/// A connection, open or not.
+/// A connection, which may be closed.
 struct Shared {
     dialler: Mutex<Dialler>,
     target: Rc<Target>,
@@ -49,12 +49,12 @@ struct Shared {
 struct Streaming {
     send: SendStream<Bytes>,
     receive: Receive,
-    /// What has come and belongs to no whole message yet.
+    /// Received bytes that do not make a whole message yet.
     rest: BytesMut,
 }
 
-/// What comes back on a stream. A client sends its first message before the head of the response
-/// has come, as gRPC's own do: some servers hold the head back until there is a message.
+/// The receiving half of a stream. The client sends its first message before it has the head of the
+/// response, as gRPC clients do: some servers hold the head back until a message arrives.
 enum Receive {
     Head(ResponseFuture),
     Body(RecvStream),
@@ -77,7 +77,7 @@ impl Receive {
 }
 
 impl Slot {
-    /// The slots of one connection.
+    /// All slots of one connection.
     pub(super) fn all(dialler: Dialler, streams: usize) -> impl Iterator<Item = Self> {
         let shared = Rc::new(Shared {
             target: Rc::clone(&dialler.target),
@@ -96,14 +96,15 @@ impl Slot {
         if self.first { self.shared.opened.get() } else { 0 }
     }
 
-    /// Drops the stream; that of a call was dropped with the call, which resets it for the server as well.
+    /// Drops the slot's open stream. A unary call needs nothing: dropping its future has reset its
+    /// stream.
     pub(super) fn reset(&mut self) {
         self.stays = None;
     }
 
     pub(super) async fn open(&mut self) {
         if !self.shared.target.new_connection {
-            // The first request says what went wrong.
+            // The first request reports the failure.
             let _ = self.shared.sender().await;
         }
     }
@@ -121,15 +122,15 @@ impl Slot {
         if result.is_err() {
             self.stays = None;
         }
-        // Others may still use the connection after one stream's error; one that is gone is
-        // replaced, because opening a stream on it fails.
+        // After an error on one stream, other slots may still use the connection. A dead connection
+        // is replaced because opening a stream on it fails.
         if self.shared.target.new_connection {
             self.shared.sender.replace(None);
         }
         Outcome { result, body_bytes }
     }
 
-    /// One message there and back on the stream that stays.
+    /// Sends one message on the stream that stays open and reads its echo.
     async fn talk(&mut self, body_bytes: &mut u64) -> Result<(), Failure> {
         if self.stays.is_none() {
             self.stays = Some(self.shared.stream().await?);
@@ -145,7 +146,7 @@ impl Slot {
             match body.data().await {
                 Some(Ok(bytes)) => {
                     stream.rest.extend_from_slice(&bytes);
-                    // The connection may be gone, which the next read says.
+                    // Fails only if the connection is gone, which the next read reports.
                     let _ = body.flow_control().release_capacity(bytes.len());
                 }
                 Some(Err(_)) => return Err(Failure::Reset),
@@ -159,9 +160,9 @@ impl Slot {
 }
 
 impl Shared {
-    /// A sender of the connection, which is opened when it is not.
+    /// A sender of the connection; opens the connection if it is closed.
     async fn sender(&self) -> Result<SendRequest<Bytes>, Failure> {
-        // Held while the connection is opened, so that only one is.
+        // The lock is held while the connection is opened, so that only one is opened.
         let mut dialler = self.dialler.lock().await;
         let open = self.sender.borrow().clone();
         if let Some(sender) = open {
@@ -178,7 +179,7 @@ impl Shared {
             .handshake(stream)
             .await
             .map_err(|_| Failure::Connect)?;
-        // Ends with the connection; its error is every stream's.
+        // The task ends with the connection; every stream reports the connection's error.
         tokio::task::spawn_local(async move { drop(connection.await) });
         let sender = sender.ready().await.map_err(|_| Failure::Connect)?;
         self.sender.replace(Some(sender.clone()));
@@ -200,7 +201,7 @@ impl Shared {
         head.body(()).map_err(|_| Failure::Malformed)
     }
 
-    /// A request and its whole response.
+    /// Sends a request and reads the whole response.
     async fn call(&self, body_bytes: &mut u64) -> Result<(), Failure> {
         let mut sender = self.sender().await?;
         let body = self.target.request().clone();
@@ -213,7 +214,7 @@ impl Shared {
         while let Some(bytes) = response.body_mut().data().await {
             let bytes = bytes.map_err(|_| Failure::Reset)?;
             *body_bytes += bytes.len() as u64;
-            // The connection may be gone, which the next read says.
+            // Fails only if the connection is gone, which the next read reports.
             let _ = response.body_mut().flow_control().release_capacity(bytes.len());
         }
         let trailers = response.body_mut().trailers().await.map_err(|_| Failure::Reset)?;
@@ -226,7 +227,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A stream whose two directions stay open.
+    /// Opens a stream whose two directions stay open.
     async fn stream(&self) -> Result<Streaming, Failure> {
         let mut sender = self.sender().await?;
         let (response, send) =
@@ -235,7 +236,7 @@ impl Shared {
     }
 }
 
-/// Whether gRPC says so: in the trailers, or in the head of a response without a body.
+/// Whether `grpc-status` is 0: in the trailers, or in the head of a response without a body.
 fn succeeded(response: &Response<RecvStream>, trailers: Option<&http::HeaderMap>) -> bool {
     let status =
         |headers: &http::HeaderMap| headers.get("grpc-status").map(|v| v.as_bytes() == b"0");

@@ -6,18 +6,18 @@ use tokio::net::TcpStream;
 use super::connection::{Dialler, Failure, Outcome};
 use crate::http1::ResponseReader;
 
-/// Bytes taken from the socket at once.
+/// Bytes of one read from the socket.
 const READ_SIZE: usize = 16 * 1024;
-/// Unparsed bytes kept at most: one response head.
+/// The largest number of unparsed bytes: one response head.
 const MAX_UNPARSED: usize = 64 * 1024 + READ_SIZE;
 
-/// A slot for a connection, open or not.
+/// A slot: a connection, which may be closed.
 pub(super) struct Connection {
     pub(super) dialler: Dialler,
     stream: Option<TcpStream>,
     buffer: Vec<u8>,
     head_request: bool,
-    /// Requests sent so far, which tells whose turn is next.
+    /// Requests sent so far; selects the next of the target's requests.
     sent: usize,
 }
 
@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Whether the idle connection has ended: a client sees that before it sends.
+    /// Whether the server has closed the idle connection; checked before a request is sent on it.
     fn closed_by_server(&self) -> bool {
         let Some(stream) = &self.stream else { return false };
         let mut byte = [0_u8; 1];

@@ -1,4 +1,4 @@
-//! What was measured, and the record made of it.
+//! The counts of the load threads, and the report made from them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,19 +9,20 @@ use serde::{Deserialize, Serialize};
 use super::{Pace, Plan};
 use crate::usage::Cpu;
 
-/// Longest latency told apart; longer ones count as this.
+/// The largest latency that the histogram resolves; longer ones count as this.
 pub const MAX_LATENCY_US: u64 = 120_000_000;
-/// The generator's own delay, at the 99th percentile, above which it was the bottleneck: half of
-/// what the best proxies add.
+/// The generator counts as the bottleneck if the 99th percentile of its own delay is above this:
+/// half of the latency that the best proxies add.
 pub const MAX_LAG_US: u64 = 500;
-/// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
+/// The generator counts as the bottleneck if one of its threads is on a CPU for more than this
+/// share of the time.
 const MAX_BUSY: f64 = 0.95;
-/// The error of a request that was due and still waited for a free connection at the end.
+/// The error label of a request that still waited for a free connection at the end.
 pub(super) const UNSENT: &str = "unsent";
-/// The error of a request that was due while the backlog had no room.
+/// The error label of a request that was due while the backlog was full.
 pub(super) const BACKLOG_FULL: &str = "backlog_full";
 
-/// What one thread counted.
+/// The counts of one thread.
 pub(super) struct Tally {
     pub(super) latency: Histogram<u64>,
     pub(super) lag: Histogram<u64>,
@@ -116,63 +117,64 @@ impl Latency {
     }
 }
 
-/// One bucket of a histogram: three digits of a value are kept.
+/// One bucket of a histogram, which keeps three significant digits of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// The largest value that is counted here, in microseconds.
+    /// The largest value that counts in this bucket, in microseconds.
     pub us: u64,
-    /// How many there were.
+    /// How many values there were.
     pub count: u64,
 }
 
 /// The record of one run of load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Where the load went.
+    /// The URL of the load.
     pub url: String,
-    /// Rate asked for; absent when the loop was closed.
+    /// The requested rate; absent for a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<f64>,
-    /// Connections used.
+    /// Connections of the load.
     pub connections: usize,
     /// Whether each request had its own connection.
     pub new_connection: bool,
     /// Measured seconds, without warm-up.
     pub duration_s: f64,
-    /// Requests that ended, well or not.
+    /// Completed requests, successful or failed.
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
     /// Failed requests by kind.
     pub errors_by_kind: BTreeMap<String, u64>,
-    /// Requests that ended, a second.
+    /// Completed requests a second.
     pub requests_per_s: f64,
-    /// From the moment a request was due to the end of its response, successes only.
+    /// Latency from the moment a request was due to the end of its response; successful requests
+    /// only.
     pub latency_us: Latency,
-    /// The generator's own delay in sending; large when it was the bottleneck.
+    /// The generator's own delay in sending; large if the generator was the bottleneck.
     pub lag_us: Latency,
-    /// Whether the generator could not keep the schedule: then latencies are its own.
+    /// Whether the generator was the bottleneck; then the latencies are its own, not the server's.
     pub generator_limited: bool,
-    /// The share of its time that the busiest thread of load was on a CPU, 0 to 1.
+    /// The share of its time that the busiest load thread was on a CPU, 0 to 1.
     pub generator_busy: f64,
-    /// Most requests that were due and found no free connection.
+    /// The largest number of requests that were due and waited for a free connection.
     pub backlog_max: usize,
     /// Body bytes received.
     pub body_bytes: u64,
     /// Connections opened.
     pub connections_opened: u64,
-    /// CPU of the generator's whole process, warm-up included, user.
+    /// User CPU of the whole generator process, warm-up included.
     pub generator_cpu_user_us: u64,
-    /// CPU of the generator's whole process, warm-up included, system.
+    /// System CPU of the whole generator process, warm-up included.
     pub generator_cpu_system_us: u64,
-    /// Every latency that is not 0 times, shortest first.
+    /// All buckets that are not empty, shortest latency first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<Bucket>,
 }
 
 impl Report {
-    /// The errors among `errors` of requests that never reached the target: there was no free
-    /// connection, whatever the length of the backlog.
+    /// The number of failed requests that never reached the target because no connection was free:
+    /// they waited to the end, or the backlog was full.
     #[must_use]
     pub fn unsent(&self) -> u64 {
         [UNSENT, BACKLOG_FULL].iter().filter_map(|kind| self.errors_by_kind.get(*kind)).sum()

@@ -1,14 +1,14 @@
-//! One TCP connection to a server that sends back what it gets.
+//! One TCP connection to a server that echoes what it receives.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::connection::{Dialler, Failure, Outcome};
 
-/// Bytes read at once.
+/// Bytes of one read.
 const READ_SIZE: usize = 64 * 1024;
 
-/// A slot for a connection, open or not.
+/// A slot: a connection, which may be closed.
 pub(super) struct Connection {
     pub(super) dialler: Dialler,
     stream: Option<TcpStream>,
@@ -51,7 +51,7 @@ impl Connection {
         };
         let (mut reader, mut writer) = stream.split();
         let body = self.dialler.target.request();
-        // Both at once: a large message fills the buffers of both directions.
+        // Sends and receives concurrently: a large message fills the buffers of both directions.
         let send = async { writer.write_all(body).await.map_err(|_| Failure::Send) };
         let receive = async {
             let mut left = body.len();

@@ -15,14 +15,14 @@ use super::connection::Connection;
 use super::record::{BACKLOG_FULL, Tally, UNSENT};
 use super::{Pace, Plan, Stop, Target};
 
-/// Requests due and not sent, a thread: a minute at twice what one proxy can do. What is over is
-/// counted as an error.
+/// The largest number of due, unsent requests of a thread: one minute at twice the rate that one
+/// proxy can serve. Requests beyond it count as errors.
 const MAX_BACKLOG: usize = 2_000_000;
-/// How long after the end a backlog is still served; what is left then is an error.
+/// How long after the end the backlog is still served; the rest of it counts as errors.
 const BACKLOG_GRACE: Duration = Duration::from_secs(2);
-/// How long to wait for a connection to be opened before the first request.
+/// The time limit for opening a connection before the first request.
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
-/// How long the request that each connection carries beforehand may take.
+/// The time limits of the priming requests.
 const PRIME_LIMITS: PrimeLimits =
     PrimeLimits { each: Duration::from_secs(2), all: Duration::from_secs(10) };
 
@@ -64,7 +64,8 @@ impl Share {
         }
     }
 
-    /// The same for plan `nth` of several, so that not all of them send at the same moment.
+    /// The same share for plan `nth` of `of` plans: shifts its schedule so that the plans do not
+    /// all send at the same moment.
     pub(super) fn later(self, nth: usize, of: usize) -> Self {
         let part = nth as f64 / of as f64;
         let phase = self.phase + self.interval.unwrap_or_default().mul_f64(part);
@@ -75,24 +76,24 @@ impl Share {
 /// What the schedule and the connections of one thread share.
 struct Desk {
     backlog: RefCell<VecDeque<Instant>>,
-    /// Connections with nothing to do, of which the one that has waited longest is next: all are in use.
+    /// Idle connections. The one that has been idle longest is next, so that all are in use.
     free: RefCell<VecDeque<usize>>,
-    /// The next request of a connection, by the moment it was due.
+    /// The next request of each connection, as the moment it was due.
     jobs: RefCell<Vec<Option<Instant>>>,
     bells: Vec<Notify>,
     ended: Cell<bool>,
     measure_from: Cell<Instant>,
     measure_to: Cell<Instant>,
-    /// Ends it before.
+    /// Ends the load early.
     stop: Stop,
     pace: Pace,
-    /// Where the next pause of a closed loop is drawn from.
+    /// State of the random generator for the pauses of a closed loop.
     random: Cell<u64>,
     tally: RefCell<Tally>,
 }
 
 impl Desk {
-    /// A request is due: to a free connection at once, else into the backlog.
+    /// A request is due: hands it to a free connection, or else appends it to the backlog.
     fn due(&self, when: Instant) {
         let mut tally = self.tally.borrow_mut();
         if let Some(connection) = self.free.borrow_mut().pop_front() {
@@ -111,7 +112,7 @@ impl Desk {
         tally.backlog_max = tally.backlog_max.max(backlog.len());
     }
 
-    /// The next request for `connection`; none when the run has ended.
+    /// The next request for `connection`; `None` when the run has ended.
     async fn next(&self, connection: usize) -> Option<Instant> {
         match self.pace {
             Pace::Rate(_) => {}
@@ -142,12 +143,13 @@ impl Desk {
         (!self.is_over(now)).then_some(now)
     }
 
-    /// Whether nothing more is due at this moment.
+    /// Whether no request is due any more at this moment.
     fn is_over(&self, when: Instant) -> bool {
         when >= self.measure_to.get() || self.stop.is_stopped()
     }
 
-    /// Up to `longest`, evenly spread (a linear congruential generator, Knuth's MMIX constants).
+    /// A random pause of at most `longest`, uniformly distributed (a linear congruential generator
+    /// with Knuth's MMIX constants).
     fn pause(&self, longest: Duration) -> Duration {
         let next = self
             .random
@@ -167,7 +169,7 @@ impl Desk {
         self.bells.iter().for_each(Notify::notify_one);
     }
 
-    /// Drops what was due and never sent, as errors.
+    /// Counts the requests that were due and never sent as errors, and drops them.
     fn give_up_backlog(&self) {
         let mut tally = self.tally.borrow_mut();
         for due in self.backlog.borrow_mut().drain(..).filter(|due| self.measured(*due)) {
@@ -181,7 +183,7 @@ impl Desk {
 /// Runs one share to its end.
 pub(super) fn run(target: &Target, share: Share, stop: &Stop) -> Result<Tally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Tasks of a LocalSet outlive no borrow, so they own what they use.
+    // Tasks of a `LocalSet` must be `'static`, so they own the target.
     let target: Rc<Target> = Rc::new(target.clone());
     LocalSet::new().block_on(&runtime, drive(target, share, stop.clone()))
 }
@@ -236,23 +238,24 @@ async fn drive(target: Rc<Target>, share: Share, stop: Stop) -> Result<Tally> {
     Ok(tally)
 }
 
-/// How long the requests that are sent beforehand may take.
+/// The time limits of the priming requests.
 #[derive(Clone, Copy)]
 struct PrimeLimits {
-    /// One of them.
+    /// The limit of one request.
     each: Duration,
-    /// Those of all connections of a thread, one after the other.
+    /// The limit of all connections of a thread together, which are primed one after the other.
     all: Duration,
 }
 
-/// Sends one request on each connection. A failure is for the first request that counts to show; what is still
-/// under way at the limit is dropped with its connection, for its answer is not that of the next request.
+/// Sends one request on each connection. The first measured request reports a failure. A request
+/// that is still under way at the limit is dropped with its connection, so that its response is not
+/// taken for that of the next request.
 async fn prime(slots: &mut [Connection], limits: PrimeLimits) {
     let end = tokio::time::Instant::now() + limits.all;
     for slot in slots {
         let left = end.saturating_duration_since(tokio::time::Instant::now());
         if left.is_zero() {
-            // What did not get its turn is as it was opened.
+            // The other connections stay open and unprimed.
             break;
         }
         let limit = limits.each.min(left);
@@ -264,7 +267,7 @@ async fn prime(slots: &mut [Connection], limits: PrimeLimits) {
     }
 }
 
-/// Hands out requests as they fall due.
+/// Issues requests as they fall due.
 async fn schedule(desk: &Desk, start: Instant, interval: Duration) -> Result<()> {
     let clock = Clock::new()?;
     for nth in 0_u32.. {
@@ -275,7 +278,7 @@ async fn schedule(desk: &Desk, start: Instant, interval: Duration) -> Result<()>
         if due > Instant::now() {
             clock.until(due).await?;
         } else if nth.is_multiple_of(64) {
-            // Behind: let the connections work between bursts.
+            // Behind schedule: lets the connections work between bursts.
             tokio::task::yield_now().await;
         }
         desk.due(due);
@@ -291,7 +294,7 @@ async fn wait_for_backlog(desk: &Desk) {
     desk.give_up_backlog();
 }
 
-/// The life of one connection; ends when the desk has no more work.
+/// Serves one connection; ends when the desk has no more work.
 async fn serve(desk: Rc<Desk>, mut connection: Connection, nth: usize) {
     while let Some(due) = desk.next(nth).await {
         let outcome = connection.request().await;
@@ -317,7 +320,7 @@ fn thread_cpu() -> Result<Duration> {
     Ok(Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?))
 }
 
-/// The part of the time since `start` that this thread was on a CPU.
+/// The share of the time since `start` that this thread was on a CPU.
 fn busy(cpu_start: Duration, start: Instant) -> Result<f64> {
     let wall = start.elapsed().as_secs_f64().max(1e-6);
     Ok((thread_cpu()?.saturating_sub(cpu_start).as_secs_f64() / wall).min(1.0))
@@ -331,7 +334,7 @@ mod tests {
     use super::super::{Protocol, target};
     use super::*;
 
-    /// The first connection is never answered, all others are at once.
+    /// A server that never answers the first connection and answers all others at once.
     async fn serve_all_but_the_first(listener: TcpListener) {
         let mut held = Vec::new();
         loop {
