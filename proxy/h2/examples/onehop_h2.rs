@@ -1,5 +1,5 @@
-//! The smallest HTTP/2 relay that the crate makes: one hop, plaintext, one thread, all requests on
-//! one connection to the backend; for measuring what a request costs.
+//! The smallest HTTP/2 relay that this crate allows: one hop, plaintext, one thread, all requests
+//! on one connection to the backend. For measuring what a request costs.
 //!
 //! `onehop_h2 LISTEN BACKEND`, for example `onehop_h2 127.0.0.1:8081 127.0.0.1:8080`; prints the
 //! address it listens on.
@@ -13,8 +13,8 @@ use leno_h2::{Client, Head, Limits, OpenError, Request, Stream, forward, link};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::LocalOptions;
 
-/// Tasks polled between two looks at the sockets: more than one wake-up of every connection
-/// makes, so that a batch is not cut up.
+/// Tasks that the runtime polls between two checks of the sockets: more than one wake-up of every
+/// connection needs, so that a batch is not split.
 const EVENT_INTERVAL: u32 = 1024;
 
 struct Hop {
@@ -83,7 +83,7 @@ async fn relay(hop: Rc<Hop>, mut request: Request) {
     link(request.stream, server).await;
 }
 
-/// A stream on the connection to the backend, which is made first if there is none.
+/// Opens a stream on the connection to the backend, and connects first if there is none.
 async fn open(hop: &Rc<Hop>, request: &Request) -> anyhow::Result<Stream> {
     loop {
         let client = hop.client.borrow().clone().filter(Client::is_open);

@@ -1,4 +1,4 @@
-//! The waits of a connection, on one timer that is seldom moved.
+//! All timeouts of a connection, on one timer that is seldom reset.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,37 +13,37 @@ use crate::frame;
 use crate::inner::{Inner, Phase};
 use crate::limits::Limits;
 
-/// What a PING carries that asks for a sign of life.
+/// Payload of the PING that checks whether the peer is still alive.
 const ALIVE_PING: [u8; 8] = *b"leno/yet";
 
-/// What must not take too long. Long waits are looked at in turns of a fixed length and told from
-/// whether anything moved since the last turn, so that a request reads no clock and moves no
-/// timer.
+/// The timeouts of a connection. Long timeouts are checked at fixed intervals ("turns"): a timeout
+/// has passed if nothing has moved since the previous turn. So a request neither reads the clock
+/// nor resets the timer.
 pub(crate) struct Clock {
     sleep: Option<Pin<Box<Sleep>>>,
     waker: Option<Waker>,
     turn: Duration,
     turn_at: Option<Instant>,
-    /// Turns without a stream.
+    /// Consecutive turns without a stream.
     idle_turns: u32,
-    /// Something half-read must be complete by then, and how many frames there were before it.
+    /// Deadline for completing something half-read, and the number of frames read before it.
     urgent: Option<(Instant, u64)>,
     settings_at: Option<Instant>,
     drain_at: Option<Instant>,
     linger_at: Option<Instant>,
-    /// When to look next for streams whose readers stall. `None` while no bytes are held.
+    /// When to check next for streams whose readers stall. `None` while no bytes are held.
     stall_at: Option<Instant>,
     silence: Silence,
 }
 
-/// Whether something comes while streams are open.
+/// Detects that the peer sends nothing while streams are open.
 #[derive(Default)]
 struct Silence {
-    /// When to look next. `None` while no stream is open.
+    /// When to check next. `None` while no stream is open.
     at: Option<Instant>,
-    /// Reads that had found something by the last look.
+    /// [`Inner::heard`] at the last check.
     heard: u64,
-    /// The other side was sent a PING at the last look.
+    /// The last check sent a PING.
     pinged: bool,
 }
 
@@ -64,8 +64,8 @@ impl Clock {
         }
     }
 
-    /// Looks at everything that is due, and makes sure to be woken for what is next. Whether nothing
-    /// has come for a while although streams are open.
+    /// Handles every timeout that has passed and registers for the next one. Returns whether the
+    /// peer has sent nothing for [`Limits::silence`] although streams are open.
     pub(crate) fn poll(
         &mut self,
         inner: &mut Inner,
@@ -103,7 +103,7 @@ impl Clock {
         Ok(silent)
     }
 
-    /// Starts and ends the waits that depend on what was just read.
+    /// Starts and stops the timeouts that depend on what was just read.
     fn note(&mut self, inner: &Inner, urgent: bool) {
         let first = self.turn_at.is_none();
         let frames = inner.reading.frames;
@@ -135,7 +135,8 @@ impl Clock {
         }
     }
 
-    /// Whether anything moved since the last turn where something waits.
+    /// Ends the connection or the streams that made no progress since the last turn although they
+    /// have something to send.
     fn look(&mut self, inner: &mut Inner) -> Result<(), ConnError> {
         if !std::mem::replace(&mut inner.moved, false) && !inner.out.is_empty() {
             let what = "the other side takes no bytes";
@@ -162,7 +163,7 @@ impl Clock {
         Ok(())
     }
 
-    /// Ready when the next wait is over.
+    /// Ready when the next timeout has passed.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let urgent = self.urgent.map(|(at, _)| at);
         let waits =
@@ -194,7 +195,7 @@ impl Clock {
         }
     }
 
-    /// From here on only [`Clock::poll_linger`] counts.
+    /// From here on only the timeout of [`Clock::poll_linger`] counts.
     pub(crate) fn linger(&mut self, limits: &Limits) {
         self.linger_at = Some(Instant::now() + limits.linger);
     }
@@ -208,7 +209,7 @@ impl Clock {
 }
 
 impl Silence {
-    /// Whether nothing has come since the last look.
+    /// Whether the peer has sent nothing since the last check.
     fn look(&mut self, inner: &mut Inner, now: Instant) -> Result<bool, ConnError> {
         let silent = std::mem::replace(&mut self.heard, inner.heard) == inner.heard;
         if inner.open == 0 {

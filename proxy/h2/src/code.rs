@@ -2,26 +2,26 @@
 
 use std::fmt;
 
-/// An error code (RFC 9113 section 7). Unknown codes are kept as they are.
+/// An error code (RFC 9113 section 7). Unknown codes keep their number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Code(pub u32);
 
 impl Code {
     /// No error: a graceful end.
     pub const NO_ERROR: Self = Self(0x0);
-    /// The other side broke the protocol.
+    /// The peer broke the protocol.
     pub const PROTOCOL_ERROR: Self = Self(0x1);
-    /// Something failed that is not the other side's fault.
+    /// Something failed that is not the peer's fault.
     pub const INTERNAL_ERROR: Self = Self(0x2);
-    /// A flow-control window was overrun.
+    /// More bytes were sent than a flow-control window allowed.
     pub const FLOW_CONTROL_ERROR: Self = Self(0x3);
     /// Settings were not acknowledged in time.
     pub const SETTINGS_TIMEOUT: Self = Self(0x4);
-    /// A frame for a stream that was half-closed.
+    /// A frame arrived for a stream that was half-closed.
     pub const STREAM_CLOSED: Self = Self(0x5);
-    /// A frame of a size that its kind cannot have.
+    /// A frame had a size that its type does not allow.
     pub const FRAME_SIZE_ERROR: Self = Self(0x6);
-    /// The stream was refused before anything was done for it: safe to retry.
+    /// The stream was refused before it was processed: safe to retry.
     pub const REFUSED_STREAM: Self = Self(0x7);
     /// The stream is no longer wanted.
     pub const CANCEL: Self = Self(0x8);
@@ -29,7 +29,7 @@ impl Code {
     pub const COMPRESSION_ERROR: Self = Self(0x9);
     /// The connection of a CONNECT was reset.
     pub const CONNECT_ERROR: Self = Self(0xa);
-    /// The other side asks too much of us.
+    /// The peer causes too much load.
     pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
     /// The transport is not secure enough.
     pub const INADEQUATE_SECURITY: Self = Self(0xc);

@@ -1,4 +1,4 @@
-//! The two ends of a connection as its user sees them.
+//! The two ends of a connection as their users see them.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -15,14 +15,15 @@ use crate::io::Io;
 use crate::limits::Limits;
 use crate::stream::Stream;
 
-/// A connection that a client has made. `received` are bytes of it that were read already, to
-/// detect its protocol. Nothing happens unless the [`Driver`] is awaited.
+/// Serves a connection that a client has opened. `received` are its first bytes, if protocol
+/// detection has read them already. Nothing happens unless the [`Driver`] is awaited.
 pub fn server<S: Io>(io: S, received: &[u8], limits: &Rc<Limits>) -> (Accept, Driver<S>) {
     let conn = shared(false, limits);
     (Accept { conn: Rc::clone(&conn) }, Driver::new(conn, io, received))
 }
 
-/// A connection that we have made to a server. Nothing happens unless the [`Driver`] is awaited.
+/// Uses a connection that we have opened to a server. Nothing happens unless the [`Driver`] is
+/// awaited.
 pub fn client<S: Io>(io: S, limits: &Rc<Limits>) -> (Client, Driver<S>) {
     let conn = shared(true, limits);
     let users = Rc::new(User { conn: Rc::clone(&conn) });
@@ -38,21 +39,21 @@ fn shared(client: bool, limits: &Rc<Limits>) -> Shared {
 /// A request and the stream to answer it on.
 #[derive(Debug)]
 pub struct Request {
-    /// Its head, which fulfils RFC 9113 section 8.3.1.
+    /// The head, which satisfies RFC 9113 section 8.3.1.
     pub head: Head,
-    /// It has no body.
+    /// The request has no body.
     pub ended: bool,
-    /// Where it came from.
+    /// The stream on which it arrived.
     pub stream: Stream,
 }
 
-/// The requests of a client's connection. Dropping it drains the connection.
+/// The requests on a connection from a client. Dropping it drains the connection.
 pub struct Accept {
     conn: Shared,
 }
 
 impl Accept {
-    /// Waits for the next request. `None`: there are no more.
+    /// Waits for the next request. `None`: the client sends no more.
     pub async fn accept(&mut self) -> Option<Request> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -81,8 +82,8 @@ impl Accept {
         Poll::Pending
     }
 
-    /// Starts a graceful end: tells the client to open no more streams, finishes those that it
-    /// opens before it has seen that, then closes.
+    /// Starts a graceful end: asks the client to open no more streams, finishes the streams that
+    /// the client opened before it saw that, then closes.
     pub fn drain(&self) {
         self.conn.borrow_mut().drain();
     }
@@ -100,7 +101,7 @@ impl Drop for Accept {
     }
 }
 
-/// Opens streams on a connection to a server. When the last clone is dropped the connection ends
+/// Opens streams on a connection to a server. Once the last clone is dropped, the connection ends
 /// with its last stream.
 #[derive(Clone)]
 pub struct Client {
@@ -120,8 +121,8 @@ impl Drop for User {
 }
 
 impl Client {
-    /// Opens a stream with a request; `end` if it has no body. The head must fulfil RFC 9113
-    /// section 8.3.1, which is not checked again.
+    /// Opens a stream with a request; `end` if the request has no body. The head must satisfy RFC
+    /// 9113 section 8.3.1; this is not checked again.
     pub fn open(&self, head: &Block, end: bool) -> Result<Stream, OpenError> {
         let conn = &self.users.conn;
         let mut inner = conn.borrow_mut();
@@ -143,13 +144,12 @@ impl Client {
         Ok(Stream { conn: Rc::clone(conn), key })
     }
 
-    /// Waits until a stream can be opened. By the time it is opened another may have taken its
-    /// place: then wait again.
+    /// Waits until a stream can be opened. Another caller may open a stream first; then wait again.
     pub fn ready(&self) -> Opening<'_> {
         Opening { conn: &self.users.conn, ticket: None }
     }
 
-    /// Whether streams can still be opened, now or once others have ended.
+    /// Whether streams can be opened, now or after others have ended.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.users.conn.borrow().can_open() != Err(OpenError::Closed)
@@ -161,22 +161,22 @@ impl Client {
         self.users.conn.borrow().can_open().is_ok()
     }
 
-    /// Whether its streams have come to share too little: they hold much that their readers do not
-    /// take, or the server has not renewed the connection's window for a while although DATA waits
-    /// for it. A new request is better sent over another connection.
+    /// Whether the connection's shared resources are nearly used up: its streams hold many bytes
+    /// that their readers do not take, or the server has not renewed the connection's window for a
+    /// while although DATA waits for it. A new request should use another connection.
     #[must_use]
     pub fn is_strained(&self) -> bool {
         self.users.conn.borrow().is_strained()
     }
 
-    /// Streams that are not over.
+    /// Streams that have not ended.
     #[must_use]
     pub fn streams(&self) -> u32 {
         self.users.conn.borrow().open
     }
 
-    /// Waits until the server's SETTINGS are here, or the connection has ended; at most as long as
-    /// a head may take ([`crate::Limits::head`]).
+    /// Waits until the server's SETTINGS have arrived or the connection has ended, at most for
+    /// [`crate::Limits::head`].
     pub async fn settled(&self) {
         poll_fn(|cx| {
             let mut inner = self.users.conn.borrow_mut();
@@ -191,28 +191,28 @@ impl Client {
         .await;
     }
 
-    /// Whether the server takes extended CONNECT (RFC 8441), as far as its settings are here:
-    /// [`Client::settled`] says when.
+    /// Whether the server supports extended CONNECT (RFC 8441). `false` until its SETTINGS have
+    /// arrived: await [`Client::settled`] first.
     #[must_use]
     pub fn takes_connect_protocol(&self) -> bool {
         self.users.conn.borrow().peer.connect_protocol
     }
 
-    /// Frames that have come from the server so far: the same number again means that it has said nothing
-    /// meanwhile.
+    /// Number of frames that the server has sent so far. If the number has not changed, the server
+    /// has sent nothing in between.
     #[must_use]
     pub fn heard(&self) -> u64 {
         self.users.conn.borrow().reading.frames
     }
 
-    /// Opens no more streams and closes when the last one ends.
+    /// Opens no more streams, and closes the connection when the last one ends.
     pub fn drain(&self) {
         self.users.conn.borrow_mut().drain();
     }
 }
 
-/// Waits for room to open a stream. Those who wait are served in order; their number is bounded
-/// by the requests that the worker has taken.
+/// Waits for room to open a stream. Waiting tasks are served in order; their number is bounded by
+/// the requests that the worker has accepted.
 pub struct Opening<'a> {
     conn: &'a Shared,
     ticket: Option<u64>,
@@ -237,7 +237,7 @@ impl Future for Opening<'_> {
         inner.next_ticket += 1;
         inner.openers.push_back((ticket, cx.waker().clone()));
         if inner.stalled > 0 {
-            // Its clock ends stalled streams for those who wait.
+            // The driver's clock resets stalled streams while tasks wait for room.
             inner.wake_driver();
         }
         drop(inner);
@@ -253,7 +253,7 @@ impl Drop for Opening<'_> {
         let before = inner.openers.len();
         inner.openers.retain(|(other, _)| *other != ticket);
         if inner.openers.len() == before {
-            // It was woken: if it does not use the room, the next one can.
+            // This waiter had been woken. It does not use the room, so the next waiter can.
             inner.wake_opener();
         }
     }

@@ -1,4 +1,4 @@
-//! The task of a connection: reads, lets the frames do what they do, writes what came of it.
+//! The task of a connection: reads, handles the frames, writes what they cause.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -16,39 +16,41 @@ use crate::io::Io;
 use crate::out::SLICES;
 use crate::piece::{Chunk, Class};
 
-/// Reads of one connection before others have their turn.
+/// Reads of one connection before the task yields to others.
 const READS: usize = 4;
-/// Reads in a row that fill a small part of their chunk before a smaller one is taken.
+/// Consecutive reads that fill only a small part of their chunk before a smaller chunk is used.
 const SMALL_READS: u8 = 16;
 
-/// Drives a connection; ends with it. Dropping it ends the connection and all its streams.
+/// Drives a connection, and completes when the connection ends. Dropping it ends the connection and
+/// all its streams.
 ///
-/// One wake-up makes one read, unless there is more than fits, and one write of everything that
-/// all streams have to say. When what was read has woken other tasks, the write waits until they
-/// have run.
+/// Each wake-up makes one read (more if the read filled its buffer) and one write of everything
+/// that all streams have queued. If the received frames have woken other tasks, the write waits
+/// until those tasks have run.
 pub struct Driver<S> {
     conn: Shared,
     io: S,
     inbox: Inbox,
     clock: Clock,
-    /// The write was put off once, for the tasks that were woken.
+    /// The write was postponed once, to let the woken tasks run first.
     deferred: bool,
     closing: Option<Closing>,
 }
 
-/// Bytes read and not used up.
+/// Bytes that were read but not yet parsed.
 struct Inbox {
     chunk: Chunk,
     start: usize,
     end: usize,
-    /// Bytes from `start` on that the next step needs.
+    /// Bytes, counted from `start`, that the next step needs.
     want: usize,
     class: Class,
     small_reads: u8,
 }
 
-/// The end of a connection: what is queued goes out, then the other side closes first, so that no
-/// reset destroys what it has not read.
+/// The end of a connection: everything queued is written, then we wait for the peer to close first.
+/// Closing while the peer still sends would cause a reset, which destroys data that the peer has
+/// not read yet.
 struct Closing {
     result: Result<(), ConnError>,
     shut: bool,
@@ -63,15 +65,15 @@ impl<S: Io> Driver<S> {
         Self { conn, io, inbox, clock, deferred: false, closing: None }
     }
 
-    /// The stream below.
+    /// The byte stream below.
     pub fn io(&self) -> &S {
         &self.io
     }
 
-    /// Drives the connection to its end: `Ok` if that was graceful.
+    /// Drives the connection to its end. `Ok` if that was graceful.
     ///
     /// # Errors
-    /// Either side broke off, or the other side broke the protocol or a bound.
+    /// Either side closed abruptly, or the peer broke the protocol or exceeded a limit.
     pub async fn run(self) -> Result<(), ConnError> {
         self.await
     }
@@ -85,7 +87,7 @@ impl<S: Io> Driver<S> {
             }
         }
         if self.inbox.end > self.inbox.start && self.inbox.want == 0 {
-            // Bytes that were read by somebody else.
+            // Bytes that protocol detection has read.
             self.receive()?;
         }
         let again = self.poll_reads(cx)?;
@@ -116,7 +118,7 @@ impl<S: Io> Driver<S> {
         Poll::Pending
     }
 
-    /// Whether more could be read at once.
+    /// Reads what is available, up to [`READS`] times. Whether more could be read at once.
     fn poll_reads(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnError> {
         for _ in 0..READS {
             let broken = |error: io::Error| ConnError::io(error.kind(), "the connection broke");
@@ -158,13 +160,14 @@ impl<S: Io> Driver<S> {
         Ok(())
     }
 
-    /// Writes what waits, unless it is worth waiting for tasks that have just been woken. Where
-    /// nothing waits they wake the driver themselves.
+    /// Writes the queue, unless tasks have just been woken that are likely to add to it. If the
+    /// queue is empty there is nothing to postpone: those tasks wake the driver when they queue
+    /// something.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), ConnError> {
         let mut inner = self.conn.borrow_mut();
         inner.pump();
         if inner.notified && !self.deferred && !inner.out.is_empty() {
-            // They run before this does again.
+            // The woken tasks run before this task is polled again.
             self.deferred = true;
             inner.driver_woken = true;
             cx.waker().wake_by_ref();
@@ -175,7 +178,7 @@ impl<S: Io> Driver<S> {
             .map_err(|error| ConnError::io(error.kind(), "the connection broke"))
     }
 
-    /// Begins the end.
+    /// Begins the end of the connection: queues a GOAWAY where one is due.
     fn close(&mut self, result: Result<(), ConnError>) {
         let mut inner = self.conn.borrow_mut();
         let quiet = matches!(&result, Err(error) if error.io.is_none() && error.what.is_empty());
@@ -203,7 +206,7 @@ impl<S: Io> Driver<S> {
             inner.out.clear();
         }
         self.inbox = Inbox { chunk: Chunk::default(), start: 0, end: 0, want: 0, ..self.inbox };
-        // Bytes that nobody reads would make the end a reset.
+        // Closing a socket with unread received bytes would send a reset.
         let left = if quiet || broken { 0 } else { inner.limits.linger_bytes };
         self.clock.linger(&inner.limits);
         self.closing = Some(Closing { result, shut: false, left });
@@ -237,8 +240,8 @@ impl<S: Io> Driver<S> {
             return Poll::Pending;
         }
         if !inner.out.is_empty() {
-            // It takes nothing: the kernel would keep what it was sent before for as long as that
-            // goes on.
+            // The peer takes no bytes. Without a reset the kernel would keep the unsent bytes for
+            // as long as that lasts.
             self.io.reset_on_drop();
         }
         done(closing)
@@ -252,7 +255,7 @@ impl<S: Io> Future for Driver<S> {
         let this = &mut *self;
         {
             let mut inner = this.conn.borrow_mut();
-            // Nobody needs to wake it while it runs.
+            // Nothing needs to wake the driver while it runs.
             inner.driver_woken = true;
             if !inner.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
                 inner.driver = Some(cx.waker().clone());
@@ -266,7 +269,7 @@ impl<S: Io> Future for Driver<S> {
     }
 }
 
-/// Writes until nothing is left or the stream takes no more.
+/// Writes until the queue is empty or the byte stream takes no more.
 fn poll_write<S: Io>(io: &mut S, inner: &mut Inner, cx: &mut Context<'_>) -> io::Result<()> {
     let mut wrote = false;
     while !inner.out.is_empty() {
@@ -287,7 +290,7 @@ fn poll_write<S: Io>(io: &mut S, inner: &mut Inner, cx: &mut Context<'_>) -> io:
         inner.pump();
     }
     if wrote {
-        // Some streams hold back what they were given.
+        // Some byte streams buffer what is written to them.
         if let Poll::Ready(Err(error)) = Pin::new(io).poll_flush(cx) {
             return Err(error);
         }
@@ -321,7 +324,7 @@ impl Inbox {
         self.start == self.end
     }
 
-    /// Takes in bytes that were read elsewhere.
+    /// Stores bytes that were read elsewhere.
     fn put(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -335,7 +338,7 @@ impl Inbox {
         self.end = count;
     }
 
-    /// `start` is the first byte not used; an inbox without bytes keeps no chunk.
+    /// Bytes before `start` were parsed. An empty inbox keeps no chunk.
     fn used(&mut self, start: usize, want: usize) {
         self.start = start;
         self.want = want;
@@ -345,7 +348,7 @@ impl Inbox {
         }
     }
 
-    /// Reads once, to where there is room for what is wanted.
+    /// Reads once, into a chunk with room for at least the wanted bytes.
     fn poll_fill<S: Io>(&mut self, io: &mut S, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.make_room();
         let Some(room) = self.chunk.unique().and_then(|chunk| chunk.get_mut(self.end..)) else {
@@ -365,7 +368,8 @@ impl Inbox {
         Poll::Ready(Ok(count))
     }
 
-    /// Before a wait: while memory is short, what has come of a frame holds no more than it needs.
+    /// Called before a wait: while memory is short, moves a partial frame into the smallest chunk
+    /// that holds it.
     fn park(&mut self) {
         if !budget::is_short() || self.is_empty() {
             return;
@@ -391,7 +395,7 @@ impl Inbox {
         self.move_to(class);
     }
 
-    /// Moves what is held, which must fit, to a chunk that nobody else has.
+    /// Moves the unparsed bytes, which must fit, to a chunk that nothing else refers to.
     fn move_to(&mut self, class: Class) {
         let held = self.end - self.start;
         let mut chunk = Chunk::take(class);
@@ -402,7 +406,8 @@ impl Inbox {
         (self.start, self.end) = (0, held);
     }
 
-    /// A read that fills its room asks for more room next time; many small ones for less.
+    /// Adapts the chunk size: a read that fills its room makes the next chunk larger, many small
+    /// reads in a row make it smaller.
     fn learn(&mut self, asked: usize, count: usize) {
         if count == asked {
             self.class = self.class.larger();
@@ -427,7 +432,7 @@ mod tests {
 
     #[test]
     fn while_memory_is_short_reads_are_small_again() {
-        // On a thread of its own, since it enters a budget.
+        // On its own thread, since the budget belongs to the thread.
         let test = std::thread::spawn(|| {
             let mut inbox = Inbox::new();
             inbox.class = Class::FIRST_READ.larger().larger();

@@ -1,64 +1,65 @@
-//! How a connection or a stream ends early, and what is counted as abuse.
+//! How a connection or a stream ends early, and what counts as abuse.
 
 use std::cell::Cell;
 use std::io;
 
 use crate::code::Code;
 
-/// What a peer did, by fault or by malice, that a bound exists for. Each is counted per thread.
+/// Behaviour of a peer, by fault or malice, for which there is a limit. Each kind is counted per
+/// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Abuse {
-    /// Streams opened and reset over and over (CVE-2023-44487).
+    /// The peer opens and resets streams over and over (CVE-2023-44487).
     RapidReset,
-    /// Streams that we had to reset over and over (CVE-2025-8671).
+    /// The peer makes us reset streams over and over (CVE-2025-8671).
     StreamErrors,
     /// A field section in too many CONTINUATION frames, or of too many bytes.
     ContinuationFlood,
-    /// SETTINGS without end.
+    /// Too many SETTINGS frames.
     SettingsFlood,
-    /// PING without end.
+    /// Too many PING frames.
     PingFlood,
     /// Frames that carry nothing: empty DATA, PRIORITY, WINDOW_UPDATE, unknown kinds.
     EmptyFrames,
-    /// Replies of ours that the peer does not read.
+    /// Replies that the peer does not read.
     UnreadReplies,
-    /// A window past 2^31-1, or more bytes than a window allowed.
+    /// A window beyond 2^31-1, or more bytes than a window allowed.
     WindowOverflow,
-    /// A field section that HPACK cannot decode within its bounds.
+    /// A field section that HPACK cannot decode within its limits.
     Hpack,
-    /// A field section larger than allowed; only the stream is refused.
+    /// A field section larger than allowed. Only the stream is refused.
     HeaderList,
-    /// More streams than allowed at once; only the stream is refused.
+    /// More concurrent streams than allowed. Only the stream is refused.
     ConcurrentStreams,
-    /// A preface, frame or field section that began and did not go on.
+    /// A preface, frame or field section that was begun and not completed in time.
     SlowHead,
-    /// A stream whose receiver granted no window for too long; only the stream is reset.
+    /// The receiver of a stream granted no window for too long. Only the stream is reset.
     ZeroWindow,
-    /// A connection whose other side took no byte for too long.
+    /// The peer read no byte for too long.
     WriteStall,
-    /// SETTINGS that were not acknowledged.
+    /// The peer did not acknowledge our SETTINGS.
     SettingsTimeout,
-    /// A message that breaks RFC 9113 section 8; only the stream is reset.
+    /// A message that breaks RFC 9113 section 8. Only the stream is reset.
     Malformed,
-    /// A new stream while the worker's memory budget is short; only the stream is refused. It may
-    /// be no fault of this peer.
+    /// The peer opened a stream while the worker's memory budget was nearly used up. Only the
+    /// stream is refused. This may not be the peer's fault.
     MemoryBudget,
-    /// A stream whose reader took too little for too long, while other streams needed the memory
-    /// or the place that it held; only the stream is reset.
+    /// The reader of a stream took too little for too long while other streams needed the memory or
+    /// the slot that it held. Only the stream is reset.
     StalledStream,
-    /// All streams of a connection together hold so many bytes for their readers that its window is
-    /// not renewed.
+    /// The streams of a connection together hold so many unread bytes that its window is not
+    /// renewed.
     HeldBytes,
-    /// A PING that nothing followed while streams were open: the other proxy is lost.
+    /// Nothing arrived after a PING although streams were open: the other proxy is lost.
     PingTimeout,
-    /// Bytes that were sent again and again and never acknowledged while streams were open: the other
-    /// machine is lost.
+    /// Sent bytes were retransmitted again and again and never acknowledged while streams were
+    /// open: the remote machine is lost.
     Unanswered,
 }
 
 impl Abuse {
-    /// All of them, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 21] = [
         Self::RapidReset,
         Self::StreamErrors,
@@ -124,7 +125,7 @@ pub(crate) fn count(abuse: Abuse) {
     });
 }
 
-/// How often each abuse was met on the calling thread since it started.
+/// How often each kind of abuse occurred on the calling thread since the thread started.
 #[must_use]
 pub fn abuse_counts() -> [(Abuse, u64); Abuse::ALL.len()] {
     COUNTS.with(|counts| Abuse::ALL.map(|abuse| (abuse, counts[abuse as usize].get())))
@@ -134,25 +135,25 @@ pub fn abuse_counts() -> [(Abuse, u64); Abuse::ALL.len()] {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{what} ({code})")]
 pub struct ConnError {
-    /// What GOAWAY said, ours or theirs.
+    /// The code of the GOAWAY that either side sent.
     pub code: Code,
     /// What happened.
     pub what: &'static str,
-    /// The bound that was reached, if it was one.
+    /// The limit that was exceeded, if that is the reason.
     pub abuse: Option<Abuse>,
-    /// The other side sent the code.
+    /// The peer sent the code.
     pub by_peer: bool,
-    /// The error of the stream below, if that failed.
+    /// The error of the byte stream below, if it failed.
     pub io: Option<io::ErrorKind>,
 }
 
 impl ConnError {
-    /// The other side broke the protocol.
+    /// The peer broke the protocol.
     pub(crate) fn broke(code: Code, what: &'static str) -> Self {
         Self { code, what, abuse: None, by_peer: false, io: None }
     }
 
-    /// The other side reached a bound.
+    /// The peer exceeded a limit.
     pub(crate) fn abused(abuse: Abuse, what: &'static str) -> Self {
         let abuse_code = match abuse {
             Abuse::WindowOverflow => Code::FLOW_CONTROL_ERROR,
@@ -163,12 +164,12 @@ impl ConnError {
         Self { abuse: Some(abuse), ..Self::broke(abuse_code, what) }
     }
 
-    /// The stream below failed or ended.
+    /// The byte stream below failed or ended.
     pub(crate) fn io(kind: io::ErrorKind, what: &'static str) -> Self {
         Self { io: Some(kind), ..Self::broke(Code::INTERNAL_ERROR, what) }
     }
 
-    /// A name for metrics: the bound's, or the code's.
+    /// A name for metrics: that of the exceeded limit, else that of the code.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match (self.abuse, self.io) {
@@ -179,52 +180,52 @@ impl ConnError {
     }
 }
 
-/// How a stream ended before its time.
+/// How a stream ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the stream was reset ({code})")]
 pub struct Reset {
     /// The code of RST_STREAM or GOAWAY.
     pub code: Code,
-    /// Who ended it.
+    /// Which side ended it.
     pub by: ResetBy,
-    /// The other side has certainly not acted on it: the request can be sent again elsewhere
-    /// (RFC 9113 section 8.7), provided that its body is still there.
+    /// The peer has certainly not processed the stream. The request can be sent again elsewhere
+    /// (RFC 9113 section 8.7) if its body is still available.
     pub unprocessed: bool,
 }
 
 impl Reset {
-    /// How a stream ends whose reader takes too little of what it holds, while others need it.
+    /// Ends a stream whose reader takes too little while other streams need the memory or the slot.
     pub(crate) const STALL: Self =
         Self { code: Code::ENHANCE_YOUR_CALM, by: ResetBy::Us, unprocessed: false };
 
-    /// Whether this side reset the stream because what it received was not taken by its reader.
+    /// Whether this side reset the stream because its reader took too little.
     #[must_use]
     pub fn is_stall(self) -> bool {
         self == Self::STALL
     }
 }
 
-/// Who ended a stream.
+/// What ended a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetBy {
-    /// The other side, with RST_STREAM.
+    /// The peer, with RST_STREAM.
     Peer,
-    /// This side: its user, or because the other side broke the protocol on this stream.
+    /// This side: the user of the stream, or this crate because the peer broke the protocol on it.
     Us,
     /// The connection ended, or its GOAWAY excluded the stream.
     Connection,
 }
 
-/// Why no stream could be opened. None was, so the request can go elsewhere.
+/// Why a stream was not opened. Nothing was sent, so the request can use another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// As many streams are open as the other side, or our limit, allows.
+    /// As many streams are open as the peer, or our own limit, allows.
     #[error("all streams are in use")]
     Full,
-    /// The connection takes no more: it is closed, draining or out of identifiers.
+    /// The connection accepts no more streams: it is closed, draining or out of identifiers.
     #[error("the connection takes no more streams")]
     Closed,
-    /// The head is larger than the other side accepts.
+    /// The head is larger than the peer accepts.
     #[error("the head is larger than the server accepts")]
     TooLarge,
 }

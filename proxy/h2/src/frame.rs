@@ -1,10 +1,10 @@
-//! The frame head (RFC 9113 section 4.1) and the frames that are made of nothing but numbers.
+//! The frame header (RFC 9113 section 4.1) and the frames with a fixed layout.
 
 use crate::code::Code;
 
-/// Bytes of a frame head.
+/// Bytes of a frame header.
 pub(crate) const HEAD_BYTES: usize = 9;
-/// What a client sends first (RFC 9113 section 3.4).
+/// The first bytes that a client sends (RFC 9113 section 3.4).
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The largest window and stream identifier: 31 bits.
 pub(crate) const MAX_31: u32 = 0x7fff_ffff;
@@ -32,14 +32,14 @@ pub(crate) mod flag {
     pub(crate) const PRIORITY: u8 = 0x20;
 }
 
-/// The first nine bytes of a frame.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameHead {
     /// Bytes of payload; 24 bits.
     pub(crate) len: u32,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
-    /// 31 bits; 0 is the connection.
+    /// Stream identifier, 31 bits. 0 means the connection.
     pub(crate) id: u32,
 }
 
@@ -49,7 +49,7 @@ impl FrameHead {
         Self { len: len as u32, kind, flags, id }
     }
 
-    /// The head at the start of `bytes`, once all of it is there.
+    /// The frame header at the start of `bytes`. `None` if `bytes` is shorter than that.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, id @ ..] = bytes.first_chunk::<HEAD_BYTES>()?;
         Some(Self {

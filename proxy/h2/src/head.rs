@@ -1,26 +1,26 @@
-//! Field sections that return to a pool, and the rules of RFC 9113 section 8 over them.
+//! Pooled field sections, and the checks of RFC 9113 section 8.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use leno_hpack::{Block, Field, Token};
 
-/// Free blocks kept per thread: those of a hundred streams, each with a request, a response and
-/// trailers on their way.
+/// Free blocks kept per thread: enough for a hundred streams, each with a request, a response and
+/// trailers in progress.
 const KEPT_BLOCKS: usize = 256;
-/// Memory of a block that is kept; a larger one is freed.
+/// A larger block is freed and not kept.
 const KEPT_BYTES: usize = 8 * 1024;
 
 thread_local! {
     static FREE: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Frees the calling thread's free blocks.
+/// Frees all pooled blocks of the calling thread.
 pub(crate) fn trim() {
     FREE.with(|free| drop(free.take()));
 }
 
-/// A [`Block`] of the thread's pool, to which it returns when dropped.
+/// A [`Block`] that returns to the thread's pool when it is dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head(Block);
 
@@ -31,13 +31,13 @@ impl Head {
         Self(FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten().unwrap_or_default())
     }
 
-    /// The number of `:status`, of a response.
+    /// The number in `:status`, if this is a response.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         self.find(Token::STATUS).and_then(status)
     }
 
-    /// Whether it is a head that another follows (1xx).
+    /// Whether this is an interim head (1xx), which another head follows.
     #[must_use]
     pub fn is_interim(&self) -> bool {
         self.find(Token::STATUS).is_some_and(|status| status.first() == Some(&b'1'))
@@ -99,17 +99,17 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Head {
     }
 }
 
-/// What a valid head says that framing depends on.
+/// The facts in a valid head that framing depends on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) content_length: Option<u64>,
-    /// `:method` is HEAD: the response has no body whatever its length says.
+    /// `:method` is HEAD: the response has no body whatever its content-length is.
     pub(crate) is_head: bool,
-    /// A response's.
+    /// 0 for a request.
     pub(crate) status: u16,
 }
 
-/// The pseudo-headers that were seen, as bits.
+/// Bits for the pseudo-headers that occurred.
 mod seen {
     pub(super) const METHOD: u8 = 1;
     pub(super) const SCHEME: u8 = 2;
@@ -119,7 +119,7 @@ mod seen {
     pub(super) const STATUS: u8 = 32;
 }
 
-/// RFC 9113 section 8.3.1. The error says which rule was broken.
+/// Checks a request (RFC 9113 section 8.3.1). The error names the rule that was broken.
 pub(crate) fn check_request(block: &Block, connect_protocol: bool) -> Result<Facts, &'static str> {
     let mut facts = Facts::default();
     let mut values = Pseudo::default();
@@ -158,7 +158,7 @@ pub(crate) fn check_request(block: &Block, connect_protocol: bool) -> Result<Fac
     Ok(facts)
 }
 
-/// RFC 9113 section 8.3.2.
+/// Checks a response (RFC 9113 section 8.3.2).
 pub(crate) fn check_response(block: &Block) -> Result<Facts, &'static str> {
     let mut facts = Facts::default();
     let mut values = Pseudo::default();
@@ -172,7 +172,7 @@ pub(crate) fn check_response(block: &Block) -> Result<Facts, &'static str> {
     Ok(facts)
 }
 
-/// RFC 9113 section 8.1.
+/// Checks trailers (RFC 9113 section 8.1).
 pub(crate) fn check_trailers(block: &Block) -> Result<Facts, &'static str> {
     let mut facts = Facts::default();
     match walk(block, &mut facts, &mut Pseudo::default())? {
@@ -229,7 +229,7 @@ fn walk<'a>(
     Ok(seen)
 }
 
-/// RFC 9113 sections 8.2.1 and 8.2.2.
+/// Checks one field (RFC 9113 sections 8.2.1 and 8.2.2).
 fn check_field<'a>(
     field: &Field<'a>,
     facts: &mut Facts,
@@ -282,13 +282,13 @@ fn status(digits: &[u8]) -> Option<u16> {
     }
 }
 
-/// Characters of a token (RFC 9110 section 5.6.2), with upper case.
+/// Characters of a token (RFC 9110 section 5.6.2), including upper case.
 const TOKEN: u8 = 1;
-/// The same without upper case: field names.
+/// Characters of a field name: a token without upper case.
 const NAME: u8 = 2;
-/// Allowed in a target: visible, not a fragment's beginning.
+/// Characters of a request target: visible ones, except for `#`, which starts a fragment.
 const TARGET: u8 = 4;
-/// Allowed in an authority: no delimiters, and no user information.
+/// Characters of an authority: no delimiters, and no `@`, since user information is not allowed.
 const AUTHORITY: u8 = 8;
 
 static CLASSES: [u8; 256] = classes();
@@ -363,14 +363,14 @@ fn is_path(bytes: &[u8], method: &[u8]) -> bool {
     }
 }
 
-/// RFC 9113 section 8.2.1: no NUL, CR or LF, and no space around. The other control characters
-/// are refused too, as HTTP/1 (RFC 9110 section 5.5) does.
+/// RFC 9113 section 8.2.1: no NUL, CR or LF, and no leading or trailing space. The other control
+/// characters are refused too, as in HTTP/1 (RFC 9110 section 5.5).
 fn is_value(bytes: &[u8]) -> bool {
     let around = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if around(bytes.first()) || around(bytes.last()) {
         return false;
     }
-    // One pass without a branch a byte, which the compiler turns into vector instructions.
+    // One pass without a branch per byte, which the compiler turns into vector instructions.
     let bad = |byte: u8| ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f);
     !bytes.iter().fold(false, |any, byte| any | bad(*byte))
 }

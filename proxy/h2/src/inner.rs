@@ -1,8 +1,8 @@
 //! The state of a connection that its driver and its streams share, and how streams end in it.
 //!
-//! Two connections touch each other only where streams are linked, and only in this order: a
-//! method named `far_*` is called by the other connection while that one is borrowed, and calls
-//! nobody further. So no two borrows can meet.
+//! The code of one connection touches another connection only where streams are linked, and only in
+//! this order: the near connection is borrowed and calls a method of the far one. These methods are
+//! named `far_*`, and they call no third connection. So no two borrows can conflict.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -25,25 +25,26 @@ use crate::settings::{DEFAULT_WINDOW, PeerSettings};
 use crate::slot::{Far, Key, Progress, Slot, Streams, Then};
 use crate::tolerance::Tolerance;
 
-/// Streams that we have reset, of which frames may still be under way: those are ignored. As many
-/// as may be open at a time.
+/// Streams that we have reset and that are remembered, because frames for them may still arrive and
+/// must be ignored. As many as may be open at once.
 const REMEMBERED_RESETS: usize = 256;
 
-/// Frames that carry nothing which are forgiven for one that does: a WINDOW_UPDATE of both levels
-/// for each frame of DATA, and a PING.
+/// Frames without content that are tolerated for each frame with content: a WINDOW_UPDATE on both
+/// levels for each DATA frame, and a PING.
 pub(crate) const EMPTY_PER_USEFUL: u32 = 4;
 
-/// Shared by a connection's driver and its streams.
+/// The state that a connection's driver and its streams share.
 pub(crate) type Shared = Rc<Guarded>;
 
-/// The state of a connection, which ends if a panic passes through a change of it: what is half
-/// changed, such as the encoder's table, would corrupt every stream of the connection.
+/// The state of a connection. If a panic unwinds through a change of it, the connection ends:
+/// half-changed state, such as the encoder's table, would corrupt every stream of the connection.
 pub(crate) struct Guarded(RefCell<Inner>);
 
-/// The state while it is being changed.
+/// A mutable borrow of the state.
 pub(crate) struct Change<'a> {
     inner: RefMut<'a, Inner>,
-    /// The change was begun by a drop during a panic that had nothing to do with it.
+    /// A panic was already unwinding when the change began: a destructor makes the change, and the
+    /// panic is unrelated to it.
     panicking: bool,
 }
 
@@ -83,7 +84,7 @@ impl Drop for Change<'_> {
     }
 }
 
-/// How far the end of a connection has got.
+/// The stages of a connection's end.
 ///
 /// ```text
 /// Open ──drain()──► Announced ──PING answered, or linger──► Draining ──no stream──► Closed
@@ -91,56 +92,56 @@ impl Drop for Change<'_> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// New streams are taken.
+    /// New streams are accepted.
     Open,
-    /// GOAWAY with the largest identifier was sent: new streams are still taken.
+    /// GOAWAY with the largest identifier was sent. New streams are still accepted.
     Announced,
-    /// No new streams; those that are there go on.
+    /// New streams are refused. Open streams continue.
     Draining,
-    /// Nothing goes on.
+    /// The connection has ended.
     Closed,
 }
 
-/// Everything about a connection but its byte stream.
+/// Everything about a connection except its byte stream.
 pub(crate) struct Inner {
     pub(crate) client: bool,
     pub(crate) limits: Rc<Limits>,
     pub(crate) out: Out,
     pub(crate) decoder: Decoder,
     pub(crate) encoder: Encoder,
-    /// Sections that have come before.
+    /// Field sections that were received before.
     pub(crate) repeats: Repeats,
     pub(crate) streams: Streams,
     pub(crate) peer: PeerSettings,
     pub(crate) reading: Reading,
     pub(crate) phase: Phase,
-    /// Why it ended, once it has.
+    /// Why the connection ended. `None` before that, or if it ended without an error.
     pub(crate) error: Option<ConnError>,
 
-    /// What we may still send, over all streams.
+    /// Bytes that we may still send, over all streams.
     pub(crate) send_window: i64,
-    /// What the other side may still send, over all streams.
+    /// Bytes that the peer may still send, over all streams.
     pub(crate) recv_window: i64,
-    /// Bytes of DATA received and not passed on.
+    /// Bytes of DATA that were received and not passed on yet.
     pub(crate) held: usize,
-    /// The window is not renewed, because too much is held.
+    /// The window is not renewed because too many bytes are held.
     pub(crate) withheld: bool,
-    /// Streams that have the larger window.
+    /// Number of streams that have the larger window.
     pub(crate) grown: u32,
-    /// Streams that the last look found stalled; fewer if some have ended since.
+    /// Number of streams that the last check found stalled. Lower if some have ended since.
     pub(crate) stalled: u32,
-    /// Since when DATA waits for the other side to renew the connection's window.
+    /// Since when DATA has been waiting for the peer to renew the connection's window.
     pub(crate) starved_since: Option<Instant>,
-    /// Bytes of replies queued since the queue was last empty.
+    /// Bytes of replies that were queued since the queue was last empty.
     pub(crate) replies: usize,
-    /// Streams that have DATA queued, and a window of their own for it.
+    /// Streams with queued DATA and an open window of their own.
     pub(crate) ring: VecDeque<Key>,
-    /// Streams that are not over.
+    /// Number of streams that have not ended.
     pub(crate) open: u32,
 
-    /// The largest identifier of a stream that the other side opened.
+    /// The largest identifier of a stream that the peer opened.
     pub(crate) last_peer_id: u32,
-    /// Which of the 64 identifiers up to that were opened and not skipped.
+    /// Which of the 64 identifiers up to `last_peer_id` were opened and not skipped, as bits.
     pub(crate) opened_ids: u64,
     pub(crate) next_id: u32,
     pub(crate) reset_ids: VecDeque<u32>,
@@ -148,26 +149,27 @@ pub(crate) struct Inner {
     pub(crate) stream_errors: Tolerance,
     pub(crate) empty_frames: Tolerance,
 
-    /// Requests for `accept`.
+    /// Requests that wait for `accept`.
     pub(crate) accepted: VecDeque<Key>,
     pub(crate) accept_waker: Option<Waker>,
-    /// The user of the connection is gone: it ends with its last stream.
+    /// The connection's user is gone: the connection ends with its last stream.
     pub(crate) unused: bool,
     pub(crate) openers: VecDeque<(u64, Waker)>,
     pub(crate) next_ticket: u64,
-    /// Who waits for the server's first SETTINGS; as many as requests that the worker has taken.
+    /// Tasks that wait for the server's first SETTINGS. At most one per request that the worker has
+    /// accepted.
     pub(crate) settling: Vec<Waker>,
 
     pub(crate) driver: Option<Waker>,
-    /// The driver is running, or will.
+    /// The driver is running or scheduled to run.
     pub(crate) driver_woken: bool,
-    /// Reads that found something.
+    /// Number of reads that returned bytes.
     pub(crate) heard: u64,
-    /// Bytes were written since the clock's last look.
+    /// Bytes were written since the clock's last check.
     pub(crate) moved: bool,
-    /// Tasks were woken by what was read: they may have something to write.
+    /// The frames just read woke other tasks, which may have something to write.
     pub(crate) notified: bool,
-    /// A panic passed through a change. The driver ends the connection.
+    /// A panic unwound through a change of this state. The driver ends the connection.
     pub(crate) half_changed: bool,
 }
 
@@ -229,14 +231,14 @@ impl Inner {
         }
     }
 
-    /// Queues a frame of ours.
+    /// Queues a control frame.
     pub(crate) fn put(&mut self, frame: &[u8]) {
         self.out.put(frame);
         self.wake_driver();
     }
 
-    /// Queues an answer to a frame. A peer that makes us answer and does not read the answers is
-    /// cut off.
+    /// Queues a reply to a frame. A peer that causes replies and does not read them is
+    /// disconnected.
     pub(crate) fn reply(&mut self, frame: &[u8]) -> Result<(), ConnError> {
         self.replies = if self.out.is_empty() { 0 } else { self.replies } + frame.len();
         if self.replies > self.limits.reply_bytes {
@@ -246,7 +248,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A frame that carries nothing.
+    /// Counts a frame without content.
     pub(crate) fn empty_frame(&mut self, abuse: Abuse) -> Result<(), ConnError> {
         if self.empty_frames.take() {
             return Ok(());
@@ -261,7 +263,7 @@ impl Inner {
         }
     }
 
-    /// The other side broke the rules of one stream.
+    /// Resets one stream because the peer broke a rule on it.
     pub(crate) fn stream_error(
         &mut self,
         id: u32,
@@ -282,8 +284,8 @@ impl Inner {
         Err(ConnError::abused(Abuse::StreamErrors, "too many streams that had to be reset"))
     }
 
-    /// Refuses a stream for want of memory. It does not count towards the stream errors that end
-    /// a connection, since the streams it has are to go on.
+    /// Refuses a stream because memory is short. This does not count as one of the stream errors
+    /// that end a connection, since the connection's other streams should continue.
     pub(crate) fn refuse_for_memory(&mut self, id: u32) -> Result<(), ConnError> {
         count(Abuse::MemoryBudget);
         self.remember_reset(id);
@@ -297,7 +299,7 @@ impl Inner {
         }
     }
 
-    /// Sends RST_STREAM if the other side needs to be told.
+    /// Sends RST_STREAM, unless the stream is over. Whether it did.
     pub(crate) fn rst(&mut self, key: Key, code: Code) -> bool {
         let Some(slot) = self.streams.get(key).filter(|slot| !slot.is_over()) else { return false };
         let id = slot.id;
@@ -313,13 +315,13 @@ impl Inner {
         self.reset_ids.push_back(id);
     }
 
-    /// Marks a stream as ended early, and the linked one with it.
+    /// Marks a stream as ended early, and ends the stream that is linked to it.
     pub(crate) fn end_stream(&mut self, key: Key, reset: Reset) {
         let Some(far) = self.end_here(key, reset) else { return };
         let code = match reset.by {
             ResetBy::Connection if self.client => Code::INTERNAL_ERROR,
             ResetBy::Connection => Code::CANCEL,
-            // What we had to reset was the other side's fault, not the linked one's.
+            // The server is not at fault, so its stream is only cancelled.
             ResetBy::Us if !self.client => Code::CANCEL,
             ResetBy::Us if reset.is_stall() => reset.code,
             ResetBy::Us => Code::INTERNAL_ERROR,
@@ -328,21 +330,21 @@ impl Inner {
         far.conn.borrow_mut().far_reset(far.key, code);
     }
 
-    /// The linked stream ended early: so does this one.
+    /// Resets this stream because the linked stream ended early.
     pub(crate) fn far_reset(&mut self, key: Key, code: Code) {
         if self.rst(key, code) {
             self.end_here(key, Reset { code, by: ResetBy::Us, unprocessed: false });
         }
     }
 
-    /// The part of an early end that concerns this connection; the linked stream, if there is one.
+    /// Ends a stream early on this connection. Returns the linked stream, if there is one.
     fn end_here(&mut self, key: Key, reset: Reset) -> Option<Far> {
         self.streams.get_mut(key).filter(|slot| !slot.is_over())?;
         self.drop_content(key, reset)
     }
 
-    /// Ends a stream and drops what it holds, also where only its reader has not finished; the
-    /// linked stream, if there is one.
+    /// Ends a stream and drops the bytes that it holds, even if all that is left is for its reader
+    /// to finish. Returns the linked stream, if there is one.
     pub(crate) fn drop_content(&mut self, key: Key, reset: Reset) -> Option<Far> {
         let slot = self.streams.get_mut(key)?;
         slot.reset = Some(reset);
@@ -352,7 +354,7 @@ impl Inner {
         let held = std::mem::take(&mut slot.held);
         let far = slot.far.take();
         if reset.code != Code::NO_ERROR || reset.by == ResetBy::Us {
-            // What is dropped must not look like a body that came to its end.
+            // A body that was cut off must not look complete.
             if !slot.data.is_empty() {
                 slot.recv = Progress::Body;
             }
@@ -364,7 +366,7 @@ impl Inner {
         far
     }
 
-    /// Does what is due when a stream may be over.
+    /// If the stream is over: wakes its tasks, updates the counts and frees the slot.
     pub(crate) fn settle(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key).filter(|slot| slot.is_over()) else { return };
         slot.wake_recv();
@@ -387,7 +389,7 @@ impl Inner {
         self.free(key);
     }
 
-    /// Frees a stream that is over and that nobody has.
+    /// Frees a stream that is over and has no handle.
     fn free(&mut self, key: Key) {
         let done = |slot: &&mut Slot| slot.is_over() && !slot.handle;
         let Some(slot) = self.streams.get_mut(key).filter(done) else { return };
@@ -399,8 +401,9 @@ impl Inner {
         drop(far);
     }
 
-    /// The other side wants no more of a linked stream, of which it has sent everything: what is
-    /// under way in this direction is delivered, then the rest is called off.
+    /// The server at the far end of the link has sent its whole response and wants no more of the
+    /// request. Delivers the rest of the response on this stream, then resets the stream with
+    /// NO_ERROR.
     pub(crate) fn far_finish(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         if slot.send == Progress::Ended {
@@ -410,7 +413,7 @@ impl Inner {
         }
     }
 
-    /// The user of a stream is gone.
+    /// The stream's user has dropped its handle.
     pub(crate) fn drop_handle(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         slot.handle = false;
@@ -421,24 +424,25 @@ impl Inner {
         }
         let sending_done = slot.send == Progress::Ended || !matches!(slot.then, Then::More);
         if sending_done && slot.recv == Progress::Ended {
-            // What is queued still goes out.
+            // The queue is still sent.
             return;
         }
         if !sending_done {
             return self.reset(key, Code::CANCEL);
         }
-        // What is received has no reader.
+        // Received bytes have no reader any more.
         if self.client {
             self.reset(key, Code::CANCEL);
         } else if slot.send == Progress::Ended {
-            // RFC 9113 section 8.1: the response is complete, the rest of the request not needed.
+            // RFC 9113 section 8.1: the response is complete, so the rest of the request is not
+            // needed.
             self.reset(key, Code::NO_ERROR);
         } else {
             slot.close_after = true;
         }
     }
 
-    /// Gives credit for `count` bytes of a stream that were passed on.
+    /// Gives the peer credit for `count` bytes of a stream that were passed on.
     pub(crate) fn credit(&mut self, key: Key, count: usize) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         let count = count.min(slot.held);
@@ -462,9 +466,9 @@ impl Inner {
         self.renew_connection();
     }
 
-    /// Gives credit for the whole connection once half of its window is used, also for bytes
-    /// that are held, so that no stream waits for another one's reader; unless all streams together hold
-    /// more than they may.
+    /// Gives the peer credit for the whole connection once half of its window is used. Bytes that
+    /// are still held count as well, so that no stream waits for the reader of another one. There
+    /// is no credit while all streams together hold more than [`Limits::held_bytes`].
     pub(crate) fn renew_connection(&mut self) {
         let window = i64::from(self.limits.connection_window());
         let credit = window - self.recv_window;
@@ -495,7 +499,7 @@ impl Inner {
         }
     }
 
-    /// Wakes the next who waits to open a stream.
+    /// Wakes the next task that waits to open a stream.
     pub(crate) fn wake_opener(&mut self) {
         if self.openers.is_empty() || self.can_open() == Err(crate::OpenError::Full) {
             return;
@@ -505,18 +509,19 @@ impl Inner {
         }
     }
 
-    /// Wakes all who wait to open a stream, or for SETTINGS that are here now or come no more.
+    /// Wakes all tasks that wait to open a stream or for the peer's SETTINGS.
     pub(crate) fn wake_all_openers(&mut self) {
         let openers = self.openers.drain(..).map(|(_, waker)| waker);
         openers.chain(self.settling.drain(..)).for_each(Waker::wake);
     }
 
-    /// Whether the other side's SETTINGS are here, or come no more.
+    /// Whether the peer's SETTINGS have arrived, or the connection has ended.
     pub(crate) fn is_settled(&self) -> bool {
         self.reading.has_settings() || self.phase == Phase::Closed
     }
 
-    /// Ends everything. Streams whose head never left are marked as unprocessed.
+    /// Ends the connection and all its streams. A stream whose head was not written is marked as
+    /// unprocessed.
     pub(crate) fn close(&mut self, error: Option<ConnError>) {
         if self.phase == Phase::Closed {
             return;
@@ -531,7 +536,7 @@ impl Inner {
             let unprocessed = self.client && slot.head_at >= written;
             self.end_stream(key, Reset { code, by: ResetBy::Connection, unprocessed });
         }
-        // Requests that nobody has accepted never get a user.
+        // Requests that were not accepted will never get a user.
         while let Some(key) = self.accepted.pop_front() {
             self.drop_handle(key);
         }
@@ -540,7 +545,7 @@ impl Inner {
         self.wake_all_openers();
     }
 
-    /// A piece of the largest size that one DATA frame may have.
+    /// The largest payload of a DATA frame to the peer.
     pub(crate) fn frame_bytes(&self) -> usize {
         self.peer.frame_bytes.min(self.limits.frame_bytes.max(16_384)) as usize
     }
@@ -554,8 +559,8 @@ impl Inner {
             self.phase = Phase::Draining;
             self.wake_all_openers();
         } else {
-            // RFC 9113 section 6.8: requests under way to us are still taken. The PING tells when
-            // the other side has seen it.
+            // RFC 9113 section 6.8: requests that the client sent before it saw the GOAWAY are
+            // still accepted. The reply to the PING proves that the client has seen it.
             self.phase = Phase::Announced;
             self.put(&frame::goaway(MAX_31, Code::NO_ERROR));
             self.put(&frame::ping(false, DRAIN_PING));
@@ -563,7 +568,7 @@ impl Inner {
         self.wake_driver();
     }
 
-    /// The other side has seen the announcement.
+    /// The peer has seen the first GOAWAY, or had enough time: sends the final one.
     pub(crate) fn drain_for_good(&mut self) {
         if self.phase == Phase::Announced {
             self.phase = Phase::Draining;
@@ -583,7 +588,7 @@ impl Drop for Inner {
     }
 }
 
-/// What the PING of a drain carries.
+/// Payload of the PING of a drain.
 pub(crate) const DRAIN_PING: [u8; 8] = *b"leno/end";
 
 #[cfg(test)]
@@ -599,7 +604,8 @@ mod tests {
             .collect()
     }
 
-    /// A panic while the connection is being changed ends it; one beside it ends its stream alone.
+    /// A panic while the connection is being changed ends the connection. A panic in a task that
+    /// only owns a stream ends that stream alone.
     #[test]
     fn a_panic_within_a_change_ends_the_connection() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -631,7 +637,7 @@ mod tests {
             assert_eq!(driver.await.unwrap().unwrap_err().what, "a task panicked");
             assert_eq!(other.head().await.unwrap_err().by, ResetBy::Connection);
             assert!(!client.is_open());
-            // The server saw a connection that broke, and no frame that was half written.
+            // The server saw the connection break, and no half-written frame.
             assert!(server.await.unwrap().unwrap_err().io.is_some());
         });
     }

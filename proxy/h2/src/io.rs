@@ -1,4 +1,4 @@
-//! What the engine needs of a byte stream beyond reading and writing it.
+//! What the driver needs of a byte stream beyond reading and writing.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -7,30 +7,31 @@ use leno_transport::Counted;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 
-/// A byte stream that can say when a read is worth a buffer.
+/// A byte stream that reports when a read is worth allocating a buffer for.
 pub trait Io: AsyncRead + AsyncWrite + Unpin {
-    /// Ready when a read may find bytes, the end or an error. May be ready too early, never too
-    /// late: a stream that cannot know is always ready, and the read itself registers the waker.
+    /// Ready when a read may return bytes, the end or an error. May be ready too early, never too
+    /// late. A stream that cannot tell is always ready; then the read itself registers the waker.
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Asks that the connection ends with a reset when it is dropped, so that the other end does
-    /// not take a cut stream for a complete one. Does nothing where the stream has no such end.
+    /// Makes the connection end with a reset when it is dropped, so that the remote end does not
+    /// take a truncated stream for a complete one. Does nothing if the byte stream has no reset.
     fn reset_on_drop(&mut self) {}
 
-    /// Whether the other machine acknowledges nothing of what was sent, so that it seems to be lost.
+    /// Whether the remote machine has acknowledged nothing of what was sent, so that it seems to be
+    /// lost.
     fn is_unanswered(&self) -> bool {
         false
     }
 
-    /// Whether the program at the other end has closed the connection, so that it does not read what is
-    /// sent either. A program that has only said that it sends no more has not left. `false` where that
-    /// cannot be known.
+    /// Whether the program at the remote end has closed the connection, so that it does not read
+    /// what is sent either. A program that has only shut down its sending side has not left.
+    /// `false` if the byte stream cannot tell.
     fn has_left(&self) -> bool {
         false
     }
 
-    /// Whether dropping it sends what was written and then says in order that no more comes, as
-    /// long as nothing was received that was not read.
+    /// Whether dropping the stream sends everything that was written, followed by an orderly end,
+    /// provided that no received byte is left unread.
     fn ends_when_dropped(&self) -> bool {
         false
     }
@@ -42,7 +43,7 @@ impl Io for TcpStream {
     }
 
     fn reset_on_drop(&mut self) {
-        // Fails only on a socket that is already gone.
+        // Fails only if the socket is closed already.
         let _ = self.set_zero_linger();
     }
 
@@ -65,7 +66,7 @@ impl Io for Counted {
     }
 
     fn reset_on_drop(&mut self) {
-        // As above.
+        // Fails only if the socket is closed already.
         let _ = self.socket().set_zero_linger();
     }
 

@@ -6,19 +6,19 @@
 //!             └─ reads ─► frames ─► Stream ◄── link ──► Stream ◄─ frames ◄───┘
 //! ```
 //!
-//! A [`Driver`] is the one task of a connection; [`Accept`], [`Client`] and [`Stream`] share its
-//! state on the same thread. Whatever they do is queued, and the driver writes it all at once.
-//! A relay takes a [`Request`], opens a stream with its (edited) head, sends the response's head
-//! back and calls [`link`]: from then on DATA goes from one connection's reader into the other's
-//! queue without a task in between, without a copy (beyond small payloads), and with flow control
-//! from end to end.
+//! A [`Driver`] is the one task of a connection. [`Accept`], [`Client`] and [`Stream`] share its
+//! state on the same thread. They only queue what they send; the driver writes everything that is
+//! queued at once. A relay takes a [`Request`], opens a stream with its (edited) head, sends the
+//! response's head back and calls [`link`]. From then on DATA goes from one connection's reader
+//! into the other's queue without a task in between, without a copy (except of small payloads), and
+//! with flow control from end to end.
 //!
-//! The crate knows nothing of HTTP/1, routes, pools, TLS or retries. It checks what RFC 9113
-//! section 8 demands of messages, so that a head that comes out of it can be sent on, and holds
-//! the other side to [`Limits`]; what goes beyond is counted by [`abuse_counts`].
+//! The crate does not deal with HTTP/1, routes, pools, TLS or retries. It checks every message
+//! against RFC 9113 section 8, so that a received head can be forwarded as it is. It holds the peer
+//! to [`Limits`]; [`abuse_counts`] counts how often each limit was reached.
 //!
-//! An idle connection holds no buffer. In steady state nothing is allocated. Priorities are
-//! ignored, server push is refused.
+//! An idle connection holds no buffer. A connection in steady state allocates nothing. Priorities
+//! are ignored, server push is refused.
 
 mod clock;
 mod code;

@@ -1,92 +1,95 @@
-//! The bounds a connection is held to, each with the reason for its number.
+//! The limits of a connection, each with the reason for its value.
 
 use std::time::Duration;
 
 use crate::settings::{DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, OwnSettings};
 
-/// What a connection may cost. `Default` suits a sidecar.
+/// The limits of a connection. `Default` suits a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Streams the other side may have open at once; more are refused with REFUSED_STREAM, which
-    /// is safe to retry. What nginx, Envoy and Go allow is between 100 and 250.
+    /// Streams that the peer may have open at once. More are refused with REFUSED_STREAM, which is
+    /// safe to retry. nginx, Envoy and Go allow between 100 and 250.
     pub concurrent_streams: u32,
-    /// Streams that we open at once, whatever more the other side allows: it bounds what the end
-    /// of one connection can break.
+    /// Streams that we open at once, even if the peer allows more. This bounds how many requests
+    /// fail when one connection breaks.
     pub opened_streams: u32,
-    /// Bytes of a decoded field section as RFC 9113 section 6.5.2 counts them (32 a field on
-    /// top). As much as HTTP/1 heads have, so that the application decides what is too much.
+    /// Bytes of a decoded field section, counted as in RFC 9113 section 6.5.2 (32 extra bytes per
+    /// field). As much as the limit of HTTP/1 heads, so that the application decides what is too
+    /// much.
     pub header_list_bytes: u32,
     /// Fields in one section.
     pub header_fields: usize,
-    /// Frames of one field section after its first. The largest section takes four of the
+    /// CONTINUATION frames of one field section. The largest section takes four frames of the
     /// smallest maximum frame size.
     pub continuations: u32,
-    /// Bytes of the peer's dynamic table that we keep (HEADER_TABLE_SIZE).
+    /// Bytes of our HPACK decoder's dynamic table (HEADER_TABLE_SIZE).
     pub table_bytes: u32,
-    /// Bytes of the dynamic table that we make the peer keep, at most.
+    /// Largest dynamic table that our HPACK encoder uses, and that the peer therefore has to keep.
     pub encoder_table_bytes: u32,
-    /// Bytes that a stream may receive ahead of its reader at first. Never less than 65,535, which
-    /// a peer may use before it has received our settings. Small, because every stream of a
-    /// connection can hold as much while its reader takes nothing.
+    /// Bytes that a new stream may receive before its reader has taken any. Never less than 65,535,
+    /// which a peer may use before it has received our settings. Small, because every stream of a
+    /// connection can hold that much while its reader takes nothing.
     pub stream_window: u32,
-    /// The same once the reader has taken the first bytes: at 0.5 ms to a server enough for
-    /// 500 MB/s. No more than [`grown_streams`](Self::grown_streams) have it at a time.
+    /// The window of a stream once its reader has taken the first bytes: at 0.5 ms to a server,
+    /// enough for 500 MB/s. At most [`grown_streams`](Self::grown_streams) have it at a time.
     pub grown_window: u32,
-    /// Streams of a connection that may have the larger window at a time: a few bulk transfers.
-    /// Those beyond keep [`stream_window`](Self::stream_window), 128 MB/s at 0.5 ms.
+    /// Streams of a connection that may have the larger window at a time: a few bulk transfers. The
+    /// others keep [`stream_window`](Self::stream_window): 128 MB/s at 0.5 ms.
     pub grown_streams: u32,
-    /// Bytes that a connection may receive ahead of our next WINDOW_UPDATE. Several streams'
-    /// windows, so that one bulk stream does not use it up. It is renewed as bytes arrive, so that
+    /// Bytes that a connection may receive before our next WINDOW_UPDATE: the windows of several
+    /// streams, so that one bulk stream does not use it up. It is renewed as bytes arrive, so that
     /// streams whose readers stall do not stop the other streams.
     pub connection_window: u32,
-    /// Bytes received and not passed on, over all streams of a connection, from which its window
-    /// is no longer renewed. More than 250 streams can hold with the windows above, so that a peer
-    /// of the mesh cannot reach it; a bound on memory for servers that allow more streams. From
-    /// half of it on, stalled streams are ended ([`stall`](Self::stall)) and a pool should prefer
-    /// another connection.
+    /// Bytes received and not yet passed on, over all streams of a connection, above which the
+    /// connection's window is no longer renewed. More than 250 streams can hold with the windows
+    /// above, so that a proxy of the mesh cannot reach it; it bounds the memory for servers that
+    /// allow more streams. From half of it on, stalled streams are ended ([`stall`](Self::stall))
+    /// and a pool should prefer another connection.
     pub held_bytes: usize,
-    /// How long a stream's reader may take less than 16 KiB of the bytes that wait for it, while
-    /// other streams need what it holds: memory or a place among the streams. Then it is reset.
-    /// Ends between one and two times this. A minute of a slow reader harms only itself, so that
-    /// without such need [`write_stall`](Self::write_stall) is the bound.
+    /// How long the reader of a stream may take less than 16 KiB of the bytes that wait for it
+    /// while other streams need the memory or the slot. After that the stream is reset. The reset
+    /// comes after one to two times this duration. While nothing else needs the memory, a slow
+    /// reader harms only itself, and the limit is [`write_stall`](Self::write_stall).
     pub stall: Duration,
-    /// Largest DATA frame accepted and sent. 16 KiB is what everyone takes.
+    /// Largest DATA frame accepted and sent. Every implementation accepts 16 KiB.
     pub frame_bytes: u32,
-    /// Bytes that wait to be written before DATA waits in its stream instead: enough for one
-    /// write to be worth its system call.
+    /// Bytes in the connection's write queue above which DATA waits in its stream instead: enough
+    /// to make a write worth its system call.
     pub write_bytes: usize,
-    /// Bytes of replies (PING, SETTINGS, RST_STREAM) that may wait for a peer which does not
-    /// read: more than any honest burst.
+    /// Bytes of replies (PING, SETTINGS, RST_STREAM) that may be queued for a peer that does not
+    /// read: more than any legitimate burst needs.
     pub reply_bytes: usize,
-    /// Bytes of DATA that a stream's own user may queue beyond what the windows take.
+    /// Bytes of DATA that the user of a stream may queue beyond what the windows allow.
     pub send_bytes: usize,
-    /// Interim responses (1xx) that may wait for the reader of a stream.
+    /// Interim responses (1xx) that may be queued for the reader of a stream.
     pub interim_heads: usize,
-    /// Resets by the peer that are forgiven at once, and then per second. A client that gives up
-    /// at most a few thousand requests a second is slow at work, not at war.
+    /// Resets by the peer that are tolerated at once, and then per second. A client that cancels a
+    /// few thousand requests per second is slow, not hostile.
     pub resets: u32,
-    /// Frames that carry nothing (empty DATA, PRIORITY, PING, ...) forgiven at once and then per
-    /// second. gRPC's bandwidth probes send a PING per round trip.
+    /// Frames without content (empty DATA, PRIORITY, PING, ...) that are tolerated at once, and
+    /// then per second. gRPC's bandwidth estimation sends a PING per round trip.
     pub empty_frames: u32,
-    /// How long a connection without streams is kept. It ends between one and two times this.
+    /// How long a connection without streams is kept. It is closed after one to two times this
+    /// duration.
     pub idle: Duration,
-    /// How long the preface, a frame or a field section may take from first to last byte, and
-    /// our SETTINGS to be acknowledged (slow loris).
+    /// How long the preface, a frame or a field section may take from its first byte to its last
+    /// (slow loris), and how long the peer may take to acknowledge our SETTINGS.
     pub head: Duration,
-    /// How long a stream's receiver may grant no window, and a connection's other side take no
-    /// byte, while something waits for it. Ends between one and two times this.
+    /// How long the receiver of a stream may grant no window, or the peer of a connection read no
+    /// byte, while bytes wait for it. Takes effect after one to two times this duration.
     pub write_stall: Duration,
-    /// How long nothing may come while streams are open before the connection is examined: see
-    /// [`Io::is_unanswered`](crate::Io::is_unanswered). Ends between one and two times this.
+    /// How long the peer may send nothing while streams are open before
+    /// [`Io::is_unanswered`](crate::Io::is_unanswered) is consulted. Takes effect after one to two
+    /// times this duration.
     pub silence: Duration,
-    /// The other side is sent a PING then, and must send something within the same time. For proxies
-    /// of the mesh alone: servers of gRPC take a PING every few seconds for abuse, and what is on
-    /// another machine the kernel probes.
+    /// After [`silence`](Self::silence), send a PING, and end the connection if nothing arrives
+    /// within the same time again. Only between proxies of the mesh: gRPC servers treat a PING
+    /// every few seconds as abuse, and for other machines the kernel's own probes suffice.
     pub ping: bool,
-    /// How long the first GOAWAY of a drain is given to reach the other side if the PING behind
-    /// it is not answered, and how long to wait for the other side to close after us.
+    /// How long to wait for the reply to the PING behind the first GOAWAY of a drain, and how long
+    /// to wait for the peer to close after us.
     pub linger: Duration,
-    /// Bytes read and thrown away while lingering in a close.
+    /// Bytes that are read and discarded while waiting for the peer to close.
     pub linger_bytes: usize,
     /// Accept extended CONNECT (RFC 8441).
     pub connect_protocol: bool,
@@ -132,7 +135,7 @@ impl Limits {
         self.stream_window.clamp(DEFAULT_WINDOW, crate::frame::MAX_31)
     }
 
-    /// The window of a stream that has grown.
+    /// The larger window of a stream.
     pub(crate) fn grown_window(&self) -> u32 {
         self.grown_window.clamp(self.stream_window(), crate::frame::MAX_31)
     }

@@ -1,4 +1,4 @@
-//! The fast path of a relay: two streams of two connections, joined.
+//! The fast path of a relay: two linked streams of two connections.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,27 +10,27 @@ use crate::head::Head;
 use crate::slot::{Far, Progress};
 use crate::stream::Stream;
 
-/// What a link moved, and how it ended.
+/// How many bytes a link moved, and how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Linked {
     /// Bytes of DATA received on the first stream (the client's).
     pub received: u64,
-    /// Bytes of DATA sent on it.
+    /// Bytes of DATA sent on the first stream.
     pub sent: u64,
-    /// How the first stream ended early, if it did.
+    /// How the first stream ended early. `None` if it did not.
     pub client: Option<Reset>,
-    /// The same of the second stream (the server's).
+    /// How the second stream (the server's) ended early.
     pub server: Option<Reset>,
 }
 
-/// From here on everything that `from` receives (bodies, trailers, its end) goes straight to
-/// `to`, from one connection's reader into the other's queue, and a reset of either ends both.
-/// Credit goes back to the sender when its bytes are in the other connection's bounded queue, so
-/// flow control is end to end.
+/// From now on everything that `from` receives (body, trailers, end) goes directly to `to`, from
+/// one connection's reader into the other connection's queue. A reset of either stream ends both.
+/// The sender gets its credit back once its bytes are in the other connection's bounded queue, so
+/// flow control works from end to end.
 ///
-/// Heads are not passed on: call it for the request when the server's stream is open, and for the
-/// response when its head was sent on. The streams must be of connections with opposite roles;
-/// others are left alone. Does nothing to streams that are over.
+/// Heads are not forwarded: call this for the request once the stream to the server is open, and
+/// for the response once its head was sent. The two connections must have opposite roles;
+/// otherwise, and for streams that are over, this does nothing.
 pub fn forward(from: &Stream, to: &Stream) {
     if Rc::ptr_eq(&from.conn, &to.conn) {
         return;
@@ -55,7 +55,7 @@ pub fn forward(from: &Stream, to: &Stream) {
     let Some(slot) = source.streams.get_mut(from.key) else { return };
     slot.recv_far = true;
     slot.far = Some(far(to));
-    // What came before goes first.
+    // Bytes that arrived earlier go first.
     let ended = slot.recv == Progress::Ended;
     let trailers = slot.trailers.take();
     if slot.keep_trailers {
@@ -84,8 +84,9 @@ fn far(stream: &Stream) -> Far {
     Far { conn: Rc::clone(&stream.conn), key: stream.key }
 }
 
-/// Joins a client's stream and the stream to a server in both directions, after the response's
-/// head was sent on, and completes when both are over. Dropping it resets what is not.
+/// Links a client's stream and the stream to a server in both directions, after the response's head
+/// was sent, and completes when both are over. Dropping the link resets the streams that are not
+/// over.
 #[must_use]
 pub fn link(client: Stream, server: Stream) -> Link {
     forward(&client, &server);
@@ -107,8 +108,8 @@ impl Link {
         self.client.bytes()
     }
 
-    /// The trailers of the response, once the link is over and if they were to be kept (see
-    /// [`Stream::keep_trailers`]).
+    /// The trailers of the response. `None` before the link is over, or without
+    /// [`Stream::keep_trailers`].
     #[must_use]
     pub fn server_trailers(&mut self) -> Option<Head> {
         self.server.trailers()

@@ -1,4 +1,4 @@
-//! How much is open on this thread, for gauges.
+//! Numbers of open connections and streams on this thread, for gauges.
 
 use std::cell::Cell;
 
@@ -7,24 +7,24 @@ use std::cell::Cell;
 pub struct Open {
     /// Connections that have not ended.
     pub connections: u64,
-    /// Streams on them that are not over.
+    /// Streams on them that have not ended.
     pub streams: u64,
 }
 
 thread_local! {
-    /// Those that clients made, and those that we made.
+    /// Index 0: connections from clients. Index 1: connections to servers.
     static OPEN: [Cell<Open>; 2] = const {
         [const { Cell::new(Open { connections: 0, streams: 0 }) }; 2]
     };
 }
 
-/// What is open on the calling thread: connections that clients made, then those to servers.
+/// Counts of the calling thread: connections from clients, then connections to servers.
 #[must_use]
 pub fn open_counts() -> [Open; 2] {
     OPEN.with(|open| [open[0].get(), open[1].get()])
 }
 
-/// Changes the counts of one role. At the end of the thread nobody asks any more.
+/// Changes the counts of one role. Does nothing while the thread ends, when no code reads them.
 pub(crate) fn change(client: bool, by: impl FnOnce(&mut Open)) {
     let _ended = OPEN.try_with(|open| {
         let cell = &open[usize::from(client)];

@@ -1,4 +1,4 @@
-//! What waits to be written: frame heads and small payloads in one buffer, large payloads beside it.
+//! The write queue: frame headers and small payloads in one buffer, large payloads beside it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -6,14 +6,14 @@ use std::io::IoSlice;
 
 use crate::piece::Piece;
 
-/// Payloads up to this are copied behind their frame head: a slice of its own costs more in the
-/// vectored write than the copy does.
+/// Payloads up to this size are copied behind their frame header: the copy is cheaper than another
+/// slice in the vectored write.
 pub(crate) const COPIED_BYTES: usize = 2048;
-/// Slices of one vectored write. More than a full queue of largest frames makes.
+/// Slices of one vectored write. More than a full queue of largest frames has.
 pub(crate) const SLICES: usize = 64;
-/// Room of a write buffer that is kept for the next use.
+/// Largest write buffer that is kept for reuse.
 const KEPT_BYTES: usize = 64 * 1024;
-/// Free buffers kept per thread: those of the connections that have something to write between
+/// Free buffers kept per thread: enough for the connections that have something to write between
 /// two polls of the runtime.
 const KEPT_BUFFERS: usize = 32;
 
@@ -21,17 +21,17 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The queue of one connection. Holds a buffer only while there are bytes in it.
+/// The write queue of one connection. Holds a buffer only while it has bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Out {
     buf: Vec<u8>,
-    /// Bytes of `buf` that are written.
+    /// Bytes of `buf` that were written.
     done: usize,
-    /// Payloads, each with its position in `buf`.
+    /// Payloads, each with the position in `buf` before which it is sent.
     pieces: VecDeque<(usize, Piece)>,
-    /// Bytes that wait.
+    /// Bytes that wait to be written.
     len: usize,
-    /// Bytes ever queued.
+    /// Bytes that were ever queued.
     queued: u64,
 }
 
@@ -44,12 +44,12 @@ impl Out {
         self.len == 0
     }
 
-    /// Position in the connection's stream of bytes where the next byte will stand.
+    /// Position of the next queued byte in the connection's byte stream.
     pub(crate) fn position(&self) -> u64 {
         self.queued
     }
 
-    /// How far it is written.
+    /// Position of the next byte to write in the connection's byte stream.
     pub(crate) fn written(&self) -> u64 {
         self.queued - self.len as u64
     }
@@ -61,7 +61,7 @@ impl Out {
         self.queued += bytes.len() as u64;
     }
 
-    /// Lets `write` append to the buffer; returns what it does.
+    /// Lets `write` append to the buffer; returns the result of `write`.
     pub(crate) fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         self.ready();
         let before = self.buf.len();
@@ -87,7 +87,7 @@ impl Out {
         }
     }
 
-    /// Fills `slices` in order; how many.
+    /// Fills `slices` in order and returns their number.
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES]) -> usize {
         let mut count = 0;
         let mut at = self.done;
@@ -97,7 +97,7 @@ impl Out {
                 count += 1;
             }
         };
-        // Two slices a piece at most.
+        // At most two slices per piece.
         for (position, piece) in self.pieces.iter().take(SLICES / 2) {
             add(&self.buf[at..*position]);
             add(piece);
@@ -109,7 +109,7 @@ impl Out {
         count
     }
 
-    /// `count` bytes were written.
+    /// Removes `count` written bytes from the queue.
     pub(crate) fn advance(&mut self, mut count: usize) {
         self.len -= count;
         while count > 0 {
@@ -133,7 +133,8 @@ impl Out {
         }
     }
 
-    /// A connection that is never empty must not keep what it has written.
+    /// Drops the written part of the buffer. Without this, a queue that is never empty would grow
+    /// for ever.
     fn compact(&mut self) {
         self.buf.drain(..self.done);
         for (position, _) in &mut self.pieces {
@@ -158,7 +159,7 @@ impl Out {
         }
     }
 
-    /// Forgets everything.
+    /// Drops everything that is queued.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.len = 0;

@@ -1,4 +1,4 @@
-//! Refcounted parts of what was read, and the pooled chunks they are parts of.
+//! Pooled chunks of received bytes, and refcounted pieces of them.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,22 +7,22 @@ use std::rc::Rc;
 
 use leno_transport::budget;
 
-/// Sizes of chunks. The smallest is for copies of small payloads that must wait; the second holds
-/// the largest frame that most peers send, with what came before it; the largest is what one read
-/// of a bulk stream can use before it falls out of the processor's cache.
+/// Sizes of chunks. The smallest is for copies of small payloads that must wait. The second holds
+/// the largest frame that most peers send, and the bytes before it. The largest is as much as one
+/// read of a bulk stream can use before it falls out of the processor's cache.
 const SIZES: [usize; 4] = [4 * 1024, 20 * 1024, 64 * 1024, 256 * 1024];
 
-/// Free chunks kept of each size: 3.25 MiB a worker at most. The rest is freed.
+/// Free chunks kept of each size, at most 3.25 MiB per worker. More are freed.
 const KEPT: [usize; 4] = [192, 24, 16, 4];
 
-/// The index of a chunk's size in the table of sizes.
+/// The size of a chunk, as an index into [`SIZES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Class(u8);
 
 impl Class {
     #[cfg(test)]
     pub(crate) const SMALLEST: Self = Self(0);
-    /// What the first read of a connection takes.
+    /// The size for the first read of a connection.
     pub(crate) const FIRST_READ: Self = Self(1);
 
     pub(crate) fn size(self) -> usize {
@@ -37,7 +37,7 @@ impl Class {
         Self(self.0.saturating_sub(1)).max(Self::FIRST_READ)
     }
 
-    /// The smallest that holds `bytes`, or the largest there is.
+    /// The smallest size that holds `bytes`, or the largest size.
     pub(crate) fn holding(bytes: usize) -> Self {
         let class = SIZES.iter().position(|size| *size >= bytes).unwrap_or(SIZES.len() - 1);
         Self(class as u8)
@@ -48,14 +48,14 @@ thread_local! {
     static FREE: [RefCell<Vec<Rc<[u8]>>>; SIZES.len()] = const { [const { RefCell::new(Vec::new()) }; SIZES.len()] };
 }
 
-/// Frees the calling thread's free chunks and heads, for a worker that has gone quiet.
+/// Frees the calling thread's pooled chunks and heads. For a worker that has become idle.
 pub fn trim_chunks() {
     crate::head::trim();
     FREE.with(|free| free.iter().for_each(|list| drop(list.take())));
 }
 
-/// Bytes being filled by reads, of which [`Piece`]s are split off. The default owns nothing. The
-/// worker's budget is charged for them from the first reference to the last.
+/// A buffer for reads, of which [`Piece`]s are split off. The default owns nothing. The worker's
+/// memory budget is charged for a chunk as long as there is any reference to it.
 #[derive(Default)]
 pub(crate) struct Chunk(Option<Rc<[u8]>>);
 
@@ -65,13 +65,13 @@ impl Chunk {
         Self::charged(pooled.unwrap_or_else(|| Rc::from(vec![0; class.size()])))
     }
 
-    /// Takes the first reference there is.
+    /// Charges the budget for a chunk's first reference.
     fn charged(rc: Rc<[u8]>) -> Self {
         budget::charge(rc.len());
         Self(Some(rc))
     }
 
-    /// The whole chunk for writing, unless a piece of it is still about.
+    /// The whole chunk for writing. `None` while any piece of it exists.
     pub(crate) fn unique(&mut self) -> Option<&mut [u8]> {
         Rc::get_mut(self.0.as_mut()?)
     }
@@ -110,8 +110,8 @@ impl Drop for Chunk {
     }
 }
 
-/// Bytes of a body: a part of what was read, shared and not copied. Stays on its thread. The
-/// default has no bytes and owns nothing.
+/// Bytes of a body: a shared part of a chunk, without a copy. Stays on its thread. The default is
+/// empty and owns nothing.
 #[derive(Default)]
 pub struct Piece {
     chunk: Chunk,
@@ -120,7 +120,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// A copy of `bytes` in a pooled chunk, or one of their own if they are too many for one.
+    /// A copy of `bytes`, in a pooled chunk unless they are too many for one.
     #[must_use]
     pub fn copied(bytes: &[u8]) -> Self {
         let mut chunk = Chunk::take(Class::holding(bytes.len()));
@@ -133,13 +133,13 @@ impl Piece {
         }
     }
 
-    /// Bytes that stay alive while this piece does: those of the chunk that it is part of.
+    /// Bytes that this piece keeps allocated: those of its whole chunk.
     #[must_use]
     pub fn pinned(&self) -> usize {
         self.chunk.len()
     }
 
-    /// The first `count` bytes (or all) as a piece of their own; this one keeps the rest.
+    /// Splits off the first `count` bytes (or all of them). This piece keeps the rest.
     #[must_use]
     pub fn split_to(&mut self, count: usize) -> Self {
         let at = self.start + count.min(self.len());
@@ -152,7 +152,7 @@ impl Piece {
         self.start = (self.start + count).min(self.end);
     }
 
-    /// Copies `bytes` behind these if nobody else has the chunk and there is room. Whether it did.
+    /// Appends `bytes` if nothing else refers to the chunk and there is room. Whether it did.
     pub(crate) fn try_append(&mut self, bytes: &[u8]) -> bool {
         let end = self.end + bytes.len();
         let room = self.chunk.unique().and_then(|chunk| chunk.get_mut(self.end..end));

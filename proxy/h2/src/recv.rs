@@ -1,4 +1,4 @@
-//! Frames as they come in: what each kind must look like, and what it does.
+//! Received frames: checks each frame's form and dispatches it.
 
 mod control;
 mod data;
@@ -14,63 +14,62 @@ use crate::slot::Key;
 use data::DataRest;
 use section::Section;
 
-/// What kind of stream an identifier without a stream belongs to.
+/// The state of a stream identifier that is not in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Absent {
-    /// Nobody has opened it.
+    /// Its stream was not opened yet.
     Idle,
-    /// We have reset it: the other side may not know yet.
+    /// We have reset its stream, and the peer may not have seen that.
     Reset,
-    /// It is over, or was skipped.
+    /// Its stream has ended, or the peer skipped the identifier.
     Closed { skipped: bool },
 }
 
-/// Where reading has got to.
+/// The state of reading.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// A client's preface was seen.
+    /// The client's preface was received.
     preface: bool,
-    /// The first SETTINGS was seen.
+    /// The first SETTINGS were received.
     settings: bool,
-    /// Our settings were acknowledged.
+    /// The peer has acknowledged our settings.
     pub(crate) acknowledged: bool,
-    /// A field section that CONTINUATION must go on with.
+    /// A field section that the next CONTINUATION continues.
     section: Option<Section>,
-    /// The rest of a DATA frame.
+    /// The rest of a DATA frame that was received in part.
     data: Option<DataRest>,
-    /// Frames that are read completely, a field section as one.
+    /// Frames that were read completely. A field section counts once.
     pub(crate) frames: u64,
 }
 
 impl Reading {
-    /// Something is open that its sender must finish soon. Bodies are not: they take what they
-    /// take.
+    /// Whether the peer must soon complete something that it has begun. A body may take any time.
     pub(crate) fn is_urgent(&self) -> bool {
         self.section.is_some() || !self.settings
     }
 
-    /// The other side has said hello.
+    /// Whether the first SETTINGS were received.
     pub(crate) fn has_settings(&self) -> bool {
         self.settings
     }
 
-    /// Nothing is half-read.
+    /// Whether no DATA frame or field section is half-read.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.section.is_none() && self.data.is_none()
     }
 }
 
-/// How far a chunk was used.
+/// How far the bytes of a chunk were parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Used {
-    /// Position of the first byte that is not used.
+    /// Position of the first byte that was not parsed.
     pub(crate) start: usize,
-    /// Bytes from there on that the next step needs at least.
+    /// Bytes from `start` that the next step needs at least.
     pub(crate) want: usize,
 }
 
 impl Inner {
-    /// Takes in the frames in `chunk[start..end]`.
+    /// Handles the frames in `chunk[start..end]`.
     pub(crate) fn receive(
         &mut self,
         chunk: &Chunk,
@@ -103,7 +102,7 @@ impl Inner {
             self.check_order(head)?;
             let body = at + HEAD_BYTES;
             if head.kind == kind::DATA && !head.has(flag::PADDED) {
-                // Passed on as it comes.
+                // The payload is passed on as it arrives.
                 self.reading.frames += 1;
                 at = body;
                 self.begin_data(head, head.len as usize)?;
@@ -113,7 +112,7 @@ impl Inner {
             if next > end {
                 return Ok(Used { start: at, want: next - at });
             }
-            // What goes on with a field section gives it no more time.
+            // CONTINUATION does not restart the time limit of its field section.
             if head.kind != kind::CONTINUATION {
                 self.reading.frames += 1;
             }
@@ -122,7 +121,7 @@ impl Inner {
         }
     }
 
-    /// What a frame may be at all, here.
+    /// Checks size and order: which frames are allowed at this point.
     fn check_order(&self, head: FrameHead) -> Result<(), ConnError> {
         if head.len > self.limits.frame_bytes.max(16_384) {
             return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, "a frame larger than allowed"));
@@ -158,25 +157,25 @@ impl Inner {
             kind::GOAWAY => self.on_goaway(head, payload),
             kind::WINDOW_UPDATE => self.on_window_update(head, payload),
             kind::CONTINUATION => self.on_continuation(head, payload),
-            // Unknown kinds are ignored (RFC 9113 section 4.1), within reason.
+            // Unknown frame types are ignored (RFC 9113 section 4.1), up to a limit.
             _ => self.empty_frame(Abuse::EmptyFrames),
         }
     }
 
-    /// What an identifier is that has no stream.
+    /// The state of an identifier that has no stream in the table.
     fn absent(&self, id: u32) -> Absent {
         let by_client = id % 2 == 1;
         let idle = if by_client == self.client {
             id >= self.next_id
         } else {
-            // Nobody opens streams to a client, since it has not enabled push.
+            // Servers open no streams, since we have not enabled push.
             self.client || id > self.last_peer_id
         };
         if idle {
             Absent::Idle
         } else if self.client || self.reset_ids.contains(&id) {
-            // Of a server's connection many others make use. That a stream of it is over may be
-            // news to the server, however long ago we have reset it.
+            // Many requests share a connection to a server, so it should survive a late frame. The
+            // server may not know yet that a stream is over, even if we reset it long ago.
             Absent::Reset
         } else {
             let back = self.last_peer_id.saturating_sub(id) / 2;
@@ -185,7 +184,7 @@ impl Inner {
         }
     }
 
-    /// The stream of a frame that needs one. `None`: the frame is to be ignored.
+    /// The stream of a frame that needs one. `None`: ignore the frame.
     fn stream_of(&mut self, head: FrameHead) -> Result<Option<Key>, ConnError> {
         if head.id == 0 {
             return Err(ConnError::broke(Code::PROTOCOL_ERROR, "a frame that needs a stream"));

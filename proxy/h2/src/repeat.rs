@@ -1,18 +1,18 @@
-//! Field sections that have come before, which need not be decoded and checked again.
+//! Field sections that were received before and need not be decoded and checked again.
 
 use leno_hpack::Block;
 
 use crate::head::{Facts, Head};
 
-/// Sections remembered: the heads and trailers of the calls that come again and again on one
-/// connection are a handful.
+/// Sections that are cached: calls that repeat on one connection have only a handful of different
+/// heads and trailers.
 const PLACES: usize = 8;
-/// Bytes of a section that is remembered: one of indices alone is that short.
+/// Longest section that is cached. A section that consists of indices alone is that short.
 const MAX_BYTES: usize = 32;
-/// Bytes of memory of a block that is remembered: 8 KiB a connection at most, while it is in use.
+/// Largest block that is cached: at most 8 KiB per connection while it has streams.
 const MAX_BLOCK_BYTES: usize = 1024;
 
-/// What a section is, which decides what is checked of it.
+/// What a section is. This decides how it is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
@@ -20,8 +20,8 @@ pub(crate) enum Kind {
     Trailers,
 }
 
-/// Sections of one connection that were decoded and fulfil RFC 9113 section 8, by their bytes. They
-/// mean the same as long as the decoder's [version](leno_hpack::Decoder::version) is the same.
+/// Decoded and valid sections of one connection, by their bytes. An entry stays valid as long as
+/// the decoder's [version](leno_hpack::Decoder::version) does not change.
 #[derive(Default)]
 pub(crate) struct Repeats {
     places: Box<[Place]>,
@@ -29,7 +29,7 @@ pub(crate) struct Repeats {
 
 #[derive(Clone, Default)]
 struct Place {
-    /// Of the section that was seen here last, whether it is remembered or not.
+    /// Hash of the section that was seen last in this slot, whether it is cached or not.
     hash: u64,
     known: Option<Known>,
 }
@@ -44,7 +44,7 @@ struct Known {
 }
 
 impl Repeats {
-    /// Fills `fields` with what the section means, if that is known.
+    /// Fills `fields` with the decoded section, if it is cached.
     pub(crate) fn find(
         &self,
         section: &[u8],
@@ -61,8 +61,8 @@ impl Repeats {
         Some(known.facts)
     }
 
-    /// Remembers a section, if that is not its first time here: those that come once are not worth
-    /// a copy.
+    /// Caches a section when it arrives the second time in a row for its slot: a section that comes
+    /// once is not worth a copy.
     pub(crate) fn note(
         &mut self,
         section: &[u8],
@@ -83,15 +83,15 @@ impl Repeats {
         }
     }
 
-    /// Forgets everything, with its memory.
+    /// Drops all entries and their memory.
     pub(crate) fn clear(&mut self) {
         self.places = Box::default();
     }
 }
 
-/// None for a section that is too long, or empty.
+/// `None` for a section that is empty or too long.
 fn hash(section: &[u8]) -> Option<u64> {
-    /// Spreads bits; the golden ratio.
+    /// Spreads bits: 2^64 divided by the golden ratio.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     if section.is_empty() || section.len() > MAX_BYTES {
         return None;

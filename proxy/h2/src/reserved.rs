@@ -1,21 +1,21 @@
-//! Names of fields with which the mesh itself speaks. Applications and clients may not set them.
+//! Names of the fields that proxies of the mesh set. Applications and clients may not set them.
 //!
-//! Programs that follow CGI read `_` in a name as `-` (RFC 3875 section 4.1.18), so both spellings
-//! of a name are reserved.
+//! CGI programs read `_` in a name as `-` (RFC 3875 section 4.1.18), so both spellings of a name
+//! are reserved.
 
 use leno_hpack::{Block, Field, Token};
 
-/// What the names of the mesh's own fields begin with.
+/// Prefix of the mesh's own fields.
 const MESH: &[u8] = b"leno-";
 
-/// What tells an application who its client is. Istio and Envoy use the first name, Linkerd the
-/// second.
+/// Fields that tell an application the identity of its client. Istio and Envoy use the first name,
+/// Linkerd the second.
 const IDENTITY: [&[u8]; 2] = [b"x-forwarded-client-cert", b"l5d-client-id"];
 
 /// The longest name that [`is_reserved`] recognises by its whole length.
 pub const LONGEST_IDENTITY: usize = IDENTITY[0].len();
 
-/// Whether a field is the mesh's own, as `leno-error` is: any name that begins with `leno-`, in any
+/// Whether a field is the mesh's own, as `leno-error` is: its name begins with `leno-`, in any
 /// case.
 #[must_use]
 #[inline]
@@ -23,14 +23,14 @@ pub fn is_mesh_field(name: &[u8]) -> bool {
     name.len() >= MESH.len() && begins_with(name, MESH)
 }
 
-/// Whether a field tells an application who its client is.
+/// Whether a field tells an application the identity of its client.
 #[must_use]
 #[inline]
 pub fn is_identity_field(name: &[u8]) -> bool {
     IDENTITY.iter().any(|identity| name.len() == identity.len() && begins_with(name, identity))
 }
 
-/// Whether a field is one of both kinds. No message has such trailers.
+/// Whether a field is reserved for either reason. Messages must not have such trailers.
 #[must_use]
 #[inline]
 pub fn is_reserved(name: &[u8]) -> bool {
@@ -38,8 +38,8 @@ pub fn is_reserved(name: &[u8]) -> bool {
         && (is_mesh_field(name) || is_identity_field(name))
 }
 
-/// Removes the fields that `unwanted` selects by name. Costs one look at each name that is not well
-/// known where there are none.
+/// Removes the fields whose names `unwanted` selects. If there are none, this costs one check of
+/// each name that HPACK has no token for.
 pub fn remove_reserved(block: &mut Block, unwanted: impl Fn(&[u8]) -> bool) {
     let unwanted = |field: &Field<'_>| field.token() == Token::NONE && unwanted(field.name());
     if block.iter().any(|field| unwanted(&field)) {
@@ -47,7 +47,7 @@ pub fn remove_reserved(block: &mut Block, unwanted: impl Fn(&[u8]) -> bool) {
     }
 }
 
-/// Whether `name` begins with `reserved`, which is in lower case and not longer.
+/// Whether `name` begins with `reserved`, which is in lower case and not longer than `name`.
 fn begins_with(name: &[u8], reserved: &[u8]) -> bool {
     let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     name.iter().zip(reserved).all(|(byte, expected)| folded(*byte) == *expected)

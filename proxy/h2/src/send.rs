@@ -1,5 +1,5 @@
-//! What goes out: heads, DATA within both windows, trailers; from a stream's user or straight from
-//! the linked stream of another connection.
+//! Sent frames: heads, DATA within both windows, trailers. They come from the user of a stream or
+//! directly from the linked stream of another connection.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ impl Inner {
         }
     }
 
-    /// The final head of this direction was sent.
+    /// Notes that the final head of this direction was sent.
     pub(crate) fn head_sent(&mut self, key: Key) {
         if let Some(slot) = self.streams.get_mut(key)
             && slot.send == Progress::Head
@@ -48,7 +48,7 @@ impl Inner {
         }
     }
 
-    /// END_STREAM is in the connection's queue.
+    /// Notes that END_STREAM was queued on the connection.
     fn end_send(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         slot.send = Progress::Ended;
@@ -61,13 +61,13 @@ impl Inner {
         }
     }
 
-    /// Bytes that may go out at once on this stream.
+    /// Bytes that this stream can queue on the connection now.
     fn room(&self, slot: &Slot) -> usize {
         let window = self.send_window.min(slot.send_window).max(0) as usize;
         window.min(self.limits.write_bytes.saturating_sub(self.out.len()))
     }
 
-    /// Sends what its user or reader gives; it waits if it must. Ignored on a stream that is over.
+    /// Sends DATA, or queues it in the stream if it must wait. Ignored on a stream that is over.
     pub(crate) fn send_piece(&mut self, key: Key, mut piece: Piece, end: bool) {
         let Some(slot) = self.streams.get(key).filter(|slot| may_send(slot)) else { return };
         if slot.queue.is_empty() && piece.len() <= self.room(slot) {
@@ -79,7 +79,7 @@ impl Inner {
         }
     }
 
-    /// Something was put into a stream's queue.
+    /// Schedules a stream whose queue has just been added to.
     fn enqueue(&mut self, key: Key, end: bool) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         if end {
@@ -92,7 +92,8 @@ impl Inner {
         }
     }
 
-    /// DATA of the linked stream. `false`: it waits here, and [`Inner::credit`] follows later.
+    /// Sends DATA of the linked stream. `false`: it waits in this stream, and [`Inner::credit`] is
+    /// called later.
     pub(crate) fn far_data(
         &mut self,
         key: Key,
@@ -118,24 +119,25 @@ impl Inner {
         true
     }
 
-    /// The same with bytes that were queued before the streams were linked.
+    /// Sends DATA that the linked stream had received before the streams were linked. Returns as
+    /// [`Inner::far_data`] does.
     pub(crate) fn far_piece(&mut self, key: Key, piece: Piece, end: bool) -> bool {
         let waiting = self.streams.get(key).map_or(0, |slot| slot.queued);
         self.send_piece(key, piece, end);
         self.streams.get(key).is_none_or(|slot| slot.queued <= waiting)
     }
 
-    /// The linked stream has ended without trailers.
+    /// Handles the end of the linked stream, without trailers.
     pub(crate) fn far_end(&mut self, key: Key) {
         self.finish(key, None);
     }
 
-    /// The linked stream has ended with trailers.
+    /// Handles the end of the linked stream, with trailers.
     pub(crate) fn far_trailers(&mut self, key: Key, trailers: Head) {
         self.finish(key, Some(trailers));
     }
 
-    /// Ends this direction behind what waits in it.
+    /// Ends this direction after everything queued in the stream.
     pub(crate) fn finish(&mut self, key: Key, trailers: Option<Head>) {
         let Some(slot) = self.streams.get_mut(key).filter(|slot| may_send(slot)) else { return };
         if !slot.queue.is_empty() {
@@ -148,7 +150,7 @@ impl Inner {
         }
     }
 
-    /// One DATA frame with a copy of `payload`, which both windows and one frame can take.
+    /// Queues one DATA frame with a copy of `payload`, which fits both windows and one frame.
     fn emit_copy(&mut self, key: Key, payload: &[u8], end: bool) {
         self.account(key, payload.len());
         let flags = if end { flag::END_STREAM } else { 0 };
@@ -163,7 +165,7 @@ impl Inner {
         }
     }
 
-    /// DATA frames for all of `piece`, which both windows can take.
+    /// Queues DATA frames for all of `piece`, which fits both windows.
     fn emit(&mut self, key: Key, piece: &mut Piece, end: bool) {
         let most = self.frame_bytes();
         loop {
@@ -193,8 +195,8 @@ impl Inner {
         }
     }
 
-    /// Moves what waits in the streams into the connection's queue, a frame of each in turn.
-    /// Only the driver calls this: it gives credit to linked streams.
+    /// Moves DATA from the streams into the connection's queue, one frame of each stream in turn.
+    /// Only the driver calls this, because it gives credit to linked streams.
     pub(crate) fn pump(&mut self) {
         while self.send_window > 0 && self.out.len() < self.limits.write_bytes {
             let Some(key) = self.ring.pop_front() else { break };
@@ -245,8 +247,8 @@ fn may_send(slot: &Slot) -> bool {
     slot.reset.is_none() && slot.send == Progress::Body && matches!(slot.then, Then::More)
 }
 
-/// A section that is too long for one frame (RFC 9113 section 6.10). It stands in `buf` from
-/// `start` on, behind room for one frame head.
+/// Splits a section that is too long for one frame (RFC 9113 section 6.10). In `buf` it begins at
+/// `start`, with room for one frame header before it.
 #[cold]
 fn split_section(buf: &mut Vec<u8>, start: usize, most: usize, (flags, id): (u8, u32)) {
     let section = buf.split_off(start + HEAD_BYTES);

@@ -1,4 +1,4 @@
-//! SETTINGS (RFC 9113 section 6.5): what the other side says, and how ours are written.
+//! SETTINGS (RFC 9113 section 6.5): the peer's settings, and how our own are written.
 
 use crate::code::Code;
 use crate::error::{Abuse, ConnError};
@@ -15,15 +15,16 @@ mod id {
     pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
 }
 
-/// Windows before any SETTINGS (RFC 9113 section 6.9.2).
+/// Initial windows before any SETTINGS (RFC 9113 section 6.9.2).
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
-/// Frame payloads before any SETTINGS (RFC 9113 section 4.2), and the least that can be set.
+/// Largest frame payload before any SETTINGS (RFC 9113 section 4.2), and the smallest value that
+/// can be set.
 pub(crate) const DEFAULT_FRAME_BYTES: u32 = 16_384;
 const MAX_FRAME_BYTES: u32 = (1 << 24) - 1;
 /// Bytes of one setting.
 const SETTING_BYTES: usize = 6;
 
-/// What the other side has set.
+/// The peer's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerSettings {
     pub(crate) table_bytes: u32,
@@ -48,7 +49,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Takes a SETTINGS payload in. `from_server`: who sent it.
+    /// Applies the payload of a SETTINGS frame. `from_server`: a server has sent it.
     pub(crate) fn apply(&mut self, payload: &[u8], from_server: bool) -> Result<(), ConnError> {
         let (settings, rest) = payload.as_chunks::<SETTING_BYTES>();
         if !rest.is_empty() {
@@ -92,10 +93,10 @@ impl PeerSettings {
     }
 }
 
-/// What we set; only what differs from the defaults is said.
+/// Our settings. Only those that differ from the defaults are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnSettings {
-    /// A client refuses push and opens the only streams there are.
+    /// We are the client: we disable push, and the limit on concurrent streams is not sent.
     pub(crate) client: bool,
     pub(crate) concurrent: u32,
     pub(crate) window: u32,
@@ -106,7 +107,7 @@ pub(crate) struct OwnSettings {
 }
 
 impl OwnSettings {
-    /// Appends the payload.
+    /// Appends the payload of the SETTINGS frame.
     pub(crate) fn put(self, out: &mut Vec<u8>) {
         let mut say = |id: u16, value: u32| {
             out.extend_from_slice(&id.to_be_bytes());

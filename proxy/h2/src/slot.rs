@@ -9,10 +9,10 @@ use crate::head::Head;
 use crate::inner::Shared;
 use crate::piece::{Chunk, Piece};
 
-/// Free slots that keep their queues' memory: what a burst leaves behind.
+/// Free slots that keep the memory of their queues: enough for a burst.
 const KEPT_SLOTS: usize = 128;
 
-/// Which stream: where it is, and its identifier, since places are used again.
+/// Identifies a stream: its index in the table, and its identifier, since indices are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) place: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Far {
     pub(crate) key: Key,
 }
 
-/// What was received on a stream (RFC 9113 section 5.1, seen from one direction):
+/// Progress of one direction of a stream (RFC 9113 section 5.1):
 ///
 /// ```text
 /// Head ──final head──► Body ──END_STREAM──► Ended
@@ -40,7 +40,7 @@ pub(crate) enum Progress {
     Ended,
 }
 
-/// What follows when a stream's queue is empty.
+/// What to send after a stream's queue.
 #[derive(Debug, Default)]
 pub(crate) enum Then {
     #[default]
@@ -55,64 +55,64 @@ pub(crate) struct Slot {
     /// 0 while the slot is free.
     pub(crate) id: u32,
 
-    /// How much was received, whoever has read it.
+    /// How far receiving has got. The reader may be behind.
     pub(crate) recv: Progress,
-    /// Received and not read.
+    /// Received and not read yet.
     pub(crate) heads: VecDeque<Head>,
     pub(crate) data: VecDeque<Piece>,
     pub(crate) trailers: Option<Head>,
-    /// What the other side may still send.
+    /// Bytes that the peer may still send.
     pub(crate) recv_window: i64,
-    /// Bytes received that no credit was given back for, because they wait for their reader or
-    /// for the other connection.
+    /// Received bytes for which the peer got no credit yet, because they wait for the reader or for
+    /// the other connection.
     pub(crate) held: usize,
-    /// Bytes that were passed on since the last look for stalled streams.
+    /// Bytes that were passed on since the last check for stalled streams.
     pub(crate) taken: usize,
-    /// Its reader took too little between the last two looks.
+    /// The reader took too little between the last two checks.
     pub(crate) stalled: bool,
-    /// It has the larger of the two windows.
+    /// The stream has the larger of the two windows.
     pub(crate) grown: bool,
-    /// Bytes that `content-length` still promises.
+    /// Bytes that are missing to `content-length`.
     pub(crate) body_left: Option<u64>,
     /// The response to this request has no body (HEAD).
     pub(crate) is_head: bool,
-    /// What is received goes to `far`.
+    /// Received frames go to `far`.
     pub(crate) recv_far: bool,
-    /// Trailers stay readable here although they go to `far`.
+    /// Keep a copy of the trailers although they go to `far`.
     pub(crate) keep_trailers: bool,
     pub(crate) received: u64,
 
-    /// How much was sent, which is: is in the connection's queue.
+    /// How far sending has got. Bytes count as sent once they are in the connection's queue.
     pub(crate) send: Progress,
     pub(crate) send_window: i64,
-    /// Waits for windows or for room in the connection's queue.
+    /// DATA that waits for a window or for room in the connection's queue.
     pub(crate) queue: VecDeque<Piece>,
     pub(crate) queued: usize,
     pub(crate) then: Then,
-    /// The connection's ring knows that something waits here.
+    /// The stream is in [`Inner::ring`](crate::inner::Inner::ring).
     pub(crate) in_ring: bool,
-    /// Something was sent, or nothing waited, since the last look.
+    /// DATA was sent, or none was waiting, since the last check.
     pub(crate) moved: bool,
-    /// Once everything is sent, the rest of what the other side sends is called off.
+    /// Once everything is sent, reset the stream to cancel what the peer still sends.
     pub(crate) close_after: bool,
-    /// What is sent comes from `far`.
+    /// Sent frames come from `far`.
     pub(crate) send_far: bool,
     pub(crate) sent: u64,
-    /// Position of the head in the connection's stream of bytes.
+    /// Position of the head in the connection's byte stream.
     pub(crate) head_at: u64,
 
     pub(crate) far: Option<Far>,
     pub(crate) reset: Option<Reset>,
-    /// Counts as open towards the bound of concurrent streams.
+    /// Counts towards the limit of concurrent streams.
     pub(crate) counted: bool,
-    /// Somebody has it or will get it: it must not be freed.
+    /// A handle exists or will be created. The slot must not be freed before it is dropped.
     pub(crate) handle: bool,
     pub(crate) recv_waker: Option<Waker>,
     pub(crate) send_waker: Option<Waker>,
 }
 
 impl Slot {
-    /// Nothing more will be sent or received.
+    /// Whether nothing more will be sent or received.
     pub(crate) fn is_over(&self) -> bool {
         self.reset.is_some() || (self.recv == Progress::Ended && self.send == Progress::Ended)
     }
@@ -136,7 +136,7 @@ impl Slot {
         self.moved = true;
     }
 
-    /// Makes it free, with the memory of its queues.
+    /// Frees the slot and keeps the memory of its queues.
     fn clear(&mut self) {
         let mut spare = Self {
             heads: std::mem::take(&mut self.heads),
@@ -151,8 +151,8 @@ impl Slot {
     }
 }
 
-/// Queues a part of `chunk` without letting a few bytes keep a large chunk alive: beyond the
-/// first, a part that is small for its chunk is copied together with others.
+/// Queues a part of `chunk` without letting a few bytes keep a large chunk allocated: a part that
+/// is small for its chunk is copied, together with others if there is room.
 pub(crate) fn queue_part(
     queue: &mut VecDeque<Piece>,
     payload: &[u8],
@@ -167,7 +167,7 @@ pub(crate) fn queue_part(
     }
 }
 
-/// All streams of a connection that are not forgotten.
+/// The streams of a connection: those that are open, and those that are over and not freed yet.
 #[derive(Default)]
 pub(crate) struct Streams {
     slots: Vec<Slot>,
@@ -215,18 +215,18 @@ impl Streams {
         slots.map(|(place, slot)| (Key { place: place as u32, id: slot.id }, slot))
     }
 
-    /// The key of the slot at `place`, for walks that change the table on the way.
+    /// The key of the slot at index `place`. For loops that change the table on the way.
     pub(crate) fn at(&self, place: usize) -> Option<Key> {
         let slot = self.slots.get(place).filter(|slot| slot.id != 0)?;
         Some(Key { place: place as u32, id: slot.id })
     }
 
-    /// One more than the largest place in use.
+    /// Upper bound of the indices in use.
     pub(crate) fn places(&self) -> usize {
         self.slots.len()
     }
 
-    /// Frees the memory of a connection that has no stream.
+    /// Frees memory: all of it if the connection has no stream, else that of too many free slots.
     pub(crate) fn shrink(&mut self) {
         if self.places.is_empty() {
             *self = Self::default();
@@ -238,7 +238,8 @@ impl Streams {
     }
 }
 
-/// Spreads stream identifiers. A peer may choose them, but only as many as streams are allowed.
+/// Hashes stream identifiers. A peer may choose them, but only as many as the limit on streams
+/// allows.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -254,7 +255,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u32(&mut self, id: u32) {
-        // Fibonacci hashing; the table takes its bits from both ends.
+        // Fibonacci hashing. The table uses the top and the bottom bits.
         self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 ^= self.0 >> 32;
     }

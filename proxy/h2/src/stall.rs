@@ -1,8 +1,8 @@
 //! Streams whose readers take too little of what was received for them.
 //!
-//! They hold memory and places among the streams. While nothing else needs those, only
-//! [`Limits::write_stall`](crate::Limits::write_stall) ends them. Once something does, they are ended,
-//! as many as it takes:
+//! Such streams hold memory and slots. While nothing else needs those, only
+//! [`Limits::write_stall`](crate::Limits::write_stall) ends them. Once other streams need them,
+//! stalled streams are reset, as many as necessary:
 //!
 //! ```text
 //!           took < STALL_BYTES in a turn of `stall`          the connection is under pressure
@@ -19,12 +19,12 @@ use crate::error::{Abuse, Reset, count};
 use crate::inner::Inner;
 use crate::slot::{Key, Slot};
 
-/// A reader that takes fewer bytes than this between two looks stalls: it takes less than a modem
+/// A reader that takes fewer bytes than this between two checks stalls: that is slower than a modem
 /// of 14,400 baud.
 const STALL_BYTES: usize = 16 * 1024;
 
-/// How long a server may leave the window of a connection at zero while DATA waits before other
-/// connections are better: many round trips.
+/// How long a server may leave the connection's window at zero while DATA waits, before new
+/// requests should use another connection: many round trips.
 const STARVED: Duration = Duration::from_millis(100);
 
 impl Inner {
@@ -38,7 +38,7 @@ impl Inner {
         }
     }
 
-    /// Ends stalled streams while others need what they hold.
+    /// Resets stalled streams while other streams need the memory or the slots.
     pub(crate) fn end_stalled(&mut self) {
         if self.stalled == 0 || !self.is_pressed() {
             return;
@@ -60,7 +60,7 @@ impl Inner {
     fn end_stall(&mut self, key: Key) {
         count(Abuse::StalledStream);
         if !self.rst(key, Code::CANCEL) {
-            // It has come to its end; what is left of it waits for its reader.
+            // It has ended in both directions. Only the rest of its bytes waits for the reader.
             if let Some(far) = self.drop_content(key, Reset::STALL) {
                 far.conn.borrow_mut().far_reset(far.key, Reset::STALL.code);
             }
@@ -69,8 +69,8 @@ impl Inner {
         self.end_stream(key, Reset::STALL);
     }
 
-    /// Whether other requests lack what stalled streams may hold: memory, a place for a stream, or
-    /// the connection's window.
+    /// Whether other requests lack something that stalled streams may hold: memory, a slot, or the
+    /// connection's window.
     fn is_pressed(&self) -> bool {
         self.holds_much() || !self.openers.is_empty() || budget::is_short()
     }
@@ -79,7 +79,7 @@ impl Inner {
         self.held >= self.limits.held_bytes / 2
     }
 
-    /// Whether a new request is better sent over another connection.
+    /// Whether a new request should use another connection.
     pub(crate) fn is_strained(&self) -> bool {
         self.holds_much() || self.starved_since.is_some_and(|since| since.elapsed() >= STARVED)
     }

@@ -1,4 +1,4 @@
-//! A stream in the hands of its user.
+//! The handle of a stream.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -13,13 +13,13 @@ use crate::piece::Piece;
 use crate::slot::{Key, Progress, Slot};
 
 /// One request and its response, on either side. Dropping it before both directions have ended
-/// resets it: with CANCEL, or with NO_ERROR once the response is complete.
+/// resets the stream: with NO_ERROR once the response is complete, else with CANCEL.
 ///
 /// Reading: heads with [`head`](Stream::head), then [`data`](Stream::data) until `None`, then
-/// [`trailers`](Stream::trailers). Bytes that were read count against the other side's window
-/// until [`release`](Stream::release) gives it credit.
+/// [`trailers`](Stream::trailers). Bytes that were read count against the peer's window until
+/// [`release`](Stream::release) gives it credit.
 ///
-/// Writing never waits by itself: what the windows do not take is queued, so call
+/// Writing never waits: DATA that exceeds the windows is queued. So wait for
 /// [`capacity`](Stream::capacity) first.
 pub struct Stream {
     pub(crate) conn: Shared,
@@ -33,8 +33,8 @@ impl Stream {
         self.key.id
     }
 
-    /// Waits for the next head: of a request, or of a response, where interim heads (1xx) come
-    /// before the final one.
+    /// Waits for the next head: of a request, or of a response. Interim heads (1xx) come before the
+    /// final head of a response.
     pub async fn head(&mut self) -> Result<Head, Reset> {
         poll_fn(|cx| self.poll_head(cx)).await
     }
@@ -63,24 +63,24 @@ impl Stream {
         self.with(|slot| slot.trailers.take()).flatten()
     }
 
-    /// Keeps a copy of the trailers, though they go straight to a linked stream: see
+    /// Keeps a copy of the trailers although they go directly to a linked stream: see
     /// [`Link::server_trailers`](crate::Link::server_trailers).
     pub fn keep_trailers(&mut self) {
         self.with(|slot| slot.keep_trailers = true);
     }
 
-    /// Gives the other side credit for `count` bytes that were read.
+    /// Gives the peer credit for `count` bytes that were read.
     pub fn release(&mut self, count: usize) {
         self.conn.borrow_mut().credit(self.key, count);
     }
 
-    /// Whether everything was received: END_STREAM is here, though bytes may wait to be read.
+    /// Whether END_STREAM was received. Bytes may still wait to be read.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.with(|slot| slot.recv == Progress::Ended).unwrap_or(true)
     }
 
-    /// Whether a head that was just read is all there is: no body, no trailers.
+    /// Whether nothing follows the head that was just read: no body, no trailers.
     #[must_use]
     pub fn is_ended_without_rest(&self) -> bool {
         self.with(|slot| {
@@ -89,7 +89,7 @@ impl Stream {
         .unwrap_or(true)
     }
 
-    /// How it ended early, if it did.
+    /// How the stream ended early. `None` if it did not.
     #[must_use]
     pub fn reset_reason(&self) -> Option<Reset> {
         self.with(|slot| slot.reset).flatten()
@@ -101,8 +101,8 @@ impl Stream {
         self.with(|slot| (slot.received, slot.sent)).unwrap_or_default()
     }
 
-    /// Sends a head: an interim one if its `:status` is 1xx. Whether the stream was there to
-    /// take it; see [`reset_reason`](Stream::reset_reason) where not.
+    /// Sends a head: an interim one if its `:status` is 1xx. `false` if the stream could not send
+    /// it; see [`reset_reason`](Stream::reset_reason).
     pub fn send_head(&mut self, head: &Block, end: bool) -> bool {
         let mut inner = self.conn.borrow_mut();
         let ready = inner.streams.get(self.key);
@@ -135,7 +135,8 @@ impl Stream {
         self.conn.borrow_mut().finish(self.key, Some(trailers));
     }
 
-    /// Waits until at most [`Limits::send_bytes`](crate::Limits::send_bytes) wait in this stream.
+    /// Waits until at most [`Limits::send_bytes`](crate::Limits::send_bytes) are queued in this
+    /// stream.
     pub async fn capacity(&mut self) -> Result<(), Reset> {
         poll_fn(|cx| self.poll_capacity(cx)).await
     }
@@ -155,12 +156,12 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Ends the stream at once.
+    /// Resets the stream at once.
     pub fn reset(self, code: Code) {
         self.conn.borrow_mut().reset(self.key, code);
     }
 
-    /// Waits until it is over. The reason if that was before its end.
+    /// Waits until the stream is over. Returns how it ended, if it ended early.
     pub async fn closed(&mut self) -> Option<Reset> {
         poll_fn(|cx| self.poll_closed(cx)).await
     }
@@ -177,8 +178,8 @@ impl Stream {
         }
     }
 
-    /// Ready once it was ended because its reader takes too little: for a reader that waits for
-    /// something else than this stream, such as room to write.
+    /// Ready once the stream was reset because its reader takes too little. For a reader that waits
+    /// for something other than this stream, such as room to write.
     pub fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Reset> {
         let mut inner = self.conn.borrow_mut();
         let Some(slot) = inner.streams.get_mut(self.key) else { return Poll::Pending };
@@ -211,7 +212,7 @@ impl Stream {
     }
 }
 
-/// A stream stays in its connection's table as long as somebody has it, so this is not seen.
+/// Cannot occur: a stream stays in its connection's table as long as it has a handle.
 const GONE: Reset = Reset { code: Code::INTERNAL_ERROR, by: ResetBy::Us, unprocessed: false };
 
 fn register(place: &mut Option<std::task::Waker>, cx: &Context<'_>) {

@@ -1,12 +1,12 @@
-//! A budget for what an honest peer does seldom.
+//! A budget for events that a well-behaved peer causes seldom.
 
 use tokio::time::Instant;
 
-/// Takes one from a budget that time fills up again. The clock is read only when the budget is
-/// used up, so that it costs nothing in the ordinary case.
+/// A budget that refills over time. The clock is read only when the budget is used up, so that the
+/// ordinary case costs nothing.
 #[derive(Debug)]
 pub(crate) struct Tolerance {
-    /// Refilled to this at most, and by this each second.
+    /// The maximum, and the amount that is refilled per second.
     budget: u32,
     left: u32,
     refilled: Option<Instant>,
@@ -17,7 +17,7 @@ impl Tolerance {
         Self { budget, left: budget, refilled: None }
     }
 
-    /// Whether one more is tolerated.
+    /// Takes one from the budget. Whether there was one left.
     pub(crate) fn take(&mut self) -> bool {
         if self.left == 0 {
             self.refill();
@@ -27,7 +27,7 @@ impl Tolerance {
         ok
     }
 
-    /// Something useful happened: `count` are given back.
+    /// Returns `count` to the budget, because something useful happened.
     pub(crate) fn give(&mut self, count: u32) {
         self.left = self.left.saturating_add(count).min(self.budget);
     }
@@ -35,7 +35,7 @@ impl Tolerance {
     fn refill(&mut self) {
         let now = Instant::now();
         let earned = match self.refilled {
-            // The first refill only starts the clock: the burst is used up.
+            // The first refill only starts the clock, since the whole budget has just been used.
             None => 0.0,
             Some(then) => (now - then).as_secs_f64() * f64::from(self.budget),
         };

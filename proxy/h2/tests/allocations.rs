@@ -18,17 +18,17 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
+// SAFETY: the system's allocator does all the work; counting touches no memory that it manages.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // An error means that the thread is ending.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps what `alloc` demands.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps what `dealloc` demands.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -46,7 +46,7 @@ fn frame(kind: u8, flags: u8, id: u32, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
-/// What is written in each round: HEADERS, DATA of this length, trailers.
+/// The frames of each round: HEADERS, DATA of this length, trailers.
 fn messages(head: &[(&str, &str)], body: usize) -> Vec<Vec<u8>> {
     let mut encoder = Encoder::new(4096);
     let mut section = |fields: &[(&str, &str)]| {
@@ -90,7 +90,7 @@ async fn relay_one(accept: &mut Accept, client: &Client) {
     assert!(linked.client.is_none() && linked.server.is_none());
 }
 
-/// Reads until a frame with trailers has come: flags END_HEADERS and END_STREAM on HEADERS.
+/// Reads until trailers arrive: HEADERS with the flags END_HEADERS and END_STREAM.
 async fn read_message(io: &mut TcpStream, space: &mut [u8]) {
     loop {
         io.read_exact(&mut space[..9]).await.unwrap();
@@ -103,7 +103,7 @@ async fn read_message(io: &mut TcpStream, space: &mut [u8]) {
     }
 }
 
-/// Allocations of each round.
+/// Number of allocations in each round.
 async fn rounds(body: usize) -> Vec<u64> {
     let limits = Rc::new(Limits::default());
     let (mut user, near) = pair().await;
@@ -131,7 +131,7 @@ async fn rounds(body: usize) -> Vec<u64> {
             };
             tokio::join!(relay_one(&mut accept, &client), peers);
             counts.push(ALLOCATIONS.get() - before);
-            // Credit for what was read, so that the windows never close.
+            // Gives back the credit for everything that was read, so that the windows never close.
             let mut credit = vec![];
             frame(8, 0, 0, &(body as u32).max(1).to_be_bytes(), &mut credit);
             user.write_all(&credit).await.unwrap();
@@ -150,7 +150,7 @@ fn a_steady_relay_allocates_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for body in [0, 100, 1024, 10_000, 60_000] {
         let counts = runtime.block_on(rounds(body));
-        // The first rounds take the buffers, the slots and the timer.
+        // The first rounds allocate the buffers, the slots and the timer.
         assert_eq!(counts[20..], vec![0; counts.len() - 20], "{body}: {counts:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The rules over field sections.
+//! Tests of the checks of field sections.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const GET: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
 fn raw(fields: &[(&str, &str)]) -> Block {
-    // As a decoder makes it: in the order of the wire.
+    // Through the decoder, which keeps the fields in the order of the wire.
     let mut section = vec![];
     for (name, value) in fields {
         section.push(0);

@@ -1,4 +1,4 @@
-//! Frames about the connection or about a stream as a whole.
+//! Frames that concern the connection, or a stream as a whole.
 
 use super::Absent;
 use crate::code::Code;
@@ -20,7 +20,7 @@ impl Inner {
             }
             return self.stream_error(head.id, Code::FRAME_SIZE_ERROR, None);
         }
-        // Priorities are ignored (RFC 9113 section 5.3.2), except that none may name itself.
+        // Priorities are ignored (RFC 9113 section 5.3.2), but a stream must not depend on itself.
         if number31(payload, 0) == Some(head.id) {
             return self.stream_error(head.id, Code::PROTOCOL_ERROR, None);
         }
@@ -42,7 +42,8 @@ impl Inner {
             return Ok(());
         };
         let unprocessed = self.client && code == Code::REFUSED_STREAM;
-        // RFC 9113 section 8.1: the server has answered and needs no more of the request.
+        // RFC 9113 section 8.1: the server has sent its response and does not need the rest of the
+        // request.
         let answered = self.client && code == Code::NO_ERROR && slot.recv == Progress::Ended;
         if answered && let Some(far) = slot.far.take() {
             far.conn.borrow_mut().far_finish(far.key);
@@ -76,13 +77,13 @@ impl Inner {
         self.reply(&FrameHead::new(0, kind::SETTINGS, flag::ACK, 0).bytes())?;
         self.move_windows(i64::from(self.peer.window) - i64::from(before))?;
         if self.client {
-            // More streams may be allowed than before.
+            // The new settings may allow more streams.
             self.wake_all_openers();
         }
         Ok(())
     }
 
-    /// RFC 9113 section 6.9.2: a new initial window moves those of the open streams.
+    /// RFC 9113 section 6.9.2: a new initial window also changes the windows of open streams.
     fn move_windows(&mut self, by: i64) -> Result<(), ConnError> {
         if by == 0 {
             return Ok(());
@@ -183,7 +184,7 @@ impl Inner {
             return Err(ConnError::abused(Abuse::WindowOverflow, what));
         }
         if self.ring.is_empty() {
-            // Nothing waited for it.
+            // No DATA was waiting for this credit.
             return self.empty_frame(Abuse::EmptyFrames);
         }
         self.wake_driver();
@@ -218,7 +219,8 @@ impl Inner {
         self.empty_frame(Abuse::EmptyFrames)
     }
 
-    /// Whether a HEADERS frame may open this stream, or how it must be refused.
+    /// Whether a HEADERS frame opens this stream. `false`: ignore it. The error ends the
+    /// connection.
     pub(super) fn may_open(&mut self, id: u32) -> Result<bool, ConnError> {
         match self.absent(id) {
             Absent::Idle if self.client || id.is_multiple_of(2) => {
@@ -235,8 +237,9 @@ impl Inner {
         }
     }
 
-    /// A frame of a message, for a stream that was reset: ours may have crossed it, but whoever
-    /// has reset a stream sends no more on it (RFC 9113 section 5.1, closed).
+    /// Handles HEADERS or DATA for a stream that was reset. After our own reset such frames may
+    /// still be on their way. But a peer that has reset a stream must not send more on it (RFC 9113
+    /// section 5.1, closed).
     pub(super) fn after_reset(&mut self, id: u32, reset: Reset) -> Result<(), ConnError> {
         match reset.by {
             ResetBy::Peer => self.stream_error(id, Code::STREAM_CLOSED, None),
@@ -244,7 +247,7 @@ impl Inner {
         }
     }
 
-    /// Our first frames.
+    /// Queues the first frames of a connection.
     pub(crate) fn greet(&mut self) {
         let settings = self.limits.settings(self.client);
         if self.client {

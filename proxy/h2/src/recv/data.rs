@@ -1,4 +1,4 @@
-//! DATA (RFC 9113 section 6.1), and both levels of flow control for it.
+//! DATA frames (RFC 9113 section 6.1), and both levels of flow control for them.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use crate::inner::{EMPTY_PER_USEFUL, Inner};
 use crate::piece::Chunk;
 use crate::slot::{Key, Progress, queue_part};
 
-/// What is still to come of a DATA frame.
+/// The rest of a DATA frame that was received in part.
 #[derive(Debug)]
 pub(super) struct DataRest {
-    /// `None`: it is read and forgotten.
+    /// `None`: the bytes are discarded.
     key: Option<Key>,
     left: usize,
     end: bool,
 }
 
 impl Inner {
-    /// A DATA frame of which `bytes` are body; the rest of its length is padding.
+    /// Starts a DATA frame of which `bytes` are body. The rest of its length is padding.
     pub(super) fn begin_data(&mut self, head: FrameHead, bytes: usize) -> Result<(), ConnError> {
         if head.id == 0 {
             return Err(ConnError::broke(Code::PROTOCOL_ERROR, "DATA without a stream"));
@@ -60,7 +60,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The stream that the frame's bytes go to, if they may.
+    /// The stream of the frame. `None` if its bytes must be discarded.
     fn check_data(
         &mut self,
         head: FrameHead,
@@ -92,7 +92,7 @@ impl Inner {
         } else if slot.recv_window < 0 {
             (Code::FLOW_CONTROL_ERROR, Some(Abuse::WindowOverflow))
         } else if left == Some(None) || (end && matches!(left, Some(Some(1..)))) {
-            // RFC 9113 section 8.1.1: the body is not as long as the head says.
+            // RFC 9113 section 8.1.1: the body's length differs from content-length.
             (Code::PROTOCOL_ERROR, Some(Abuse::Malformed))
         } else {
             slot.body_left = left.flatten();
@@ -102,7 +102,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Passes on what is there of the current frame; where it ends.
+    /// Passes on the received part of the current frame. Returns the position after it.
     pub(super) fn receive_data(&mut self, chunk: &Chunk, at: usize, end: usize) -> usize {
         let Some(mut rest) = self.reading.data.take() else { return at };
         let until = end.min(at + rest.left);
@@ -130,7 +130,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Bytes of a body, to their reader or straight to the linked stream.
+    /// Passes bytes of a body to the reader, or directly to the linked stream.
     fn pass_on(&mut self, key: Key, chunk: &Chunk, range: Range<usize>, end: bool) {
         let Some(slot) = self.streams.get_mut(key).filter(|slot| slot.reset.is_none()) else {
             return;
@@ -161,7 +161,7 @@ impl Inner {
         }
     }
 
-    /// END_STREAM was received, with nothing before it that is not passed on already.
+    /// Handles END_STREAM after everything before it has been passed on.
     pub(super) fn end_recv(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         slot.recv = Progress::Ended;

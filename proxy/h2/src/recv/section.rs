@@ -14,12 +14,12 @@ use crate::repeat::Kind;
 use crate::reserved::{is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
 
-/// Bytes of the priority fields of HEADERS, which are ignored.
+/// Bytes of the priority fields of HEADERS. They are ignored.
 const PRIORITY_BYTES: usize = 5;
-/// Streams that are over, and still in somebody's hands, beyond those that may be open.
+/// Streams that are over but still have a handle, beyond those that may be open.
 const LINGERING: usize = 256;
 
-/// A field section of which frames are still to come.
+/// A field section whose frames have not all arrived.
 #[derive(Debug)]
 pub(super) struct Section {
     pub(super) id: u32,
@@ -29,11 +29,11 @@ pub(super) struct Section {
     frames: u32,
 }
 
-/// A field section that is here whole.
+/// A complete field section.
 struct Decoded {
     fields: Head,
     outcome: Outcome,
-    /// Which rule of RFC 9113 section 8 was broken, or what the head says.
+    /// The facts in the section, or the rule of RFC 9113 section 8 that it breaks.
     checked: Result<Facts, &'static str>,
 }
 
@@ -68,7 +68,8 @@ impl Inner {
         let Some(mut section) = self.reading.section.take() else { return Ok(()) };
         section.frames += 1;
         section.bytes.extend_from_slice(payload);
-        // What is encoded is not longer than what it means, or it was made to be.
+        // An encoded section is not longer than the decoded one, unless the peer inflates it on
+        // purpose.
         let most = self.limits.header_list_bytes as usize * 2;
         if section.frames > self.limits.continuations || section.bytes.len() > most {
             let what = "a field section without end";
@@ -81,8 +82,8 @@ impl Inner {
         self.on_section(section.id, section.end, section.depends_on_itself, &section.bytes)
     }
 
-    /// A complete field section. It is decoded whatever becomes of it, since the table of the
-    /// connection depends on it.
+    /// Handles a complete field section. It is decoded even if it is ignored afterwards, since
+    /// decoding updates the connection's HPACK table.
     fn on_section(
         &mut self,
         id: u32,
@@ -124,7 +125,7 @@ impl Inner {
         }
     }
 
-    /// The fields of a section, and what is to be known of them as `kind`.
+    /// Decodes a section and checks it as `kind`.
     fn decode(&mut self, section: &[u8], kind: Kind) -> Result<Decoded, ConnError> {
         let mut fields = Head::new();
         let before = self.decoder.version();
@@ -140,7 +141,7 @@ impl Inner {
             .decode(section, &mut fields, limits)
             .map_err(|_| ConnError::abused(Abuse::Hpack, "a field section cannot be decoded"))?;
         if kind == Kind::Trailers {
-            // The mesh itself sends no trailers: these come from an application.
+            // The mesh sends no trailers of its own, so these come from an application.
             remove_reserved(&mut fields, is_reserved);
         }
         let checked = match kind {
@@ -169,7 +170,7 @@ impl Inner {
         };
         self.last_peer_id = id;
         if self.phase >= Phase::Draining {
-            // Excluded by our last GOAWAY, or the other side has said that it opens no more.
+            // Our last GOAWAY excluded it, or the client has sent GOAWAY itself.
             return self.stream_error(id, Code::REFUSED_STREAM, None);
         }
         let most = self.limits.concurrent_streams;
@@ -204,7 +205,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A new stream with the windows of the moment.
+    /// Adds a stream with the current initial windows.
     pub(crate) fn add_stream(&mut self, id: u32) -> Key {
         self.open += 1;
         live::change(self.client, |open| open.streams += 1);
@@ -216,7 +217,7 @@ impl Inner {
         key
     }
 
-    /// RFC 6585 section 5: tells the client instead of only resetting the stream.
+    /// Answers 431 (RFC 6585 section 5), so that the client learns more than from a reset.
     fn refuse_large(&mut self, id: u32, end: bool) -> Result<(), ConnError> {
         count(Abuse::HeaderList);
         let key = self.add_stream(id);
@@ -225,7 +226,7 @@ impl Inner {
         }
         let answer: Head = [(":status", "431")].into_iter().collect();
         self.send_section(key, &answer, true);
-        // Resets what is left of the request.
+        // Resets the rest of the request.
         self.drop_handle(key);
         Ok(())
     }

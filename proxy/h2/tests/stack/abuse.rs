@@ -1,5 +1,5 @@
-//! Every bound that exists because somebody will try: the connection or the stream ends, and it
-//! is counted under its name.
+//! Each limit against abuse: when a peer exceeds it, the connection or the stream ends, and the
+//! event is counted under its name.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn frames_that_carry_nothing() {
 fn replies_that_are_not_read() {
     run(async {
         let (mut peer, _accept, ended) = as_client(&Limits::default(), &[]).await;
-        // The pipe holds 64 KiB and our bound for replies is as much again.
+        // The pipe holds 64 KiB, and our limit for replies is the same again.
         for _ in 0..9000 {
             peer.send(PING, 0, 0, &[0; 8]).await;
         }
@@ -169,7 +169,7 @@ fn hpack_bomb_and_large_heads() {
         let answer = peer.expect(HEADERS, 1).await;
         assert_eq!(peer.fields(&answer), [(":status".into(), "431".into())]);
         assert_eq!(counted(Abuse::HeaderList), 1);
-        // The connection goes on, with its table in step.
+        // The connection goes on, and its HPACK table is still in sync.
         peer.get(3).await;
         let answer = peer.expect(HEADERS, 3).await;
         assert_eq!(peer.fields(&answer), [(":status".into(), "200".into())]);
@@ -230,7 +230,7 @@ fn pieces_of_a_section_give_it_no_more_time() {
     run(async {
         let (mut peer, _accept, ended) = as_client(&Limits::default(), &[]).await;
         peer.raw(&frame(HEADERS, 0, 1, b"\x82")).await;
-        // A third of the time between two of them, and fewer than may be.
+        // A third of the time limit between two frames, and fewer frames than allowed.
         for _ in 0..4 {
             tokio::time::sleep(Limits::default().head / 3).await;
             peer.raw(&frame(CONTINUATION, 0, 1, b"\x86")).await;

@@ -11,10 +11,10 @@ use tokio::task::{LocalSet, spawn_local, yield_now};
 use crate::script::*;
 use crate::support::{echo, limits, response, run};
 
-/// What a connection may hold for a frame that has begun: the smallest chunk.
+/// What a connection may hold for a partial frame: the smallest chunk.
 const FEW: usize = 4 * 1024;
 
-/// Runs where no other test runs, since a budget belongs to its thread.
+/// Runs on a thread of its own, since a budget belongs to its thread.
 fn with_budget<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         Budget::new(MIN_BUDGET).enter();
@@ -26,7 +26,8 @@ fn with_budget<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static
 #[test]
 fn new_streams_are_refused_while_memory_is_short_and_those_under_way_go_on() {
     with_budget(|| async {
-        // Refused ones are no errors of the peer, or the tenth would end the connection.
+        // Refused streams do not count as errors of the peer; otherwise the tenth would end the
+        // connection.
         let limits = Limits { resets: 5, ..Limits::default() };
         let (mut peer, mut accept, _ended) = as_client(&limits, &[]).await;
         peer.post(1).await;
@@ -35,7 +36,7 @@ fn new_streams_are_refused_while_memory_is_short_and_those_under_way_go_on() {
         for id in (3..23).step_by(2) {
             peer.post(id).await;
             peer.expect_reset(id, Code::REFUSED_STREAM).await;
-            // Sent before the reset was seen.
+            // A client may send this before it sees the reset.
             peer.send(DATA, END_STREAM, id, b"body").await;
         }
         assert_eq!(counted(Abuse::MemoryBudget), 10);
@@ -92,10 +93,10 @@ fn while_memory_is_short_a_frame_that_has_begun_holds_little() {
     });
 }
 
-/// How long the last bytes may take to be read and written by both sides.
+/// How long the last bytes may take until both sides have read and written them.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 
-/// Over a socket, which says when there is nothing to be read.
+/// Uses a socket, because a pipe does not report when there is nothing to read.
 #[test]
 fn an_idle_connection_holds_no_buffer() {
     let test = || {

@@ -1,4 +1,4 @@
-//! The `h2` crate on the other side.
+//! The `h2` crate as the peer.
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
@@ -8,7 +8,7 @@ use tokio::task::spawn_local;
 
 use crate::support::{client, echo, limits, relay, request, run, server};
 
-/// Bytes that are different everywhere.
+/// Bytes without a short period, so that misplaced parts are noticed.
 fn pattern(len: usize) -> Bytes {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>().into()
 }
@@ -33,7 +33,7 @@ async fn read_all(stream: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(all)
 }
 
-/// Their server, sending everything back with a trailer that counts it.
+/// A server of the `h2` crate that sends every body back, with a trailer that has its length.
 async fn their_echo(io: DuplexStream) {
     let mut connection = h2::server::handshake(io).await.unwrap();
     while let Some(Ok((request, mut respond))) = connection.accept().await {
@@ -60,7 +60,7 @@ async fn their_client(io: DuplexStream) -> h2::client::SendRequest<Bytes> {
     send.ready().await.unwrap()
 }
 
-/// One exchange of their client; the response's body and trailers.
+/// One exchange by a client of the `h2` crate. Returns the response's body and trailers.
 async fn exchange(
     send: &mut h2::client::SendRequest<Bytes>,
     path: &str,

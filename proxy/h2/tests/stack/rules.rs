@@ -1,4 +1,4 @@
-//! Transcripts of what RFC 9113 demands: states, framing, settings, flow control, endings.
+//! Transcripts of the rules of RFC 9113: states, framing, settings, flow control, endings.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::script::*;
 use crate::support::{echo, request, response, run};
 use tokio::task::spawn_local;
 
-/// What one frame, sent first thing, does to the connection.
+/// Sends `bytes` first thing, and expects the connection to end with `code`.
 async fn ends_with(code: Code, bytes: &[u8]) {
     let (mut peer, accept, ended) = as_client(&Limits::default(), &[]).await;
     spawn_local(echo(accept));
@@ -122,7 +122,7 @@ fn frames_for_a_stream_that_is_half_closed_or_closed() {
         peer.send(DATA, 0, 1, b"x").await;
         peer.expect_reset(1, Code::STREAM_CLOSED).await;
         drop(held);
-        // It may not have seen our reset: ignored.
+        // The peer may not have seen our reset, so this is ignored.
         peer.send(DATA, 0, 1, b"x").await;
         peer.send(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]).await;
         peer.get(3).await;
@@ -134,7 +134,7 @@ fn frames_for_a_stream_that_is_half_closed_or_closed() {
         let reset = held.stream.reset_reason().unwrap();
         assert_eq!((reset.by, reset.code, reset.unprocessed), (ResetBy::Peer, Code::CANCEL, false));
         drop(held);
-        // Ignored, like all that follows a reset of ours.
+        // Ignored, like every frame after our own reset.
         peer.send(DATA, 0, 3, b"x").await;
         peer.expect_alive().await;
     });
@@ -150,7 +150,7 @@ fn a_body_that_is_dropped_with_its_stream_does_not_look_complete() {
         {
             peer.send(HEADERS, END_HEADERS, id, &section).await;
             let mut request = accept.accept().await.unwrap();
-            // Both are read before the body is.
+            // Both frames are received before the test reads the body.
             let body = frame(DATA, END_STREAM, id, b"hello");
             peer.raw(&[body, end].concat()).await;
             while request.stream.reset_reason().is_none() {
@@ -241,7 +241,7 @@ fn malformed_messages_reset_their_stream_alone() {
         }
         peer.headers(id, true, &GET[1..]).await;
         peer.expect_reset(id, Code::PROTOCOL_ERROR).await;
-        // More, or less, than content-length says; trailers that do not end the stream.
+        // A body longer or shorter than content-length, and trailers that do not end the stream.
         let post = [&[(":method", "POST")], &GET[1..], &[("content-length", "4")]].concat();
         for (kind, flags, payload) in
             [(DATA, 0, &b"12345"[..]), (DATA, END_STREAM, b"123"), (HEADERS, END_HEADERS, b"")]
@@ -269,7 +269,7 @@ fn malformed_responses_reset_their_stream_alone() {
             let reset = stream.head().await.unwrap_err();
             assert!(!reset.unprocessed);
         }
-        // A response without body, to HEAD, may say how long it would be.
+        // A response to HEAD has no body, but may have a content-length.
         let mut stream = client.open(&request("HEAD", "/"), true).unwrap();
         let id = stream.id();
         peer.expect(HEADERS, id).await;
@@ -290,7 +290,7 @@ fn interim_heads_come_before_the_final_one() {
         assert_eq!(stream.head().await.unwrap().status(), Some(103));
         assert_eq!(stream.head().await.unwrap().status(), Some(204));
         assert!(stream.data().await.unwrap().is_none());
-        // And out again.
+        // We send interim heads as well.
         let (mut peer, mut accept, _ended) = as_client(&Limits::default(), &[]).await;
         peer.get(1).await;
         let mut request = accept.accept().await.unwrap();
@@ -317,10 +317,10 @@ fn both_windows_hold_data_back() {
         peer.expect_alive().await;
         peer.send(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 4]).await;
         assert_eq!(peer.expect(DATA, 1).await.payload, b"abcd");
-        // A larger initial window counts for streams that are open (RFC 9113 section 6.9.2).
+        // A larger initial window applies to open streams too (RFC 9113 section 6.9.2).
         peer.send(SETTINGS, 0, 0, &setting(4, 11)).await;
         assert_eq!(peer.expect(DATA, 1).await.payload, b"e");
-        // A smaller one may make it negative.
+        // A smaller one may make their windows negative.
         peer.send(SETTINGS, 0, 0, &setting(4, 0)).await;
         peer.send(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 11]).await;
         peer.expect_alive().await;
@@ -483,7 +483,7 @@ fn a_drain_says_goaway_twice_and_loses_nothing() {
         assert_eq!(peer.expect_goaway(Code::NO_ERROR).await, 0x7fff_ffff);
         let ping = peer.any().await.unwrap();
         assert_eq!((ping.kind, ping.flags), (PING, 0));
-        // Sent before it saw that.
+        // A request that the client sent before it saw the GOAWAY.
         peer.get(3).await;
         let mut second = accept.accept().await.unwrap();
         peer.send(PING, ACK, 0, &ping.payload).await;
@@ -523,14 +523,14 @@ fn what_is_dropped_is_reset() {
         peer.post(1).await;
         drop(accept.accept().await.unwrap());
         peer.expect_reset(1, Code::CANCEL).await;
-        // A complete response before the end of the request.
+        // The response is complete before the end of the request.
         peer.post(3).await;
         let mut request = accept.accept().await.unwrap();
         request.stream.send_head(&response("413"), true);
         drop(request);
         peer.expect(HEADERS, 3).await;
         peer.expect_reset(3, Code::NO_ERROR).await;
-        // What is queued still goes out.
+        // Everything that was queued is still sent.
         peer.post(5).await;
         let mut request = accept.accept().await.unwrap();
         request.stream.send_head(&response("413"), false);

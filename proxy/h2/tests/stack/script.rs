@@ -1,4 +1,4 @@
-//! A peer that says exactly what a test wants, frame by frame.
+//! A peer that sends and expects single frames, as a test scripts it.
 
 use leno_h2::{Abuse, Accept, Client, Code, ConnError, Limits, abuse_counts};
 use leno_hpack::{Block, Decoder, Encoder};
@@ -66,12 +66,12 @@ impl Peer {
         self.raw(&frame(kind, flags, id, payload)).await;
     }
 
-    /// Writes bytes; a connection that is already gone takes none.
+    /// Writes bytes. Ignores a connection that is closed already.
     pub(crate) async fn raw(&mut self, bytes: &[u8]) {
         drop(self.io.write_all(bytes).await);
     }
 
-    /// The next frame, whatever it is. `None`: the end.
+    /// The next frame of any type. `None`: the connection ended.
     pub(crate) async fn any(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.io.read_exact(&mut head).await.ok()?;
@@ -82,7 +82,7 @@ impl Peer {
         Some(Frame { kind: head[3], flags: head[4], id, payload })
     }
 
-    /// The next frame that is about a stream or the connection's end.
+    /// The next frame that concerns a stream or the connection's end.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
             let frame = self.any().await?;
@@ -93,7 +93,7 @@ impl Peer {
         }
     }
 
-    /// Expects a frame of this kind next; returns it.
+    /// Expects a frame of this type next, and returns it.
     pub(crate) async fn expect(&mut self, kind: u8, id: u32) -> Frame {
         let frame = self.next().await.unwrap_or_else(|| panic!("the end, not kind {kind}"));
         assert_eq!((frame.kind, frame.id), (kind, id), "{frame:?}");
@@ -115,7 +115,7 @@ impl Peer {
         assert_eq!(self.next().await, None);
     }
 
-    /// Whether the connection still answers.
+    /// Expects the connection to answer a PING.
     pub(crate) async fn expect_alive(&mut self) {
         self.send(PING, 0, 0, b"is alive").await;
         let pong = self.expect(PING, 0).await;
@@ -157,7 +157,7 @@ impl Peer {
 pub(crate) const GET: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
-/// A scripted client of our server that has said hello with these settings.
+/// A scripted client of our server. It has sent its preface and these settings.
 pub(crate) async fn as_client(limits: &Limits, settings: &[u8]) -> (Peer, Accept, Ended) {
     let (io, accept, ended) = server(&Rc::new(limits.clone()));
     let mut peer = Peer::over(io);
@@ -167,7 +167,7 @@ pub(crate) async fn as_client(limits: &Limits, settings: &[u8]) -> (Peer, Accept
     (peer, accept, ended)
 }
 
-/// A scripted server of our client that has said hello with these settings.
+/// A scripted server of our client. It has sent these settings.
 pub(crate) async fn as_server(limits: &Limits, settings: &[u8]) -> (Peer, Client, Ended) {
     let (io, client, ended) = client(&Rc::new(limits.clone()));
     let mut peer = Peer::over(io);
@@ -176,7 +176,7 @@ pub(crate) async fn as_server(limits: &Limits, settings: &[u8]) -> (Peer, Client
     assert_eq!(preface, PREFACE);
     peer.send(SETTINGS, 0, 0, settings).await;
     peer.send(SETTINGS, ACK, 0, &[]).await;
-    // Until the settings are known.
+    // Waits until our client has applied the settings.
     loop {
         let frame = peer.any().await.unwrap();
         if frame.kind == SETTINGS && frame.flags & ACK != 0 {
@@ -185,7 +185,7 @@ pub(crate) async fn as_server(limits: &Limits, settings: &[u8]) -> (Peer, Client
     }
 }
 
-/// The connection ended for this reason, and it was counted on this thread.
+/// Expects that the connection ended for this reason, and that it was counted on this thread.
 pub(crate) async fn ended_by(ended: Ended, abuse: Abuse) {
     let error: ConnError = ended.await.unwrap().unwrap_err();
     assert_eq!(error.abuse, Some(abuse), "{error}");

@@ -1,4 +1,4 @@
-//! Connections on which nothing comes although streams are open.
+//! Connections whose peer sends nothing while streams are open.
 
 use leno_h2::{Abuse, Limits};
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ fn limits() -> Limits {
     Limits { ping: true, ..Limits::default() }
 }
 
-/// The next PING that asks for a sign of life, passing over everything else.
+/// Payload of the next PING that is no reply. Skips all other frames.
 async fn pinged(peer: &mut Peer) -> Vec<u8> {
     loop {
         let frame = peer.any().await.expect("the connection goes on");
@@ -34,7 +34,7 @@ fn a_silent_stream_lasts_as_long_as_pings_are_answered() {
         let last = Instant::now();
         pinged(&mut peer).await;
         ended_by(ended, Abuse::PingTimeout).await;
-        // Up to two looks until the PING, one more for its answer, and the wait for the other side to
+        // Up to two checks until the PING, one more for its reply, and the wait for the peer to
         // close.
         assert!(last.elapsed() <= limits.silence * 3 + limits.linger, "{:?}", last.elapsed());
         assert!(stream.reset_reason().is_some());

@@ -1,4 +1,4 @@
-//! The same bytes mean the same however they are cut up, and no bytes do harm.
+//! The result does not depend on how the bytes are split into reads, and no bytes cause a panic.
 
 use proptest::prelude::*;
 use tokio::io::AsyncWriteExt;
@@ -7,7 +7,7 @@ use tokio::task::{spawn_local, yield_now};
 use crate::script::*;
 use crate::support::{limits, run, server};
 
-/// What a server saw of its requests: heads, bodies and trailers.
+/// The requests that a server received: heads, bodies and trailers.
 async fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
     let (mut io, mut accept, ended) = server(&limits());
     let (mut reader, mut writer) = tokio::io::split(&mut io);
@@ -29,7 +29,7 @@ async fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
                 }
             };
             let trailers = request.stream.trailers().map(|head| head.len());
-            // Whether a request that is reset right away is seen at all is a matter of time.
+            // Whether the server sees a request that is reset at once depends on timing.
             if end.is_none() {
                 seen.push(format!("{text} {trailers:?}"));
             }
@@ -56,7 +56,7 @@ async fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
     seen
 }
 
-/// A connection with a bit of everything.
+/// A connection with every kind of message.
 fn transcript() -> Vec<u8> {
     let mut encoder = leno_hpack::Encoder::new(4096);
     let mut section = |fields: &[(&str, &str)]| {

@@ -1,5 +1,5 @@
-//! Streams whose readers take nothing: the others go on, and those that stall end once others need
-//! what they hold.
+//! Streams whose readers take nothing: the other streams continue, and stalled streams end once
+//! others need the memory or the slots that they hold.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::time::{Instant, timeout};
 use crate::script::*;
 use crate::support::{request, response, run};
 
-/// Far longer than anything takes that is not to be waited for: the clock is paused.
+/// Far longer than any step takes that does not wait for a timeout: the clock is paused.
 const SOON: Duration = Duration::from_secs(1);
 /// Bytes of one frame.
 const PART: usize = 13_000;
 
-/// Sends what fits into the window that every stream begins with, as far as the connection's
-/// window allows; `left` is what that still allows.
+/// Sends a response's head and as much DATA as fits the initial window of a stream, while the
+/// connection's window allows; `left` is what remains of the latter.
 async fn fill(peer: &mut Peer, id: u32, left: &mut i64) {
     peer.headers(id, false, &[(":status", "200")]).await;
     for _ in 0..65_000 / PART {
@@ -31,7 +31,7 @@ async fn fill(peer: &mut Peer, id: u32, left: &mut i64) {
     }
 }
 
-/// Opens a stream whose response is never read.
+/// Opens a stream whose response the test never reads.
 async fn stalled(peer: &mut Peer, client: &Client, left: &mut i64) -> Stream {
     let stream = client.open(&request("GET", "/"), true).unwrap();
     fill(peer, stream.id(), left).await;
@@ -53,7 +53,7 @@ fn streams_that_are_not_read_do_not_stop_the_others() {
         timeout(SOON, fill(&mut peer, other.id(), &mut left)).await.unwrap();
         other.head().await.unwrap();
         assert_eq!(other.data().await.unwrap().unwrap().len(), PART);
-        // While nothing lacks what they hold they may take their time.
+        // They may stall as long as nothing else needs what they hold.
         tokio::time::sleep(limits.stall * 6).await;
         assert!(streams.iter().all(|stream| stream.reset_reason().is_none()));
     });
@@ -65,7 +65,7 @@ fn a_stalled_stream_ends_when_another_waits_for_its_place() {
         let limits = Limits { opened_streams: 2, ..Limits::default() };
         let (mut peer, client, _ended) = as_server(&limits, &[]).await;
         let stream = stalled(&mut peer, &client, &mut 65_535).await;
-        // One that only waits for its response is not stalled.
+        // A stream that only waits for its response is not stalled.
         let silent = client.open(&request("GET", "/"), true).unwrap();
         let begun = Instant::now();
         client.ready().await.unwrap();
@@ -76,7 +76,7 @@ fn a_stalled_stream_ends_when_another_waits_for_its_place() {
         peer.expect(HEADERS, 1).await;
         peer.expect(HEADERS, 3).await;
         peer.expect_reset(1, Code::CANCEL).await;
-        // The next one need not wait for the time to pass again.
+        // The next waiter need not wait for the whole time again.
         let again = stalled(&mut peer, &client, &mut 65_535).await;
         tokio::time::sleep(limits.stall * 3).await;
         assert!(again.reset_reason().is_none());
@@ -87,7 +87,7 @@ fn a_stalled_stream_ends_when_another_waits_for_its_place() {
     });
 }
 
-/// A response that has come whole waits for its reader as well, here a client that grants no window.
+/// A complete response also waits for its reader, here a client that grants no window.
 #[test]
 fn a_complete_response_that_is_not_taken_ends_for_want_of_memory() {
     let test = || {
@@ -115,7 +115,7 @@ fn a_complete_response_that_is_not_taken_ends_for_want_of_memory() {
             drop(others);
         });
     };
-    // A budget belongs to its thread.
+    // On its own thread, since a budget belongs to its thread.
     std::thread::spawn(test).join().unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Services on our side of a pipe.
+//! Servers, clients and relays of this crate at one end of a pipe.
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ pub(crate) fn limits() -> Rc<Limits> {
 
 pub(crate) type Ended = JoinHandle<Result<(), ConnError>>;
 
-/// Our server at the end of a new pipe, and what becomes of it.
+/// Our server at the end of a new pipe, and the task that drives it.
 pub(crate) fn server(limits: &Rc<Limits>) -> (DuplexStream, Accept, Ended) {
     let (near, far) = tokio::io::duplex(PIPE);
     let (accept, driver) = leno_h2::server(near, &[], limits);
@@ -49,7 +49,7 @@ pub(crate) fn response(status: &str) -> Head {
     [(":status", status)].into_iter().collect()
 }
 
-/// Sends back what it gets: body, and trailers if there are any.
+/// Sends back every body, with the trailers if there are any.
 pub(crate) async fn echo(mut accept: Accept) {
     while let Some(request) = accept.accept().await {
         tokio::task::spawn_local(echo_one(request));

@@ -1,4 +1,4 @@
-//! What one wake-up writes leaves in one write.
+//! Everything that one wake-up queues is written with one system call.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -113,7 +113,7 @@ fn requests_that_are_sent_together_leave_together() {
         far.read_exact(&mut [0; PREFACE.len()]).await.unwrap();
         let mut peer = Peer::over(far);
         peer.send(SETTINGS, 0, 0, &[]).await;
-        // Ours, and the acknowledgement of theirs.
+        // Our SETTINGS, and our acknowledgement of the peer's.
         for _ in 0..2 {
             while peer.any().await.unwrap().kind != SETTINGS {}
         }
