@@ -1,4 +1,5 @@
-//! The admin server: `/metrics`, `/ready`, `/live`, and for who asks from the node itself `/captures`.
+//! The admin server: `/metrics`, `/ready`, `/live`, and `/captures`, which only clients on the node itself may
+//! read.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -16,18 +17,19 @@ use crate::keeper::Keeper;
 use crate::metrics::lock;
 use crate::retry::Retry;
 
-/// The page of what is captured; with `?pod=NAMESPACE/NAME` of one pod alone, and its connections.
+/// The page of captures; `?pod=NAMESPACE/NAME` limits it to one pod and adds that pod's connection counters.
 const CAPTURES: &str = "/captures";
 
-/// What is shown.
+/// What the admin server reads to build its pages.
 pub(crate) struct Admin {
     pub(crate) node: String,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) pods: Arc<Pods>,
     pub(crate) retry: Arc<Mutex<Retry>>,
-    /// Whether the plugin is to be installed.
+    /// Whether this agent is configured to install the CNI plugin.
     pub(crate) installs: bool,
-    /// Held for a page of captures: they are made one at a time, so that captures have the threads that block.
+    /// Held while a page of captures is built: one at a time, so that pages do not take the blocking threads that
+    /// captures need.
     pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
@@ -48,7 +50,7 @@ impl Admin {
         }
     }
 
-    /// The answer to a request from an address.
+    /// Answers a request from the address `client`.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -60,21 +62,21 @@ impl Admin {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return refused;
         }
-        // Whoever gets nothing waits for nobody, and nobody waits for them.
+        // Refused before the lock is taken: a refused request neither waits for another one nor delays it.
         let wanted = match wanted(client, request.uri().query()) {
             Ok(wanted) => wanted,
             Err(refused) => return *refused,
         };
         let _turn = self.turn.lock().await;
         let admin = Arc::clone(&self);
-        // The counters of one pod may be a command's to read.
+        // On a blocking thread: reading the counters of one pod may run a command.
         let page = move || admin.captures(wanted.as_ref());
         tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| {
             respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "it failed: see the log\n")
         })
     }
 
-    /// The page, of all pods or of one.
+    /// The page of captures, of all pods or of one.
     pub(crate) fn captures(&self, wanted: Option<&Wanted>) -> Answer {
         let known = Known {
             pods: self.pods.all(),
@@ -103,7 +105,8 @@ impl Admin {
 /// The namespace and the name of a pod.
 pub(crate) type Wanted = (String, String);
 
-/// The pod that is asked for, none for all; the refusal where the address or the query is none that gets the page.
+/// The pod that the query names, or `None` for all pods. `Err` holds the refusal if the client is not on this node
+/// or the query is invalid.
 pub(crate) fn wanted(client: IpAddr, query: Option<&str>) -> Result<Option<Wanted>, Box<Answer>> {
     if !client.to_canonical().is_loopback() {
         let remedy =

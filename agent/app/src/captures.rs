@@ -1,7 +1,7 @@
-//! What is captured on this node and what is not, and why: the page `/captures`.
+//! The page `/captures`: which pods of this node are captured, which are not, and why.
 //!
-//! It names pods, which not everybody who reaches the node's port may know: it is for whoever asks from the
-//! node itself, as `kubectl port-forward` does.
+//! It names pods, which not every client that can reach the node's port may learn. Only clients on the node
+//! itself get it, as `kubectl port-forward` is.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,44 +12,46 @@ use serde::Serialize;
 use crate::keeper::{Failure, Held};
 use crate::pod::Pod;
 
-/// Most pods on one page; a kubelet runs 110 unless told otherwise.
+/// Most pods on one page. A kubelet runs 110 unless configured otherwise.
 const MAX_SHOWN: usize = 1_024;
-/// Most characters of a reason: several ways to capture, each with what a command of the system said.
+/// Longest reason in characters: it may list several backends, each with the output of a command.
 const MAX_REASON: usize = 2_000;
 
-/// The page.
+/// The content of `/captures`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page<'a> {
     pub(crate) node: &'a str,
     pub(crate) version: &'static str,
-    /// Why the agent is not ready; none where it is.
+    /// Why the agent is not ready; `None` if it is ready.
     pub(crate) not_ready: Option<&'static str>,
-    /// The ways to capture, best first, and which of them this node has.
+    /// All backends, best first, each with whether this node can use it.
     pub(crate) backends: &'a [BackendReport],
-    /// The pods that have a proxy and a network of their own; those that are not captured first.
+    /// The pods that have a proxy and a network namespace of their own; those that are not captured come
+    /// first.
     pub(crate) pods: Vec<Capture>,
-    /// How many more there are than a page has.
+    /// How many pods did not fit on the page.
     pub(crate) pods_left_out: usize,
 }
 
-/// A pod.
+/// One pod and the state of its capture.
 #[derive(Debug, Serialize)]
 pub(crate) struct Capture {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// What it asks for; none where the API server has not told of it.
+    /// The capture that the pod asks for; `None` if the API server has not listed the pod.
     asks: Option<String>,
     state: State,
     backend: Option<&'static str>,
-    /// On whose word it was captured: as the metrics have it.
+    /// What made the agent capture the pod; the same label as in the metrics.
     origin: Option<&'static str>,
-    /// None where an earlier agent has captured it and not said when.
+    /// `None` if an earlier agent captured the pod and did not record when.
     since_unix_s: Option<u64>,
     passes: Option<LeftOut>,
-    /// What became of its connections, by the kernel's counters; asked for one pod alone.
+    /// How the pod's connections were treated, from the kernel's counters; only filled for a page of one
+    /// pod.
     pub(crate) connections: Option<Counters>,
-    /// The last failure, while it is not captured.
+    /// The last failure; `None` once the pod is captured.
     failure: Option<Failed>,
 }
 
@@ -57,45 +59,48 @@ pub(crate) struct Capture {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// It could not be captured when that was tried last.
+    /// The last try to capture it failed.
     Failed,
-    /// Nobody has told of its network, and nothing of it runs that could be found by.
+    /// The CNI plugin has not reported the pod's network namespace, and no process runs by which the agent
+    /// could find it.
     Waiting,
     /// It is being captured or released.
     UnderWay,
     Captured,
-    /// Its containers have ended, and with them its capture.
+    /// All its containers have ended, so there is nothing to capture.
     Ended,
 }
 
 #[derive(Debug, Serialize)]
 struct Failed {
     why: String,
-    /// As a label of the metrics.
+    /// The same label as in the metrics.
     reason: &'static str,
     times: u64,
     last_unix_s: u64,
-    /// Until the next try; none where that is the kubelet's to begin, as of a pod that has not started.
+    /// Time until the next try; `None` if the kubelet starts the next one, as for a pod whose sandbox is
+    /// not made yet.
     next_s: Option<u64>,
 }
 
-/// What is known of pods.
+/// What the agent knows about pods, from the API server and from its own captures.
 pub(crate) struct Known {
     pub(crate) pods: Vec<Pod>,
-    /// Those that are captured, by uid; none of it while one is being worked on.
+    /// Captured pods by uid; the value is `None` while a thread works on the pod.
     pub(crate) held: HashMap<String, Option<Held>>,
     pub(crate) failures: HashMap<String, Failure>,
-    /// How long it is to the next try, by uid.
+    /// Time until the next try, by uid.
     pub(crate) next: HashMap<String, Duration>,
 }
 
 impl Known {
-    /// The pods that have a proxy, or the one of a namespace and name; and how many more there are.
+    /// The pods that have a proxy, or only the pod `wanted` by namespace and name; and how many were left
+    /// out.
     pub(crate) fn captures(mut self, wanted: Option<(&str, &str)>) -> (Vec<Capture>, usize) {
         let pods = std::mem::take(&mut self.pods);
         let meshed = pods.iter().filter(|pod| pod.meshed);
         let mut all: Vec<Capture> = meshed.map(|pod| self.of(pod)).collect();
-        // The API server does not name them any more, and what runs of them is captured.
+        // Pods that are captured although the API server no longer lists them: their processes still run.
         let rest = std::mem::take(&mut self.held);
         all.extend(rest.into_iter().filter_map(|(uid, held)| Some(captured(uid, held?))));
         all.retain(|one| wanted.is_none_or(|wanted| wanted == (&*one.namespace, &*one.name)));
@@ -106,7 +111,7 @@ impl Known {
     }
 
     fn of(&mut self, pod: &Pod) -> Capture {
-        // Of a pod from a file of the node's the API server has another uid.
+        // A static pod has one uid on the node and another one at the API server.
         let named = |held: &Held| (&held.namespace, &held.name) == (&pod.namespace, &pod.name);
         let by_name = || {
             let found = self.held.iter().find(|(_, held)| held.as_ref().is_some_and(named));
@@ -178,7 +183,7 @@ fn failed(failure: Failure, next: Option<Duration>) -> Failed {
     }
 }
 
-/// Seconds since 1970; 0 for a clock that is before that.
+/// Seconds since 1970; 0 if the clock is set to an earlier time.
 pub(crate) fn unix_s(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

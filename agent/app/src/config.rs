@@ -1,4 +1,4 @@
-//! What the agent is told by flags and environment.
+//! The agent's flags and environment variables.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use leno_types::ports;
 
-/// Where the admin server is, also where there is no IPv6.
+/// The default address of the admin server; the listener falls back to IPv4 on a node without IPv6.
 const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), ports::AGENT_ADMIN);
 
 /// The agent of a node in the Leno service mesh: captures the pods that have a proxy.
@@ -57,10 +57,11 @@ pub(crate) struct Flags {
     pub(crate) log: String,
 }
 
-/// Where the node's parts are found.
+/// Where the agent finds the parts of the node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Node {
-    /// Where the socket and the records of captured pods are; the node's, and gone when it starts anew
+    /// Where the socket and the records of captured pods are; on the node, in a folder that a
+    /// reboot empties
     #[arg(
         long,
         global = true,
@@ -95,7 +96,7 @@ pub(crate) struct Node {
     pub(crate) cni_plugins: PathBuf,
 }
 
-/// Something else than to run.
+/// A task that the agent does instead of running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
 pub(crate) enum Task {
     /// Removes everything of the mesh from the node: captures, plugin, configuration. End the agent

@@ -1,4 +1,4 @@
-//! The pods of the node, as the API server tells of them.
+//! The pods of the node, as the API server reports them.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -15,21 +15,21 @@ use tokio::sync::mpsc;
 use crate::metrics::{Metrics, lock};
 use crate::pod::Pod;
 
-/// Wait after a watch has failed: an API server that is back is noticed that soon.
+/// Wait after a failed watch: this long after the API server is back, the agent notices.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Most pods that are kept; a kubelet runs 110 unless told otherwise, and a thousand at the most.
+/// Most pods that are kept. A kubelet runs 110 unless configured otherwise, and a thousand at most.
 const MAX_PODS: usize = 4096;
-/// Longest wait for the API server where a pod that is being started is not known yet.
+/// Longest wait for the API server when the CNI plugin reports a pod that is not cached yet.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
-/// What is known.
+/// The pods of the node that the agent has cached.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     known: Mutex<HashMap<(String, String), Pod>>,
 }
 
 impl Pods {
-    /// All that are known.
+    /// All cached pods.
     pub(crate) fn all(&self) -> Vec<Pod> {
         lock(&self.known).values().cloned().collect()
     }
@@ -38,7 +38,7 @@ impl Pods {
         lock(&self.known).get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Whether it is another than was known.
+    /// Adds or replaces a pod; whether it is new or differs from the cached one.
     pub(crate) fn put(&self, pod: Pod) -> bool {
         let mut known = lock(&self.known);
         let key = (pod.namespace.clone(), pod.name.clone());
@@ -54,16 +54,16 @@ impl Pods {
     }
 }
 
-/// What the API server tells of.
+/// One change that the API server reported.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A pod that is new or different, or that may be.
+    /// A pod that is new, or that may have changed.
     Pod(Box<Pod>),
-    /// All pods of the node were told of.
+    /// The watch has sent all pods of the node once.
     Listed,
 }
 
-/// The cluster, asked for pods.
+/// The API server, as a source of pods.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
@@ -73,8 +73,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// A pod that is being started: as it is known, else as the API server has it. None where there is
-    /// no such pod.
+    /// A pod that is being started: the cached one, else the one that the API server returns.
+    /// `None` if there is no such pod.
     ///
     /// # Errors
     /// When the API server does not answer in time.
@@ -84,7 +84,7 @@ impl Cluster {
         name: &str,
         uid: Option<&str>,
     ) -> Result<Option<Pod>, String> {
-        // A pod of a StatefulSet has its name again and again; another uid is another pod.
+        // Pods of a StatefulSet reuse their names; another uid means another pod.
         if let Some(pod) = self.pods.find(namespace, name)
             && uid.is_none_or(|uid| uid == pod.uid)
         {
@@ -98,7 +98,8 @@ impl Cluster {
         }
     }
 
-    /// Follows until nobody listens. Each pod that is new or different is told of; a full channel waits.
+    /// Follows the node's pods until the receiver is dropped. Each pod that is new or different is
+    /// sent; a full channel delays the watch.
     pub(crate) async fn follow(self, changed: mpsc::Sender<Change>) {
         let api = Api::<Object>::all(self.client.clone());
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node));
@@ -126,7 +127,7 @@ impl Cluster {
         }
     }
 
-    /// Whether somebody listens.
+    /// Applies one event; false once the receiver is dropped.
     async fn take(
         &self,
         event: Event<Object>,
@@ -155,7 +156,7 @@ impl Cluster {
             }
         };
         self.pods.put(pod.clone());
-        // Told of also where nothing differs that is kept here: its processes may be there now.
+        // Sent even if no field that is kept here differs: its processes may have started since.
         !pod.meshed || changed.send(Change::Pod(Box::new(pod))).await.is_ok()
     }
 }

@@ -1,4 +1,4 @@
-//! What the node shows of a pod: its control group, its processes, its network namespace.
+//! How the node's kernel shows a pod: its control group, its processes, its network namespace.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -9,16 +9,17 @@ use std::path::{Path, PathBuf};
 use leno_types::ports;
 use serde::{Deserialize, Serialize};
 
-/// How deep below the root pods are looked for: kubelets of a node in a container put two or three
-/// directories above the usual three.
+/// Deepest level below the root at which pods are searched: a kubelet whose node runs in a
+/// container puts two or three directories above the usual three.
 const MAX_DEPTH: usize = 8;
 /// Most directories that one search reads: forty for each of a thousand pods.
 const MAX_DIRECTORIES: usize = 40_000;
 
-/// Hierarchies of version 1 that show a pod's processes where version 2 is not mounted.
+/// Hierarchies of version 1 that list a pod's processes if version 2 is not mounted.
 const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
 
-/// Which network namespace a file names: the same as long as it lives, and another one's after.
+/// Identifies a network namespace by the device and inode of its file. The numbers are stable while
+/// the namespace lives; the kernel may reuse them for another one afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct NetnsId {
     device: u64,
@@ -26,26 +27,27 @@ pub(crate) struct NetnsId {
 }
 
 impl NetnsId {
-    /// Of a file of `/run/netns` or `/proc/<pid>/ns/net`; none where that is gone.
+    /// The namespace that a file in `/run/netns` or `/proc/<pid>/ns/net` refers to; `None` if the
+    /// file is gone.
     pub(crate) fn of(file: &Path) -> Option<Self> {
         let found = fs::metadata(file).ok()?;
         Some(Self { device: found.dev(), inode: found.ino() })
     }
 }
 
-/// The node, as far as it is mounted here.
+/// The node's file systems, as they are mounted in the agent's container.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    /// Where its `/sys/fs/cgroup` is.
+    /// The node's `/sys/fs/cgroup`.
     pub(crate) cgroups: PathBuf,
-    /// Where its processes are seen.
+    /// The node's `/proc`.
     pub(crate) proc: PathBuf,
-    /// Where container runtimes keep namespaces as files.
+    /// Where container runtimes keep network namespaces as files.
     pub(crate) netns: PathBuf,
 }
 
 impl Host {
-    /// The root of version 2, where the node has it mounted: alone, or beside version 1.
+    /// The root of the version 2 hierarchy if the node mounts it, alone or beside version 1.
     pub(crate) fn cgroup2(&self) -> Option<PathBuf> {
         let beside = self.cgroups.join("unified");
         let roots = [&self.cgroups, &beside];
@@ -57,7 +59,7 @@ impl Host {
         find(&self.cgroup2()?, uid)
     }
 
-    /// The pod's processes.
+    /// The process ids of the pod.
     pub(crate) fn processes(&self, uid: &str) -> Vec<u32> {
         let version_1 = VERSION_1.iter().map(|name| self.cgroups.join(name));
         let roots = self.cgroup2().into_iter().chain(version_1);
@@ -77,9 +79,9 @@ impl Host {
         found
     }
 
-    /// The network namespace that most of the pod's processes are in, as a file: the one that outlives
-    /// them where the runtime keeps it, else a process's. Some may be in others, which they made or
-    /// have not left yet.
+    /// The network namespace that most of the pod's processes are in, as a file: the file that the
+    /// runtime keeps, which outlives the processes, else that of a process. Some processes may be
+    /// in other namespaces, because they made one or have not entered the pod's yet.
     pub(crate) fn netns_of(&self, uid: &str) -> Option<(PathBuf, NetnsId)> {
         let mut found: HashMap<NetnsId, (usize, PathBuf)> = HashMap::new();
         for pid in self.processes(uid) {
@@ -94,7 +96,7 @@ impl Host {
         Some((kept.unwrap_or(file), id))
     }
 
-    /// Whether a proxy listens in the network namespace of the pod.
+    /// Whether a proxy listens in the pod's network namespace.
     pub(crate) fn proxy_listens(&self, uid: &str) -> bool {
         let Some(pid) = self.processes(uid).into_iter().next() else { return false };
         ["tcp", "tcp6"].iter().any(|table| {
@@ -104,7 +106,7 @@ impl Host {
     }
 }
 
-/// Whether a table of `/proc/net/tcp` has a listener of this port (proc(5): state 0A).
+/// Whether a table of `/proc/net/tcp` has a listener on this port (proc(5): state 0A).
 fn listens(table: &str, port: u16) -> bool {
     let local = format!(":{port:04X}");
     table.lines().any(|line| {
@@ -114,7 +116,7 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// The directory of a pod below a root, as either driver of the kubelet calls it.
+/// The directory of a pod below a root, named by either cgroup driver of the kubelet.
 fn find(root: &Path, uid: &str) -> Option<PathBuf> {
     let plain = format!("pod{uid}");
     let slice = format!("-pod{}.slice", uid.replace('-', "_"));

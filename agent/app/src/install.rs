@@ -1,4 +1,5 @@
-//! Keeps the CNI plugin installed on the node: its binary, and its place at the end of the chain.
+//! Keeps the CNI plugin installed on the node: its binary, and its entry at the end of the plugin
+//! chain.
 
 use std::fs;
 use std::io;
@@ -14,16 +15,16 @@ use serde_json::{Value, json};
 
 use crate::metrics::Metrics;
 
-/// How soon a configuration that somebody else rewrote has the plugin again.
+/// How soon the plugin is put back after another program has rewritten the configuration.
 const LOOK: Duration = Duration::from_secs(1);
-/// Ends the name of what is written until it is whole; no runtime reads it.
+/// Suffix of a file while it is written; no runtime reads files of that name.
 const FRESH: &str = ".leno-new";
-/// Ends the name that a configuration of a single plugin has while a list is in its place.
+/// Suffix of a saved single-plugin configuration while a list that includes the plugin replaces it.
 const SAVED: &str = ".leno-saved";
-/// How the name of such a configuration may end.
+/// Extensions of single-plugin configurations.
 const SINGLE: [&str; 2] = ["conf", "json"];
 
-/// Where what goes.
+/// The folders on the node into which the plugin is installed.
 #[derive(Clone, Debug)]
 pub(crate) struct Installation {
     /// The node's folder of configurations.
@@ -33,7 +34,8 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Installs, and again whenever it is not as it should be, until the runtime ends.
+    /// Installs the plugin, and repairs the installation whenever it was changed, until the runtime
+    /// ends.
     pub(crate) async fn keep(self, binary: PathBuf, plugin: Value, metrics: Arc<Metrics>) {
         let mut said = None;
         loop {
@@ -59,9 +61,9 @@ impl Installation {
         }
     }
 
-    /// Makes it as it should be; whether anything was to be done.
+    /// Installs or repairs; whether anything had to be changed.
     fn put(&self, binary: &Path, plugin: &Value) -> anyhow::Result<bool> {
-        // The binary first: a runtime may use the configuration the moment it is there.
+        // The binary goes first: a runtime may use the configuration as soon as it is written.
         let fresh = self.put_binary(binary)?;
         let file = self.active()?.with_context(|| {
             let folder = self.configuration.display();
@@ -75,7 +77,8 @@ impl Installation {
         if conflist::is_list(&text).with_context(action)? {
             replace(&file, edited.as_bytes(), 0o644, None)?;
         } else {
-            // A runtime takes the first by name, which the single plugin would be.
+            // Renamed away because a runtime uses the first file by name, and that would be the
+            // single plugin's.
             replace(&file.with_extension("conflist"), edited.as_bytes(), 0o644, None)?;
             fs::rename(&file, with_suffix(&file, SAVED)).with_context(action)?;
         }
@@ -86,7 +89,7 @@ impl Installation {
         let reading = || format!("reading {}", binary.display());
         let wanted = fs::metadata(binary).with_context(reading)?;
         let installed = self.plugins.join(NAME);
-        // Told by size and time, not content: this is done every second.
+        // Compared by size and time, not by content: this runs every second.
         let is_same = |found: fs::Metadata| {
             found.len() == wanted.len() && found.modified().ok() == wanted.modified().ok()
         };
@@ -100,7 +103,7 @@ impl Installation {
         Ok(true)
     }
 
-    /// Takes the plugin out of every configuration, and its binary away; fine if it is not there.
+    /// Removes the plugin from every configuration, and its binary; succeeds if there is none.
     pub(crate) fn remove(&self) -> anyhow::Result<()> {
         for file in self.files()?.into_iter().filter(|file| conflist::is_read(file)) {
             let text = read(&file)?;
@@ -135,7 +138,7 @@ impl Installation {
     }
 }
 
-/// The plugin's entry in the chain.
+/// The plugin's entry in the chain of a configuration.
 pub(crate) fn entry(socket: &Path, kubelet: &Path, exempt: &[String]) -> Value {
     json!({"type": NAME, "socket": socket, "kubelet": kubelet, "exempt": exempt})
 }
@@ -150,7 +153,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
 }
 
-/// Readers see the old content or the new, whole.
+/// Replaces a file atomically: readers get either the whole old content or the whole new one.
 fn replace(
     file: &Path,
     content: &[u8],

@@ -1,4 +1,5 @@
-//! The captured pods of the node: captures, takes over, looks after, forgets.
+//! The captured pods of the node: the keeper captures pods, takes over earlier captures, and releases
+//! pods that ended.
 //!
 //! ```text
 //!                      CNI ADD, or seen running               the namespace is gone
@@ -6,8 +7,8 @@
 //!       ▲            record, capture, mark          │  CNI DEL of the same sandbox
 //!       └───────────────────────────────────────────┘
 //! ```
-//! A pod is never released because the API server does not name it any more: its processes may go on
-//! for a while, and must not talk in clear. Everything here blocks; callers are on threads for that.
+//! A pod is not released when the API server stops listing it: its processes may run on for a while, and
+//! must not send in clear. All functions here block; callers run them on blocking threads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use crate::metrics::{Metrics, Origin, Reason, lock};
 use crate::pod::Pod;
 use crate::record::{Record, Records};
 
-/// Why a pod is not captured, in words for whoever looks at its events, and as a label.
+/// Why a pod is not captured: a message for its events, and a label for the metrics.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failed {
@@ -36,7 +37,8 @@ impl Failed {
     }
 }
 
-/// A pod that is captured, or none: the place is taken before, so that one pod is worked on once.
+/// The capture of one pod, if there is one. Its lock is taken before work on the pod begins, so that
+/// only one thread works on a pod at a time.
 #[derive(Debug, Default)]
 struct Place(Option<Kept>);
 
@@ -54,7 +56,7 @@ pub(crate) struct Keeper {
     report: Report,
     records: Records,
     places: Mutex<HashMap<String, Arc<Mutex<Place>>>>,
-    /// The pods that could not be captured when that was tried last, by uid.
+    /// The pods whose last try failed, by uid.
     failures: Mutex<HashMap<String, Failure>>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -71,7 +73,7 @@ impl Keeper {
         }
     }
 
-    /// Captures a pod whose sandbox was just made; again where an earlier attempt was made.
+    /// Captures a pod whose sandbox was just made; repeats the capture if an earlier attempt was made.
     pub(crate) fn add(&self, pod: &Pod, netns: &Path, container: &str) -> Result<Backend, Failed> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
@@ -88,31 +90,32 @@ impl Keeper {
         done
     }
 
-    /// Captures a pod that runs and is not captured: it started before the agent, or past the plugin.
+    /// Captures a pod that runs uncaptured: it started before the agent, or the plugin was not called
+    /// for it.
     pub(crate) fn reconcile(&self, pod: &Pod) -> Result<(), Failed> {
         if !pod.meshed || pod.ended {
             return Ok(());
         }
         let done = self.reconcile_meshed(pod);
-        // Where there is nothing to capture yet, the plugin's failure holds.
+        // If there is nothing to capture yet, the failure that the plugin's call noted stays.
         if !matches!(done, Ok(false)) {
             self.note(&pod.uid, &done);
         }
         done.map(drop)
     }
 
-    /// Whether it is captured; not where nothing of it runs.
+    /// Captures the pod if necessary; false if no process of it runs.
     fn reconcile_meshed(&self, pod: &Pod) -> Result<bool, Failed> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
         if self.lives(&mut place)
             && let Some(kept) = &place.0
         {
-            // A pod's own sysctls are written after the plugin was called, and may replace the mark.
+            // The pod's own sysctls are written after the plugin was called, and may overwrite the mark.
             let again = pod.sysctls.then(|| leno_capture::mark(&kept.record.netns)).transpose();
             return again.map(|_| true).map_err(|error| refused(&error));
         }
-        // Without processes it is the plugin's to tell of.
+        // Without a process the agent cannot find the namespace; the plugin's call will name it.
         let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(false) };
         self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled).map(|_| true)
     }
@@ -124,8 +127,9 @@ impl Keeper {
         self.lives(&mut place)
     }
 
-    /// Whether a pod is captured in this place, and its namespace is there. Where the file that the
-    /// namespace had is gone, which may be that of a process that ended, another of it is kept.
+    /// Whether this place holds a capture whose namespace still exists. If the namespace's recorded file
+    /// is gone, for example because it belonged to a process that ended, another file of the same
+    /// namespace is recorded.
     fn lives(&self, place: &mut Place) -> bool {
         let Some(kept) = &mut place.0 else { return false };
         let was = kept.record.netns.clone();
@@ -138,8 +142,8 @@ impl Keeper {
         true
     }
 
-    /// Whether the namespace of a record is there, by its file or another one of it, which the record
-    /// has from then on.
+    /// Whether the namespace of a record exists, under its recorded file or another one. The record is
+    /// updated to the file that was found.
     fn finds(&self, record: &mut Record) -> bool {
         if record.is_alive() {
             return true;
@@ -148,24 +152,24 @@ impl Keeper {
         let Some((netns, _)) = found.filter(|(_, id)| *id == record.netns_id) else { return false };
         record.netns = netns;
         if let Err(error) = self.records.write(record) {
-            // The old file is looked at again, and this one found again.
+            // Harmless: the next call finds the old file missing and searches again.
             tracing::warn!(uid = record.uid, %error, "a record cannot be written");
         }
         true
     }
 
-    /// Releases a pod whose sandbox ends. One of another sandbox of the same pod stays.
+    /// Releases a pod whose sandbox ends. A capture of another sandbox of the same pod stays.
     pub(crate) fn delete(&self, uid: &str, container: &str) {
         let place = self.place(uid);
         let mut place = lock(&place);
         let is_it = |kept: &Kept| kept.record.container.as_deref() == Some(container);
         if place.0.as_ref().is_some_and(is_it) || !self.lives(&mut place) {
-            // Where it failed that is said, and the next round tries again.
+            // A failure is logged, and the next round tries again.
             let _failed = self.forget(&mut place);
         }
     }
 
-    /// Takes over what an earlier agent captured, bringing it up to date where it is.
+    /// Takes over the pods that an earlier agent captured, and upgrades those captures that still exist.
     pub(crate) fn take_over(&self) {
         let records = self.records.all().unwrap_or_else(|error| {
             tracing::error!(%error, "the records of captured pods cannot be read");
@@ -207,14 +211,15 @@ impl Keeper {
                 tracing::info!(pod, backend = %captured.backend(), "taken over");
                 place.0 = Some(Kept { captured, record, origin: Origin::TakenOver });
             }
-            // Whoever runs in it is captured anew.
+            // If the pod still runs, the next round captures it again.
             Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
             Err(error) => tracing::error!(pod, error = chain(&error), "cannot be taken over"),
         }
     }
 
-    /// Marks what was taken over: an agent may have ended between a capture and its mark. One that could
-    /// not be brought up to date is only known to be whole where it is marked.
+    /// Sets the mark on a capture that was taken over: an earlier agent may have ended between the
+    /// capture and its mark. If the upgrade failed, the capture is complete only if the mark is already
+    /// there.
     fn marked(
         &self,
         record: &Record,
@@ -229,7 +234,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The place of a pod, made where there is none.
+    /// The place of a pod; made if there is none.
     fn place(&self, uid: &str) -> Arc<Mutex<Place>> {
         Arc::clone(lock(&self.places).entry(uid.to_owned()).or_default())
     }
@@ -264,7 +269,7 @@ impl Keeper {
             }
             Err(failed) => {
                 self.count(failed);
-                // One that runs is tried again and again: who does that tells of what is new.
+                // The next rounds retry a running pod; their caller logs new reasons.
                 if origin == Origin::Cni {
                     tracing::error!(pod = full, "cannot be captured: {failed}");
                 }
@@ -273,7 +278,7 @@ impl Keeper {
         done
     }
 
-    /// Tries what the pod allows, best first.
+    /// Tries the backends that the pod allows, best first.
     fn try_all(
         &self,
         place: &mut Place,
@@ -288,9 +293,10 @@ impl Keeper {
             Choice::Auto => Backend::ALL.to_vec(),
             Choice::Only(backend) => vec![*backend],
         };
-        // What is there of another sandbox of this pod would answer to the same name.
+        // A capture of an earlier sandbox of this pod has the same name, so it is released first.
         self.forget(place).map_err(|error| refused(&error))?;
-        // A mark that stays without a capture, or was somebody else's, would let its proxy begin.
+        // A stale mark, or one that another program set, would let the proxy start before the pod is
+        // captured.
         leno_capture::unmark(&netns).map_err(|error| refused(&error))?;
         let mut refusals = Vec::new();
         for backend in wanted {
@@ -331,7 +337,7 @@ impl Keeper {
         (backend, origin): (Backend, Origin),
     ) -> Result<(), leno_capture::Error> {
         let mut captured = leno_capture::capture(backend, &record.workload())?;
-        // Last: a proxy that waits for it must find itself captured.
+        // The mark comes last: a proxy that waits for it must be captured once it sees it.
         if let Err(error) = leno_capture::mark(&record.netns) {
             captured.release()?;
             return Err(error);
@@ -340,7 +346,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether a backend can capture this pod; with its control group where it needs one.
+    /// Whether a backend can capture this pod; returns the pod's control group if the backend needs one.
     fn usable(
         &self,
         backend: Backend,
@@ -371,11 +377,12 @@ impl Keeper {
         Ok(Some(cgroup))
     }
 
-    /// Undoes a capture and removes its record; both stay where that fails.
+    /// Releases a capture and removes its record. If the release fails, both stay.
     fn forget(&self, place: &mut Place) -> Result<(), leno_capture::Error> {
         let Some(mut kept) = place.0.take() else { return Ok(()) };
         let pod = format!("{}/{}", kept.record.namespace, kept.record.name);
-        // Netfilter's rules go with their namespace, which another one's file may name by now.
+        // Netfilter's rules end with their namespace, and by now its file may name another pod's
+        // namespace.
         if (kept.captured.backend() == Backend::Ebpf || kept.record.is_alive())
             && let Err(error) = kept.captured.release()
         {

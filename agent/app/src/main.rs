@@ -5,12 +5,13 @@
 //!  API server ──pods of this node─────► follow ─┴► keeper ──► leno-capture ──► the kernel
 //!                                  install: the plugin's place in the node's chain
 //! ```
-//! A pod is captured when its sandbox is made, before any of its containers starts; one that started
-//! without the agent is found by its processes. No request passes here: the kernel holds what was set
-//! up when the agent ends, and the next one takes it over by its records (`record`).
+//! A pod is captured when its sandbox is made, before any of its containers starts. A pod that
+//! started while no agent ran is found by its processes. No request passes through the agent: when it
+//! ends, the kernel keeps what was set up, and the next agent takes it over from its records
+//! (`record`).
 //!
 //! It does not know services, identities or policies, and has no connection to a proxy. Read `keeper`
-//! first. It ends with 0 when asked to by SIGTERM or SIGINT, 2 on an error, 64 on wrong usage.
+//! first. It exits with 0 after SIGTERM or SIGINT, 2 on an error, 64 on wrong usage.
 
 mod admin;
 mod captures;
@@ -32,9 +33,9 @@ use leno_program::Failure;
 
 use config::{Flags, Task};
 
-/// Threads beside those that capture.
+/// Worker threads of the runtime, beside those that capture.
 const THREADS: usize = 2;
-/// Captures at once; each verifies kernel programs or runs a command of the system.
+/// Most captures at once; each loads kernel programs or runs a command.
 const MAX_CAPTURES: usize = 8;
 
 fn main() -> ExitCode {
@@ -51,7 +52,7 @@ fn start(flags: Flags) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let ended = runtime.block_on(run::run(flags));
-    // A capture that is under way is finished by the next agent.
+    // A capture that is interrupted here is finished by the next agent.
     runtime.shutdown_background();
     ended
 }

@@ -1,4 +1,4 @@
-//! What the agent counts.
+//! The agent's counters and the text of `/metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,14 +10,14 @@ use leno_capture::Backend;
 
 const FAILING: &str = "Pods that could not be captured when that was tried last.";
 
-/// Why a pod could not be captured, one label each.
+/// Why a pod could not be captured; each is a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// It asks for something that is no way to capture.
+    /// The pod asks for a backend that does not exist.
     Annotation,
-    /// No way that it allows works on this node or for it.
+    /// No backend that the pod allows works on this node or for this pod.
     Unusable,
-    /// The kernel, or a command, refused.
+    /// The kernel or a command returned an error.
     Refused,
     /// The record could not be written.
     Record,
@@ -34,14 +34,14 @@ impl Reason {
     }
 }
 
-/// On whose word a pod was captured.
+/// What made the agent capture a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
-    /// The CNI plugin's: before its containers.
+    /// A call of the CNI plugin, before the pod's containers started.
     Cni,
-    /// The API server's: it ran already.
+    /// The API server listed it: the pod ran already.
     Reconciled,
-    /// An earlier agent's.
+    /// An earlier agent had captured it.
     TakenOver,
 }
 
@@ -55,7 +55,7 @@ impl Origin {
     }
 }
 
-/// All of it.
+/// All counters of the agent.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     captures: Mutex<BTreeMap<(&'static str, Origin), u64>>,
@@ -65,14 +65,14 @@ pub(crate) struct Metrics {
     pub(crate) installations: AtomicU64,
     pub(crate) installed: AtomicBool,
     pub(crate) followed: AtomicBool,
-    /// Whether all pods that were there when the agent came are captured, or were tried often enough. It is no
-    /// series: the agent is not ready before.
+    /// Whether all pods that ran when the agent started are captured, or have been tried often
+    /// enough. Not exported as a metric: `/ready` reports it.
     pub(crate) reconciled: AtomicBool,
     pub(crate) watch_failures: AtomicU64,
 }
 
 impl Metrics {
-    /// A pod was captured, in this time.
+    /// Counts a captured pod, and how long the capture took.
     pub(crate) fn captured(&self, backend: Backend, origin: Origin, took: Duration) {
         *lock(&self.captures).entry((backend.name(), origin)).or_default() += 1;
         let mut seconds = lock(&self.seconds);
@@ -80,17 +80,18 @@ impl Metrics {
         seconds.1 += 1;
     }
 
-    /// A pod could not be captured.
+    /// Counts a pod that could not be captured.
     pub(crate) fn failed(&self, reason: Reason) {
         *lock(&self.failures).entry(reason).or_default() += 1;
     }
 
-    /// The plugin asked, and was answered so.
+    /// Counts a request of the plugin by its result.
     pub(crate) fn asked(&self, command: &'static str, result: &'static str) {
         *lock(&self.requests).entry((command, result)).or_default() += 1;
     }
 
-    /// The text of `/metrics`; with how many pods are captured by what now, and how many are not.
+    /// The text of `/metrics`. `now` is how many pods each backend captures, `failing` how many are
+    /// not captured.
     pub(crate) fn render(&self, now: &BTreeMap<Backend, usize>, failing: usize) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, f64)>| {
@@ -163,7 +164,7 @@ impl Metrics {
     }
 }
 
-/// Nothing panics while it holds one of these.
+/// A poisoned lock is used on: no code panics while it holds one of these.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,35 +1,38 @@
-//! A pod as the agent needs it.
+//! The part of a pod's specification that the agent uses.
 
 use k8s_openapi::api::core::v1::{Container, Pod as Object};
 use leno_capture::{Choice, UnknownBackend};
 use leno_sources::PROXY_CONTAINER;
 
-/// How to capture, as a label or, where there is none, an annotation: as the injector reads it.
+/// The label that chooses the capture backend; if it is absent, the annotation of that name. The
+/// injector does the same.
 const CAPTURE: &str = "leno.dev/capture";
 
-/// What is to be known of a pod.
+/// What the agent needs of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// As the API server gave it, which nobody else can; as the node's directories and control groups
-    /// have it too. Those of a pod from a file of the node's have another, which the plugin tells; its
-    /// annotations do as well, but anyone may write the like into a pod to name another one's.
+    /// The uid that the API server gave it, which no client can choose; the node's directories and
+    /// control groups are named by it. A static pod has another uid on the node, which the plugin
+    /// passes. Its annotations hold that uid too, but any user may write such an annotation to
+    /// point at another pod.
     pub(crate) uid: String,
-    /// Whether it has a proxy, and a network of its own.
+    /// Whether it has a proxy and a network namespace of its own.
     pub(crate) meshed: bool,
     /// Whether all its containers have ended for good.
     pub(crate) ended: bool,
-    /// How it asks to be captured.
+    /// The capture that it asks for.
     pub(crate) capture: Result<Choice, UnknownBackend>,
-    /// Whether users in it are others outside of it.
+    /// Whether it has a user namespace, so that its user ids differ from the node's (`hostUsers:
+    /// false`).
     pub(crate) own_users: bool,
-    /// Whether it sets kernel parameters of its namespaces.
+    /// Whether it sets kernel parameters (sysctls) in its namespaces.
     pub(crate) sysctls: bool,
 }
 
 impl Pod {
-    /// Reads one of the API server's.
+    /// Reads a pod of the API server.
     pub(crate) fn new(object: &Object) -> Self {
         let metadata = &object.metadata;
         let spec = object.spec.as_ref();

@@ -1,7 +1,7 @@
-//! What the agent has captured, as files, so that the next one takes it over.
+//! The captured pods as files, from which the next agent takes them over.
 //!
-//! One file for each pod in a directory of the node's that ends with it, as captures do. It is written
-//! before the pod is captured, so that whatever is captured is known.
+//! One file for each pod, in a directory that a reboot of the node empties, just as it ends
+//! captures. The file is written before the pod is captured, so that every capture has a record.
 
 use std::fs;
 use std::io;
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::NetnsId;
 
-/// Starts the name of every captured pod among the captured workloads of the node.
+/// Prefix of a pod's name among the captured workloads of the node.
 const OWNER: &str = "pod-";
-/// Ends the name of every record.
+/// Suffix of every record's file name.
 const SUFFIX: &str = ".json";
 
 /// A captured pod.
@@ -24,27 +24,28 @@ pub(crate) struct Record {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// The runtime's name of its sandbox, where it was captured before its containers started.
+    /// The runtime's id of its sandbox; `None` if the pod was captured after its containers had
+    /// started.
     pub(crate) container: Option<String>,
     pub(crate) netns: PathBuf,
     pub(crate) netns_id: NetnsId,
-    /// None where the backend needs none.
+    /// `None` if the backend needs no control group.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) backend: String,
-    /// When, in seconds since 1970; none in a record of an earlier version.
+    /// When it was captured, in seconds since 1970; `None` in a record of an earlier version.
     #[serde(default)]
     pub(crate) since_unix_s: Option<u64>,
 }
 
 impl Record {
-    /// What the capture is told. Nothing passes while the proxy does not listen: a pod has its proxy
-    /// from its first container to its last.
+    /// The capture's input. Connections are refused while the proxy does not listen: a pod's proxy
+    /// runs from before its first container until after its last.
     pub(crate) fn workload(&self) -> Workload {
         let cgroup = self.cgroup.clone().unwrap_or_default();
         Workload {
             name: owner(&self.uid),
             netns: self.netns.clone(),
-            // The containers' own come later, so the proxy is told by its user.
+            // The containers have no control groups yet, so the proxy is recognised by its user.
             proxy_cgroup: cgroup.clone(),
             cgroup,
             fail_closed: true,
@@ -53,12 +54,12 @@ impl Record {
         }
     }
 
-    /// By what it is captured; none in a record of another version.
+    /// The backend that captures it; `None` if this version does not have that backend.
     pub(crate) fn backend(&self) -> Option<Backend> {
         self.backend.parse().ok()
     }
 
-    /// Whether the namespace that was captured is still there.
+    /// Whether the namespace that was captured still exists.
     pub(crate) fn is_alive(&self) -> bool {
         NetnsId::of(&self.netns) == Some(self.netns_id)
     }
@@ -69,7 +70,7 @@ pub(crate) fn owner(uid: &str) -> String {
     format!("{OWNER}{uid}")
 }
 
-/// The pod that a captured workload is; none where it is nobody's of ours.
+/// The uid of the pod behind a captured workload's name; `None` if it is not a pod of this agent.
 pub(crate) fn pod_of(owner: &str) -> Option<&str> {
     owner.strip_prefix(OWNER)
 }
@@ -79,7 +80,7 @@ pub(crate) fn pod_of(owner: &str) -> Option<&str> {
 pub(crate) struct Records(PathBuf);
 
 impl Records {
-    /// Makes the directory.
+    /// Opens the directory, and makes it if it is missing.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         Ok(Self(directory.to_owned()))
@@ -87,18 +88,18 @@ impl Records {
 
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         let text = serde_json::to_string(record)?;
-        // Read again only whole: a half of one would be a pod that nobody knows of.
+        // Renamed when complete: a half-written record would leave a captured pod without one.
         let fresh = self.0.join(format!("{}.new", record.uid));
         fs::write(&fresh, text)?;
         fs::rename(fresh, self.file(&record.uid))
     }
 
-    /// A pod's, as it is now; none where it cannot be read.
+    /// The current record of a pod; `None` if there is none or it cannot be read.
     pub(crate) fn of(&self, uid: &str) -> Option<Record> {
         serde_json::from_str(&fs::read_to_string(self.file(uid)).ok()?).ok()
     }
 
-    /// Fine if there is none.
+    /// Succeeds if there is none.
     pub(crate) fn remove(&self, uid: &str) -> io::Result<()> {
         match fs::remove_file(self.file(uid)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -106,7 +107,7 @@ impl Records {
         }
     }
 
-    /// All that can be read.
+    /// All records that can be read.
     pub(crate) fn all(&self) -> io::Result<Vec<Record>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(&self.0)? {
@@ -119,7 +120,7 @@ impl Records {
                 Ok(Err(error)) => {
                     tracing::warn!(file = %path.display(), %error, "a record is not understood");
                 }
-                // Removed meanwhile.
+                // Removed since the directory was listed.
                 Err(error) => tracing::debug!(file = %path.display(), %error, "a record is gone"),
             }
         }

@@ -1,23 +1,25 @@
-//! When a pod that cannot be captured is tried again, and for how long the agent is not ready for it.
+//! When the capture of a pod is retried after a failure, and how long failures keep the agent from being ready.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Wait after the first failure, below the time between two looks; each further one doubles it.
+/// Wait after the first failure, shorter than the time between two rounds; each further failure doubles it.
 const FIRST: Duration = Duration::from_secs(4);
-/// Longest wait: so late a node that was mended is noticed.
+/// Longest wait, and so the longest delay before the agent notices that a node was repaired.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Failures after which the agent is ready all the same: what passes by itself, as another's lock on the rules,
-/// has passed within the 20 s that they take, and a pod that can never be captured must not hold a rollout.
+/// Failures after which a pod no longer keeps the agent from being ready. Transient errors, such as another
+/// program's lock on the rules, are over within the 20 s that these tries take; a pod that can never be captured
+/// must not block a rollout.
 const GIVEN_UP: u32 = 3;
 
-/// The pods that failed, by uid.
+/// The pods whose capture failed, by uid.
 #[derive(Debug, Default)]
 pub(crate) struct Retry {
     failed: HashMap<String, Failure>,
-    /// Those of the pods that were there when the agent came; none before all of them were looked at.
+    /// The pods that ran when the agent started and failed in the first round; `None` until that round is
+    /// complete.
     awaited: Option<HashSet<String>>,
 }
 
@@ -29,17 +31,17 @@ struct Failure {
 }
 
 impl Retry {
-    /// Whether a pod is to be tried now, as one that has not failed always is.
+    /// Whether a pod may be tried now. A pod that has not failed always may.
     pub(crate) fn is_due(&self, uid: &str, now: Instant) -> bool {
         self.failed.get(uid).is_none_or(|failure| failure.due <= now)
     }
 
-    /// It is captured, or need not be.
+    /// The pod is captured, or need not be.
     pub(crate) fn done(&mut self, uid: &str) {
         self.failed.remove(uid);
     }
 
-    /// It failed; whether for another reason than last time, which is worth a line in the log.
+    /// Notes a failure; true if its reason differs from the last one's, so that the caller logs it.
     pub(crate) fn failed(&mut self, uid: &str, why: String, now: Instant) -> bool {
         let last = self.failed.remove(uid);
         let is_new = last.as_ref().is_none_or(|last| last.why != why);
@@ -50,24 +52,24 @@ impl Retry {
         is_new
     }
 
-    /// All pods of the node were looked at; those that have failed the first time this is said are awaited.
+    /// The first round is complete: the pods that have failed by now are awaited. Later calls do nothing.
     pub(crate) fn listed(&mut self) {
         self.awaited.get_or_insert_with(|| self.failed.keys().cloned().collect());
     }
 
-    /// Whether each pod that was there when the agent came is captured, is gone, or has failed [`GIVEN_UP`] times.
+    /// Whether each pod that ran when the agent started is captured, is gone, or has failed [`GIVEN_UP`] times.
     pub(crate) fn is_settled(&self) -> bool {
         let holds = |uid: &String| self.failed.get(uid).is_some_and(|one| one.times < GIVEN_UP);
         self.awaited.as_ref().is_some_and(|awaited| !awaited.iter().any(holds))
     }
 
-    /// How long it is to the next try of each, by uid.
+    /// Time until the next try, by uid.
     pub(crate) fn next(&self, now: Instant) -> HashMap<String, Duration> {
         let until = |one: &Failure| one.due.saturating_duration_since(now);
         self.failed.iter().map(|(uid, one)| (uid.clone(), until(one))).collect()
     }
 
-    /// Forgets the pods that are not there any more.
+    /// Drops the pods that no longer exist.
     pub(crate) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.failed.retain(|uid, _| is_there(uid));
     }
@@ -110,7 +112,7 @@ mod tests {
             fail(&mut retry, uid, 1);
         }
         retry.listed();
-        // It came later, and so does what is told of when the watch begins again.
+        // A pod that fails later, and a second listing after the watch restarted, do not extend the wait.
         fail(&mut retry, "later", 1);
         retry.listed();
         retry.done("mended");

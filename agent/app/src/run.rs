@@ -1,4 +1,4 @@
-//! The parts put together.
+//! Starts and connects the agent's parts.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -25,13 +25,13 @@ use crate::record::Records;
 use crate::retry::Retry;
 use crate::server;
 
-/// How often all pods of the node are looked at, besides when one changes: what ended without a word
-/// is forgotten, what failed is tried again.
+/// How often all pods of the node are checked, besides when one changes: pods that ended unreported
+/// are released, and failed captures are retried.
 const ROUND: Duration = Duration::from_secs(5);
-/// Changes that wait to be looked at; a watch that is faster waits.
+/// Changes that wait to be handled; the watch is delayed when the channel is full.
 const MAX_CHANGES: usize = 64;
 
-/// Runs until SIGTERM or SIGINT. What is captured stays so.
+/// Runs until SIGTERM or SIGINT. Captured pods stay captured.
 pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     if flags.name.is_empty() {
         bail!("which node is this? Set LENO_NODE to the pod's spec.nodeName, or give --node");
@@ -54,7 +54,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
 
-    // What was captured is taken over before anything is captured anew.
+    // Earlier captures are taken over before any pod is captured.
     let earlier = Arc::clone(&keeper);
     tokio::task::spawn_blocking(move || earlier.take_over()).await?;
     let installation = installation(&flags.node);
@@ -88,7 +88,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks at pods that change, and at all of them every [`ROUND`], until nobody tells of changes.
+/// Checks pods that change, and all pods every [`ROUND`], until the sender of changes is dropped.
 async fn reconcile(
     mut changed: mpsc::Receiver<Change>,
     cluster: Cluster,
@@ -102,7 +102,7 @@ async fn reconcile(
             pod = changed.recv() => match pod {
                 Some(Change::Pod(pod)) => vec![*pod],
                 Some(Change::Listed) => {
-                    // Those before it were looked at.
+                    // The channel is in order: all pods of the listing were handled before.
                     lock(&retry).listed();
                     Vec::new()
                 }
@@ -131,7 +131,7 @@ async fn reconcile(
     }
 }
 
-/// Looks at a pod, unless it failed before and its time has not come.
+/// Checks a pod, unless it failed before and its next try is not due yet.
 fn reconcile_one(keeper: &Keeper, retry: &Mutex<Retry>, pod: &Pod) {
     if !lock(retry).is_due(&pod.uid, Instant::now()) {
         return;
@@ -150,7 +150,7 @@ fn reconcile_one(keeper: &Keeper, retry: &Mutex<Retry>, pod: &Pod) {
 
 /// Removes everything of the mesh from this node.
 pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
-    // The plugin first: pods that start meanwhile are not captured any more.
+    // The plugin goes first, so that pods that start meanwhile are not captured.
     if let Some(installation) = installation(node) {
         installation.remove()?;
     }
@@ -167,20 +167,21 @@ pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
     if !left.is_empty() {
         bail!("this is left on the node: {}; call this again", left.join("; "));
     }
-    // Another's files, as of a mesh on one machine, are not ours to remove.
+    // The folder may hold files of another program, such as a mesh on one machine; then it is not
+    // removed.
     let _others = std::fs::remove_dir(&node.state);
     tracing::info!("nothing of the mesh is left on this node");
     Ok(())
 }
 
-/// Removes the folder of records where none is left in it; those that are, by name.
+/// Removes the folder of records if it is empty; returns the records that are left in it.
 fn unfinished(records: &Path) -> anyhow::Result<Vec<String>> {
     let mut left = Vec::new();
     let entries =
         std::fs::read_dir(records).with_context(|| format!("reading {}", records.display()))?;
     for entry in entries {
         let path = entry?.path();
-        // One that was not written to its end was of a pod that was not captured yet.
+        // A file that was not completed belongs to a pod that was not captured yet.
         if path.extension().is_some_and(|extension| extension == "new") {
             remove(&path)?;
         } else {

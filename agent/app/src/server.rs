@@ -1,4 +1,4 @@
-//! Answers the CNI plugin, on a socket that only root may use.
+//! Serves the CNI plugin, on a socket that only root may open.
 
 use std::fs;
 use std::io;
@@ -17,14 +17,15 @@ use crate::follow::Cluster;
 use crate::keeper::Keeper;
 use crate::pod::Pod;
 
-/// Most calls at once. A runtime starts some pods at a time, all of a node's after it was started anew.
+/// Most calls at once. A runtime starts a few pods at a time, and all pods of a node after a
+/// reboot.
 const MAX_CALLS: usize = 64;
-/// Longest wait for a question's line, which is sent at once.
+/// Longest wait for the plugin's request, one line that it sends at once.
 const LINE_LIMIT: Duration = Duration::from_secs(5);
-/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
+/// Pause after a failed accept, so that a full descriptor table does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens where an earlier agent did.
+/// Listens; replaces the socket of an earlier agent.
 pub(crate) fn listen(socket: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -90,7 +91,7 @@ async fn answer(request: Request, cluster: &Cluster, keeper: Arc<Keeper>) -> Ans
     answer
 }
 
-/// By what the pod is captured.
+/// Carries out a request; the name of the backend that captures the pod, if one does.
 async fn decide(
     request: Request,
     cluster: &Cluster,
@@ -104,7 +105,8 @@ async fn decide(
     }
     let known = match cluster.pod(namespace, name, uid).await {
         Ok(Some(pod)) => Some(pod),
-        // What the pod's volumes tell is enough to be safe.
+        // The plugin has read from the pod's volumes that it has a proxy; that is enough to capture
+        // it.
         _ if request.has_proxy == Some(true) => assumed(&request),
         Err(why) if request.has_proxy.is_none() => {
             return Err(format!("whether it has a proxy is not known: {why}"));
@@ -112,7 +114,7 @@ async fn decide(
         Ok(None) | Err(_) => None,
     };
     let Some(mut pod) = known.filter(|pod| pod.meshed) else { return Ok(None) };
-    // The runtime's word on the uid is the kubelet's, by which the node's directories are named.
+    // The runtime passes the kubelet's uid, and the node's directories are named by that one.
     if let Some(uid) = request.uid {
         pod.uid = uid;
     }
@@ -126,7 +128,7 @@ async fn decide(
     added.map(|backend| Some(backend.to_string())).map_err(|failed| failed.to_string())
 }
 
-/// A pod of which only the plugin knows: that it has a proxy.
+/// A pod that only the plugin knows, and of which it knows only that it has a proxy.
 fn assumed(request: &Request) -> Option<Pod> {
     Some(Pod {
         namespace: request.namespace.clone(),
@@ -140,7 +142,7 @@ fn assumed(request: &Request) -> Option<Pod> {
     })
 }
 
-/// Captures block: kernel programs are verified, commands are run.
+/// Captures block: they load kernel programs and run commands.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("captures do not panic")
 }

@@ -1,11 +1,11 @@
-//! The ways to capture, and what an operator may ask for.
+//! The capture backends, and the values by which an operator chooses one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// A way to steer traffic.
+/// A way to steer a workload's traffic into its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -20,10 +20,10 @@ pub enum Backend {
 /// The value of `leno.dev/capture`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The first that works, in the order of [`Backend::ALL`].
+    /// The first backend that works, in the order of [`Backend::ALL`].
     #[default]
     Auto,
-    /// This one or an error.
+    /// This backend, or an error.
     Only(Backend),
 }
 

@@ -10,44 +10,44 @@ use crate::backend::Backend;
 use crate::error::Error;
 use crate::{command, ebpf, iptables, nftables, stand_in};
 
-/// Connections by what became of them, named as `leno_bpf::abi::Counter` names them. Netfilter
-/// counts fewer kinds than eBPF, two of its own, and from zero each time its rules are installed.
+/// Connections by how they were treated, keyed by the names of `leno_bpf::abi::Counter`. Netfilter counts
+/// fewer kinds than eBPF and adds two of its own; its counters restart at zero each time its rules are
+/// installed.
 pub type Counters = BTreeMap<&'static str, u64>;
 
-/// SYNs from outside that came past netfilter's redirection, as after a forged ACK of the same addresses and
-/// ports. eBPF has none: it does not depend on what came before.
+/// SYNs from outside that bypassed netfilter's redirection, for example after a forged ACK with the same
+/// addresses and ports. eBPF has no such counter: its decision does not depend on earlier packets.
 pub(crate) const INBOUND_DROPPED_UNCAPTURED: &str = "inbound_dropped_uncaptured";
 
-/// The same of SYNs that the workload sent.
+/// The same for SYNs that the workload sent.
 pub(crate) const OUTBOUND_DROPPED_UNCAPTURED: &str = "outbound_dropped_uncaptured";
 
-/// What netfilter alone counts.
+/// The counters that only netfilter has.
 pub(crate) const UNCAPTURED: [&str; 2] = [INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED];
 
-/// What is to be captured.
+/// The workload to capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name among all captured workloads of the machine: letters, digits, `-`, `_` and `.`.
+    /// Its name, unique among the captured workloads of the machine: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// Its network namespace, as a file of `/run/netns` or `/proc/<pid>/ns/net`.
+    /// Its network namespace, as a file in `/run/netns` or `/proc/<pid>/ns/net`.
     pub netns: PathBuf,
-    /// Its cgroup (version 2), for eBPF: what runs in it and below is captured.
+    /// Its cgroup (version 2), for eBPF: all processes in it and below it are captured.
     pub cgroup: PathBuf,
-    /// The cgroup, below the other, in which the proxy alone runs; the other itself where there is
-    /// none when the workload is captured, as of a pod, whose containers come later. The proxy is
-    /// told by its user then.
+    /// The cgroup below `cgroup` in which only the proxy runs. Equal to `cgroup` if there is none yet, as
+    /// for a pod that is captured before its containers start; the proxy is then recognised by its user.
     pub proxy_cgroup: PathBuf,
     /// While the proxy is not listening: refuse connections instead of passing them.
     pub fail_closed: bool,
     /// Destinations that are never captured: an address and a prefix length.
     pub excluded: Vec<(IpAddr, u8)>,
-    /// The user the proxy runs as, by which netfilter tells its connections from the workload's, and
-    /// eBPF where the proxy has no cgroup of its own.
+    /// The user that the proxy runs as. Netfilter tells the proxy's connections from the workload's by it;
+    /// eBPF does so if the proxy has no cgroup of its own.
     pub proxy_uid: u32,
 }
 
-/// A captured workload. Dropping it leaves the capture in place, as the end of the process does:
-/// only [`Captured::release`] (or [`prune`], or the end of the namespace) undoes it.
+/// A captured workload. Dropping it leaves the capture in place, and so does the end of this process: only
+/// [`Captured::release`], [`prune`] or the end of the namespace undoes it.
 #[derive(Debug)]
 #[must_use = "a captured workload stays captured until it is released"]
 pub struct Captured {
@@ -55,7 +55,7 @@ pub struct Captured {
     state: State,
 }
 
-/// What a backend has to remember.
+/// The state that a backend keeps.
 #[derive(Debug)]
 enum State {
     Ebpf(Instance),
@@ -70,12 +70,11 @@ enum Rules {
     Iptables,
 }
 
-/// Captures a workload. Do this before its proxy listens: eBPF notices a listener when it begins
-/// to. What an earlier process left under the same name is replaced.
+/// Captures a workload. Call it before the proxy listens: eBPF only notices sockets that start listening
+/// later. A capture that an earlier process left under the same name is replaced.
 ///
 /// # Errors
-/// When the backend does not work here, or a path of the workload is not what it should be;
-/// nothing is captured then.
+/// If the backend does not work here, or a path of the workload is invalid. Nothing is captured then.
 pub fn capture(backend: Backend, workload: &Workload) -> Result<Captured, Error> {
     stand_in::route(&workload.netns)?;
     let rules = match backend {
@@ -88,15 +87,15 @@ pub fn capture(backend: Backend, workload: &Workload) -> Result<Captured, Error>
     };
     let mut captured = Captured {
         workload: workload.clone(),
-        // Not known yet, so that installing or removing what is wanted is not skipped.
+        // The opposite of what is wanted, so that `install` below does not skip its work.
         state: State::Netfilter { rules, installed: !workload.fail_closed },
     };
     captured.install(workload.fail_closed)?;
     Ok(captured)
 }
 
-/// Releases the workloads that eBPF captures and `keep` does not want, by name; those released.
-/// Netfilter rules need none of this: they end with the namespace they are in.
+/// Releases the workloads that eBPF captures and whose names `keep` rejects; returns their names. Netfilter
+/// rules need no pruning: they end with their namespace.
 ///
 /// # Errors
 /// When a pin cannot be removed.
@@ -105,9 +104,9 @@ pub fn prune(keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
     Ok(removed.into_iter().map(|leftover| leftover.owner).collect())
 }
 
-/// Captures no new connection of what an earlier process captured under this name, as the first half of
-/// [`release`]: connections that the proxy has not yet accepted still tell it where they were meant to go.
-/// Of netfilter they do so while they last, which needs none of this.
+/// Stops capturing new connections of the workload that an earlier process captured under this name: the
+/// first half of [`release`]. The proxy can still look up the original destination of connections that it
+/// has not accepted yet. Netfilter keeps that with each connection, so nothing is done there.
 ///
 /// # Errors
 /// When something cannot be removed; calling again tries again.
@@ -119,8 +118,8 @@ pub fn let_pass(backend: Backend, workload: &Workload) -> Result<(), Error> {
     Ok(found.map_or(Ok(()), |instance| instance.let_pass())?)
 }
 
-/// Releases what an earlier process captured under this name by this backend, whatever its version;
-/// fine if there is nothing, or if the namespace is gone.
+/// Releases what an earlier process of any version captured under this name with this backend; succeeds if
+/// there is nothing, or if the namespace is gone.
 ///
 /// # Errors
 /// When something cannot be removed; calling again tries again.
@@ -138,9 +137,10 @@ pub fn release(backend: Backend, workload: &Workload) -> Result<(), Error> {
 }
 
 impl Captured {
-    /// Takes over what an earlier process captured by eBPF under the same name, as it is; `None`
-    /// if there is nothing. The proxy's listeners stay known, and [`Captured::upgrade`] brings the
-    /// programs up to date. Netfilter rules need no taking over: [`capture`] replaces them.
+    /// Takes over what an earlier process captured with eBPF under the same name, without changing it;
+    /// `None` if there is nothing. The kernel keeps its list of the proxy's listeners, and
+    /// [`Captured::upgrade`] replaces the programs. Netfilter rules need no taking over: [`capture`]
+    /// replaces them.
     ///
     /// # Errors
     /// When bpffs cannot be read.
@@ -150,7 +150,7 @@ impl Captured {
         Ok(found.map(captured))
     }
 
-    /// By what it is captured.
+    /// The backend that captures it.
     #[must_use]
     pub fn backend(&self) -> Backend {
         match &self.state {
@@ -161,22 +161,23 @@ impl Captured {
         }
     }
 
-    /// What is captured.
+    /// The workload that is captured.
     #[must_use]
     pub fn workload(&self) -> &Workload {
         &self.workload
     }
 
-    /// The same namespace has another file, as when the process is gone whose it was.
+    /// The namespace is now reached through another file, for example because the process of the old one has
+    /// ended.
     pub fn moved(&mut self, netns: PathBuf) {
         self.workload.netns = netns;
     }
 
-    /// Says whether the proxy listens. Under netfilter a workload that fails open is steered only
-    /// after `set_listening(true)`, which is for whoever supervises the proxy to call; between the
-    /// death of a proxy and `set_listening(false)` connections are refused. A workload that fails
-    /// closed is always steered, to a port that refuses while nobody listens. Under eBPF the
-    /// kernel knows by itself and this does nothing.
+    /// Reports whether the proxy listens. Under netfilter a workload that fails open is steered only after
+    /// `set_listening(true)`, which the supervisor of the proxy calls; between the death of the proxy and
+    /// `set_listening(false)` connections are refused. A workload that fails closed is always steered, to a
+    /// port that refuses connections while no proxy listens. Under eBPF the kernel notices listeners itself
+    /// and this does nothing.
     ///
     /// # Errors
     /// When the rules cannot be changed.
@@ -184,10 +185,10 @@ impl Captured {
         self.install(listening || self.workload.fail_closed)
     }
 
-    /// What became of connections so far; empty where nothing is installed.
+    /// How connections were treated so far; empty if nothing is installed.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// If the counters cannot be read.
     pub fn counters(&self) -> Result<Counters, Error> {
         match &self.state {
             State::Ebpf(instance) => ebpf::counters(instance),
@@ -201,11 +202,11 @@ impl Captured {
         }
     }
 
-    /// Puts this build's programs or rules, with new settings, in place of the old ones. Under
-    /// eBPF no connection notices; name, namespace and cgroups must be the same.
+    /// Replaces the programs or rules by those of this build, with new settings. Under eBPF no connection is
+    /// interrupted; name, namespace and cgroups must be the same.
     ///
     /// # Errors
-    /// When the backend refuses; the old or the new ones are in place then.
+    /// If the backend refuses; either the old or the new programs or rules are in place then.
     pub fn upgrade(&mut self, workload: &Workload) -> Result<(), Error> {
         self.workload = workload.clone();
         stand_in::route(&workload.netns)?;
@@ -219,7 +220,7 @@ impl Captured {
         }
     }
 
-    /// Undoes the capture; fine if it is undone or the namespace is gone. Connections that were
+    /// Undoes the capture; succeeds if that is done already or the namespace is gone. Connections that were
     /// steered before stay with the proxy.
     ///
     /// # Errors
@@ -234,7 +235,7 @@ impl Captured {
         Ok(())
     }
 
-    /// Makes netfilter's rules be there or not.
+    /// Installs or removes netfilter's rules, unless they are in the wanted state.
     fn install(&mut self, wanted: bool) -> Result<(), Error> {
         let State::Netfilter { rules, installed } = &mut self.state else { return Ok(()) };
         if *installed == wanted {

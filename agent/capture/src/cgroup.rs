@@ -1,4 +1,5 @@
-//! Where the version 2 cgroup hierarchy is, and what is mounted where a machine has no mount.
+//! Finds the version 2 cgroup hierarchy and mounts it if the machine has not; unmounts the bpffs
+//! that captures used.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use nix::mount::umount;
 
 use crate::Error;
 
-/// Tried first, in this order; any other mount shows the same hierarchy but may be somebody's own.
+/// Tried first, in this order. Any other mount shows the same hierarchy but may be private to
+/// another program.
 const USUAL: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/run/leno/cgroup2"];
 
 /// The root of the cgroup2 hierarchy, if it is mounted.
@@ -19,7 +21,7 @@ pub(crate) fn mounted() -> Result<Option<PathBuf>, Error> {
 /// The root of the cgroup2 hierarchy: where it is mounted, else mounted at `/run/leno/cgroup2`.
 ///
 /// # Errors
-/// When it is not mounted and the kernel refuses to.
+/// If it is not mounted and the kernel refuses to mount it.
 pub fn cgroup2_root() -> Result<PathBuf, Error> {
     match mounted()? {
         Some(root) => Ok(root),
@@ -27,11 +29,11 @@ pub fn cgroup2_root() -> Result<PathBuf, Error> {
     }
 }
 
-/// Unmounts the bpffs that [`capture`](crate::capture) mounted where the machine has none, unless
-/// something is still pinned there, of anyone; whether nothing of it is left.
+/// Unmounts the bpffs that [`capture`](crate::capture) mounted on a machine without one, unless any
+/// program still has a pin there. Returns whether it is gone.
 ///
 /// # Errors
-/// When it cannot be looked at or unmounted.
+/// If it cannot be read or unmounted.
 pub fn unmount_unused() -> Result<bool, Error> {
     let at = Path::new(mounts::PRIVATE).join("bpf");
     let all = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
@@ -39,7 +41,7 @@ pub fn unmount_unused() -> Result<bool, Error> {
         return Ok(true);
     }
     let action = || format!("unmount {}", at.display());
-    // Only an empty directory is removed, so that no pin is.
+    // `remove_dir` only removes an empty directory, so no pin is lost.
     let _others = fs::remove_dir(at.join("leno"));
     if fs::read_dir(&at).map_err(Error::io(action()))?.next().is_some() {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! Runs a command of the system inside a network namespace.
+//! Runs a system command inside a network namespace.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,19 +12,20 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::Error;
 
-/// What is kept of a command's complaints, in bytes.
+/// Most bytes of a command's standard error that an error shows.
 const MAX_STDERR: usize = 2000;
 
-/// Longest that a command may take: a thousand times what it does, with room for the wait for another
-/// program that holds the tables.
+/// Longest time for a command: a thousand times what it takes, with room to wait for another program
+/// that holds the tables.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// How soon the end of a command is looked for, and how seldom at last; one takes some milliseconds.
+/// The first and the longest pause between two checks whether the command has ended; most take some
+/// milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs `work` on a thread of its own in the namespace of `file`; a process started there is in
-/// it too.
+/// Runs `work` on a thread of its own in the namespace of `file`. A process that it starts is in that
+/// namespace too.
 pub(crate) fn inside<T: Send>(
     file: &Path,
     work: impl FnOnce() -> Result<T, Error> + Send,
@@ -38,7 +39,7 @@ pub(crate) fn inside<T: Send>(
     })
 }
 
-/// Runs `work` in a new network namespace that ends with it.
+/// Runs `work` in a new network namespace, which ends when `work` returns.
 pub(crate) fn inside_new<T: Send>(
     work: impl FnOnce() -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
@@ -49,12 +50,12 @@ pub(crate) fn inside_new<T: Send>(
     })
 }
 
-/// A thread of its own, so that the caller stays where it is.
+/// On a thread of its own, so that the caller's thread stays in its namespace.
 fn on_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| scope.spawn(work).join().expect("the work does not panic"))
 }
 
-/// Runs a command with this standard input; its standard output.
+/// Runs a command with this standard input; returns its standard output.
 pub(crate) fn run(program: &str, arguments: &[&str], stdin: &str) -> Result<String, Error> {
     run_within(COMMAND_LIMIT, program, arguments, stdin)
 }
@@ -92,8 +93,8 @@ fn run_within(
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// What the ends of a command's pipes yield, each on a thread of its own: a command may write before
-/// it has read all, and none may hold this one up past its time.
+/// The results of a command's three pipes, each served by a thread: a command may write before it has
+/// read all its input, and no pipe may delay the caller beyond the deadline.
 struct Pipes {
     written: Receiver<io::Result<()>>,
     stdout: Receiver<io::Result<Vec<u8>>>,
@@ -107,7 +108,8 @@ struct Output {
 }
 
 impl Pipes {
-    /// The threads end with their pipe, which ends with the command at the latest.
+    /// Each thread ends when its pipe closes: once the command and all processes that inherited the
+    /// pipe have ended.
     fn of(child: &mut Child, stdin: &str) -> Self {
         let mut pipe = child.stdin.take().expect("stdin was asked to be a pipe");
         let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
@@ -120,13 +122,13 @@ impl Pipes {
         }
     }
 
-    /// None if one has not ended by then.
+    /// `None` if a pipe is still open at the deadline.
     fn end(self, deadline: Instant) -> Option<Output> {
         let left = || deadline.saturating_duration_since(Instant::now());
         Some(Output {
             written: self.written.recv_timeout(left()).ok()?,
             stdout: self.stdout.recv_timeout(left()).ok()?,
-            // What could not be read of a complaint is no reason for another one.
+            // An unreadable standard error is no reason to fail.
             stderr: self.stderr.recv_timeout(left()).ok()?.unwrap_or_default(),
         })
     }
@@ -134,7 +136,7 @@ impl Pipes {
 
 fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Nobody waits any more only when the command is out of time.
+    // The receiver is gone only if the command ran out of time.
     thread::spawn(move || sender.send(work()));
     receiver
 }
@@ -144,7 +146,7 @@ fn read_all(mut pipe: impl Read) -> io::Result<Vec<u8>> {
     pipe.read_to_end(&mut bytes).map(|_| bytes)
 }
 
-/// How it ended; none if it has not by then.
+/// The exit status; `None` if the command still runs at the deadline.
 fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -159,7 +161,8 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> 
     }
 }
 
-/// Kills it. Its end is waited for elsewhere: one that hangs in the kernel dies when that lets go.
+/// Kills the command. A thread waits for its end: a process that hangs in the kernel only dies once
+/// the kernel releases it.
 fn abandon(mut child: Child) {
     if let Err(error) = child.kill() {
         tracing::warn!(pid = child.id(), %error, "cannot kill a command that is out of time");
@@ -187,7 +190,7 @@ mod tests {
     #[test]
     fn a_command_that_does_not_end_is_killed_and_named() {
         let limit = Duration::from_millis(50);
-        // The second leaves its pipes to a process that does not end either.
+        // The second script leaves its pipes to a background process that outlives it.
         for script in ["exec sleep 600", "sleep 1 & exit 0"] {
             let error = run_within(limit, "sh", &["-c", script], "").unwrap_err();
             assert!(matches!(error, Error::CommandTimeout { .. }), "{error}");

@@ -12,12 +12,12 @@ pub(crate) fn capture(workload: &Workload) -> Result<Instance, Error> {
     Ok(Instance::attach(&root, &target(workload), &options(workload))?)
 }
 
-/// Replaces the attached programs by those of this build, configured anew.
+/// Replaces the attached programs by those of this build, with new settings.
 pub(crate) fn upgrade(instance: &Instance, workload: &Workload) -> Result<(), Error> {
     Ok(instance.upgrade(&target(workload), &options(workload))?)
 }
 
-/// What the programs counted.
+/// The programs' counters.
 pub(crate) fn counters(instance: &Instance) -> Result<Counters, Error> {
     Ok(instance.counters()?.iter().collect())
 }

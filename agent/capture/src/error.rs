@@ -9,7 +9,7 @@ pub enum Error {
     /// The kernel programs.
     #[error(transparent)]
     Bpf(#[from] leno_bpf::Error),
-    /// A file, a namespace or a process.
+    /// A system call on a file, a namespace or a process failed.
     #[error("cannot {action}")]
     Io {
         /// What was tried, as a verb and its object.
@@ -17,15 +17,15 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// A command of the system ended with an error.
+    /// A system command ended with an error.
     #[error("{command} failed: {stderr}")]
     Command {
         /// The command line.
         command: String,
-        /// What it said.
+        /// Its standard error.
         stderr: String,
     },
-    /// A command of the system did not end in time, and was killed.
+    /// A system command did not end in time, and was killed.
     #[error(
         "{command} did not end within {limit:?} and was killed; is another program changing the \
          same rules?"
@@ -33,13 +33,13 @@ pub enum Error {
     CommandTimeout {
         /// The command line.
         command: String,
-        /// How long it was given.
+        /// The time that it had.
         limit: Duration,
     },
-    /// A prefix length that its address family does not have.
+    /// A prefix length that the address family does not have.
     #[error("{0}/{1} is not an address prefix")]
     Prefix(std::net::IpAddr, u8),
-    /// No backend works here, or not the one asked for.
+    /// No backend works here, or the requested one does not.
     #[error("cannot capture traffic on this machine: {0}")]
     Unusable(String),
 }

@@ -13,21 +13,21 @@ use crate::captured::{
 use crate::command::run;
 use crate::error::Error;
 
-/// How long to wait for another user of the tables, in seconds: less than a command may take, so that
-/// its own words tell what it waited for.
+/// How long to wait for the lock of the tables, in seconds: less than a command may take, so that iptables itself
+/// reports what it waited for.
 const LOCK_WAIT: &str = "--wait=5";
 
-/// Starts the name of every chain of ours.
+/// Prefix of the name of every chain of Leno's.
 const PREFIX: &str = "LENO_";
 
-/// Starts the comment of every rule that counts.
+/// Prefix of the comment of every rule that counts.
 const COMMENT: &str = "leno:";
 
-/// The tables with chains of ours, in the order in which they are filled; they are emptied in the contrary one,
-/// for the last would drop what the one before it no longer redirects.
+/// The tables with chains of Leno's, in the order in which they are filled. They are emptied in reverse order:
+/// the filter chains would drop what the nat chains no longer redirect.
 const TABLES: [&str; 3] = ["raw", "nat", "filter"];
 
-/// One of the two programs, which share their options and their format.
+/// The two programs, which share their options and their format.
 #[derive(Clone, Copy)]
 enum Family {
     Ipv4,
@@ -35,7 +35,7 @@ enum Family {
 }
 
 impl Family {
-    /// Both, or IPv4 alone on a kernel started without IPv6, where ip6tables fails.
+    /// Both families, or only IPv4 on a kernel that was started without IPv6: ip6tables fails there.
     fn all() -> &'static [Self] {
         if Path::new("/proc/sys/net/ipv6").exists() {
             &[Self::Ipv4, Self::Ipv6]
@@ -68,7 +68,7 @@ impl Family {
     }
 }
 
-/// Installs the rules, in place of older ones; none if one family fails.
+/// Installs the rules in place of older ones; if one family fails, both are removed.
 pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
     let all = Family::all().iter().try_for_each(|family| {
         let mut script = String::new();
@@ -91,7 +91,7 @@ pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
     all
 }
 
-/// Removes the rules and chains; fine if there are none.
+/// Removes the rules and chains; succeeds if there are none.
 pub(crate) fn remove() -> Result<(), Error> {
     for family in Family::all() {
         for table in TABLES.into_iter().rev() {
@@ -104,7 +104,7 @@ pub(crate) fn remove() -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads the counters of the rules with our comments, both families added up.
+/// Reads the counters of the rules with Leno's comments; both families are added up.
 pub(crate) fn counters() -> Result<Counters, Error> {
     let mut counters = Counters::new();
     for family in Family::all() {
@@ -115,7 +115,7 @@ pub(crate) fn counters() -> Result<Counters, Error> {
     Ok(counters)
 }
 
-/// Nobody outside reaches the proxy's listeners.
+/// Drops connections from outside to the proxy's outbound and inbound listeners.
 fn raw_rules() -> String {
     let mut rules = ":LENO_GUARD - [0:0]\n-A PREROUTING -p tcp -j LENO_GUARD\n".to_owned();
     for port in [ports::OUTBOUND, ports::INBOUND] {
@@ -125,8 +125,8 @@ fn raw_rules() -> String {
     rules
 }
 
-/// Redirects what comes in and what goes out; of connections that were open before nothing, for their next
-/// packet would be translated like the first of a new one.
+/// Redirects inbound and outbound connections. Matches only SYNs: conntrack would translate the next packet of a
+/// connection that was open before like the first packet of a new one.
 fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
     let mut rules = ":LENO_INBOUND - [0:0]\n:LENO_OUTBOUND - [0:0]\n\
                      -A PREROUTING -p tcp --syn -j LENO_INBOUND\n-A OUTPUT -p tcp --syn -j LENO_OUTBOUND\n"
@@ -153,8 +153,9 @@ fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
     Ok(rules)
 }
 
-/// Nobody begins a connection past the redirections. What the first packet of any was translated to is final, and
-/// anybody can send a first packet that begins nothing. Before what others accept, for that ends the table.
+/// Drops SYNs that were not redirected. Conntrack decides on the translation at a connection's first packet and
+/// keeps to it, and any client can send a first packet that is not a SYN. These rules are inserted before those
+/// of other programs, because an accepted packet skips the rest of the table.
 fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
     let mut rules = ":LENO_INPUT - [0:0]\n:LENO_OUTPUT - [0:0]\n\
                      -I INPUT -p tcp --syn -j LENO_INPUT\n-I OUTPUT -p tcp --syn -j LENO_OUTPUT\n\
@@ -174,8 +175,8 @@ fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
     Ok(rules)
 }
 
-/// Link-local IPv6 has no way past the proxy but for ICMPv6, by which neighbours are found, and for what
-/// belongs to a connection that was let through. The jumps are inserted, so these chains come first.
+/// Lets nothing use link-local IPv6 except ICMPv6, which neighbour discovery needs, and packets of connections
+/// that were permitted. The jumps are inserted, so these chains run before the table's other rules.
 fn link_local_rules(workload: &Workload) -> Result<String, Error> {
     let mut rules = ":LENO_LINK_IN - [0:0]\n:LENO_LINK_OUT - [0:0]\n\
                      -I INPUT ! -i lo -d fe80::/10 ! -p ipv6-icmp -j LENO_LINK_IN\n\
@@ -198,8 +199,8 @@ fn link_local_rules(workload: &Workload) -> Result<String, Error> {
     Ok(rules)
 }
 
-/// What goes out past the proxy, and is counted as what. What is redirected goes to loopback, so that this holds
-/// for it afterwards.
+/// The conditions for outbound packets that bypass the proxy, each with the counter for it. Redirected packets
+/// match the loopback condition too, since their destination is a loopback address by then.
 fn passed_outbound(family: Family, workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
     let mut passed = Vec::new();
     passed.push((format!("-d {}", family.loopback()), Counter::OutboundPassedLocal));
@@ -225,7 +226,7 @@ fn rule(chain: &str, condition: &str, counter: &str, target: &str) -> String {
     format!("-A {PREFIX}{chain} {condition} -m comment --comment {COMMENT}{counter} -j {target}\n")
 }
 
-/// The lines that take our chains, and the jumps to them, out of a saved table.
+/// The lines that remove Leno's chains, and the jumps to them, from a saved table.
 fn removal(saved: &str) -> String {
     let (mut jumps, mut flushes, mut chains) = (String::new(), String::new(), String::new());
     for line in saved.lines() {
@@ -244,7 +245,7 @@ fn removal(saved: &str) -> String {
     jumps + &flushes + &chains
 }
 
-/// `[packets:bytes] -A CHAIN ... --comment "leno:NAME" ...`
+/// Parses lines of the form `[packets:bytes] -A CHAIN ... --comment "leno:NAME" ...`.
 fn add_counters(counters: &mut Counters, saved: &str) {
     for line in saved.lines() {
         let packets = line.strip_prefix('[').and_then(|rest| rest.split(':').next());

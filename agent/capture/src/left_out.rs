@@ -1,23 +1,25 @@
-//! What a capture leaves alone.
+//! Which traffic a capture leaves alone.
 
 use leno_types::ports;
 use serde::Serialize;
 
 use crate::captured::Workload;
 
-/// What a [`Workload`]'s capture leaves alone, under every backend, besides all that is not TCP.
+/// The traffic that a [`Workload`]'s capture leaves alone under every backend. Traffic other than
+/// TCP is never captured and not listed here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Connections from elsewhere to these ports go to whoever listens there.
+    /// Connections from outside to these ports go straight to the application or the proxy's admin
+    /// server.
     pub inbound_ports: Vec<u16>,
-    /// Connections to these prefixes pass no proxy, whatever their port is.
+    /// Connections to these prefixes bypass the proxy, on every port.
     pub outbound_to: Vec<String>,
-    /// What this user sends passes no proxy: it is the proxy's own.
+    /// Connections of this user bypass the proxy: they are the proxy's own.
     pub user: u32,
 }
 
 impl Workload {
-    /// What its capture leaves alone.
+    /// The traffic that this workload's capture leaves alone.
     #[must_use]
     pub fn left_out(&self) -> LeftOut {
         let excluded = self.excluded.iter().map(|(address, length)| format!("{address}/{length}"));

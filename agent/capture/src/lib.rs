@@ -1,33 +1,33 @@
 //! Steers a workload's traffic into its proxy, by eBPF, nftables or iptables.
 //!
-//! A [`Workload`] is a network namespace and a cgroup with its proxy's cgroup inside. [`capture`]
-//! makes every TCP connection from and to it pass its proxy, and [`Captured::release`] undoes
-//! that. What holds under every [`Backend`]:
+//! A [`Workload`] is a network namespace, and a cgroup that contains the proxy's cgroup. [`capture`] routes
+//! every TCP connection from and to it through its proxy; [`Captured::release`] undoes that. Under every
+//! [`Backend`]:
 //!
 //! - Outbound connections arrive at the proxy's 127.0.0.1:15001 or `[::1]:15001`, inbound ones at
-//!   0.0.0.0:15006 or `[::]:15006`. The original destination is the accepted socket's local
-//!   address where its port is not the listener's, else the answer to `SO_ORIGINAL_DST`.
-//! - The proxy's own sockets, loopback, excluded prefixes, UDP and the admin port (inbound) are left
-//!   alone; 15001 and 15006 cannot be reached from outside.
-//! - Link-local IPv6 carries ICMPv6 alone.
+//!   0.0.0.0:15006 or `[::]:15006`. The original destination is the accepted socket's local address if its
+//!   port is not the listener's, else the result of `SO_ORIGINAL_DST`.
+//! - The proxy's own sockets, loopback, excluded prefixes, UDP and the admin port (inbound) are left alone;
+//!   15001 and 15006 cannot be reached from outside.
+//! - Link-local IPv6 carries only ICMPv6.
 //! - The proxy can connect to the application from the stand-in address (`leno_types::source`).
-//! - Connections that were open before are left alone, and nothing that was sent before lets a new one pass.
-//! - While the proxy is not listening, connections are refused (fail closed) or pass unchanged
-//!   (fail open).
+//! - Connections that were open before the capture are left alone, and no packet that was sent before it
+//!   lets a new connection bypass the proxy.
+//! - While the proxy is not listening, connections are refused (fail closed) or pass unchanged (fail open).
 //!
 //! | | eBPF | nftables, iptables |
 //! |---|---|---|
 //! | original destination, inbound | local address | `SO_ORIGINAL_DST` |
 //! | the application sees as its client | the client | the stand-in address |
-//! | the proxy is told by | its cgroup | its user id |
-//! | "the proxy is listening" | known to the kernel | told by [`Captured::set_listening`] |
+//! | the proxy is recognised by | its cgroup | its user id |
+//! | "the proxy is listening" | noticed by the kernel | reported by [`Captured::set_listening`] |
 //! | a connection straight to the listener | `SO_ORIGINAL_DST` fails | answers the listener's own address |
 //! | a socket bound to a device (`SO_BINDTODEVICE`) | captured | cannot connect |
 //! | 15001, 15006 from outside | refused | dropped |
 //! | cost | none per packet | connection tracking |
 //!
-//! Which backend a machine can use is found by loading, never by version: [`Report::probe`].
-//! Nothing here starts processes of the mesh or knows what a service is.
+//! [`Report::probe`] finds out which backends a machine can use by loading them, never by the kernel's
+//! version. This crate starts no processes of the mesh and does not know what a service is.
 
 mod backend;
 mod captured;

@@ -1,7 +1,8 @@
-//! The mark in a network namespace that says it is captured (`leno_types::ports::MARK`).
+//! The mark by which a network namespace shows that it is captured (`leno_types::ports::MARK`).
 //!
-//! It lives as long as the namespace, whoever made it, and an unprivileged proxy can read it: one that
-//! was told to wait for it listens only once its connections are captured.
+//! It lives as long as the namespace, independently of the process that set it, and an unprivileged
+//! proxy can read it. A proxy that is configured to wait for the mark listens only once its
+//! connections are captured.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +12,10 @@ use leno_types::ports::{MARK, RESERVED_FILE, are_marked};
 use crate::command::inside;
 use crate::error::Error;
 
-/// Marks the namespace; fine if it is.
+/// Marks the namespace; succeeds if it is marked already.
 ///
 /// # Errors
-/// When the namespace cannot be entered or its parameter not be written.
+/// If the namespace cannot be entered or its kernel parameter cannot be written.
 pub fn mark(netns: &Path) -> Result<(), Error> {
     inside(netns, || {
         let reserved = read()?;
@@ -31,15 +32,16 @@ pub fn mark(netns: &Path) -> Result<(), Error> {
 /// Whether the namespace is marked.
 ///
 /// # Errors
-/// When it cannot be entered.
+/// If the namespace cannot be entered.
 pub fn is_marked(netns: &Path) -> Result<bool, Error> {
     inside(netns, || read().map(|reserved| are_marked(&reserved)))
 }
 
-/// Removes the mark, whoever made it; other reserved ports stay. Fine if there is none.
+/// Removes the mark, even if another program set it; other reserved ports stay. Succeeds if there
+/// is none.
 ///
 /// # Errors
-/// When the namespace cannot be entered or its parameter not be written.
+/// If the namespace cannot be entered or its kernel parameter cannot be written.
 pub fn unmark(netns: &Path) -> Result<(), Error> {
     inside(netns, || {
         let reserved = read()?;
@@ -50,7 +52,7 @@ pub fn unmark(netns: &Path) -> Result<(), Error> {
     })
 }
 
-/// Reserved ports, as the kernel writes them, without those of the mark.
+/// The reserved ports, in the kernel's format, without those of the mark.
 fn without_mark(reserved: &str) -> String {
     let mut kept = Vec::new();
     for range in reserved.trim().split(',') {
@@ -73,7 +75,8 @@ fn read() -> Result<String, Error> {
     fs::read_to_string(RESERVED_FILE).map_err(Error::io(format!("read {RESERVED_FILE}")))
 }
 
-/// An empty list needs its line break to be written at all.
+/// Writes the list. The kernel ignores a write of zero bytes, so an empty list is written as a line
+/// break.
 fn write(reserved: &str) -> Result<(), Error> {
     let written = fs::write(RESERVED_FILE, format!("{reserved}\n"));
     written.map_err(Error::io(format!("write {RESERVED_FILE}")))

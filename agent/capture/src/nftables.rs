@@ -12,7 +12,7 @@ use crate::captured::{
 use crate::command::run;
 use crate::error::Error;
 
-/// What the rules count, besides [`UNCAPTURED`].
+/// The counters of the rules, besides [`UNCAPTURED`].
 const COUNTED: &[Counter] = &[
     Counter::OutboundCaptured,
     Counter::OutboundPassedProxy,
@@ -26,20 +26,21 @@ const COUNTED: &[Counter] = &[
     Counter::OutboundDroppedLinkLocal,
 ];
 
-/// Matches what must not pass by a link-local address: all but ICMPv6 and what belongs to a connection that
-/// was let through.
+/// Matches packets that must not use a link-local address: all except ICMPv6 and packets of connections that were
+/// permitted.
 const LINK_LOCAL: &str =
     "ip6 daddr fe80::/10 meta l4proto != ipv6-icmp ct state != { established, related }";
 
-/// Matches a TCP packet that begins no connection: what a listener takes for a beginning is the contrary.
+/// Matches a TCP packet that does not begin a connection: all flags but a lone SYN, the only ones that listeners
+/// accept.
 const NOT_FIRST: &str = "tcp flags & (fin | syn | rst | ack) != syn";
 
-/// Installs the rules, in place of older ones, in one transaction.
+/// Installs the rules in one transaction, in place of older ones.
 pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
     run("nft", &["-f", "-"], &ruleset(workload)?).map(drop)
 }
 
-/// Removes the table; fine if there is none.
+/// Removes the table; succeeds if there is none.
 pub(crate) fn remove() -> Result<(), Error> {
     run("nft", &["-f", "-"], &empty()).map(drop)
 }
@@ -50,15 +51,16 @@ pub(crate) fn counters() -> Result<Counters, Error> {
     Ok(parse_counters(&listing))
 }
 
-/// Deletes the table whether it was there or not.
+/// The commands that delete the table, whether it exists or not.
 fn empty() -> String {
     "table inet leno\ndelete table inet leno\n".to_owned()
 }
 
-/// The whole table. Only what begins a connection is redirected: the next packet of one that was open before
-/// would be translated like the first of a new one. What any first packet was translated to is final, and anybody
-/// can send a first packet that begins nothing: `entered` and `left` let nobody begin a connection on its leavings.
-/// Connections over lo never pass the nat part of prerouting as new ones, but the rules do not rely on it.
+/// The commands that make the whole table. Only packets that begin a connection are redirected: conntrack would
+/// translate the next packet of a connection that was open before like the first packet of a new one. Conntrack
+/// decides on the translation at the first packet and keeps to it, and any client can send a first packet that
+/// begins no connection: the chains `entered` and `left` drop a SYN that such an entry exempted from redirection.
+/// Connections over lo never traverse the nat hook of prerouting as new ones, but the rules do not rely on it.
 fn ruleset(workload: &Workload) -> Result<String, Error> {
     let (outbound, inbound, admin) = (ports::OUTBOUND, ports::INBOUND, ports::ADMIN);
     let (mut passed, mut unchecked) = (String::new(), String::new());
@@ -122,8 +124,8 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
     Ok(rules)
 }
 
-/// What goes out past the proxy, and is counted as what. What is redirected goes to loopback, so that this holds
-/// for it afterwards.
+/// The conditions for outbound packets that bypass the proxy, each with the counter for it. Redirected packets
+/// match the loopback condition too, since their destination is a loopback address by then.
 fn passed_outbound(workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
     let mut passed = vec![
         ("ip daddr 127.0.0.0/8".to_owned(), Counter::OutboundPassedLocal),
@@ -148,7 +150,7 @@ fn counted() -> impl Iterator<Item = &'static str> {
     COUNTED.iter().map(|counter| counter.name()).chain(UNCAPTURED)
 }
 
-/// `counter NAME {` and, on the next line, `packets N bytes N`.
+/// Parses `counter NAME {` and, on the next line, `packets N bytes N`.
 fn parse_counters(listing: &str) -> Counters {
     let mut counters = Counters::new();
     let mut current = None;

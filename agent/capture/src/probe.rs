@@ -1,4 +1,4 @@
-//! What this machine can do, found by trying.
+//! Finds out by trying which backends this machine can use.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -16,50 +16,51 @@ use crate::{cgroup, command, iptables, nftables};
 const CAPABILITIES: &[(&str, u32)] =
     &[("CAP_NET_ADMIN", 12), ("CAP_SYS_ADMIN", 21), ("CAP_PERFMON", 38), ("CAP_BPF", 39)];
 
-/// What was found; `leno check` prints it.
+/// The result of a probe; `leno check` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The kernel's release.
     pub kernel: String,
-    /// Whether the kernel describes its types (BTF), which the kernel programs are fitted to.
+    /// Whether the kernel describes its types (BTF); the kernel programs are relocated by them when
+    /// they are loaded.
     pub btf: bool,
-    /// Where cgroup2 is mounted, or what would be done.
+    /// Where cgroup2 is mounted, or where it would be mounted.
     pub cgroup2: String,
-    /// Where bpffs is mounted, or what would be done.
+    /// Where bpffs is mounted, or where it would be mounted.
     pub bpffs: String,
-    /// What this process may do.
+    /// The capabilities of this process.
     pub capabilities: Vec<Capability>,
     /// Every backend, best first.
     pub backends: Vec<BackendReport>,
-    /// What `auto` means here.
+    /// The backend that `auto` chooses here.
     pub chosen: Option<Backend>,
-    /// Why.
+    /// Why that backend is chosen, or why none is.
     pub why: String,
 }
 
 /// Whether this process has a capability.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// As capabilities(7) names it.
+    /// Its name in capabilities(7).
     pub name: &'static str,
-    /// In the effective set.
+    /// Whether it is in the effective set.
     pub held: bool,
 }
 
 /// Whether a backend works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BackendReport {
-    /// Which.
+    /// The backend.
     pub backend: Backend,
     /// Whether it works here, for this process.
     pub usable: bool,
-    /// What was tried, or why it does not work.
+    /// What was tried successfully, or why it does not work.
     pub reason: String,
 }
 
 impl Report {
-    /// Tries every backend: loads the kernel programs without attaching them, installs the rules in
-    /// a network namespace of their own. Nothing stays behind.
+    /// Tries every backend: loads the kernel programs without attaching them, and installs the
+    /// rules in new network namespaces. Nothing is left behind.
     #[must_use]
     pub fn probe() -> Self {
         let backends: Vec<BackendReport> = Backend::ALL.into_iter().map(try_backend).collect();
@@ -83,10 +84,10 @@ impl Report {
         }
     }
 
-    /// The backend for a workload that asks for this.
+    /// The backend for a workload with this choice.
     ///
     /// # Errors
-    /// [`Error::Unusable`] with the reason when it does not work here.
+    /// [`Error::Unusable`] with the reason if that backend does not work here.
     pub fn choose(&self, choice: Choice) -> Result<Backend, Error> {
         match choice {
             Choice::Auto => self.chosen.ok_or_else(|| Error::Unusable(self.why.clone())),
@@ -104,7 +105,7 @@ impl Report {
     }
 }
 
-/// Why the backends that do not work do not.
+/// The reasons why backends do not work, on one line.
 fn refusals(backends: &[BackendReport]) -> String {
     let lines: Vec<String> = backends
         .iter()
@@ -114,7 +115,6 @@ fn refusals(backends: &[BackendReport]) -> String {
     lines.join("; ")
 }
 
-/// Tries one backend.
 fn try_backend(backend: Backend) -> BackendReport {
     let tried = match backend {
         Backend::Ebpf => try_ebpf().map(|()| "the kernel verified every program"),
@@ -129,7 +129,7 @@ fn try_backend(backend: Backend) -> BackendReport {
     }
 }
 
-/// Whether the programs load, and there is a place to attach and to pin them.
+/// Whether the programs load, and cgroup2 and bpffs are or can be mounted.
 fn try_ebpf() -> Result<(), Error> {
     leno_bpf::probe()?;
     for (kind, mounted) in [("cgroup2", cgroup::mounted()?), ("bpf", bpffs()?)] {
@@ -140,7 +140,7 @@ fn try_ebpf() -> Result<(), Error> {
     Ok(())
 }
 
-/// A workload that makes every rule appear.
+/// A workload that no pod has, with values that make every rule appear.
 fn nobody() -> Workload {
     Workload {
         name: "probe".to_owned(),
@@ -153,7 +153,7 @@ fn nobody() -> Workload {
     }
 }
 
-/// Where bpffs is mounted, among the places that are used.
+/// Where bpffs is mounted, among the paths that captures use.
 fn bpffs() -> Result<Option<PathBuf>, Error> {
     let found = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
     let usual = ["/sys/fs/bpf", "/run/leno/bpf"].map(Path::new);
@@ -161,7 +161,7 @@ fn bpffs() -> Result<Option<PathBuf>, Error> {
     Ok(found.into_iter().find(used).map(|m| m.at))
 }
 
-/// A mount in words.
+/// Describes where a file system is mounted or will be.
 fn place(kind: &str, mounted: Result<Option<PathBuf>, Error>) -> String {
     match mounted {
         Ok(Some(at)) => format!("mounted at {}", at.display()),
@@ -173,12 +173,12 @@ fn place(kind: &str, mounted: Result<Option<PathBuf>, Error>) -> String {
     }
 }
 
-/// Whether the kernel has this file system.
+/// Whether the kernel supports this file system.
 fn is_known(kind: &str) -> bool {
     read("/proc/filesystems").lines().any(|line| line.split_whitespace().last() == Some(kind))
 }
 
-/// The effective set, from the text of `/proc/self/status`.
+/// Whether each of [`CAPABILITIES`] is in the effective set, from the text of `/proc/self/status`.
 fn capabilities(status: &str) -> Vec<Capability> {
     let set = status
         .lines()
@@ -191,7 +191,7 @@ fn capabilities(status: &str) -> Vec<Capability> {
         .collect()
 }
 
-/// A file of the kernel, or nothing where it cannot be read.
+/// The content of a file of the kernel, or an empty string if it cannot be read.
 fn read(path: &str) -> String {
     fs::read_to_string(path).map(|text| text.trim_end().to_owned()).unwrap_or_default()
 }

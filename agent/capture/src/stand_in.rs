@@ -1,9 +1,9 @@
 //! The stand-in address (`leno_types::source`) in a workload's network namespace.
 //!
-//! It is a local route and no address of an interface: a proxy can bind it, answers to it stay in the
-//! namespace, packets from elsewhere that claim it are dropped as martians, and programs that list the
-//! interfaces do not see it. It stays when the workload is released, because connections that the
-//! proxy has open use it, and goes with the namespace.
+//! It is a local route, not an address of an interface: a proxy can bind it, answers to it stay in the
+//! namespace, the kernel drops packets from elsewhere that claim it as martians, and programs that list
+//! interfaces do not see it. It stays when the workload is released, because open connections of the proxy use
+//! it, and ends with the namespace.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -18,12 +18,12 @@ use crate::error::Error;
 
 /// `lo` has this index in every network namespace (LOOPBACK_IFINDEX).
 const LOOPBACK: u32 = 1;
-/// The table that the kernel asks first (RT_TABLE_LOCAL), and by which it tells whether an address can be bound.
+/// The table that the kernel searches first (RT_TABLE_LOCAL); it also decides whether an address can be bound.
 const LOCAL_TABLE: u32 = 255;
-/// Holds 1 where the namespace has IPv6 switched off; missing where the kernel has none.
+/// Contains 1 if the namespace has IPv6 disabled; the file is missing if the kernel has no IPv6.
 const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/lo/disable_ipv6";
 
-/// Routes the stand-in addresses to `lo` in this namespace; fine if they are.
+/// Routes the stand-in addresses to `lo` in this namespace; succeeds if they are routed already.
 pub(crate) fn route(netns: &Path) -> Result<(), Error> {
     inside(netns, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -31,7 +31,7 @@ pub(crate) fn route(netns: &Path) -> Result<(), Error> {
         runtime.block_on(async {
             let (connection, netlink, _) =
                 rtnetlink::new_connection().map_err(Error::io("open a netlink socket"))?;
-            // Ends with the runtime.
+            // The task ends with the runtime.
             tokio::spawn(connection);
             add_routes(&netlink).await.map_err(|error| {
                 Error::io("route the stand-in address to lo")(std::io::Error::other(error))
@@ -41,7 +41,7 @@ pub(crate) fn route(netns: &Path) -> Result<(), Error> {
 }
 
 async fn add_routes(netlink: &Handle) -> Result<(), rtnetlink::Error> {
-    // Container runtimes may set lo up only after the network of a pod, and a route needs it.
+    // Container runtimes may bring lo up only after the pod's network is made, and the route needs lo to be up.
     netlink.link().set(LinkUnspec::new_with_index(LOOPBACK).up().build()).execute().await?;
     add(netlink, v4()).await?;
     match fs::read_to_string(NO_IPV6) {

@@ -1,4 +1,4 @@
-//! Puts the plugin into a node's CNI configuration, and takes it out again.
+//! Adds the plugin to a node's CNI configuration, and removes it.
 //!
 //! Text in, text out; the agent reads and writes the files.
 
@@ -12,16 +12,16 @@ use crate::NAME;
 /// A configuration that cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is no JSON.
+    /// The text is not JSON.
     #[error("it is not JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is no configuration.
+    /// The JSON is not a CNI configuration.
     #[error("it has neither a list of `plugins` nor a `type`")]
     Shape,
 }
 
-/// The file among these that a runtime uses: of all that end in `.conf`, `.conflist` or `.json` the
-/// first by name.
+/// The file that a runtime uses: the first by name of those that end in `.conf`, `.conflist` or
+/// `.json`.
 #[must_use]
 pub fn active(files: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
     files.into_iter().filter(|file| is_read(file)).min()
@@ -34,8 +34,8 @@ pub fn is_read(file: &Path) -> bool {
     file.extension().is_some_and(|extension| known.contains(&extension))
 }
 
-/// The configuration with this plugin last, once; `None` where it is so already. One that names a
-/// single plugin becomes a list.
+/// The configuration with this plugin last, and only once; `None` if it is so already. A
+/// configuration of a single plugin becomes a list.
 ///
 /// # Errors
 /// [`Error`]
@@ -50,7 +50,7 @@ pub fn with(text: &str, plugin: &Value) -> Result<Option<String>, Error> {
     Ok(Some(written(&list)))
 }
 
-/// The configuration without the plugin; `None` where it is not in it.
+/// The configuration without the plugin; `None` if it does not contain it.
 ///
 /// # Errors
 /// [`Error`]
@@ -62,7 +62,8 @@ pub fn without(text: &str) -> Result<Option<String>, Error> {
     Ok((plugins.len() < before).then(|| written(&list)))
 }
 
-/// Whether it is a list; a file of a single plugin must be called `.conf`, one of a list `.conflist`.
+/// Whether the configuration is a list. A file with a list must be named `.conflist`, one with a
+/// single plugin `.conf`.
 ///
 /// # Errors
 /// [`Error`]
@@ -75,7 +76,7 @@ fn is_ours(plugin: &Value) -> bool {
     plugin.get("type").and_then(Value::as_str) == Some(NAME)
 }
 
-/// A list, made of a single plugin where it is one.
+/// Parses a configuration; one of a single plugin becomes a list.
 fn parse(text: &str) -> Result<Map<String, Value>, Error> {
     let Value::Object(read) = serde_json::from_str(text)? else { return Err(Error::Shape) };
     if read.contains_key("plugins") {

@@ -1,14 +1,14 @@
-//! What the CNI plugin `leno-cni` does, and what the node's agent has to know of it.
+//! The CNI plugin `leno-cni`, and what the node's agent shares with it.
 //!
 //! ```text
 //! container runtime ──ADD──► bridge, portmap, ... ──prevResult──► leno-cni ──/run/leno/agent.sock──► agent
 //! ```
-//! The plugin is the last of a node's chain. It has no client of Kubernetes and changes nothing
-//! itself: it tells the agent of the pod, and passes on what the plugins before it made. Where the
-//! agent does not answer, a pod that has a proxy fails, so that it never starts uncaptured, and every
-//! other pod goes on ([`plugin`] says how it tells the two apart).
+//! The plugin is the last of a node's chain. It has no Kubernetes client and changes nothing
+//! itself: it reports the pod to the agent, and passes on the result of the plugins before it. If
+//! the agent does not answer, the plugin fails a pod that has a proxy, so that it never starts
+//! uncaptured, and lets every other pod start ([`plugin`] explains how it tells the two apart).
 //!
-//! [`conflist`] edits a node's configuration, which the agent does; [`protocol`] is what goes over
+//! [`conflist`] edits a node's CNI configuration for the agent; [`protocol`] is the exchange over
 //! the socket. Read [`plugin::run`] first.
 
 pub mod conflist;

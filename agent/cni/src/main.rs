@@ -1,11 +1,13 @@
-//! `leno-cni`: called by a node's container runtime, as the CNI specification says.
+//! `leno-cni`: started by a node's container runtime for each call, as the CNI specification
+//! requires.
 
 use std::io::Read;
 use std::process::ExitCode;
 
 use leno_cni::plugin::{self, Environment, Failure};
 
-/// Longest configuration that is read, in bytes: prevResult names a handful of addresses and routes.
+/// Longest configuration that is read, in bytes; prevResult names only a handful of addresses and
+/// routes.
 const MAX_INPUT: u64 = 1 << 20;
 
 fn main() -> ExitCode {

@@ -1,14 +1,13 @@
 //! One call of the plugin: the environment and standard input in, standard output out.
 //!
-//! Whether a pod has a proxy, the plugin sees without asking anybody: the kubelet mounts a pod's
-//! volumes before it has the runtime make the pod's network, so the directory of the volume
-//! [`VOLUME`], in which the proxy gets its token, is there.
+//! The plugin finds out by itself whether a pod has a proxy: the kubelet mounts a pod's volumes before the runtime
+//! makes the pod's network, so the directory of the volume [`VOLUME`], which holds the proxy's token, exists by then.
 //!
-//! | the pod | the agent answers | it does not |
+//! | the pod | the agent answers | the agent does not answer |
 //! |---|---|---|
-//! | has the volume | as it says | fails after [`PATIENCE`], and a last wait for an answer; the kubelet tries again |
-//! | has none | as it says (a proxy that was written by hand) | passes at once |
-//! | cannot be seen | as it says | fails, but for the namespaces that are `exempt` |
+//! | has the volume | its answer decides | fails after [`PATIENCE`] and the wait for the last answer; the kubelet retries |
+//! | has no such volume | its answer decides (the proxy may have been written by hand) | passes at once |
+//! | has no readable directory | its answer decides | fails, except in the `exempt` namespaces |
 
 use std::collections::HashMap;
 use std::io;
@@ -21,27 +20,27 @@ use serde_json::{Value, json};
 
 use crate::protocol::{Answer, Command, Request, SOCKET, ask};
 
-/// The volume of a pod that has a proxy.
+/// The volume that every injected proxy has.
 pub const VOLUME: &str = "leno-token";
 
-/// Versions of the CNI specification that are spoken: those with chained plugins. What was made is
-/// passed on as it came, so that they do not differ here.
+/// Supported versions of the CNI specification: those with chained plugins. The result of the earlier plugins is
+/// passed on unchanged, so the versions do not differ here.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// How long an agent that does not answer is asked again for a pod that must not start without it: an
-/// agent that is replaced is back within seconds. After it the kubelet has the pod tried again.
+/// How long the plugin repeats its request for a pod that must not start without the agent: an agent that is being
+/// replaced is back within seconds. Afterwards the call fails and the kubelet has the pod tried again.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How often.
+/// The pause between two requests.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for an answer. Capturing takes some 50 ms, or as long as a command of the system may
-/// (10 s) where another program holds the rules, after 3 s for the API server. With [`PATIENCE`] it is
-/// well below the two minutes that a kubelet gives a runtime.
+/// Longest wait for an answer. The agent may wait 3 s for the API server; then a capture takes some 50 ms, or up to
+/// 10 s (the limit of a system command) while another program holds the rules. Together with [`PATIENCE`] it is well
+/// below the two minutes that a kubelet gives a runtime.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// The same where nothing depends on it: longer than the agent waits for the API server (3 s), which is
-/// asked about a pod without the volume, for it may have a proxy that was written by hand.
+/// Longest wait for an answer about a pod without the volume, which may start without one. Longer than the agent
+/// waits for the API server (3 s), which it queries because the pod may have a proxy that was written by hand.
 const SHORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the specification gives a plugin besides standard input.
+/// The environment variables that the specification passes to a plugin.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// `CNI_COMMAND`.
@@ -55,7 +54,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// This process's own.
+    /// The environment of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
@@ -68,7 +67,7 @@ impl Environment {
     }
 }
 
-/// The plugin's part of the configuration.
+/// The plugin's entry in the configuration.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Configuration {
@@ -80,7 +79,7 @@ struct Configuration {
     /// Where the kubelet keeps its pods.
     #[serde(default = "default_kubelet")]
     kubelet: PathBuf,
-    /// Namespaces whose pods pass where their volumes cannot be seen.
+    /// Namespaces whose pods may start although their volumes cannot be read.
     #[serde(default)]
     exempt: Vec<String>,
     /// In milliseconds, [`PATIENCE`] by default.
@@ -95,7 +94,7 @@ fn default_kubelet() -> PathBuf {
     "/var/lib/kubelet".into()
 }
 
-/// What a plugin prints when it fails (CNI specification, "Error").
+/// The error that a plugin prints (CNI specification, "Error").
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     version: String,
@@ -122,7 +121,7 @@ impl Failure {
         Self::new("", Self::DECODE, "the configuration cannot be read", why)
     }
 
-    /// As the specification wants it.
+    /// The JSON that the specification requires.
     #[must_use]
     pub fn to_json(&self) -> String {
         let Self { version, code, message, details } = self;
@@ -130,10 +129,10 @@ impl Failure {
     }
 }
 
-/// Does what `CNI_COMMAND` says; what is to be printed.
+/// Carries out `CNI_COMMAND`; returns the text to print.
 ///
 /// # Errors
-/// What is to be printed when the call fails.
+/// The error to print if the call fails.
 pub fn run(environment: &Environment, input: &str) -> Result<String, Failure> {
     let configuration: Configuration =
         serde_json::from_str(input).map_err(|error| Failure::unreadable(&error.to_string()))?;
@@ -152,7 +151,7 @@ pub fn run(environment: &Environment, input: &str) -> Result<String, Failure> {
             delete(environment, &configuration);
             Ok(String::new())
         }
-        // A node without its agent still runs pods; the agent looks after what has ended by itself.
+        // A node without its agent still runs pods, and the agent finds ended pods by itself.
         "STATUS" | "GC" => Ok(String::new()),
         other => {
             let details = format!("CNI_COMMAND is {other:?}");
@@ -195,7 +194,7 @@ fn check(environment: &Environment, configuration: &Configuration) -> Result<Str
     let Some(request) = request(Command::Check, environment, configuration) else {
         return Ok(String::new());
     };
-    // Without the agent the kernel holds what was captured.
+    // If the agent does not answer, the capture is still in the kernel.
     match ask(&configuration.socket, &request, SHORT_LIMIT) {
         Ok(Answer { error: Some(why), .. }) => {
             let message = "this pod should be captured and is not";
@@ -205,14 +204,14 @@ fn check(environment: &Environment, configuration: &Configuration) -> Result<Str
     }
 }
 
-/// Never fails: the agent finds by itself what was not told, and a pod must be able to end.
+/// Never fails: a pod must be able to end, and the agent finds unreported ends by itself.
 fn delete(environment: &Environment, configuration: &Configuration) {
     if let Some(request) = request(Command::Del, environment, configuration) {
         let _untold = ask(&configuration.socket, &request, SHORT_LIMIT);
     }
 }
 
-/// Asks; again for as long as is allowed where the pod depends on it.
+/// Sends the request; repeats it for as long as is allowed if the pod depends on the answer (`needed`).
 fn ask_patiently(
     configuration: &Configuration,
     request: &Request,
@@ -231,7 +230,7 @@ fn ask_patiently(
     }
 }
 
-/// What is asked; none where it is no pod of Kubernetes.
+/// The request for the agent; `None` if the runtime's arguments do not name a Kubernetes pod.
 fn request(
     command: Command,
     environment: &Environment,
@@ -256,7 +255,8 @@ fn request(
     })
 }
 
-/// A file without links in its folder's path: /var/run is one to /run, but not where the agent is.
+/// The file with the symbolic links in its folder's path resolved: /var/run is a link to /run on the node, but not in
+/// the agent's container.
 fn resolved(file: &Path) -> PathBuf {
     let folder = file.parent().and_then(|folder| folder.canonicalize().ok());
     match (folder, file.file_name()) {
@@ -265,9 +265,9 @@ fn resolved(file: &Path) -> PathBuf {
     }
 }
 
-/// Whether the pod has the proxy's volume; none where the kubelet's directories cannot be seen.
+/// Whether the pod has the proxy's volume; `None` if the kubelet's directories cannot be read.
 fn has_proxy(kubelet: &Path, uid: &str) -> Option<bool> {
-    // A uid of the API server; of anything else no path is made.
+    // Only a well-formed uid becomes part of a path.
     if !uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return None;
     }

@@ -1,4 +1,5 @@
-//! What the plugin and the agent say to each other: one line of JSON each, over a Unix socket.
+//! The exchange between plugin and agent: a request and an answer, each one line of JSON, over a
+//! Unix socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,58 +8,58 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the agent listens unless told otherwise.
+/// The agent's default socket.
 pub const SOCKET: &str = "/run/leno/agent.sock";
 
-/// Longest line, in bytes: names of at most 253, an identifier and a path.
+/// Longest line, in bytes: it holds names of at most 253 bytes, an id and a path.
 pub const MAX_LINE: u64 = 16 * 1024;
 
-/// What the runtime does with the pod.
+/// The CNI command that the runtime called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Command {
-    /// Its network is there, its containers are not.
+    /// The pod's network is made; its containers are not started.
     Add,
-    /// Its network is about to go.
+    /// The pod's network is about to be removed.
     Del,
-    /// It should be as `Add` left it.
+    /// The pod should be as `Add` left it.
     Check,
 }
 
-/// One question.
+/// One request of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// What happens.
+    /// The command.
     pub command: Command,
-    /// The runtime's name of the pod's sandbox.
+    /// The runtime's id of the pod's sandbox.
     pub container: String,
-    /// The pod's network namespace as a file; none where it is gone.
+    /// The pod's network namespace as a file; `None` if it is gone.
     pub netns: Option<PathBuf>,
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
-    /// The pod's uid, where the runtime tells it.
+    /// The pod's uid, if the runtime passes it.
     pub uid: Option<String>,
-    /// Whether it has a proxy as far as its volumes tell; `None` where they cannot be seen.
+    /// Whether the pod's volumes show that it has a proxy; `None` if they cannot be read.
     pub has_proxy: Option<bool>,
 }
 
-/// The answer.
+/// The agent's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// By what the pod is captured; `None` where it is not to be.
+    /// The backend that captures the pod; `None` if the pod is not to be captured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub backend: Option<String>,
-    /// Why it cannot be captured, although it should.
+    /// Why the pod, which should be captured, cannot be.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }
 
-/// Asks the agent, waiting at most so long for each step.
+/// Sends the request and reads the answer; each step may take `timeout`.
 ///
 /// # Errors
-/// When nobody listens there, or does not answer in time.
+/// If no agent listens there, or it does not answer in time.
 pub fn ask(socket: &Path, request: &Request, timeout: Duration) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(timeout))?;

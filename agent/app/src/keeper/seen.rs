@@ -1,4 +1,4 @@
-//! What the keeper has captured and what it could not, for others to see.
+//! Read-only views of the keeper, for the admin server: captured pods, failures, counters.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,10 +9,11 @@ use leno_capture::{Backend, Counters, LeftOut};
 use super::{Failed, Keeper, Place, chain};
 use crate::metrics::{Origin, Reason, lock};
 
-/// Longest wait for a pod that somebody works on: a look at it takes less, a capture more.
+/// Longest wait for a pod that another thread works on: a check of it takes less, a capture takes
+/// more.
 const BRIEFLY: Duration = Duration::from_millis(50);
 
-/// A pod that is captured.
+/// A captured pod, as the admin server shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) namespace: String,
@@ -21,22 +22,22 @@ pub(crate) struct Held {
     pub(crate) origin: Origin,
     /// In seconds since 1970.
     pub(crate) since_unix_s: Option<u64>,
-    /// What it leaves alone.
+    /// Traffic that the capture leaves alone.
     pub(crate) passes: LeftOut,
 }
 
-/// That a pod could not be captured.
+/// A pod that could not be captured.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) why: String,
     pub(crate) reason: Reason,
-    /// How often in a row.
+    /// Failures in a row.
     pub(crate) times: u64,
     pub(crate) last: SystemTime,
 }
 
 impl Keeper {
-    /// Keeps how the last try ended.
+    /// Records how the last try ended.
     pub(super) fn note<T>(&self, uid: &str, done: &Result<T, Failed>) {
         let mut failures = lock(&self.failures);
         let Err(failed) = done else {
@@ -48,17 +49,17 @@ impl Keeper {
         failures.insert(uid.to_owned(), Failure { why, reason, times, last: SystemTime::now() });
     }
 
-    /// Forgets the failures of pods that are not there any more.
+    /// Drops the failures of pods that no longer exist.
     pub(crate) fn retain_failures(&self, is_there: impl Fn(&str) -> bool) {
         lock(&self.failures).retain(|uid, _| is_there(uid));
     }
 
-    /// The pods that could not be captured when that was tried last, by uid.
+    /// The pods whose last try failed, by uid.
     pub(crate) fn failures(&self) -> HashMap<String, Failure> {
         lock(&self.failures).clone()
     }
 
-    /// The pods that are captured, by uid; none of it for one that is being worked on.
+    /// The captured pods by uid; the value is `None` while another thread works on the pod.
     pub(crate) fn held(&self) -> HashMap<String, Option<Held>> {
         let held = |uid: String, place: &Place| {
             let kept = place.0.as_ref()?;
@@ -79,8 +80,8 @@ impl Keeper {
         each.collect()
     }
 
-    /// What became of a pod's connections, as far as the kernel says and nobody works on it. Of netfilter a
-    /// command of the system says it.
+    /// How a pod's connections were treated, from the kernel's counters. `None` if they cannot be
+    /// read or another thread works on the pod. Under netfilter this runs a command.
     pub(crate) fn connections(&self, uid: &str) -> Option<Counters> {
         let place = lock(&self.places).get(uid).cloned()?;
         let place = briefly(&place)?;
@@ -97,11 +98,11 @@ impl Keeper {
         self.metrics.render(&self.captured(), failing)
     }
 
-    /// How many pods are captured by what.
+    /// How many pods each backend captures.
     fn captured(&self) -> BTreeMap<Backend, usize> {
         let mut sum = BTreeMap::new();
         for (_, place) in self.places() {
-            // One that is being worked on counts when that is done.
+            // A pod that another thread works on is counted once that is done.
             let Ok(place) = place.try_lock() else { continue };
             if let Some(kept) = &place.0 {
                 *sum.entry(kept.captured.backend()).or_default() += 1;
@@ -116,7 +117,7 @@ impl Keeper {
     }
 }
 
-/// Waits [`BRIEFLY`] for a place.
+/// Waits at most [`BRIEFLY`] for the lock of a place.
 fn briefly(place: &Mutex<Place>) -> Option<MutexGuard<'_, Place>> {
     let begin = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! The keeper on the kernel: a network namespace, a control group, and processes that a test makes.
-//! Needs root; skips say so, and fail where `LENO_REQUIRE` names root.
+//! The keeper against the real kernel: each test makes a network namespace, a control group and
+//! processes. Needs root; a skip is printed, and fails if `LENO_REQUIRE` names root.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -8,10 +8,10 @@ use std::sync::MutexGuard;
 use super::*;
 use crate::record::owner;
 
-/// One at a time: pruning looks at every captured pod of the machine.
+/// One test at a time: pruning reads every captured pod of the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What a node has of one pod, removed when dropped.
+/// One pod's namespace, control group and processes; removed when dropped.
 struct Node {
     _turn: MutexGuard<'static, ()>,
     folder: tempfile::TempDir,
@@ -22,7 +22,7 @@ struct Node {
 }
 
 impl Node {
-    /// None where this process may not.
+    /// `None` without root.
     fn new() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("root"));
@@ -50,7 +50,7 @@ impl Node {
         Some(Self { _turn: turn, folder, pod, netns, cgroup, processes: Vec::new() })
     }
 
-    /// An agent that starts.
+    /// A newly started agent.
     fn agent(&self) -> Keeper {
         let host = Host {
             cgroups: "/sys/fs/cgroup".into(),
@@ -68,7 +68,7 @@ impl Node {
         self
     }
 
-    /// A process of the pod.
+    /// Starts a process in the pod.
     fn start(&mut self) {
         let mut sleep = Command::new("ip");
         sleep.args(["netns", "exec", &self.pod.uid, "sleep", "600"]).stdin(Stdio::null());
@@ -200,7 +200,7 @@ fn a_pod_that_runs_already_is_found_by_its_processes() {
     agent.reconcile(&node.pod).unwrap();
     assert!(!agent.is_captured(&node.pod.uid), "nothing runs in it yet");
     node.start();
-    // `ip netns exec` enters the namespace after it was started.
+    // `ip netns exec` enters the namespace only some time after it was started.
     let entered =
         || NetnsId::of(&node.netns) == agent.host.netns_of(&node.pod.uid).map(|(_, id)| id);
     while !entered() {
@@ -212,7 +212,7 @@ fn a_pod_that_runs_already_is_found_by_its_processes() {
     ended.ended = true;
     agent.reconcile(&ended).unwrap();
     assert!(agent.is_captured(&node.pod.uid), "its processes may go on for a while");
-    // A pod's own parameters are written after the plugin was called.
+    // The kubelet writes a pod's own kernel parameters after it has called the plugin.
     node.pod.sysctls = true;
     leno_capture::unmark(&node.netns).unwrap();
     agent.reconcile(&node.pod).unwrap();
@@ -268,7 +268,7 @@ fn what_cannot_be_released_is_said_and_stays_recorded() {
     let (released, left) = node.agent().release_all();
     assert_eq!((released, node.records(), node.is_pinned()), (0, 1, true));
     assert!(left[0].contains("of the next version"), "{left:?}");
-    // Control groups of which nothing is left, as of a pod that just ended, do not matter.
+    // A missing control group is no error: its pod has just ended.
     record.backend = "ebpf".to_owned();
     record.cgroup = Some("/nonexistent".into());
     agent.records.write(&record).unwrap();
@@ -293,7 +293,7 @@ fn an_agent_that_ended_before_the_mark_is_followed_by_one_that_makes_it() {
 fn a_pod_that_is_known_by_a_process_stays_captured_when_that_ends() {
     let Some(mut node) = Node::new() else { return };
     let mut agent = node.agent();
-    // As on a node whose runtime keeps no files of namespaces where the agent looks.
+    // As on a node whose runtime keeps no namespace files where the agent searches.
     agent.host.netns = node.folder.path().into();
     for number in 1..=2 {
         node.start();

@@ -1,4 +1,4 @@
-//! What ended is forgotten, and everything when a node leaves the mesh.
+//! Cleaning up: captures of pods that ended, and all captures when a node leaves the mesh.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -9,17 +9,19 @@ use super::{Keeper, chain};
 use crate::metrics::lock;
 use crate::record::{Record, owner, pod_of};
 
-/// Within this time a proxy accepts what came to its listeners, also on a busy machine.
+/// Within this time a proxy accepts the connections in its listeners' queues, even on a busy
+/// machine.
 const ACCEPTED: Duration = Duration::from_secs(1);
 
 impl Keeper {
-    /// Forgets the pods whose namespaces are gone, and unpins what nobody knows of.
+    /// Releases the pods whose namespaces are gone, and removes pins that belong to no recorded
+    /// pod.
     pub(crate) fn prune(&self) {
         let places: Vec<_> = lock(&self.places).values().cloned().collect();
         for place in places {
             let mut place = lock(&place);
             if place.0.is_some() && !self.lives(&mut place) {
-                // Where it failed that is said, and the next round tries again.
+                // A failure is logged, and the next round tries again.
                 let _failed = self.forget(&mut place);
             }
         }
@@ -31,14 +33,14 @@ impl Keeper {
         {
             tracing::warn!(error = chain(&error), "cannot unpin what ended pods left");
         }
-        // A place that somebody has besides is one that is being worked on.
+        // A second reference to a place means that another thread works on that pod.
         let has_pod = |place: &super::Place| place.0.is_some();
         lock(&self.places)
             .retain(|_, place| std::sync::Arc::strong_count(place) > 1 || has_pod(&lock(place)));
     }
 
-    /// Removes the record of a pod that is not captured and whose namespace is gone: as it is while
-    /// nobody works on the pod, who may be capturing it anew.
+    /// Removes the record of a pod that is not captured and whose namespace is gone. Holds the
+    /// pod's lock: another thread may be capturing it again.
     fn prune_record(&self, uid: &str) {
         let place = self.place(uid);
         let place = lock(&place);
@@ -50,7 +52,7 @@ impl Keeper {
         }
     }
 
-    /// Unpins what is no pod's that is captured or recorded; each while nobody works on that pod.
+    /// Removes the pins of pods that are neither captured nor recorded; each under the pod's lock.
     fn prune_pins(&self) -> Result<(), leno_capture::Error> {
         let pinned = RefCell::new(Vec::new());
         leno_capture::prune(|name| {
@@ -67,8 +69,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Releases everything and removes all records, for a node that leaves the mesh: how many pods
-    /// were released, and what could not be, which stays recorded.
+    /// Releases all captures and removes their records, for a node that leaves the mesh. Returns
+    /// how many pods were released, and a line for each that could not be; those stay recorded.
     pub(crate) fn release_all(&self) -> (usize, Vec<String>) {
         let mut left = Vec::new();
         let mut released = 0;
@@ -93,14 +95,15 @@ impl Keeper {
         (released, left)
     }
 
-    /// Has no new connection captured, and waits until proxies have taken those that are on their way.
+    /// Stops capturing new connections, and waits until the proxies have accepted those in their
+    /// queues.
     fn let_all_pass(&self, records: &[Record]) {
         for record in records {
             let passes = record.backend().map(|backend| {
                 leno_capture::let_pass(backend, &record.workload()).map_err(|error| chain(&error))
             });
             if let Some(Err(error)) = passes {
-                // The release that follows tries it again, and says so.
+                // The release that follows tries again, and reports the error.
                 tracing::debug!(uid = record.uid, error, "captures on until it is released");
             }
         }
@@ -112,7 +115,8 @@ impl Keeper {
     fn release_one(&self, record: &mut Record) -> Result<(), String> {
         let lives = self.finds(record);
         let (uid, workload) = (&record.uid, record.workload());
-        // Netfilter's rules go with their namespace, which another one's file may name by now.
+        // Netfilter's rules end with their namespace, and by now its file may name another pod's
+        // namespace.
         let release = |backend: Backend| match backend {
             Backend::Ebpf => leno_capture::release(backend, &workload),
             _ if lives => leno_capture::release(backend, &workload),

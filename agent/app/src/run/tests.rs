@@ -1,4 +1,4 @@
-//! The agent's rounds, on a paused clock, with files in place of a node.
+//! The agent's rounds on a paused clock, with files in place of a node.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use leno_capture::Choice;
 use super::*;
 use crate::admin::wanted;
 
-/// A keeper of a node on which a process of the pod `u` is seen, in a namespace of its own.
+/// A keeper of a node where one process of the pod `u` runs, in its own namespace.
 fn keeper_of_one(folder: &Path) -> Keeper {
     let cgroup = folder.join("cgroup/pids/kubepods/podu");
     fs::create_dir_all(&cgroup).unwrap();
@@ -52,14 +52,14 @@ fn pod() -> Pod {
         uid: "u".into(),
         meshed: true,
         ended: false,
-        // What nobody can do, on any machine that this test runs on.
+        // No machine that runs this test has such a backend.
         capture: "tproxy".parse::<Choice>(),
         own_users: false,
         sysctls: false,
     }
 }
 
-/// How often it could not be captured.
+/// How many captures have failed.
 fn failures(keeper: &Keeper) -> u64 {
     let text = keeper.metrics();
     let series = "leno_agent_capture_failures_total{reason=\"annotation\"} ";

@@ -1,4 +1,4 @@
-//! What must hold under every backend.
+//! The tests that run under every backend.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use leno_capture::{Backend, capture};
 
 use crate::lab::{self, Lab, OUTSIDE, POD, Seen, VIP, Wish};
 
-/// Enough to meet a race that strikes once in some hundred connections.
+/// Enough connections to hit a race that occurs once in some hundred.
 const STORM: usize = 2000;
 
 fn default() -> Wish {
@@ -68,7 +68,7 @@ pub fn a_connection_straight_to_a_listener_has_no_original_destination(backend: 
     let mut app = lab.app();
     for to in ["127.0.0.1:15001", "[::1]:15001", "127.0.0.1:15006", "[::1]:15006"] {
         let seen = app.dial(to);
-        // Connection tracking answers with the address itself, the kernel programs with an error.
+        // Connection tracking returns the address itself, the kernel programs return an error.
         let original = seen.get("original");
         assert!(original == to || original.starts_with("error:"), "{seen:?}");
     }
@@ -191,7 +191,7 @@ pub fn link_local_ipv6_has_no_way_past_the_proxy(backend: Backend) {
     assert_eq!(outside.ask(&format!("udp-send {inner}:{inner_udp}")), "sent");
     lab.wait_for_count("inbound_dropped_link_local", dropped + 1);
     assert!(lab.count("outbound_dropped_link_local") >= 3);
-    // Neighbours are still found, by ICMPv6 between link-local addresses among others.
+    // Neighbour discovery still works; it uses ICMPv6, also between link-local addresses.
     lab::inside(&lab.workload.netns, "ip -6 neigh flush dev eth0");
     let server = outside.serve_at(OUTSIDE[1]);
     proxy.dial(&server).assert_direct();
@@ -281,7 +281,7 @@ pub fn the_application_sees_its_client_or_the_stand_in_address(backend: Backend)
             let (shown, _port) = seen.get("client").rsplit_once(':').unwrap();
             assert_eq!(shown, stand_in, "{to}: {seen:?}");
         }
-        // What the application does itself is no client's.
+        // A connection that the application itself makes is not shown as a client's.
         app.dial(&format!("127.0.0.1:{}", server.port()));
     }
     if backend == Backend::Ebpf {
@@ -409,7 +409,7 @@ pub fn capturing_again_replaces_what_was_left(backend: Backend) {
     drop(proxy);
     let mut outside = lab.outside();
     let server = outside.serve_at(OUTSIDE[0]);
-    // As after a crash: nobody released the first capture.
+    // As after a crash: the first capture was never released.
     lab.captured = capture(backend, &lab.workload).unwrap();
     lab.app().dial(&server).assert_direct();
     lab.captured = capture(backend, &lab.workload).unwrap();
@@ -487,8 +487,8 @@ pub fn no_original_destination_is_lost_in_a_race(backend: Backend) {
         let result = app.ask(&format!("storm {STORM} {vip} 1000"));
         assert_eq!(result, format!("good={STORM} "));
     }
-    // Under netfilter the rules have counted some connections more than once, and never one less
-    // than once; why has not been looked into.
+    // Under netfilter some connections were counted more than once, but none less than once; the
+    // cause was not investigated.
     assert!(lab.count("outbound_captured") >= 2 * STORM as u64);
     if backend == Backend::Ebpf {
         assert_eq!(lab.count("outbound_captured"), 2 * STORM as u64);

@@ -1,4 +1,4 @@
-//! What only eBPF does.
+//! Tests of behaviour that only eBPF has.
 
 use leno_bpf::PinRoot;
 use leno_capture::{Backend, Captured, capture, let_pass, prune};
@@ -63,7 +63,7 @@ fn what_is_let_pass_is_captured_no_more_and_what_was_captured_still_tells_its_de
     proxy.stop(true);
     let mut early = lab.app();
     early.send(&format!("dial {outer}"));
-    // It waits to be accepted.
+    // Wait until the connection is in the listener's queue.
     while lab.count("original_accepted") < 1 {
         std::thread::yield_now();
     }
@@ -110,7 +110,7 @@ fn a_connection_straight_to_the_listener_has_no_original_destination() {
     let to = format!("{}:80", VIP[0]);
     let seen = from("127.0.0.1:0", &to);
     seen.assert_captured(&to);
-    // From the very port that a captured connection came from before.
+    // From the port that a captured connection used before.
     let seen = from(seen.get("own"), "127.0.0.1:15001");
     assert!(seen.get("original").starts_with("error:"), "{seen:?}");
     assert_eq!(lab.count("original_missed"), 1);
@@ -124,7 +124,7 @@ fn an_adopted_capture_keeps_the_proxy_and_is_upgraded() {
     let (mut lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
     let mut app = lab.app();
     let to = format!("{}:80", VIP[0]);
-    // As another process finds it after the first one died.
+    // As another process does after the first one died.
     lab.captured = Captured::adopt(&lab.workload).unwrap().unwrap();
     app.dial(&to).assert_captured(&to);
     let mut workload = lab.workload.clone();

@@ -1,15 +1,16 @@
-//! A TCP packet of no connection, which its receiver does not answer.
+//! Sends a TCP packet that belongs to no connection and that its receiver does not answer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A header of five words, and of five more the option of RFC 2385: a listener without a key drops what has one,
-/// and sends no reset, which would end what connection tracking knows of it.
+/// Length of the packet: a header of five words, and five words with the MD5 option of RFC 2385. A
+/// listener without a key drops a packet with that option and sends no reset; a reset would delete
+/// the connection tracking entry.
 const LENGTH: usize = 40;
 
-/// Sends an ACK from these addresses and ports.
+/// Sends an ACK from and to these addresses and ports.
 pub fn acknowledge(from: SocketAddr, to: SocketAddr) -> io::Result<()> {
     let mut packet = [0; LENGTH];
     packet[0..2].copy_from_slice(&from.port().to_be_bytes());
@@ -24,13 +25,14 @@ pub fn acknowledge(from: SocketAddr, to: SocketAddr) -> io::Result<()> {
     packet[16..18].copy_from_slice(&sum.to_be_bytes());
     let socket = Socket::new(Domain::for_address(to), Type::RAW, Some(Protocol::TCP))?;
     socket.bind(&SocketAddr::new(from.ip(), 0).into())?;
-    // A raw socket takes no port.
+    // A raw socket's address must have port 0.
     let sent = socket.send_to(&packet, &SocketAddr::new(to.ip(), 0).into())?;
     assert_eq!(sent, LENGTH);
     Ok(())
 }
 
-/// Of RFC 9293, section 3.1, with either family's pseudo-header, whose words sum up alike.
+/// The checksum of RFC 9293, section 3.1. The words of both families' pseudo-headers add up in the
+/// same way.
 fn checksum(from: IpAddr, to: IpAddr, packet: &[u8]) -> u16 {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),

@@ -1,4 +1,4 @@
-//! Two joined network namespaces, a cgroup, and processes in them; all gone when dropped.
+//! Two connected network namespaces, a cgroup, and processes in them; all are removed when dropped.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -18,16 +18,16 @@ use crate::worker::ANSWER;
 
 /// The workload's addresses.
 pub const POD: [&str; 2] = ["10.77.0.2", "[fd77::2]"];
-/// The addresses of the machine outside.
+/// The addresses of the outside machine.
 pub const OUTSIDE: [&str; 2] = ["10.77.0.1", "[fd77::1]"];
-/// The link-local addresses of the workload and of the machine outside.
+/// The link-local addresses of the workload and of the outside machine.
 pub const LINK_LOCAL: [&str; 2] = ["fe80::77:2", "fe80::77:1"];
-/// Service addresses, which nobody has.
+/// Service addresses, which no interface has.
 pub const VIP: [&str; 2] = ["10.96.0.10", "[fd96::10]"];
 /// The proxy's listeners.
 pub const PROXY: [&str; 4] = ["127.0.0.1:15001", "[::1]:15001", "0.0.0.0:15006", "[::]:15006"];
 
-/// Whether this process may do it all; a skip is a failure where `LENO_REQUIRE` names root.
+/// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
 pub fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -39,15 +39,15 @@ pub fn has_root() -> bool {
 }
 
 thread_local! {
-    /// Whether the labs of this thread tell their proxy by its user: the whole pod's cgroup is known
-    /// when it is captured, its containers' are not.
+    /// Whether the labs of this thread recognise the proxy by its user, as for a pod: its own cgroup exists
+    /// when it is captured, the cgroups of its containers do not.
     pub static BY_USER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Longest wait for a packet to be counted that was sent before; packets inside this machine take microseconds.
+/// Longest wait until a packet that was sent is counted; packets inside this machine take microseconds.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a test wants besides the defaults.
+/// A test's settings, where they differ from the defaults.
 #[derive(Clone, Default)]
 pub struct Wish {
     pub fail_closed: bool,
@@ -86,7 +86,7 @@ impl Lab {
         Self { workload, captured, proxy_place, outside: format!("/run/netns/{name}-out").into() }
     }
 
-    /// The same with a proxy that listens, which the backend has been told.
+    /// A lab with a proxy that listens; the capture was told so with `set_listening`.
     pub fn with_proxy(backend: Backend, wish: Wish) -> (Self, Worker) {
         let mut lab = Self::new(backend, wish);
         let mut proxy = lab.proxy();
@@ -95,24 +95,24 @@ impl Lab {
         (lab, proxy)
     }
 
-    /// A process of the workload.
+    /// Starts a process of the workload.
     pub fn app(&self) -> Worker {
         let cgroup = self.workload.cgroup.join("app");
         Worker::start(&self.workload.netns, &format!("{} -", cgroup.display()))
     }
 
-    /// A process in the proxy's place.
+    /// Starts a process in the proxy's cgroup, as the proxy's user.
     pub fn proxy(&self) -> Worker {
         let place = format!("{} 2102", self.proxy_place.display());
         Worker::start(&self.workload.netns, &place)
     }
 
-    /// A process on the machine outside.
+    /// Starts a process on the outside machine.
     pub fn outside(&self) -> Worker {
         Worker::start(&self.outside, "- -")
     }
 
-    /// A process of the workload that went to the namespace outside.
+    /// Starts a process in the workload's cgroup, but in the outside network namespace.
     pub fn stray(&self) -> Worker {
         let cgroup = self.workload.cgroup.join("app");
         Worker::start(&self.outside, &format!("{} -", cgroup.display()))
@@ -122,7 +122,8 @@ impl Lab {
         &self.outside
     }
 
-    /// The link-local addresses of the workload and of the machine outside, each as the other side dials it.
+    /// The link-local addresses of the workload and of the outside machine, each with the scope of the side
+    /// that dials it.
     pub fn link_local(&self) -> [String; 2] {
         let scope = |netns: &Path| {
             let link = inside(netns, "ip -o link show dev eth0");
@@ -163,8 +164,8 @@ impl Drop for Lab {
     }
 }
 
-/// Two namespaces with one cable and an IPv4 and an IPv6 address each; the inner one sends all it
-/// does not know to the outer one.
+/// Two namespaces joined by a veth pair, each with an IPv4 and an IPv6 address. The inner one's default route
+/// is the outer one.
 fn make_network(inner: &str, outer: &str) {
     ip(&["netns", "add", inner]);
     ip(&["netns", "add", outer]);
@@ -193,7 +194,7 @@ fn ip(arguments: &[&str]) {
     }
 }
 
-/// Runs a command in a namespace; its standard output.
+/// Runs a command in a namespace; returns its standard output.
 pub fn inside(netns: &Path, command: &str) -> String {
     let mut words = command.split(' ');
     let mut command = Command::new(words.next().unwrap());
@@ -202,7 +203,7 @@ pub fn inside(netns: &Path, command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A child has the namespace of the thread that starts it.
+/// Starts the child on a thread in the namespace, because a child inherits the namespace of that thread.
 fn spawn_inside(netns: &Path, command: &mut Command) -> Child {
     let namespace = File::open(netns).unwrap();
     std::thread::scope(|scope| {
@@ -214,7 +215,7 @@ fn spawn_inside(netns: &Path, command: &mut Command) -> Child {
     })
 }
 
-/// A process that does as it is told (`worker.rs`), killed when dropped.
+/// A process that executes the commands of a test (`worker.rs`); killed when dropped.
 pub struct Worker {
     child: Child,
     stdin: ChildStdin,
@@ -237,7 +238,7 @@ impl Worker {
         worker
     }
 
-    /// Sends a command; its answer.
+    /// Sends a command; returns the answer.
     pub fn ask(&mut self, command: &str) -> String {
         self.send(command);
         self.answer()
@@ -260,7 +261,7 @@ impl Worker {
         self.listen_as("proxy");
     }
 
-    /// Listens where a proxy does and calls itself so.
+    /// Listens on the proxy's addresses; `who` is the name by which it identifies itself to clients.
     pub fn listen_as(&mut self, who: &str) {
         for at in PROXY {
             assert_eq!(self.ask(&format!("listen {who} {at}")), at);
@@ -273,23 +274,23 @@ impl Worker {
         }
     }
 
-    /// Serves at a free port of this address; where.
+    /// Serves on a free port of this address; returns the socket address.
     pub fn serve_at(&mut self, ip: &str) -> String {
         self.ask(&format!("listen server {ip}:0"))
     }
 
-    /// Holds it still, or lets it go on.
+    /// Pauses or resumes the process.
     pub fn stop(&mut self, stop: bool) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, if stop { Signal::SIGSTOP } else { Signal::SIGCONT }).unwrap();
     }
 
-    /// What the other side and this one saw of a `dial` that was sent.
+    /// The result of a `dial` that was sent earlier: what the server and the client saw.
     pub fn seen(&mut self) -> Seen {
         Seen(self.answer())
     }
 
-    /// Connects; what the other side and this one saw.
+    /// Connects; returns what the server and the client saw.
     pub fn dial(&mut self, to: &str) -> Seen {
         Seen(self.ask(&format!("dial {to}")))
     }
@@ -307,7 +308,7 @@ impl Drop for Worker {
 pub struct Seen(pub String);
 
 impl Seen {
-    /// One of the values; empty if it is not there.
+    /// One of the values; empty if it is missing.
     pub fn get(&self, name: &str) -> &str {
         let mut words = self.0.split(' ').filter_map(|word| word.split_once('='));
         words.find(|(found, _)| *found == name).map(|(_, value)| value).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What the probe says of this machine, with and without privilege.
+//! What the probe reports for this machine, with and without root.
 
 use leno_capture::{Backend, Choice, Report};
 

@@ -1,4 +1,5 @@
-//! A process at a chosen place that does socket calls as it is told, one line a command.
+//! A process in a chosen cgroup, with a chosen user, that makes socket calls on command, one line
+//! per command.
 #![expect(unsafe_code, reason = "no crate in use sets a socket option of a level of our own")]
 
 use std::cell::RefCell;
@@ -18,16 +19,16 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::forged;
 
-/// Longer than any connection inside this machine takes; reached only where packets are dropped.
+/// Longer than any connection inside this machine takes; reached only if packets are dropped.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// For an answer that is already under way.
+/// Longest wait for an answer that is already on its way.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a storm runs in.
+/// Threads of a `storm`.
 const STORM_THREADS: usize = 16;
 
-/// Answers start so, to tell them from what the test runner prints.
+/// Prefix of answers, which separates them from the test runner's output.
 pub const ANSWER: &str = "> ";
 
 /// Reads commands until standard input ends.
@@ -41,11 +42,11 @@ pub fn serve() {
         let answer = obey(&words, &mut listeners).unwrap_or_else(|error| format!("error {error}"));
         println!("{ANSWER}{answer}");
     }
-    // Not by way of the test runner, whose output nobody reads any more.
+    // Exits here, because the test runner would write to a pipe that no process reads any more.
     std::process::exit(0);
 }
 
-/// `CGROUP USER`, either may be `-`: joins the cgroup before any socket is made.
+/// Parses `CGROUP USER`, where either may be `-`, and joins the cgroup before any socket is made.
 fn take_place(place: &str) {
     let (cgroup, uid) = place.split_once(' ').unwrap();
     if cgroup != "-" {
@@ -61,11 +62,11 @@ fn take_place(place: &str) {
 }
 
 thread_local! {
-    /// Connections that stay open, of the thread that obeys.
+    /// Connections that stay open; owned by the thread that executes commands.
     static HELD: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
 }
 
-/// By address; several may share one.
+/// Listeners by address; several may share one.
 type Listeners = HashMap<SocketAddr, Vec<(Arc<TcpListener>, JoinHandle<()>)>>;
 
 fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
@@ -142,7 +143,7 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
     }
 }
 
-/// As the proxy's workers do: IPv6 listeners take IPv6 only, and several may share a port.
+/// Listens as the proxy's workers do: IPv6 listeners take only IPv6, and several may share a port.
 fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -155,7 +156,7 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Tells every client what this side sees of the connection.
+/// Sends to every client what the server sees of the connection.
 fn accept(listener: &TcpListener, who: &str) {
     let own_port = listener.local_addr().unwrap().port();
     while let Ok((mut stream, peer)) = listener.accept() {
@@ -163,13 +164,13 @@ fn accept(listener: &TcpListener, who: &str) {
         let original = original_destination(&stream, own_port)
             .map_or_else(|error| format!("error:{}", name_of(&error)), |o| o.to_string());
         let line = format!("who={who} original={original} local={local} client={peer}");
-        // The client may be gone: a storm that was told to stop.
+        // The client may be gone, for example a storm that was stopped.
         let _ = stream.write_all(line.as_bytes());
     }
 }
 
-/// The rule of the proxy: the local address if its port is not the listener's, else what the
-/// kernel answers.
+/// The original destination by the proxy's rule: the local address if its port is not the
+/// listener's, else the kernel's `SO_ORIGINAL_DST`.
 fn original_destination(stream: &TcpStream, own_port: u16) -> io::Result<SocketAddr> {
     let local = stream.local_addr()?;
     if local.port() != own_port {
@@ -187,8 +188,8 @@ fn dial(to: SocketAddr) -> io::Result<String> {
     hear(stream)
 }
 
-/// As the proxy connects to an application on behalf of a client: from the stand-in address, with the
-/// client named to the kernel programs, if there are any.
+/// Connects as the proxy connects to an application for a client: from the stand-in address, and
+/// with the client's address passed to the kernel programs, if there are any.
 fn dial_for(client: SocketAddr, to: SocketAddr) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     if to.is_ipv6() {
@@ -202,7 +203,7 @@ fn dial_for(client: SocketAddr, to: SocketAddr) -> io::Result<String> {
     Ok(format!("named={named} {}", hear(socket.into())?))
 }
 
-/// Whether there is a kernel program to name the client to.
+/// Passes the client's address to the kernel program; false if there is none.
 fn name_client(socket: &Socket, client: SocketAddr) -> bool {
     let ip = match client.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -226,7 +227,8 @@ fn name_client(socket: &Socket, client: SocketAddr) -> bool {
     result == 0
 }
 
-/// From an address of the caller's choice, known before it connects; the port is free again at once.
+/// Connects from a chosen address, which `before` gets before the connection is made; the port is
+/// free again at once.
 fn dial_from(
     from: SocketAddr,
     to: SocketAddr,
@@ -244,7 +246,7 @@ fn dial_from(
     hear(socket.into())
 }
 
-/// Sends back what anybody says, for as long as they do; where.
+/// Starts a server that echoes what clients send; returns its address.
 fn echo(at: SocketAddr) -> io::Result<String> {
     let listener = listen(at)?;
     let at = listener.local_addr()?;
@@ -256,7 +258,7 @@ fn echo(at: SocketAddr) -> io::Result<String> {
     Ok(format!("{at}"))
 }
 
-/// Connects, and stays so.
+/// Connects, and keeps the connection open.
 fn hold(to: SocketAddr) -> io::Result<String> {
     let stream = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
@@ -264,7 +266,7 @@ fn hold(to: SocketAddr) -> io::Result<String> {
     Ok("held".to_owned())
 }
 
-/// Says something over all that is held, and hears it again.
+/// Sends a few bytes over all held connections, and reads the echo.
 fn say() -> io::Result<String> {
     HELD.with_borrow(|held| {
         for mut stream in held {
@@ -275,7 +277,7 @@ fn say() -> io::Result<String> {
     })
 }
 
-/// What the other side says, and what this one sees.
+/// What the server sent, and what this side sees of the connection.
 fn hear(mut stream: TcpStream) -> io::Result<String> {
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
@@ -284,8 +286,8 @@ fn hear(mut stream: TcpStream) -> io::Result<String> {
     Ok(format!("peer={peer} own={local} {said}"))
 }
 
-/// Many connections at once, each to a port of its own; how many were told the right original
-/// destination, and the first that was not.
+/// Makes many connections at once, each to another port. Returns how many servers reported the
+/// right original destination, and the first wrong answer.
 fn storm(count: usize, first: SocketAddr) -> io::Result<String> {
     let next = AtomicUsize::new(0);
     let attempt = |index: usize| {
@@ -320,7 +322,7 @@ fn storm(count: usize, first: SocketAddr) -> io::Result<String> {
     Ok(format!("good={good} {complaint}"))
 }
 
-/// An error as one word.
+/// The kind of an error, as one word.
 fn name_of(error: &io::Error) -> String {
     format!("{:?}", error.kind())
 }

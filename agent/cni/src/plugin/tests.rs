@@ -1,4 +1,4 @@
-//! The plugin against an agent that a test plays.
+//! The plugin against a scripted agent.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use super::*;
 
 const UID: &str = "8aa5b486-ea4b-4246-9144-60a996131924";
 
-/// A node's files: a kubelet with one pod, and a place for the agent's socket.
+/// A node's files: a kubelet's directory with one pod, and a folder for the agent's socket.
 struct Node {
     folder: TempDir,
 }
@@ -30,7 +30,7 @@ impl Node {
         self
     }
 
-    /// Answers one call; what was asked.
+    /// Answers one call; returns the request.
     fn agent(&self, answer: Answer) -> JoinHandle<Request> {
         let listener = UnixListener::bind(self.folder.path().join("agent.sock")).unwrap();
         thread::spawn(move || {
