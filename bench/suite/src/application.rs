@@ -1,4 +1,4 @@
-//! The application behind every mesh: HTTP/1.1, HTTP/2 and gRPC on one port, or a TCP echo.
+//! The application of every mesh: HTTP/1.1, HTTP/2 and gRPC on one port, or a TCP echo.
 
 mod calls;
 
@@ -29,36 +29,37 @@ use crate::scenario::Scenario;
 
 /// The header that a pushed configuration sets to the number of its revision.
 pub(crate) const PUSHED: &str = "x-pushed";
-/// What an application prints, before its number, when a revision has arrived there.
+/// The line that an application prints when a revision has arrived, followed by the number.
 pub(crate) const ARRIVED: &str = "arrived: revision";
-/// Where every application listens.
+/// The port of every application.
 pub(crate) const PORT: u16 = 8080;
-/// Windows of HTTP/2, so wide that they never slow a message.
+/// Flow-control windows of HTTP/2, so large that they never delay a message.
 const WINDOW: u32 = 4 * 1024 * 1024;
-/// Streams at once on a connection: more than any scenario opens through one proxy.
+/// Concurrent streams of a connection: more than any scenario opens through one proxy.
 const MAX_STREAMS: u32 = 4096;
-/// Bytes of the echo that are read at once.
+/// Bytes of one read of the echo.
 const READ_SIZE: usize = 256 * 1024;
-/// How long a listener waits after the system would not give it a connection, which ends when
-/// others close theirs.
+/// How long a listener waits after a failed accept. The usual cause is a full table of descriptors,
+/// which lasts until other connections close.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 
-/// What to serve.
+/// The configuration of an application.
 #[derive(Clone, Debug)]
 pub struct Application {
-    /// Where.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// Sends back bytes instead of speaking HTTP.
+    /// Echoes bytes instead of speaking HTTP.
     pub tcp: bool,
-    /// How long it works before each answer.
+    /// How long the application works before each answer.
     pub work: Duration,
     /// Bytes of an HTTP answer.
     pub response_bytes: usize,
-    /// What it asks of others, `host:port`, before each answer.
+    /// The services that it calls before each answer.
     pub calls: Vec<Callee>,
 }
 
-/// What `leno-bench` is started with to be the application of a service; `address` says where others are.
+/// The arguments that make `leno-bench` the application of a service; `address` returns the address
+/// of another service.
 pub(crate) fn arguments(
     scenario: &Scenario,
     nth: u32,
@@ -82,7 +83,7 @@ pub(crate) fn arguments(
 /// Serves until the process ends.
 ///
 /// # Errors
-/// When the address cannot be listened on.
+/// If the application cannot listen on the address.
 pub fn serve(application: Application) -> Result<Infallible> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(accept(application))
@@ -99,10 +100,10 @@ async fn accept(application: Application) -> Result<Infallible> {
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
-        // Fails only on a socket that is already dead; the read will say so.
+        // Fails only on a socket that is already dead, which the next read reports.
         let _ = stream.set_nodelay(true);
         if application.tcp {
-            // How a connection ends is the client's to judge.
+            // The client reports how a connection ended.
             tokio::spawn(async move { drop(echo(stream).await) });
         } else {
             let answer = (application.work, answer.clone());
@@ -121,12 +122,12 @@ async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Says which revision of a pushed configuration has arrived here, once each.
+/// Prints the revision of the pushed configuration that a request carries, each revision once.
 fn tell(request: &Request<Incoming>, seen: &AtomicU64) {
     let pushed = request.headers().get(PUSHED).and_then(|value| value.to_str().ok()?.parse().ok());
     let Some(revision) = pushed else { return };
     if seen.fetch_max(revision, Ordering::Relaxed) < revision {
-        // Nobody who does not listen misses it.
+        // The write only fails if the reader of this output has closed it.
         let _ = writeln!(std::io::stdout(), "{ARRIVED} {revision}");
     }
 }
@@ -158,7 +159,7 @@ async fn http(
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_concurrent_streams(MAX_STREAMS);
-    // How a connection ends is the client's to judge.
+    // The client reports how a connection ended.
     drop(server.serve_connection(TokioIo::new(stream), service).await);
 }
 
@@ -174,7 +175,7 @@ fn respond(request: Request<Incoming>, answer: Bytes) -> Response<BoxBody<Bytes,
     response
 }
 
-/// Sends each message back as it comes, and says at the end that all went well.
+/// Sends each message back as it arrives, and ends with a successful gRPC status.
 struct Echo {
     request: Incoming,
     ended: bool,
@@ -221,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// An application of this process, on a port of its own.
+    /// An application in this process, on a free port.
     fn application(tcp: bool, calls: Vec<Callee>) -> SocketAddr {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {

@@ -1,7 +1,8 @@
 //! Charts as SVG: lines and dots over a numeric axis, and bars with their intervals.
 //!
-//! Written by hand: three kinds of chart are less code than the configuration of a plotting
-//! library, need no fonts at build time, and stay text that a browser can search and scale.
+//! The SVG is written by hand. Three kinds of chart take less code than the configuration of a
+//! plotting library, need no fonts at build time, and stay text that a browser can search and
+//! scale.
 
 mod axis;
 mod bars;
@@ -11,38 +12,39 @@ pub use axis::{Axis, Scale, short};
 pub use bars::{Bar, Bars};
 pub use lines::{Chart, Series};
 
-/// Width of every chart in pixels; a browser scales it.
+/// Width of every chart in pixels; browsers scale it.
 const WIDTH: f64 = 760.0;
 /// Height of charts with axes on both sides.
 const HEIGHT: f64 = 400.0;
-/// Left of the plot: labels of the y axis and its title.
+/// Left margin: labels and title of the y axis.
 const LEFT: f64 = 78.0;
-/// Right of it: half of the last label.
+/// Right margin: half of the last label.
 const RIGHT: f64 = 34.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 58.0;
 
-/// Colours that stay apart for those who see few of them, and on paper (Okabe and Ito 2008).
+/// Colours that stay distinguishable for colour-blind readers and in print (Okabe and Ito 2008).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5f5f5f", "#8c6d00"];
 
-/// The colour of no mesh: it is what the others are held against.
+/// The colour of the baseline without a mesh.
 const BASELINE: &str = "#8a8a8a";
 
-/// The same colour for a name in every chart; `nth` among the names of a report.
+/// The colour of a name, the same in every chart; `nth` is its position among the names of a
+/// report.
 #[must_use]
 pub fn colour(name: &str, nth: usize) -> &'static str {
     if name == "none" { BASELINE } else { COLOURS[nth % COLOURS.len()] }
 }
 
-/// Text that is safe inside of markup.
+/// Escapes text for use in markup.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// What the colours below become for those who read light on dark. Curves and bars keep theirs, which
-/// stand out on either.
+/// Replacements for the colours of the frame if the reader's browser prefers a dark scheme. Curves
+/// and bars keep their colours, which have enough contrast on both backgrounds.
 const DARK: &str = "<style>@media (prefers-color-scheme: dark) {\
     svg[fill='#333'] { fill: #d3dae1 } svg rect[fill='#fff'] { fill: #14181d } \
     svg text[fill='#111'] { fill: #f2f5f7 } svg line[stroke='#e6e6e6'] { stroke: #2c343c } \
@@ -62,13 +64,13 @@ fn open(title: &str, (width, height): (f64, f64)) -> String {
     )
 }
 
-/// A text at a place; `anchor` is `start`, `middle` or `end`.
+/// A text at a position; `anchor` is `start`, `middle` or `end`.
 fn text((x, y): (f64, f64), anchor: &str, words: &str) -> String {
     let words = escape(words);
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>\n")
 }
 
-/// A thin line from one place to another.
+/// A thin line between two positions.
 fn rule((x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) -> String {
     format!(
         "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>\n"

@@ -1,6 +1,7 @@
-//! Published claims beside what was measured here.
+//! Compares published claims about meshes with what was measured here.
 //!
-//! The claims are a file of this program, with the check of each. A claim that nothing measures says why.
+//! The claims and the check of each come from a file that is built into this program. A claim that
+//! cannot be measured states why.
 
 mod look;
 
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::record::{Record, of_one_generator};
 use crate::{compare, scenario};
 
-/// The claims, a file of this program.
+/// The file of the claims, built into this program.
 const CLAIMS: &str = include_str!("../data/claims.yaml");
 
 /// One claim.
@@ -22,30 +23,32 @@ const CLAIMS: &str = include_str!("../data/claims.yaml");
 pub struct Claim {
     /// Short name of the source.
     pub source: String,
-    /// What it says.
+    /// The claim as published.
     pub says: String,
-    /// How what is measured here differs from what was published; told with every verdict.
+    /// How the measurement differs from the published one; printed with every verdict.
     #[serde(default)]
     but: Option<String>,
-    /// How it is checked.
+    /// The check that decides on the claim.
     check: Check,
 }
 
-/// How a claim is checked. A mesh of the lab stands for the one that a cluster has of it, too.
+/// The check of a claim. The name of a lab's mesh also accepts records of the same proxy in a
+/// cluster.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 enum Check {
     /// A latency.
     Latency {
         scenario: String,
-        /// The point on the scenario's scale, published requests/s in all; all points without it.
+        /// The step of the scenario, as the published total of requests per second; all steps if
+        /// absent.
         #[serde(default)]
         step: Option<f64>,
         mesh: String,
         quantile: Percentile,
         ms: f64,
     },
-    /// A latency over that of another, or of no mesh.
+    /// The latency that a mesh adds to that of another mesh, or of none.
     AddedLatency {
         scenario: String,
         mesh: String,
@@ -54,19 +57,19 @@ enum Check {
         quantile: Percentile,
         ms: f64,
     },
-    /// A latency below that of another.
+    /// A latency that is lower than that of another mesh, by a percentage.
     LessLatency { scenario: String, mesh: String, than: String, quantile: Percentile, percent: f64 },
-    /// Context switches for a request, below those of another.
+    /// Context switches per request, lower than those of another mesh by a percentage.
     LessSwitches { scenario: String, mesh: String, than: String, percent: f64 },
-    /// The lower latency (p99) of two where each service gets a rate.
+    /// Which of two meshes has the lower p99 at a given rate to each service.
     Leads { scenario: String, mesh: String, than: String, rate_per_s: f64 },
-    /// Whether a step's rate is kept with no more errors than a run may have.
+    /// Whether the rate of a step is sustained, with no more errors than a valid run may have.
     Keeps { scenario: String, step: f64, mesh: String, kept: bool },
-    /// Processors that a proxy keeps busy at a rate, in proportion to the rate measured.
+    /// Processors that a proxy keeps busy at a rate, scaled linearly from the measured rate.
     Cpu { scenario: String, mesh: String, rate_per_s: f64, cpus: f64 },
-    /// Processors that a proxy keeps busy before any load, which records of a cluster have.
+    /// Processors that a proxy keeps busy before any load; only records of a cluster have it.
     IdleCpu { mesh: String, cpus: f64 },
-    /// Memory that all proxies of a mesh take together under load, from the least to the most.
+    /// Meshes by the memory of all their proxies together under load, in rising order.
     MemoryOrder { scenario: String, rising: Vec<String> },
     /// Resident memory of a proxy.
     Memory {
@@ -76,20 +79,21 @@ enum Check {
         moment: Moment,
         mb: f64,
     },
-    /// From exec to the first request served.
+    /// Time from exec to the first served request.
     StartUp { mesh: String, ms: f64 },
     /// Size of the executable.
     Binary { mesh: String, mb: f64 },
-    /// The most that passes.
+    /// The highest sustained rate.
     HighestRate { mesh: String, rate_per_s: f64 },
-    /// What the stated use of a hundred sidecars costs.
+    /// The cost of a hundred sidecars that use the stated resources.
     Dollars { machine: String, cpus: f64, mb: f64, dollars: f64 },
-    /// Nothing here can check it.
+    /// This bench cannot check the claim.
     Unmeasurable { why: String },
 }
 
 impl Check {
-    /// Whose records are looked at; none where any will do, or none are needed.
+    /// The scenario whose records are evidence; `None` if any scenario will do or the check needs
+    /// no records.
     fn scenario(&self) -> Option<&str> {
         match self {
             Self::Latency { scenario, .. }
@@ -111,7 +115,7 @@ impl Check {
     }
 }
 
-/// Which latency.
+/// The percentile of a latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Percentile {
@@ -125,25 +129,25 @@ enum Percentile {
     P99,
 }
 
-/// When memory was looked at.
+/// The moment of a memory measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Moment {
-    /// Before any load.
+    /// Before the load.
     Idle,
-    /// The most under load.
+    /// The highest value under load.
     Peak,
 }
 
-/// What became of a claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// What was measured agrees.
+    /// The measurement agrees with the claim.
     Holds,
-    /// What was measured does not.
+    /// The measurement disagrees with the claim.
     DoesNotHoldHere,
-    /// Nothing was measured that could say.
+    /// There is no measurement that could decide.
     NotMeasurableHere,
 }
 
@@ -157,29 +161,29 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A claim and what became of it.
+/// A claim and its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Short name of the source.
     pub source: String,
-    /// What it says.
+    /// The claim as published.
     pub says: String,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was measured, or why nothing was.
+    /// What was measured, or why nothing was measured.
     pub because: String,
 }
 
-/// Reads the claims.
+/// Parses the built-in claims.
 ///
 /// # Errors
-/// Never with the file this program is built with; a test says so.
+/// Never with the built-in file, as a test proves.
 pub fn claims() -> Result<Vec<Claim>> {
     let wrong = |error| Error::Refused(format!("the table of claims is damaged: {error}"));
     serde_saphyr::from_str(CLAIMS).map_err(wrong)
 }
 
-/// Looks at every claim; of records of several generators, at those of one.
+/// Checks every claim. If several generators made the records, only those of one generator count.
 #[must_use]
 pub fn check(claims: &[Claim], records: &[Record], prices: &[Price]) -> Vec<Outcome> {
     let records = &of_one_generator(records)[..];
@@ -202,7 +206,8 @@ pub fn check(claims: &[Claim], records: &[Record], prices: &[Price]) -> Vec<Outc
     claims.iter().map(outcome).collect()
 }
 
-/// Whether a scenario has a real application, which records of it do not have.
+/// Whether a scenario models a real application, but the records are all of the suite's own
+/// services.
 fn is_of_toys(scenario: &str, records: &[Record]) -> bool {
     let real = |record: &Record| record.scenario == scenario && compare::real(record).is_some();
     let found = scenario::find(scenario);

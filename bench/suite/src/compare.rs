@@ -1,4 +1,4 @@
-//! Two runs side by side, and what makes them hard to compare.
+//! Compares two runs, and lists what makes them hard to compare.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::real::Images;
 use crate::record::{Record, of_one_generator};
 use crate::statistics::{Interval, ratio};
 
-/// The name of a figure and how it is read from a record.
+/// The name of a figure and the function that reads it from a record.
 type Figure = (&'static str, fn(&Record) -> f64);
 
-/// What is compared.
+/// The figures that are compared.
 const FIGURES: &[Figure] = &[
     ("latency_us.p50", |record| record.latency_us.p50 as f64),
     ("latency_us.p99", |record| record.latency_us.p99 as f64),
@@ -22,10 +22,11 @@ const FIGURES: &[Figure] = &[
     ("requests_per_s", |record| record.requests_per_s),
 ];
 
-/// The outcome.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Why the figures may differ for other reasons than the meshes; said before any figure.
+    /// Reasons why the figures may differ that have nothing to do with the meshes; printed before
+    /// any figure.
     pub caveats: Vec<String>,
     /// The figures.
     pub rows: Vec<Row>,
@@ -44,13 +45,13 @@ pub struct Row {
     pub before: f64,
     /// Mean of the later run.
     pub after: f64,
-    /// Rounds of both that have the figure; of one there is no interval.
+    /// Rounds that both runs have; one round gives no interval.
     pub rounds: usize,
-    /// After by before.
+    /// The later mean divided by the earlier one.
     pub ratio: Interval,
 }
 
-/// Compares `after` with `before`, over valid records of what both have.
+/// Compares `after` with `before`, over valid records of scenarios and meshes that both have.
 #[must_use]
 pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
     let (own, others) = (of_one_generator(before), of_one_generator(after));
@@ -65,8 +66,8 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
             let values = |records: &[&Record]| -> Vec<f64> {
                 records.iter().map(|record| figure(record)).collect()
             };
-            // Rounds of two runs share no disturbance, but drawing them in pairs is as good as
-            // drawing them apart.
+            // Rounds of two runs share no disturbance, so the bootstrap may draw them in pairs as
+            // well as independently.
             let (old, new) = (values(old), values(new));
             let Some(ratio) = ratio(&new, &old) else { continue };
             let shown = old.len().min(new.len());
@@ -79,15 +80,15 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
     Comparison { caveats, rows }
 }
 
-/// What a mesh of a cluster was told; empty where it has its defaults.
+/// The settings that the run installed a mesh with; empty for the defaults.
 fn told(record: &Record) -> String {
     record.cluster.as_ref().map(|cluster| cluster.told.join(", ")).unwrap_or_default()
 }
 
-/// How a mesh that a run has not installed came into its cluster.
+/// The origin of a mesh that the run did not install.
 const FOUND: &str = "was there, as its owner has it";
 
-/// How a mesh of a cluster came there; empty in a lab, and where there is none.
+/// The origin of a mesh in a cluster; empty in a lab, and for no mesh.
 fn came(record: &Record) -> &'static str {
     match &record.cluster {
         Some(_) if record.mesh == NONE => "",
@@ -97,18 +98,18 @@ fn came(record: &Record) -> &'static str {
     }
 }
 
-/// The real application that was measured behind; none where it was the suite's own services.
+/// The real application behind the mesh; `None` for the suite's own services.
 pub(crate) fn real(record: &Record) -> Option<String> {
     let images = record.cluster.as_ref().and_then(|cluster| cluster.application.as_ref());
     images.map(Images::line).or_else(|| record.application.clone())
 }
 
-/// The applications of two records in words, where they are not the same.
+/// The applications of two records in words, if they differ.
 pub(crate) fn applications(one: &Record, two: &Record) -> Option<(String, String)> {
     let images = |record: &Record| record.cluster.as_ref()?.application.clone();
     let own = || "the suite's own services".to_owned();
     let words = [real(one), real(two)].map(|real| real.unwrap_or_else(own));
-    // In the lab the same folder may hold others, and another the same.
+    // In the lab, one folder may have had different contents, and two folders the same.
     let are_known =
         |record: &&Record| record.cluster.is_none() && !record.application_digests.is_empty();
     if [one, two].iter().all(are_known) {
@@ -119,12 +120,13 @@ pub(crate) fn applications(one: &Record, two: &Record) -> Option<(String, String
             Some((old.in_full(), new.in_full()))
         }
         _ if words[0] != words[1] => Some(words.into()),
-        // A tag may have moved.
+        // An image tag may have moved.
         _ => others(one, two),
     }
 }
 
-/// The services of which two records had others, with what they had; none where one does not know it.
+/// The services whose programs differ between two records, with their digests; `None` if either
+/// record has no digests.
 fn others(one: &Record, two: &Record) -> Option<(String, String)> {
     let all = [one, two].map(|record| &record.application_digests);
     let [old, new] = all;
@@ -139,7 +141,8 @@ fn others(one: &Record, two: &Record) -> Option<(String, String)> {
     Some(words.into())
 }
 
-/// Why records of one run should not be put side by side: a resumed run may have moved.
+/// Reasons not to compare the records of one run with each other: a resumed run may have moved to
+/// another machine.
 #[must_use]
 pub fn within(records: &[Record]) -> Vec<String> {
     let measured = measured(records);
@@ -203,7 +206,8 @@ pub fn within(records: &[Record]) -> Vec<String> {
     found
 }
 
-/// Which scenarios are real applications: to be known, and no difference between records.
+/// The scenarios that ran the real application: information for the reader, not a difference
+/// between records.
 #[must_use]
 pub fn real_applications(records: &[Record]) -> Vec<String> {
     let line = |record: &Record| {
@@ -215,12 +219,12 @@ pub fn real_applications(records: &[Record]) -> Vec<String> {
     found
 }
 
-/// Whether measured times are others than one that was asked for twice.
+/// Whether two measured durations differ by more than two runs of the same requested duration do.
 fn differ(one: f64, two: f64) -> bool {
     (one - two).abs() > one.max(two) * 0.1
 }
 
-/// The records with figures: of others nothing is put side by side.
+/// The records with figures; the others are not compared.
 fn measured(records: &[Record]) -> Vec<&Record> {
     records.iter().filter(|record| record.left_out.is_none()).collect()
 }

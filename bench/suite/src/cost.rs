@@ -1,4 +1,4 @@
-//! What sidecars cost a year, from measured CPU and memory and a table of prices.
+//! The yearly cost of sidecars, from measured CPU and memory and a table of prices.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ use crate::error::{Attempt, Error, Result};
 use crate::record::Record;
 use crate::statistics::mean;
 
-/// The table that is used when none is given.
+/// The default table of prices.
 pub const PRICES: &str = include_str!("../data/prices.yaml");
-/// Sidecars that the cost is of.
+/// The number of sidecars that a cost is for.
 pub const SIDECARS: f64 = 100.0;
 /// Hours of a year.
 const HOURS: f64 = 24.0 * 365.0;
@@ -23,18 +23,18 @@ const KIB_PER_GIB: f64 = 1024.0 * 1024.0;
 pub struct Price {
     /// Its name.
     pub name: String,
-    /// Whose it is, and where.
+    /// The provider and region.
     #[serde(rename = "where")]
     pub place: String,
-    /// Processors it has.
+    /// Its processors.
     pub cpus: f64,
-    /// Memory it has.
+    /// Its memory.
     pub memory_gib: f64,
-    /// What an hour costs.
+    /// The price of an hour.
     pub dollars_per_hour: f64,
 }
 
-/// What one sidecar uses.
+/// The resources that one sidecar uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Use {
     /// Processors that it keeps busy.
@@ -43,28 +43,28 @@ pub struct Use {
     pub rss_kib: f64,
 }
 
-/// One line of the outcome.
+/// The cost of one mesh under one load on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
-    /// Under which load.
+    /// The scenario of the load.
     pub scenario: String,
-    /// Whose sidecar.
+    /// The mesh of the sidecars.
     pub mesh: String,
-    /// The machine that is paid for.
+    /// The rented machine.
     pub machine: String,
-    /// What one sidecar uses.
+    /// The resources that one sidecar uses.
     #[serde(flatten)]
     pub used: Use,
-    /// Dollars for 100 sidecars and a year.
+    /// Dollars a year for 100 sidecars.
     pub dollars_per_100_sidecars_year: f64,
-    /// Dollars less than the dearest mesh of the same scenario and machine.
+    /// Dollars saved in comparison with the most expensive mesh of the same scenario and machine.
     pub saved_dollars: f64,
 }
 
-/// Reads a table of prices.
+/// Parses a table of prices.
 ///
 /// # Errors
-/// When it cannot be read or holds something else.
+/// If it cannot be read or is not a table of prices.
 pub fn prices(file: Option<&Path>) -> Result<Vec<Price>> {
     let text = match file {
         Some(file) => {
@@ -87,9 +87,9 @@ pub fn prices(file: Option<&Path>) -> Result<Vec<Price>> {
 }
 
 impl Price {
-    /// Dollars a year for 100 sidecars that each use this much. A sidecar takes of a machine the
-    /// larger of its two shares, CPU or memory: what it leaves of the other, others may use, but
-    /// a machine is full when one of the two is.
+    /// Dollars a year for 100 sidecars that each use this much. A sidecar pays for the larger of
+    /// its two shares of a machine, CPU or memory: a machine is full as soon as one of the two is
+    /// used up, even if other programs could use the rest of the other.
     #[must_use]
     pub fn a_year(&self, used: Use) -> f64 {
         let share = (used.cpus / self.cpus).max(used.rss_kib / KIB_PER_GIB / self.memory_gib);
@@ -102,7 +102,7 @@ fn counted(records: &[Record]) -> impl Iterator<Item = &Record> {
     records.iter().filter(|record| record.valid() && record.proxies > 0)
 }
 
-/// A scenario and a mesh of it, each once.
+/// Pairs of a scenario and one of its meshes, without duplicates.
 fn keys(records: &[Record]) -> Vec<(&str, &str)> {
     let mut keys: Vec<(&str, &str)> =
         counted(records).map(|record| (record.scenario.as_str(), record.mesh.as_str())).collect();
@@ -120,8 +120,8 @@ fn without<'a>(records: &'a [Record], scenario: &str, step: Option<f64>) -> Vec<
     meshes.map(|(_, mesh)| mesh).filter(|mesh| !has(mesh)).collect()
 }
 
-/// What no cost is of, a line each: steps that not every mesh of their scenario has a valid record of. A mesh that
-/// fails at the highest rates would be the cheapest for it.
+/// One line per step that cannot be priced, because a mesh of its scenario has no valid record of
+/// it. Otherwise a mesh that fails at the highest rates would be the cheapest.
 #[must_use]
 pub fn uncounted(records: &[Record]) -> Vec<String> {
     let mut steps: Vec<(&str, f64)> = counted(records)
@@ -138,8 +138,8 @@ pub fn uncounted(records: &[Record]) -> Vec<String> {
     steps.into_iter().filter_map(line).collect()
 }
 
-/// The cost of every mesh with proxies, by scenario and machine; of the steps that all of them have, see
-/// [`uncounted`].
+/// The cost of every mesh with proxies, by scenario and machine, over the steps that all meshes
+/// have valid records of; see [`uncounted`].
 #[must_use]
 pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
     let in_all = |record: &&Record| without(records, &record.scenario, record.step).is_empty();
@@ -169,7 +169,7 @@ pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
     found
 }
 
-/// What a sidecar of `mesh` used in `scenario`, mean of the rounds.
+/// The mean resources of a sidecar of `mesh` in `scenario`, over all rounds.
 fn used(records: &[Record], scenario: &str, mesh: &str) -> Use {
     let of = |figure: &dyn Fn(&Record) -> f64| {
         let mine =
@@ -203,7 +203,8 @@ mod tests {
             memory_gib: 8.0,
             dollars_per_hour: 0.1,
         };
-        // A tenth of two processors, a hundredth of the memory: a twentieth of the machine each.
+        // A tenth of a processor of two, and a hundredth of the memory: the larger share is a
+        // twentieth.
         let busy = Use { cpus: 0.1, rss_kib: 0.08 * KIB_PER_GIB };
         assert!((price.a_year(busy) - 0.05 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
         let large = Use { cpus: 0.001, rss_kib: 0.8 * KIB_PER_GIB };

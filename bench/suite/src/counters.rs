@@ -1,5 +1,5 @@
-//! What the kernel has counted: of the machine, its own threads, a process, and the connections of a network
-//! namespace.
+//! Counters of the kernel: for the machine, for kernel threads, for a process, and for the
+//! connections of a network namespace.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,24 +9,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::ContextSwitches;
 
-/// What the flags of every thread of the kernel's own have (`PF_KTHREAD` of include/linux/sched.h).
+/// The flag of every kernel thread (`PF_KTHREAD` of include/linux/sched.h).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// CPU time of a machine since its boot, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// Of everything but idling.
+    /// Everything but idle time.
     pub(crate) busy_ms: f64,
-    /// The part of it that interrupts took, hard and soft.
+    /// The part of it that hard and soft interrupts took.
     pub(crate) interrupts_ms: f64,
-    /// What the hypervisor took for others.
+    /// Time that the hypervisor gave to other guests.
     pub(crate) steal_ms: f64,
-    /// The processors that are counted.
+    /// The number of processors that are counted.
     pub(crate) processors: usize,
 }
 
 impl Machine {
-    /// This one's (proc(5): user, nice, system, idle, iowait, irq, softirq, steal).
+    /// Reads the counters of this machine (proc(5): user, nice, system, idle, iowait, irq, softirq,
+    /// steal).
     pub(crate) fn read() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         let first = stat.lines().next().unwrap_or_default();
@@ -50,21 +51,22 @@ impl Machine {
     }
 }
 
-/// CPU time of the kernel's own threads, in milliseconds; none where none of them is seen, as in the PID namespace of a
-/// container that is a node.
+/// CPU time of kernel threads, in milliseconds; `None` if none is visible, as in the PID namespace
+/// of a container that serves as a node.
 pub(crate) fn kernel_threads_ms() -> Option<f64> {
     let stats = processes().filter_map(Stat::of).filter(Stat::is_of_the_kernel);
     let ticks = stats.map(|stat| stat.number(11) + stat.number(12)).reduce(|sum, one| sum + one);
     ticks.map(|ticks| ticks as f64 * tick_ms())
 }
 
-/// Every process that is there now.
+/// The IDs of all current processes.
 pub(crate) fn processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// When a process began, in microseconds since the boot, to a clock tick; none where it has ended.
+/// When a process started, in microseconds since boot, with the precision of a clock tick; `None`
+/// if it has ended.
 pub(crate) fn began_us(pid: u32) -> Option<u64> {
     let began = Stat::of(pid)?.number(19);
     Some((began as f64 * tick_ms() * 1000.0) as u64)
@@ -73,7 +75,7 @@ pub(crate) fn began_us(pid: u32) -> Option<u64> {
 /// Context switches of the living threads of a process.
 pub(crate) fn switches(pid: u32) -> ContextSwitches {
     let mut sum = ContextSwitches::default();
-    // A process or thread that ends meanwhile takes its counters with it.
+    // The counters of a process or thread that ends meanwhile are lost.
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     for thread in threads.flatten() {
         let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
@@ -83,20 +85,21 @@ pub(crate) fn switches(pid: u32) -> ContextSwitches {
     sum
 }
 
-/// Established connections that leave the network namespace of a process; 0 where it has ended.
+/// Established connections that leave the network namespace of a process; 0 if the process has
+/// ended.
 pub(crate) fn crossing_of(pid: u32) -> u64 {
     let table =
         |family: &str| fs::read_to_string(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
     crossing(&[table("tcp"), table("tcp6")])
 }
 
-/// Established connections to others in the tables of proc(5): the second and third field are the
-/// addresses, the fourth is the state, 01 is established.
+/// Established connections to other hosts in the tables of proc(5): the second and third field are
+/// the addresses, the fourth is the state, and 01 is established.
 ///
-/// One end of a connection within the namespace has the other end beside it; where packets are
-/// redirected, at one of its addresses alone.
+/// A connection within the namespace has both of its ends in the tables. If packets are redirected,
+/// the two ends share only one address.
 fn crossing(tables: &[String]) -> u64 {
-    // IPv4 within IPv6 is the same address.
+    // An IPv4-mapped IPv6 address counts as the IPv4 address.
     let plain = |end: &str| end.strip_prefix("0000000000000000FFFF0000").unwrap_or(end).to_owned();
     let ends: Vec<(String, String)> = tables
         .iter()
@@ -119,7 +122,7 @@ fn crossing(tables: &[String]) -> u64 {
     ends.iter().filter(crosses).count() as u64
 }
 
-/// The line of a process in proc(5), from the field after its name on.
+/// The proc(5) line of a process, from the field after its name.
 struct Stat(String);
 
 impl Stat {
@@ -127,13 +130,13 @@ impl Stat {
         Self::after_the_name(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name, in parentheses, may hold anything; fields are counted after its end.
+    /// The name, in parentheses, may hold any character; the fields start after it.
     fn after_the_name(line: &str) -> Option<Self> {
         Some(Self(line.rsplit_once(')')?.1.to_owned()))
     }
 
-    /// Whether it is a thread of the kernel's own, as its flags say: the ID of their parent is another's in the PID
-    /// namespace of a container.
+    /// Whether this is a kernel thread, by its flags. Its parent's ID is no proof: in the PID
+    /// namespace of a container that ID may belong to another process.
     fn is_of_the_kernel(&self) -> bool {
         self.number(6) & KERNEL_THREAD != 0
     }
@@ -166,7 +169,7 @@ mod tests {
         let worker =
             of("9 (kworker/0:1 (x)) I 2 0 0 0 -1 69238880 0 0 0 0 0 5 0 0 20 0 1 0 24 0 0");
         assert!(worker.is_of_the_kernel() && worker.number(12) == 5);
-        // In the namespace of a container the process 2 may be anybody.
+        // In the PID namespace of a container, process 2 may be any program.
         let child = of("31 (kubelet) S 2 31 31 0 -1 4194560 9 0 0 0 80 40 0 0 20 0 1 0 24 0 0");
         assert!(!child.is_of_the_kernel());
     }
@@ -201,10 +204,11 @@ mod tests {
     #[test]
     fn a_connection_that_is_redirected_to_the_proxy_stays_within() {
         let lines = [
-            // The application thinks it has reached the service; the proxy knows it by its address.
+            // The application sees the service's address as its remote end; the proxy sees its own
+            // address and the application's.
             ("0300590A:9C40", "0100600A:1F90", "01"),
             ("0100007F:3A99", "0300590A:9C40", "01"),
-            // The proxy's own connection.
+            // The proxy's own connection to the service.
             ("0300590A:9C50", "0400590A:1F90", "01"),
         ];
         assert_eq!(counted(&lines), 1);

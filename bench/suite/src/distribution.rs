@@ -1,4 +1,4 @@
-//! Percentiles from the buckets of a histogram, whoever filled them.
+//! Percentiles from the buckets of a histogram of any generator.
 
 use leno_measure::load::Bucket;
 
@@ -7,7 +7,7 @@ use crate::record::{Latency, Quantile};
 /// Points of a spectrum for each further nine.
 const PER_NINE: u32 = 12;
 
-/// The percentiles of these buckets, which are sorted.
+/// The percentiles of sorted buckets.
 #[must_use]
 pub fn latency(buckets: &[Bucket]) -> Latency {
     let at = |quantile| value_at(buckets, quantile);
@@ -27,7 +27,7 @@ pub fn latency(buckets: &[Bucket]) -> Latency {
     }
 }
 
-/// Latency over quantiles, as far as there are requests enough to tell.
+/// Latency over quantiles, as far as the number of requests allows.
 #[must_use]
 pub fn spectrum(buckets: &[Bucket]) -> Vec<Quantile> {
     let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
@@ -40,7 +40,7 @@ pub fn spectrum(buckets: &[Bucket]) -> Vec<Quantile> {
         .collect()
 }
 
-/// The least value that at least this share of all values does not exceed.
+/// The smallest value that is not exceeded by at least this share of all values.
 fn value_at(buckets: &[Bucket], quantile: f64) -> u64 {
     let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
     let wanted = (count as f64 * quantile).ceil().max(1.0) as u64;

@@ -1,4 +1,4 @@
-//! What goes wrong while measuring or reading what was measured.
+//! Errors of measuring and of reading records.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,38 +6,38 @@ use std::path::{Path, PathBuf};
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be measured, read or shown.
+/// Why something could not be measured, read or printed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what}")]
     Io {
         /// What was attempted.
         what: String,
-        /// Its reason.
+        /// The cause.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has invalid contents.
     #[error("{path}: {reason}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with the line where that is known.
+        /// What is wrong, with the line if it is known.
         reason: String,
     },
-    /// What was asked for makes no sense or cannot be done here; says what to do instead.
+    /// The request makes no sense or cannot be fulfilled here; the text names the remedy.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Error {
-    /// A file that does not hold what it should.
+    /// The error for a file with invalid contents.
     pub(crate) fn malformed(path: &Path, reason: impl std::fmt::Display) -> Self {
         Self::Malformed { path: path.to_owned(), reason: reason.to_string() }
     }
 }
 
-/// Adds what was attempted to an error of the system.
+/// Adds the attempted action to an error of the system.
 pub(crate) trait Attempt<T> {
     /// `what` continues "cannot ...".
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T>;

@@ -1,4 +1,4 @@
-//! Who makes the load: Leno's own generator, or another whose figures ours can be checked against.
+//! Load generators: Leno's own, and others whose figures its figures can be checked against.
 
 mod fortio;
 mod h2load;
@@ -21,10 +21,10 @@ use crate::mesh::Missing;
 /// A generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generator {
-    /// Ours.
+    /// Leno's own.
     #[default]
     Leno,
-    /// Fortio, Istio's own: open loop, HTTP/1.1.
+    /// Fortio, Istio's load generator: open loop, HTTP/1.1.
     Fortio,
     /// h2load of nghttp2: HTTP/2 and gRPC.
     H2load,
@@ -33,7 +33,7 @@ pub enum Generator {
 }
 
 impl Generator {
-    /// All of them, ours first.
+    /// All generators, Leno's own first.
     pub const ALL: [Self; 4] = [Self::Leno, Self::Fortio, Self::H2load, Self::Wrk];
 
     /// Its name.
@@ -47,10 +47,10 @@ impl Generator {
         }
     }
 
-    /// Looks for its program.
+    /// Looks for the generator's program.
     ///
     /// # Errors
-    /// What is missing, and the command that would bring it.
+    /// What is missing, and the command that installs it.
     pub fn find(self) -> Result<(), Missing> {
         match self {
             Self::Leno => Ok(()),
@@ -60,7 +60,7 @@ impl Generator {
         }
     }
 
-    /// Why it cannot make this load; none when it can.
+    /// Why the generator cannot make this load; `None` if it can.
     #[must_use]
     pub fn unable(self, plan: &Plan) -> Option<&'static str> {
         if self != Self::Leno && !plan.paths.is_empty() {
@@ -82,14 +82,14 @@ impl Generator {
         }
     }
 
-    /// Whether it can make this load at a rate. One that cannot searches for no highest rate: what it
-    /// reaches in a closed loop is its answer.
+    /// Whether the generator can make this load at a fixed rate. If it cannot, its highest rate is
+    /// not searched: the rate it reaches in a closed loop is the result.
     #[must_use]
     pub fn keeps_rates(self, plan: &Plan) -> bool {
         self.unable(&Plan { pace: Pace::Rate(1.0), ..plan.clone() }).is_none()
     }
 
-    /// Makes the load from the client of a lab, one plan a service.
+    /// Makes the load from the client of a lab, with one plan per service.
     pub(crate) fn run(self, lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
         match self {
             Self::Leno => own(lab, plans, interrupt),
@@ -117,17 +117,17 @@ impl FromStr for Generator {
     }
 }
 
-/// The command behind `leno-bench generate`: plans in, a report out, both JSON.
+/// The command `leno-bench generate`: reads plans and returns a report, both as JSON.
 ///
 /// # Errors
-/// When the plans are none or the load cannot be made.
+/// If the input is not a list of plans or the load cannot be made.
 pub fn generate(plans: &str) -> Result<String> {
     let plans: Vec<Plan> = serde_json::from_str(plans).context("these are no plans of load")?;
     Ok(serde_json::to_string(&load::run_all(&plans)?)?)
 }
 
-/// The command behind `leno-bench generate --until-closed`: as [`generate`], with the plans in the first line of
-/// the input, and no longer than until there is no more of it.
+/// The command `leno-bench generate --until-closed`: as [`generate`], but reads the plans from the
+/// first line of the input and stops the load at the end of the input.
 ///
 /// # Errors
 /// As [`generate`].
@@ -137,36 +137,37 @@ pub fn generate_until_closed(mut input: impl BufRead + Send + 'static) -> Result
     let plans: Vec<Plan> = serde_json::from_str(&plans).context("these are no plans of load")?;
     let stop = Stop::default();
     let ends = stop.clone();
-    // Ends with the input, or with the program.
+    // The thread ends with the input or with the program.
     std::thread::spawn(move || {
-        // Input that cannot be read has ended as well.
+        // A read error counts as the end of the input.
         let _ = io::copy(&mut input, &mut io::sink());
         ends.stop();
     });
     Ok(serde_json::to_string(&load::run_until(&plans, &stop)?)?)
 }
 
-/// Begins with the load of the neighbour, to which nobody gives way: until it is ended.
+/// Starts the neighbour's load, which does not yield to any other load, and runs until it is ended.
 pub(crate) fn flood(lab: &Lab, plan: &Plan) -> Result<Running> {
     let mut command = lab.as_workload(lab::NEIGHBOUR, &lab::own_program()?)?;
     command.args(["generate", "--until-closed"]);
     Running::start(&mut command, &(serde_json::to_string(&[plan])? + "\n"))
 }
 
-/// Ends a flood; what became of it.
+/// Ends a flood and returns its report.
 pub(crate) fn end_flood(flood: Running, interrupt: &Interrupt) -> Result<Report> {
     serde_json::from_slice(&flood.end(interrupt)?).context("the neighbour did not report")
 }
 
 fn own(lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
-    // Before others: what it measures should be the mesh, not its own place in the queue.
+    // A higher priority than other processes: the figures should show the mesh, not the generator's
+    // wait for a CPU.
     let mut command = lab.as_client(Path::new("nice"))?;
     command.args(["-n", "-10"]).arg(lab::own_program()?).arg("generate");
     let said = lab::run(&mut command, &serde_json::to_string(plans)?, interrupt)?;
     serde_json::from_slice(&said).context("the generator did not report")
 }
 
-/// Runs a generator for every service at once and adds up what they counted.
+/// Runs one generator per service concurrently and adds up their counts.
 fn side_by_side(plans: &[Plan], one: impl Fn(&Plan) -> Result<Report> + Sync) -> Result<Report> {
     let reports = std::thread::scope(|scope| {
         let one = &one;
@@ -204,7 +205,7 @@ fn add(reports: Vec<Report>) -> Report {
     sum
 }
 
-/// The number of whole seconds of a duration, for programs that take no parts; at least 1.
+/// A duration in whole seconds, at least 1, for programs that accept no fractions.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs_f64().round().max(1.0) as u64
 }
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn load_ends_with_its_input_and_is_reported_as_far_as_it_came() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        // An hour of it: that it is done at all says that it was ended.
+        // One hour of load: the test only ends if the load is stopped early.
         let hour = Duration::from_hours(1);
         let plan =
             Plan { pace: Pace::Saturate, ..Plan::new(format!("http://{nobody}/"), 1.0, hour) };

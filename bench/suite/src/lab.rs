@@ -1,9 +1,9 @@
-//! The place of every measurement: the namespaces of `leno up`, with or without its proxies.
+//! The lab in which measurements run: the namespaces of `leno up`, with or without its proxies.
 //!
 //! ```text
 //! client ── bridge ── s0, s1, ...     each a namespace with an application of the suite
 //! ```
-//! The client does nothing by itself: the load generator is run as it.
+//! The client does nothing by itself: the load generator runs in its place.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -29,20 +29,20 @@ use crate::scenario::{Disturbance, Scenario};
 
 /// The namespace of all workloads.
 const NAMESPACE: &str = "bench";
-/// The workload that the load generator is run as.
+/// The workload that the load generator runs as.
 pub(crate) const CLIENT: &str = "client";
-/// The workload that floods a service which is not measured.
+/// The workload that floods a service other than the measured ones.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
-/// How long all of it may take to be ready, on a slow machine.
+/// How long the lab may take to become ready, on a slow machine.
 const READY: Duration = Duration::from_secs(60);
-/// How long it may take to end.
+/// How long the lab may take to end.
 const END: Duration = Duration::from_secs(30);
-/// How often either is looked at.
+/// How often the state of the lab is polled.
 const LOOK: Duration = Duration::from_millis(20);
-/// Lines of what it printed that are shown when it fails.
+/// How many of the last lines of `leno up` an error shows.
 const LINES: usize = 20;
 
-/// The running namespaces; dropping them removes everything.
+/// The running namespaces; dropping this removes them.
 #[derive(Debug)]
 pub(crate) struct Lab {
     name: String,
@@ -55,8 +55,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Brings up the client and the services of a scenario, behind Leno's proxies when `capture`
-    /// says by what they are captured.
+    /// Starts the client and the services of a scenario; with Leno's proxies if `capture` names how
+    /// they capture traffic.
     pub(crate) fn start(
         name: &str,
         (scenario, application): (&Scenario, Option<&Path>),
@@ -76,7 +76,7 @@ impl Lab {
             .args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
             .arg(capture.unwrap_or_default().to_string())
             .arg(&file)
-            // Ctrl-C is for the bench, which ends the lab in order.
+            // Ctrl-C must only reach the bench, which ends the lab in order.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -110,28 +110,28 @@ impl Lab {
         }
     }
 
-    /// What runs.
+    /// The instances that run.
     pub(crate) fn status(&self) -> Result<Status> {
         Ok(Status::read(&self.layout)?)
     }
 
-    /// Whether the services are those of the real application.
+    /// Whether the services are the real application's.
     pub(crate) fn is_real(&self) -> bool {
         self.application.is_some()
     }
 
-    /// A directory that every user may enter and that lives as long as the lab.
+    /// A directory that all users may enter and that exists as long as the lab.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The process of `leno up` itself: what captures and supervises.
+    /// The process of `leno up` itself, which captures traffic and supervises.
     pub(crate) fn agent(&self) -> u32 {
         self.up.id()
     }
 
-    /// Gives Leno's own proxies another revision of the configuration, as its users do: by an edit
-    /// of the file.
+    /// Gives Leno's own proxies another revision of the configuration as users do: by editing the
+    /// file.
     pub(crate) fn edit(&self, scenario: &Scenario, revision: u64) -> Result<()> {
         let own = own_program()?;
         let programs = Programs { own: &own, application: self.application.as_deref() };
@@ -139,28 +139,27 @@ impl Lab {
         replace(&self.directory.path().join("mesh.yaml"), &text)
     }
 
-    /// A command that is run as the client.
+    /// A command that runs as the client.
     pub(crate) fn as_client(&self, program: &Path) -> Result<Command> {
         self.as_workload(CLIENT, program)
     }
 
-    /// A command that is run as a workload.
+    /// A command that runs as a workload.
     pub(crate) fn as_workload(&self, workload: &str, program: &Path) -> Result<Command> {
         let mut command = Command::new(leno()?);
         command.args(["exec", "--name", &self.name, "-n", NAMESPACE, workload, "--"]).arg(program);
-        // Ctrl-C is for the bench.
+        // Ctrl-C must only reach the bench.
         command.process_group(0);
         Ok(command)
     }
 
-    /// What the client connects to for each service, in order: over IPv4 alone, so that every mesh
-    /// and every generator takes the same way.
+    /// The addresses that the client dials, one per service in order. They are all IPv4, so that
+    /// every mesh and every generator carries the same traffic.
     pub(crate) fn addresses(&self, scenario: &Scenario) -> Result<Vec<SocketAddrV4>> {
         (0..scenario.services).map(|nth| self.address(&scenario.service(nth))).collect()
     }
 
-    /// What the client connects to for the service whose endpoints come and go, which is one of
-    /// Leno's own.
+    /// The address of the service whose endpoints come and go, which only Leno's own mesh has.
     pub(crate) fn churning(&self) -> Result<SocketAddrV4> {
         self.address(CHURNING)
     }
@@ -175,7 +174,7 @@ impl Lab {
         Ok(SocketAddrV4::new(address, PORT))
     }
 
-    /// Asks it to end, and waits until nothing of it is left.
+    /// Asks `leno up` to end, and waits until it has removed everything.
     pub(crate) fn stop(mut self) -> Result<()> {
         kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGINT)?;
         let deadline = Instant::now() + END;
@@ -189,15 +188,15 @@ impl Lab {
         Ok(())
     }
 
-    /// How many revisions of a pushed configuration the applications have told of.
+    /// How many revisions of a pushed configuration the applications have reported.
     pub(crate) fn arrived(&self) -> u64 {
         revision::arrived(&self.printed())
     }
 
-    /// Everything that `leno up` printed; empty where it cannot be read.
+    /// The output of `leno up`; empty if it cannot be read.
     fn printed(&self) -> String {
         use std::os::unix::fs::FileExt;
-        // At a place of its own: the place of the file is where `leno up` writes.
+        // Reads at an explicit offset: `leno up` writes at the file's own position.
         let end = self.log.metadata().map_or(0, |metadata| metadata.len());
         let mut bytes = vec![0; end as usize];
         let read = self.log.read_at(&mut bytes, 0).unwrap_or(0);
@@ -215,7 +214,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if !self.ended {
-            // On the way out after an error, which is the one to report.
+            // The lab is dropped because of another error, which is the one to report.
             let _gone = self.up.kill();
             let _gone = self.up.wait();
             let _left = leno_local::cleanup::cleanup(Some(&self.name));
@@ -228,50 +227,50 @@ pub(crate) fn is_client(instance: &InstanceStatus) -> bool {
     instance.workload == CLIENT
 }
 
-/// Whether load is made as this instance, so that no application listens in it.
+/// Whether this instance generates load, so that no application listens in it.
 pub(crate) fn makes_load(instance: &InstanceStatus) -> bool {
     is_client(instance) || instance.workload == NEIGHBOUR
 }
 
-/// Replaces a file at once, so that nobody sees half of it.
+/// Replaces a file atomically, so that no reader sees half of it.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     fs::write(&draft, text)?;
     Ok(fs::rename(&draft, path)?)
 }
 
-/// The cgroup of an instance's proxy; `leno up` makes it whether or not there is one.
+/// The cgroup of an instance's proxy; `leno up` creates it even without a proxy.
 pub(crate) fn proxy_cgroup(instance: &InstanceStatus) -> Result<PathBuf> {
     let group = instance.surroundings.cgroup.parent().context("a control group has a parent")?;
     Ok(group.join("proxy"))
 }
 
-/// `leno`, which makes the lab's namespaces and runs programs in them.
+/// `leno`, which creates the lab's namespaces and runs programs in them.
 fn leno() -> Result<PathBuf> {
     Ok(find("leno").ok_or_else(|| missing("leno"))?)
 }
 
-/// This program, which serves and makes load inside of workloads.
+/// This program, which also serves and generates load inside workloads.
 pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot tell where this program is")
 }
 
-/// Opens a directory to the users that proxies run as.
+/// Makes a directory accessible to the users that proxies run as.
 pub(crate) fn open_to_all(directory: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
 }
 
-/// What runs in a lab.
+/// The programs that run in a lab.
 #[derive(Clone, Copy)]
 struct Programs<'a> {
     /// This program.
     own: &'a Path,
-    /// The folder of the real application, in place of the suite's own.
+    /// The folder of the real application, if it replaces the suite's own services.
     application: Option<&'a Path>,
 }
 
-/// The documents of a lab in a revision, of which 0 is the first.
+/// The documents of a lab in a revision; the first revision is 0.
 fn documents(
     programs: Programs<'_>,
     scenario: &Scenario,
@@ -308,7 +307,7 @@ fn documents(
     match disturbance {
         Some(Disturbance::Push { .. }) => {
             let route = revision::route(NAMESPACE, scenario, revision);
-            // JSON is YAML.
+            // JSON is valid YAML.
             text += &format!("---\n{route:#}\n");
         }
         Some(Disturbance::Churn { .. }) => text += &churning(scenario),
@@ -322,11 +321,11 @@ fn application(own: &Path, scenario: &Scenario, nth: u32) -> String {
     let address = |service: u32| format!("{}:{PORT}", scenario.service(service));
     let words = [own.display().to_string()];
     let words = words.into_iter().chain(arguments(scenario, nth, address));
-    // JSON is YAML.
+    // JSON is valid YAML.
     serde_json::to_string(&words.collect::<Vec<_>>()).expect("it is text")
 }
 
-/// A service of all workloads that have a label, which comes and goes.
+/// A service that selects workloads by a label that comes and goes.
 fn churning(scenario: &Scenario) -> String {
     let protocol = scenario.app_protocol(0);
     format!(
@@ -345,12 +344,12 @@ fn workload(name: &str, command: &str, (ports, is_there): (&str, bool)) -> Strin
     )
 }
 
-/// Runs a command with something on its standard input, until it ends or the run is interrupted.
+/// Runs a command with `input` on its standard input, until it ends or the run is interrupted.
 pub(crate) fn run(command: &mut Command, input: &str, interrupt: &Interrupt) -> Result<Vec<u8>> {
     Running::start(command, input)?.end(interrupt)
 }
 
-/// A command that runs, its standard input held open; dropped, it is killed.
+/// A running command whose standard input is open; dropping it kills the command.
 pub(crate) struct Running {
     name: String,
     child: Child,
@@ -359,7 +358,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a command and writes something to its standard input.
+    /// Starts a command and writes `input` to its standard input.
     pub(crate) fn start(command: &mut Command, input: &str) -> Result<Self> {
         let name = format!("{command:?}");
         let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
@@ -370,7 +369,7 @@ impl Running {
             .spawn()
             .with_context(|| format!("cannot run {name}"))?;
         if let Some(stdin) = &mut child.stdin {
-            // A command that does not read ends early, and says why itself.
+            // A command that does not read has ended early; its own output says why.
             let _ = stdin.write_all(input.as_bytes());
         }
         Ok(Self { name, child, out, errors })
@@ -381,7 +380,8 @@ impl Running {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Closes its standard input and waits for its end, or for the run to be interrupted; what it said.
+    /// Closes the command's standard input, waits until it ends or the run is interrupted, and
+    /// returns its output.
     pub(crate) fn end(mut self, interrupt: &Interrupt) -> Result<Vec<u8>> {
         drop(self.child.stdin.take());
         let status = loop {
@@ -408,7 +408,7 @@ impl Drop for Running {
     }
 }
 
-/// All that was written to a file.
+/// The whole contents of a file.
 fn read(file: &mut File) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;

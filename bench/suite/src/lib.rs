@@ -1,7 +1,8 @@
 //! `leno bench`: any mesh, or none, under the same load, on one machine or in a cluster.
 //!
-//! For someone who has to choose a mesh and trusts nobody's figures. It runs the methods of the
-//! published comparisons and keeps the raw data; every report is made from the records alone.
+//! For users who must choose a mesh and do not want to trust the figures of others. It runs the
+//! methods of the published comparisons and keeps the raw data; every report is made from the
+//! records alone.
 //!
 //! ```text
 //!  scenario × mesh × round ─► lab or cluster ─► load ─► record ─┬─► report, compare
@@ -9,8 +10,8 @@
 //!  published samples ─► resources                               └─► (a file a run, units in the names)
 //! ```
 //!
-//! It does not know the command line, and it knows no mesh from inside: one is a configuration, a
-//! command and a version.
+//! The crate does not parse the command line, and it treats every mesh as a black box: a
+//! configuration, a command and a version.
 //!
 //! Read first: [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`cluster`], [`record::Record`].
 

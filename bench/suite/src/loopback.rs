@@ -1,5 +1,5 @@
-//! The HTTP servers in the bench's own pods, on their loopback, where a port-forward comes in: what whoever reaches
-//! them may hold has a bound, and none of it ends them.
+//! The HTTP servers in the bench's own pods. They listen on loopback, where a port-forward arrives.
+//! What clients can occupy is bounded, and no client can end a server.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,22 +18,23 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Connections at a time: a run has one or two. The next one waits until another ends.
+/// The largest number of concurrent connections; a run has one or two. Further connections wait
+/// until another ends.
 const MAX_CONNECTIONS: usize = 32;
-/// How long the head of a request may take.
+/// How long a client may take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
-/// How long a connection may last: whoever asks waits no longer than 10 s.
+/// How long a connection may last; clients wait no longer than 10 s.
 const LIFE: Duration = Duration::from_secs(20);
-/// Pause after a connection that could not be taken, so that a full table of descriptors is no busy loop.
+/// Pause after a failed accept, so that a full table of descriptors does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A status, and why, or what was asked for.
+/// A status, and the answer or the reason of the failure.
 pub(crate) type Answer = (StatusCode, String);
 
 /// Serves until the process ends.
 ///
 /// # Errors
-/// When the address is not one of loopback, or cannot be listened on.
+/// If the address is not a loopback address, or the server cannot listen on it.
 pub(crate) fn serve<A, F>(listen: SocketAddr, answer: A) -> Result<Infallible>
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -51,7 +52,7 @@ where
     })
 }
 
-/// The same on a listener that is there.
+/// As [`serve`], on a listener that exists already.
 pub(crate) async fn accept<A, F>(listener: TcpListener, answer: A) -> Infallible
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -77,17 +78,17 @@ where
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
             let served = builder.serve_connection(TokioIo::new(stream), service);
-            // How a connection ends is the client's to judge.
+            // The client reports how a connection ended.
             drop(tokio::time::timeout(LIFE, served).await);
             drop(place);
         });
     }
 }
 
-/// The body of a request.
+/// Reads the body of a request.
 ///
 /// # Errors
-/// When it has more bytes than these, or ends early: the answer to that.
+/// If the body is longer than `most` bytes or ends early; the error is the answer to send.
 pub(crate) async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, Answer> {
     match Limited::new(request.into_body(), most).collect().await {
         Ok(body) => Ok(body.to_bytes()),
@@ -95,12 +96,12 @@ pub(crate) async fn body(request: Request<Incoming>, most: usize) -> Result<Byte
     }
 }
 
-/// What is answered as JSON.
+/// An answer as JSON.
 pub(crate) fn json(what: &impl Serialize) -> String {
     serde_json::to_string(what).expect("only text and numbers are keys")
 }
 
-/// What requests share, also after one of them panicked.
+/// Locks state that requests share, even after one of them panicked.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! What was measured on: two records are compared only after a look at this.
+//! The machine of a measurement; records are compared only together with it.
 
 use std::fs;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine, as far as it matters to figures.
+/// The properties of a machine that affect figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -17,12 +17,13 @@ pub struct Machine {
     pub cpu: String,
     /// Processors that may be used.
     pub cpus: usize,
-    /// Memory, rounded to 16 MiB, because the kernel keeps a little more or less at each boot.
+    /// Memory, rounded to 16 MiB, because the amount that the kernel reserves varies from boot to
+    /// boot.
     pub memory_mib: u64,
 }
 
 impl Machine {
-    /// This one. What cannot be found out is left empty.
+    /// This machine. Properties that cannot be read are empty.
     #[must_use]
     pub fn this() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
@@ -38,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// What is different, in words; empty when nothing is.
+    /// The differences in words; empty if there are none.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! What an application asks of others before it answers, over connections that it keeps.
+//! The calls that an application makes to others before it answers, over connections that it keeps
+//! open.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,24 +11,25 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-/// Kept connections to one callee; what is over is closed after its answer.
+/// The largest number of idle connections to one callee; further ones are closed after their
+/// answer.
 const MAX_IDLE: usize = 256;
-/// A gRPC message of no bytes: not compressed, length 0.
+/// An empty gRPC message: not compressed, length 0.
 const EMPTY_MESSAGE: &[u8] = &[0; 5];
 
-/// Whom to ask, and how.
+/// A service to call, and the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callee {
     /// `host:port`.
     pub address: String,
-    /// Over gRPC instead of HTTP/1.1.
+    /// Whether to call over gRPC instead of HTTP/1.1.
     pub grpc: bool,
-    /// How the paths end for which it is asked, without their query; all without any.
+    /// Suffixes of the paths (without query) that need this call; empty means all paths.
     pub on: Vec<String>,
 }
 
 impl Callee {
-    /// Reads `host:port` or `host:port=PATH,PATH`.
+    /// Parses `host:port` or `host:port=PATH,PATH`.
     #[must_use]
     pub fn parse(text: &str, grpc: bool) -> Self {
         let (address, on) = text.split_once('=').unwrap_or((text, ""));
@@ -40,7 +42,7 @@ impl Callee {
     }
 }
 
-/// All callees with their connections; clones share them.
+/// All callees with their connections; clones share the connections.
 #[derive(Clone, Debug)]
 pub(super) struct Calls(Arc<Vec<Pool>>);
 
@@ -61,7 +63,8 @@ impl Calls {
         Self(Arc::new(callees.iter().map(pool).collect()))
     }
 
-    /// Asks all of those at once whom this page is for, over HTTP for the same page.
+    /// Calls all callees that this page needs, concurrently. Over HTTP it requests the same page
+    /// from them.
     pub(super) async fn all(&self, page: &Uri) -> Result<()> {
         let asked = self.0.iter().filter(|pool| pool.callee.is_asked(page.path()));
         let calls = asked.map(|pool| async move {
@@ -73,7 +76,7 @@ impl Calls {
 
 impl Pool {
     async fn dial(&self) -> Result<TokioIo<TcpStream>> {
-        // Over IPv4, as the load is: every mesh takes the same way.
+        // Over IPv4, as the load: so all meshes carry the same traffic.
         let mut found = tokio::net::lookup_host(&self.callee.address).await?;
         let address = found.find(std::net::SocketAddr::is_ipv4).context("no IPv4 address")?;
         let stream = TcpStream::connect(address).await?;
@@ -91,7 +94,7 @@ impl Pool {
             Some(sender) => sender,
             None => {
                 let (sender, connection) = http1::handshake(self.dial().await?).await?;
-                // Ends with the connection, whose error is the request's.
+                // The task ends with the connection; the request reports its error.
                 tokio::spawn(async move { drop(connection.await) });
                 sender
             }
@@ -112,14 +115,14 @@ impl Pool {
 
     async fn grpc(&self) -> Result<()> {
         let mut sender = {
-            // Held while the connection is opened, so that only one is.
+            // The lock is held while the connection is opened, so that only one is opened.
             let mut kept = self.multiplexed.lock().await;
             match kept.as_ref().filter(|sender| !sender.is_closed()) {
                 Some(sender) => sender.clone(),
                 None => {
                     let io = self.dial().await?;
                     let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-                    // Ends with the connection, whose error is the request's.
+                    // The task ends with the connection; the requests report its error.
                     tokio::spawn(async move { drop(connection.await) });
                     kept.insert(sender).clone()
                 }

@@ -1,24 +1,24 @@
-//! Axes: where a value goes, and where labels stand.
+//! Axes: the positions of values and labels.
 
-/// How values are spread.
+/// How values are distributed along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Evenly, from 0.
     Linear,
-    /// Quantiles: each further nine takes the same room.
+    /// Quantiles: each further nine takes the same space.
     LogNines,
 }
 
 /// One axis of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// The title, with the unit.
     pub title: String,
-    /// How values are spread.
+    /// How values are distributed along the axis.
     pub scale: Scale,
 }
 
-/// Labels at most on a linear axis.
+/// The largest number of labels on a linear axis.
 const TICKS: f64 = 6.0;
 /// The quantiles that are labelled.
 const NINES: [(f64, &str); 6] = [
@@ -31,13 +31,13 @@ const NINES: [(f64, &str); 6] = [
 ];
 
 impl Axis {
-    /// An axis.
+    /// Creates an axis.
     #[must_use]
     pub fn new(title: &str, scale: Scale) -> Self {
         Self { title: title.to_owned(), scale }
     }
 
-    /// The end of the axis, for values up to `most`; at least one label fits.
+    /// The end of the axis for values up to `most`, such that at least one label fits.
     pub(super) fn end(&self, most: f64) -> f64 {
         match self.scale {
             Scale::LogNines => most.clamp(0.99, 0.99999),
@@ -48,7 +48,7 @@ impl Axis {
         }
     }
 
-    /// Where labels stand, and what they say.
+    /// The positions and texts of the labels.
     pub(super) fn ticks(&self, end: f64) -> Vec<(f64, String)> {
         match self.scale {
             Scale::LogNines => {
@@ -65,7 +65,7 @@ impl Axis {
 }
 
 impl Scale {
-    /// A value's place on the scale, before it is stretched to the chart.
+    /// The position of a value on the scale, before it is stretched to the chart.
     #[must_use]
     pub fn place(self, value: f64) -> f64 {
         match self {
@@ -75,7 +75,7 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten.
+/// The distance of labels: 1, 2 or 5 times a power of ten.
 fn step(most: f64) -> f64 {
     let rough = most / TICKS;
     let power = 10_f64.powf(rough.log10().floor());
@@ -83,7 +83,7 @@ fn step(most: f64) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// A number in few characters: 1,200 as 1200, 1,200,000 as 1.2 M.
+/// A number in few characters: 1,200 as "1200", 1,200,000 as "1.2 M".
 #[must_use]
 pub fn short(value: f64) -> String {
     let size = value.abs();

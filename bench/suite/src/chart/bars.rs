@@ -1,40 +1,40 @@
-//! Bars from left to right, in groups, each with its value and interval.
+//! Horizontal bars in groups, each with its value and interval.
 
 use std::fmt::Write as _;
 
 use super::{RIGHT, WIDTH, open, rule, short, text};
 
-/// Height of a bar and of the room around it.
+/// Height of a bar, and the gap between bars.
 const BAR: f64 = 18.0;
 const GAP: f64 = 7.0;
-/// Room above the name of a group.
+/// Space above the name of a group.
 const GROUP: f64 = 30.0;
-/// Left of the bars: their names.
+/// Left margin: the names of the bars.
 const NAMES: f64 = 150.0;
-/// Right of the longest bar: its value.
+/// Space to the right of the longest bar, for its value.
 const VALUE: f64 = 110.0;
 
 /// A bar chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
-    /// What it shows.
+    /// The title.
     pub title: String,
     /// The unit of all bars.
     pub unit: String,
-    /// The bars; those of a group stand together.
+    /// The bars; those of one group are adjacent.
     pub bars: Vec<Bar>,
 }
 
 /// One bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// What it stands with.
+    /// The group it belongs to.
     pub group: String,
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its colour.
     pub colour: &'static str,
-    /// How long it is; one below 0 is drawn as 0, with its value.
+    /// Its length; a negative value is drawn as 0, with its number.
     pub value: f64,
     /// The bounds of its interval.
     pub interval: Option<(f64, f64)>,
@@ -85,7 +85,7 @@ impl Bars {
     }
 }
 
-/// Three digits that say something.
+/// A number with three significant digits.
 fn precise(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => short(value),

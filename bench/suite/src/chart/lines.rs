@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 use super::{Axis, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, escape, open, rule, text};
 
-/// A chart.
+/// A chart of lines and dots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// Across.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Up.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is shown.
+    /// The data series.
     pub series: Vec<Series>,
 }
 
-/// One thing shown.
+/// One data series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Its name in the legend.
@@ -30,7 +30,7 @@ pub struct Series {
     pub curve: Vec<(f64, f64)>,
 }
 
-/// Where values go.
+/// Maps values to positions: both axes with their ends.
 struct Frame<'a> {
     x: (&'a Axis, f64),
     y: (&'a Axis, f64),
@@ -47,7 +47,7 @@ impl Frame<'_> {
     }
 }
 
-/// Where the legend begins, from above, and the height of its lines, of which two have room.
+/// Top of the legend and the height of its lines; there is space for two lines.
 const LEGEND: f64 = 32.0;
 const LEGEND_LINE: f64 = 14.0;
 
@@ -100,7 +100,7 @@ impl Chart {
         let mut svg = String::new();
         let (mut x, mut y) = (LEFT, LEGEND);
         for series in &self.series {
-            // About the width of a letter of this size.
+            // The approximate width of a letter in this font size.
             let width = 40.0 + series.name.chars().count() as f64 * 6.8;
             if x > LEFT && x + width > WIDTH {
                 (x, y) = (LEFT, y + LEGEND_LINE);

@@ -1,49 +1,50 @@
-//! How a claim is looked at: which records are evidence, and what they say.
+//! How a claim is checked: which records are evidence, and what they show.
 
 use super::{Check, Moment, Percentile};
 use crate::cost::{Price, Use};
 use crate::record::Record;
 use crate::statistics::median;
 
-/// A figure holds when what was measured is within this factor of it, either way: the published
-/// machines are not this one, and a claim that only holds on one machine is no help to anyone.
+/// A figure holds if the measured one is within this factor of it, in either direction. The
+/// published machines differ from this one, and a claim that only holds on one machine helps no
+/// reader.
 const WITHIN: f64 = 1.5;
-/// The scenario whose idle memory, start-up and file sizes are looked at first.
+/// The preferred scenario for idle memory, start-up and file sizes.
 const USUAL: &str = "http-1k";
-/// The share of a rate that has to be answered for it to count as kept; the rest is the last requests
-/// of a run.
+/// The share of a rate that must be answered for the rate to count as sustained; the missing part
+/// is the last requests of a run.
 const KEPT: f64 = 0.95;
-/// The share of requests that may fail in a rate that is kept, as in a run without a mark.
+/// The share of requests that may fail at a sustained rate; a run with more is marked.
 const MAX_ERRORS: f64 = 0.01;
-/// What records of a cluster alone have.
+/// A figure that only records of a cluster have.
 const IDLE_CPU: &str = "idle CPU";
-/// What a cluster has of a mesh that the lab has the proxies of.
+/// Names of lab meshes, and of the cluster meshes that run the same proxy.
 const IN_A_CLUSTER: [(&str, &str); 3] =
     [("envoy", "istio"), ("linkerd2-proxy", "linkerd"), ("ztunnel", "istio-ambient")];
 
-/// Whether it holds and what was seen, or why nothing can be said.
+/// Whether the claim holds and what was measured, or why neither can be decided.
 type Seen = Result<(bool, String), String>;
 
-/// What there is to look at.
+/// The input of all checks.
 pub(super) struct Measured<'a> {
     pub(super) records: &'a [Record],
     pub(super) prices: &'a [Price],
 }
 
-/// Which records are evidence.
+/// Selects the records that are evidence.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
-    /// Any, the usual one first, where none is named.
+    /// `None` accepts any scenario and prefers the usual one.
     scenario: Option<&'a str>,
     step: Option<f64>,
     mesh: &'a str,
 }
 
-/// A figure and whose it was.
+/// A figure and the mesh that it was measured with.
 struct Figure {
     value: f64,
     mesh: String,
-    /// Under which load, where that was not the published one.
+    /// The load, if it was not the published one.
     load: Option<String>,
 }
 
@@ -124,7 +125,7 @@ impl Measured<'_> {
         near(&Figure { value, mesh, load: None }, claimed, "dollars")
     }
 
-    /// Which of two is faster; of their runs, those at a rate to each service count.
+    /// Which of two meshes is faster; only runs that reached the rate to each service count.
     fn leads(&self, scenario: &str, (one, other): (&str, &str), rate_per_s: f64) -> Seen {
         let reached = |record: &Record| record.requests_per_s / f64::from(record.services.max(1));
         let p99 = |mesh| {
@@ -148,8 +149,8 @@ impl Measured<'_> {
         Ok((one.value < other.value, text))
     }
 
-    /// Whether a step is kept, of all rounds: one with too many errors is evidence as much as one without,
-    /// one whose generator was the bottleneck is none.
+    /// Whether a step is sustained, over all rounds. A round with too many errors counts as
+    /// evidence, just as one without. A round whose generator was the bottleneck does not count.
     fn keeps(&self, wanted: Wanted<'_>, claimed: bool) -> Seen {
         let tells = |record: &&Record| {
             record.left_out.is_none()
@@ -174,14 +175,15 @@ impl Measured<'_> {
         let text = format!("kept in {good} of {all} rounds at {asked:.0}/s ({mesh})");
         let is_kept = good * 2 > all;
         if is_kept && scale < 1.0 {
-            // That less is kept says nothing about the whole.
+            // A sustained fraction of the rate does not prove that the whole rate is sustained.
             return Err(format!("{text}, {scale} of the published rate: run it with --scale 1"));
         }
         Ok((is_kept == claimed, text))
     }
 
-    /// Whether what all proxies take together rises from one mesh to the next.
-    /// Over the loads that all of them have valid records of: whoever fails at the highest would take the least.
+    /// Whether the memory of all proxies together rises from one mesh to the next. Only loads with
+    /// valid records of all meshes count: a mesh that fails at the highest load would otherwise
+    /// seem to use the least memory.
     fn memory_order(&self, scenario: &str, rising: &[String]) -> Seen {
         let runs = rising.iter().map(|mesh| self.evidence(wanted(scenario, None, mesh)));
         let runs = runs.collect::<Result<Vec<_>, String>>()?;
@@ -206,7 +208,7 @@ impl Measured<'_> {
         Ok((rises, format!("all proxies together: {}", text.join(", "))))
     }
 
-    /// Of one proxy.
+    /// CPU of one idle proxy.
     fn idle_cpu(&self, mesh: &str) -> Result<Figure, String> {
         let runs = self.evidence(anywhere(mesh))?;
         if runs.iter().all(|record| record.cluster.is_none()) {
@@ -219,7 +221,7 @@ impl Measured<'_> {
         })
     }
 
-    /// Of one proxy, in MB.
+    /// Memory of one proxy, in MB.
     fn memory(&self, wanted: Wanted<'_>, moment: Moment) -> Result<Figure, String> {
         self.median(wanted, "memory", |record| {
             let rss = match moment {
@@ -253,8 +255,8 @@ impl Measured<'_> {
         Ok(Figure { value: median(&values), mesh, load: None })
     }
 
-    /// The valid rounds of a mesh, of which there is one at least: under its own name, or under that which it has in a
-    /// cluster. `leno` alone stands for whatever capture it was measured with.
+    /// The valid rounds of a mesh, at least one. They are recorded under the mesh's own name or
+    /// under its name in a cluster; `leno` also accepts every capture.
     fn evidence(&self, wanted: Wanted<'_>) -> Result<Vec<&Record>, String> {
         let valid: Vec<&Record> = self.named(wanted).filter(|record| record.valid()).collect();
         let usual = valid.iter().find(|record| record.scenario == USUAL).or(valid.first());
@@ -264,7 +266,7 @@ impl Measured<'_> {
         Ok(valid.iter().copied().filter(same).collect())
     }
 
-    /// What was recorded of it, valid or not.
+    /// The records of a mesh, valid or not.
     fn named(&self, wanted: Wanted<'_>) -> impl Iterator<Item = &Record> {
         let Wanted { scenario, step, mesh } = wanted;
         let is_own = move |name: &str| {
@@ -279,7 +281,7 @@ impl Measured<'_> {
         })
     }
 
-    /// Why there is no evidence, and the command that brings some.
+    /// Why there is no evidence, and the command that makes some.
     fn missing(&self, wanted: Wanted<'_>) -> String {
         let Wanted { scenario, step, mesh } = wanted;
         let marked: Vec<&Record> =
@@ -301,12 +303,12 @@ impl Measured<'_> {
     }
 }
 
-/// The command that measures a mesh: with words for what only its reader knows, and nothing else left out.
+/// The command that measures a mesh, complete except for placeholders that the user must fill in.
 fn command(scenario: &str, mesh: &str, more: &str) -> String {
     let others = if mesh == "none" { String::new() } else { format!(",{mesh}") };
     let cluster = IN_A_CLUSTER.iter().any(|(_, name)| *name == mesh);
     let place = if cluster { " --context NAME --image IMAGE" } else { "" };
-    // Nobody installs these.
+    // These programs have no installer.
     let program = match mesh {
         "linkerd2-proxy" => " --linkerd2-proxy PATH",
         "ztunnel" => " --ztunnel PATH",
@@ -326,7 +328,7 @@ fn wanted<'a>(scenario: &'a str, step: Option<f64>, mesh: &'a str) -> Wanted<'a>
     Wanted { scenario: Some(scenario), step, mesh }
 }
 
-/// In whatever scenario it was measured.
+/// Accepts records of any scenario.
 fn anywhere(mesh: &str) -> Wanted<'_> {
     Wanted { scenario: None, step: None, mesh }
 }
@@ -342,7 +344,8 @@ fn ms(record: &Record, quantile: Percentile) -> f64 {
     us as f64 / 1000.0
 }
 
-/// The rate and the scale of a record whose load was not the published one; old records know no scale.
+/// The rate and the scale of a record whose load was not the published one. Old records have no
+/// scale.
 fn load(record: &Record) -> Option<String> {
     let rate = record.rate_per_s.unwrap_or(record.requests_per_s);
     let scale = record.scale;
@@ -367,7 +370,7 @@ fn is_near(seen: f64, claimed: f64) -> bool {
     seen > 0.0 && seen <= claimed * WITHIN && seen >= claimed / WITHIN
 }
 
-/// Three digits that say something.
+/// A number with three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

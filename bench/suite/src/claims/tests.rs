@@ -1,11 +1,12 @@
-//! What becomes of claims, by records made up for it; and that none is forgotten.
+//! The verdicts on claims, from records made for the test, and a check that no published claim is
+//! missing.
 
 use super::*;
 use crate::place::Cluster;
 use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, RssKib};
 
-/// Every row of the table of published claims, by its source and the figures (or words) in it. Each is to
-/// be in what one claim of that source says.
+/// Every row of the table of published claims, by its source and the figures (or words) in it. Each
+/// must appear in a claim of that source.
 const ROWS: [(&str, &[&str]); 21] = [
     ("A", &["1.2 ms", "1.8 ms", "4.2 ms"]),
     ("A", &["2.1 ms", "2.9 ms"]),
@@ -80,7 +81,7 @@ fn no_row_of_the_published_table_is_forgotten() {
             assert!(claims.iter().any(|claim| says(&claim)), "{source}: {figure}");
         }
     }
-    // And nothing is claimed that is in no row.
+    // Conversely, every claim must be in some row.
     for claim in &claims {
         let of = |(source, figures): &(&str, &[&str])| {
             *source == claim.source && figures.iter().any(|figure| claim.says.contains(figure))
@@ -94,7 +95,7 @@ fn the_table_is_read_whole_and_each_claim_ends_with_a_reason() {
     let claims = claims().unwrap();
     let seen = super::check(&claims, &[], &crate::cost::prices(None).unwrap());
     assert_eq!(seen.len(), claims.len());
-    // Without a record only arithmetic can be judged.
+    // Without a record, only arithmetic can be checked.
     let judged = seen.iter().filter(|one| one.verdict != Verdict::NotMeasurableHere);
     assert_eq!(judged.count(), 2);
     assert!(seen.iter().all(|one| !one.because.is_empty()));
@@ -170,7 +171,7 @@ fn a_mesh_of_a_cluster_serves_the_same_claim_and_is_named() {
     let start = verdict("{kind: start-up, mesh: linkerd2-proxy, ms: 80}", &[other]);
     let why = "the records of linkerd have no start-up";
     assert_eq!((start.verdict, start.because.as_str()), (Verdict::NotMeasurableHere, why));
-    // The other way round a sidecar of the lab is no node proxy.
+    // Conversely, a sidecar of the lab is not a node proxy.
     let node = "{kind: latency, scenario: http-1k, mesh: istio-ambient, quantile: p99, ms: 40}";
     let seen = verdict(node, &[record("ztunnel", 40_000)]);
     assert_eq!(seen.verdict, Verdict::NotMeasurableHere);
@@ -218,7 +219,7 @@ fn a_rate_that_is_not_kept_is_evidence_and_a_part_of_it_that_is_kept_is_none() {
     failing.errors = 100;
     failing.marks.push(Mark { kind: MarkKind::Errors, why: String::new() });
     assert_eq!(verdict(check, &[failing.clone()]).verdict, Verdict::Holds);
-    // Two rounds of three that failed are not made good by the third.
+    // One sustained round does not outweigh two that failed.
     let rounds = [failing.clone(), run(1.0, 200.0), failing];
     let seen = verdict(check, &rounds);
     assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
@@ -230,7 +231,8 @@ fn a_rate_that_is_not_kept_is_evidence_and_a_part_of_it_that_is_kept_is_none() {
 
 #[test]
 fn the_cpu_of_a_proxy_is_that_of_the_requests_that_pass_it() {
-    // 550 requests/s pass two each of 11 proxies: 100/s a proxy, each of which keeps 0.1 processors busy.
+    // 550 requests/s, each through two of 11 proxies: 100/s per proxy, which keeps 0.1 processors
+    // busy.
     let run = Record {
         services: 10,
         proxies: 11,
@@ -271,7 +273,7 @@ fn two_meshes_are_put_in_order() {
     let seen = verdict(order, &records);
     assert_eq!(seen.verdict, Verdict::Holds, "{}", seen.because);
     assert!(seen.because.contains("51.2 MB (linkerd), 92.2 MB (istio)"), "{}", seen.because);
-    // Istio alone came through the lowest load, where it takes little.
+    // Only Istio has a valid record of the lowest load, where it uses little memory.
     let at = |step, record| Record { step: Some(step), ..record };
     let mut steps = vec![at(60.0, with("istio", 10_000, 0))];
     steps.extend(records.clone().map(|record| at(600.0, record)));

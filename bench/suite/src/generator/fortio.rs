@@ -12,7 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::{self, Lab};
 use crate::mesh::{Missing, tools};
 
-/// Where `scripts/tools.sh fortio` puts it.
+/// The path at which `scripts/tools.sh fortio` installs it.
 const INSTALLED: &str = "fortio/fortio";
 
 pub(super) fn find() -> Result<PathBuf, Missing> {
@@ -24,7 +24,8 @@ pub(super) fn find() -> Result<PathBuf, Missing> {
 
 pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
     let Pace::Rate(rate) = plan.pace else { bail!("fortio needs a rate") };
-    // Its histogram has buckets of up to twice the value before; its log has every request.
+    // The buckets of its histogram double in size, so the latencies are read from its log, which
+    // has every request.
     let log = tempfile::NamedTempFile::new()?;
     let mut command = lab.as_client(&find()?)?;
     command.args(["load", "-quiet", "-json", "-", "-nocatchup", "-uniform"]);
@@ -40,7 +41,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
     Ok(report.read(&log, plan, rate))
 }
 
-/// What is read of its report.
+/// The fields of its report that are used.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Said {
@@ -59,13 +60,13 @@ struct Durations {
     count: u64,
 }
 
-/// A line of its log.
+/// One line of its log.
 #[derive(Debug, Deserialize)]
 struct Request {
     /// Seconds.
     latency: f64,
     ok: bool,
-    /// The status. Fortio takes a redirect for a failure, which is an answer for every other generator.
+    /// The status. Fortio counts a redirect as a failure, all other generators as an answer.
     #[serde(default)]
     details: String,
 }
@@ -105,8 +106,8 @@ impl Said {
     }
 }
 
-/// Requests that it means to send: on each connection as many as go into the time, and not a part of one.
-/// Where it cannot keep up it sends fewer, which is all that it says.
+/// The number of requests that Fortio means to send: on each connection, the whole requests that
+/// fit into the duration. If it cannot keep up it sends fewer, and its report gives no other sign.
 fn wanted(plan: &Plan, rate: f64) -> f64 {
     let connections = plan.connections as f64;
     connections * (rate * plan.duration.as_secs_f64() / connections).floor()
@@ -134,7 +135,8 @@ mod tests {
         assert!(!report.generator_limited && (report.duration_s - 2.01).abs() < 1e-9);
     }
 
-    /// Runs of a few seconds at a low rate were all marked: 16 connections for 20 requests/s.
+    /// Regression: all runs of a few seconds at a low rate were marked (16 connections for 20
+    /// requests/s).
     #[test]
     fn what_does_not_go_into_the_time_is_not_missed() {
         let mut plan = Plan::new("http://a/", 20.0, Duration::from_secs(5));

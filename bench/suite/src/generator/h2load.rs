@@ -25,7 +25,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
     command.args(["-D", &seconds(plan.duration).to_string()]);
     command.arg(format!("--log-file={}", log.path().display()));
     if let Pace::Rate(rate) = plan.pace {
-        // It takes a rate for each connection.
+        // `--rps` is the rate of one connection.
         command.args(["--rps", &(rate / plan.connections as f64).to_string()]);
     }
     let mut body = tempfile::NamedTempFile::new()?;
@@ -41,7 +41,8 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
     Ok(read(plan, &String::from_utf8_lossy(&said), &log))
 }
 
-/// The log has a line a request: start in microseconds since 1970, status, microseconds taken.
+/// Parses the log, which has one line per request: start in microseconds since 1970, status,
+/// microseconds taken.
 fn read(plan: &Plan, said: &str, log: &str) -> Report {
     let mut taken: Vec<u64> = Vec::new();
     let mut errors = 0;

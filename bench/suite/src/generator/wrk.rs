@@ -29,7 +29,8 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
     read(plan, &text).with_context(|| format!("cannot read what wrk printed: {text}"))
 }
 
-/// It prints four percentiles; each stands for the requests since the one before it.
+/// Parses wrk's output. It has four percentiles; each stands for the requests since the one before
+/// it.
 fn read(plan: &Plan, text: &str) -> Option<Report> {
     let mut report =
         Report { url: plan.url.clone(), connections: plan.connections, ..Report::default() };
