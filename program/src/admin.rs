@@ -19,30 +19,31 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::content::{PROMETHEUS, TEXT};
 use crate::places::Places;
 
-/// Most connections served at once; scrapes and probes need a handful.
+/// How many connections are served at once at most; scrapes and probes need a handful.
 const MAX_CONNECTIONS: usize = 64;
-/// Most of them of one address: everybody may connect here, and what the kubelet asks decides whether
-/// containers live. It has an address of its own, and a connection for each probe under way.
+/// How many of them one address may have. Any client may connect here, and the kubelet restarts
+/// containers whose probes fail, so its probes must get through. The kubelet has an address of its
+/// own, and one connection per running probe.
 const MAX_OF_ADDRESS: usize = 16;
-/// Longest wait for a request's head, so that a stalled client frees its place.
+/// Longest wait for a request's head; a stalled client is disconnected after it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest life of a connection. Without it, clients that do not read their answers, or ask again and
-/// again, could take all places for ever, and the next probe would find none.
+/// Longest life of a connection. Without it, clients that do not read their responses, or that send
+/// request after request, could occupy all connections forever and shut out the next probe.
 const CONNECTION_LIFE: Duration = Duration::from_mins(1);
 
-/// What is answered.
+/// A response.
 pub type Answer = Response<Full<Bytes>>;
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
-    /// Who asks.
+    /// The client's address.
     pub client: SocketAddr,
-    /// The address that was called.
+    /// The address that the client called.
     pub called: SocketAddr,
 }
 
-/// Serves until it is dropped, all connections in one task.
+/// Serves until the future is dropped; all connections share one task.
 pub async fn serve<A, F>(listener: TcpListener, answer: A)
 where
     A: Fn(Request<Incoming>, Ends) -> F,
@@ -69,7 +70,7 @@ where
     serve_stream(stream, client, |request| answer(request, Ends { client, called })).await;
 }
 
-/// Serves one connection to its end, which is bounded; `client` is named in the log.
+/// Serves one connection until it ends or reaches its longest life. The log names `client`.
 pub async fn serve_stream<A, F>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: impl Display,
@@ -93,7 +94,7 @@ pub async fn serve_stream<A, F>(
     }
 }
 
-/// Refuses what is not asked with `allowed`; HEAD goes for GET.
+/// A refusal for any method other than `allowed`; HEAD is accepted as GET.
 #[must_use]
 pub fn refuse_method(method: &Method, allowed: &Method) -> Option<Answer> {
     if method == allowed || (method == Method::HEAD && allowed == Method::GET) {
@@ -105,7 +106,8 @@ pub fn refuse_method(method: &Method, allowed: &Method) -> Option<Answer> {
     Some(refused)
 }
 
-/// The pages of a program that has no others: `/live`, `/ready` by why it cannot do its work, and `/metrics`.
+/// The pages of a program that has no others: `/live`, `/ready` (with the reason if it is not
+/// ready), and `/metrics`.
 pub fn answer_pages(
     request: &Request<Incoming>,
     not_ready: impl FnOnce() -> Option<&'static str>,
@@ -122,7 +124,7 @@ pub fn answer_pages(
     }
 }
 
-/// The answer to `/ready`, by why the program cannot do its work, if it cannot.
+/// The response to `/ready`: 200, or why the program cannot do its work.
 #[must_use]
 pub fn readiness(not_ready: Option<&str>) -> Answer {
     match not_ready {
@@ -131,7 +133,7 @@ pub fn readiness(not_ready: Option<&str>) -> Answer {
     }
 }
 
-/// An answer; `content_type` is one of [`crate::content`], or alike.
+/// A response; `content_type` is one of [`crate::content`] or similar.
 pub fn respond(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;

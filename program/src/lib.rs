@@ -1,13 +1,13 @@
-//! What the proxy, the control plane and the agent of a node do alike.
+//! What the proxy, the control plane and the agent of a node have in common.
 //!
 //! ```text
 //!  start   flags ─► log ─► the program ─► exit code
-//!  listen  a listener, also where there is no IPv6
-//!  places  connections of a listener, bounded in all and for each client ─┐
+//!  listen  a listener, even on machines without IPv6
+//!  places  connections of a listener, bounded in total and per client ────┐
 //!  admin   HTTP/1 for scrapes and probes, on such a listener ◄────────────┘
 //! ```
-//! What a program answers, and everything that it is for, is its own. Nothing here is on the path of a
-//! request between services.
+//! The responses of a program, and all that is specific to it, are its own. No code here is on the
+//! path of a request between services.
 
 mod admin;
 mod listen;
@@ -21,7 +21,7 @@ pub use listen::listen;
 pub use places::{Place, Places};
 pub use start::{Failure, run};
 
-/// Content types of answers.
+/// Content types of responses.
 pub mod content {
     /// Plain text.
     pub const TEXT: &str = "text/plain; charset=utf-8";

@@ -1,14 +1,15 @@
-//! Listening, also where there is no IPv6.
+//! Listening, even on machines without IPv6.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::TcpListener;
 
-/// Listens; on `[::]` of a machine without IPv6 for IPv4 alone, which is logged.
+/// Listens on an address. On a machine without IPv6, `[::]` becomes the IPv4 wildcard address,
+/// which is logged.
 ///
 /// # Errors
-/// Where the address cannot be listened on.
+/// The address cannot be listened on.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     let Some(instead) = bound.as_ref().err().and_then(|error| without_ipv6(address, error)) else {
@@ -18,8 +19,8 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(instead).await
 }
 
-/// Where to listen instead, where an address failed for want of IPv6: the kernel has none
-/// (`ipv6.disable=1`), or no address of it (`net.ipv6.conf.all.disable_ipv6=1`).
+/// The address to use instead of one that failed for lack of IPv6: the kernel has no IPv6
+/// (`ipv6.disable=1`), or no IPv6 addresses (`net.ipv6.conf.all.disable_ipv6=1`).
 fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
     let none = matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL));
     let any = address.ip() == Ipv6Addr::UNSPECIFIED;

@@ -1,4 +1,4 @@
-//! Who holds the places for connections, so that no client takes them all.
+//! Shares out a listener's connection slots, so that no client takes them all.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
+/// Pause after a failed accept, so that a full descriptor table does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Places of a listener. Where all are taken, the client that has the most gives up its oldest for one
-/// that has fewer.
+/// The connection slots of a listener. When all are taken, a new connection evicts the oldest
+/// connection of the address that has the most.
 #[derive(Clone, Debug)]
 pub struct Places {
     total: usize,
@@ -23,11 +23,11 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     next: u64,
-    /// By age. Who holds the place hears of its end by the sender's.
+    /// By age. Dropping a sender tells the holder of the slot that it was evicted.
     by_number: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
 }
 
-/// One of them, until it is dropped.
+/// One slot, held until it is dropped.
 #[derive(Debug)]
 pub struct Place {
     number: u64,
@@ -36,13 +36,13 @@ pub struct Place {
 }
 
 impl Places {
-    /// So many in all, and for each address.
+    /// At most `total` connections, and at most `each` per client address.
     #[must_use]
     pub fn new(total: usize, each: usize) -> Self {
         Self { total, each, taken: Arc::default() }
     }
 
-    /// The next connection that has a place; others are closed, and what fails is logged.
+    /// The next connection that gets a slot. Other connections are closed, and errors are logged.
     pub async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Place) {
         loop {
             match listener.accept().await {
@@ -58,7 +58,7 @@ impl Places {
         }
     }
 
-    /// A place for a client; none where its address has as many as it may.
+    /// A slot for a client; `None` if its address already has its maximum.
     fn take(&self, address: IpAddr) -> Option<Place> {
         let address = address.to_canonical();
         let mut taken = lock(&self.taken);
@@ -83,7 +83,8 @@ impl Places {
 }
 
 impl Place {
-    /// Works while the place is held; nothing if it was given to somebody else before the end.
+    /// Runs `work` while the slot is held; `None` if the connection was evicted before the work was
+    /// done.
     pub async fn hold<T>(mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),
@@ -98,7 +99,7 @@ impl Drop for Place {
     }
 }
 
-/// Every change of it is whole, so that one that panicked has left it good.
+/// No change of the state can panic halfway, so that it is valid even after a panic.
 fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! From flags to an exit code.
+//! Runs a program from its flags to its exit code.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
@@ -9,12 +9,12 @@ use clap::error::ErrorKind;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// The program failed; the message says how.
+/// The program failed; the message gives the reason.
 const ERROR: u8 = 2;
-/// The program was called wrongly: `EX_USAGE` of sysexits(3).
+/// The command line is wrong: `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
 
-/// Why a program ends, other than because it was asked to.
+/// Why a program ends with an error.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -22,23 +22,24 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// It could not do its work, or go on with it: exit code 2.
+    /// It could not do its work, or had to stop: exit code 2.
     pub fn error(why: impl Display) -> Self {
         Self { code: ERROR, message: format!("{why:#}") }
     }
 
-    /// It was called wrongly: exit code 64.
+    /// The command line is wrong: exit code 64.
     pub fn usage(why: impl Display) -> Self {
         Self { code: USAGE, message: format!("{why:#}") }
     }
 }
 
-/// Reads the flags, sets the log up on standard error by the filter among them, and runs the program.
+/// Parses the flags, starts logging on standard error with the filter from the flags, and runs the
+/// program.
 ///
-/// A panic aborts the process, in whichever task or thread it happens: a program that went on
-/// without one of them would seem to be well. The program may set another hook.
+/// A panic aborts the process, whichever task or thread panics: without that task the program would
+/// seem healthy but not be. The program may install another panic hook.
 ///
-/// It ends with 0, or with the code of its [`Failure`], whose message goes to standard error.
+/// The exit code is 0, or that of the [`Failure`], whose message goes to standard error.
 pub fn run<F: Parser>(
     log: impl FnOnce(&F) -> &str,
     program: impl FnOnce(F) -> Result<(), Failure>,
@@ -46,7 +47,7 @@ pub fn run<F: Parser>(
     let flags = match F::try_parse() {
         Ok(flags) => flags,
         Err(error) => {
-            // Where even this cannot be printed, the exit code says it.
+            // If even this cannot be printed, the exit code reports it.
             let _ = error.print();
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };

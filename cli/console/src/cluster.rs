@@ -1,4 +1,4 @@
-//! The flags that say which cluster a command talks to.
+//! The flags that select a cluster.
 
 use std::path::PathBuf;
 
@@ -18,13 +18,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Whether the command line names one.
+    /// Whether the command line selects one.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some()
     }
 
-    /// Where its address and credentials are.
+    /// Where to find the cluster's address and credentials.
     #[must_use]
     pub fn target(&self) -> Target {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }

@@ -1,11 +1,11 @@
-//! Durations as command lines take them: a whole number and a unit.
+//! Durations on command lines: a whole number and a unit.
 
 use std::time::Duration;
 
-/// Reads `500ms`, `60s`, `90m`, `24h` or `7d`; a number alone is seconds.
+/// Parses `500ms`, `60s`, `90m`, `24h` or `7d`; a number alone is in seconds.
 ///
 /// # Errors
-/// For any other text, with these examples.
+/// Any other text; the message has these examples.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong =
         || format!("{text:?} is not a duration: use for example 500ms, 60s, 90m, 24h or 7d");
@@ -22,10 +22,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     count.checked_mul(ms).map(Duration::from_millis).ok_or_else(wrong)
 }
 
-/// A duration between two bounds, both of them allowed.
+/// Checks that a duration is within two bounds, inclusive.
 ///
 /// # Errors
-/// For one outside of them, with the bounds.
+/// It is not; the message names the bounds.
 pub fn within(duration: Duration, (least, most): (Duration, Duration)) -> Result<Duration, String> {
     if (least..=most).contains(&duration) {
         return Ok(duration);

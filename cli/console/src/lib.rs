@@ -1,5 +1,5 @@
-//! What Leno's command lines, `leno` and `leno-bench`, share: how output is printed, how a command ends, how a
-//! duration is written, and which cluster is meant. It knows no command.
+//! What Leno's command lines, `leno` and `leno-bench`, share: how output is printed, how a command
+//! ends, how a duration is written, and how a cluster is selected. It does not know any command.
 //!
 //! Exit codes: 0 yes or done, 1 no (a check that fails), 2 error, 64 usage (sysexits(3)).
 
@@ -19,13 +19,13 @@ pub use output::{Output, print, print_json};
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
 
-/// The exit code of a command that has ended; an error is printed behind the program's name.
+/// The exit code of a finished command; an error is printed with the program's name in front.
 #[must_use]
 pub fn ended(program: &str, done: &anyhow::Result<bool>) -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        // The reader, such as `head`, has seen enough.
+        // The reader, such as `head`, closed the pipe because it needs no more.
         Err(error) if output::is_closed(error) => ExitCode::SUCCESS,
         Err(error) => {
             complain(program, error);
@@ -34,14 +34,14 @@ pub fn ended(program: &str, done: &anyhow::Result<bool>) -> ExitCode {
     }
 }
 
-/// Prints an error with its causes behind the program's name.
+/// Prints an error with its causes, and the program's name in front.
 pub fn complain(program: &str, error: &anyhow::Error) {
-    // Of a `leno up -d`, no process reads standard error at the end.
+    // In a detached `leno up -d`, standard error may be closed by the time it ends.
     let _closed = writeln!(io::stderr(), "{program}: {}", once(error));
 }
 
-/// An error with its causes, less those that a text before them has in it: some libraries print their
-/// causes and give them as well.
+/// An error with its causes, without those that an earlier text already contains: some libraries
+/// include their causes in the message and return them as well.
 fn once(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -54,10 +54,11 @@ fn once(error: &anyhow::Error) -> String {
     text
 }
 
-/// Prints why the command line was not parsed, or the help that it asked for; the exit code.
+/// Prints why the command line could not be parsed, or the help that it requests; returns the exit
+/// code.
 #[must_use]
 pub fn not_parsed(error: &clap::Error) -> ExitCode {
-    // Nothing can be done about a closed standard error.
+    // If standard error is closed, there is nothing left to do.
     let _closed = error.print();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -65,10 +66,10 @@ pub fn not_parsed(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Runs a future on a runtime of its own.
+/// Runs a future on a new single-threaded runtime.
 ///
 /// # Errors
-/// When the runtime cannot be made, and what the future fails with.
+/// The runtime cannot be created, or the future fails.
 pub fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
 }

@@ -23,10 +23,11 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints a text, all of it or none.
+/// Prints a text and flushes it.
 ///
 /// # Errors
-/// When standard output cannot be written; [`crate::ended`] treats a reader that went away (`| head`) as success.
+/// Standard output cannot be written. [`crate::ended`] treats a reader that closed the pipe (`|
+/// head`) as success.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Unprinted)?;

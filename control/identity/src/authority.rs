@@ -1,4 +1,4 @@
-//! The authority: its root, and what it vouches for.
+//! The certificate authority: its root, and what it certifies.
 
 use std::fmt;
 use std::path::Path;
@@ -20,21 +20,24 @@ pub use root::OpenError;
 
 use root::Root;
 
-/// How far another machine's clock may be behind ours: certificates begin this much in the past.
+/// How far another machine's clock may be behind this one: certificates become valid this long
+/// before they are issued.
 ///
-/// Never more than the certificate's own lifetime, so that a very short one stays short.
+/// Never longer than the certificate's own lifetime, so that a very short one stays short.
 pub const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
-/// Shortest lifetime of a workload's certificate: a renewal at its half must have time to happen.
+/// Shortest lifetime of a workload's certificate: proxies renew at half of it and need time for
+/// that.
 pub const MIN_LIFETIME: Duration = Duration::from_secs(10);
 
-/// Longest lifetime of a workload's certificate; there is no revocation but its end.
+/// Longest lifetime of a workload's certificate. There is no revocation: a certificate is valid
+/// until it expires.
 pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 
-/// Lifetime of a workload's certificate where nobody asks for another.
+/// Default lifetime of a workload's certificate.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(24);
 
-/// Under which label the secret of the webhooks is derived from the authority's key.
+/// The label under which the webhooks' secret is derived from the authority's key.
 const WEBHOOK: &[u8] = b"leno webhook secret v1";
 
 /// A root's certificate and key, both in PEM.
@@ -42,12 +45,12 @@ const WEBHOOK: &[u8] = b"leno webhook secret v1";
 pub struct RootPair {
     /// The certificate; not secret.
     pub certificate_pem: String,
-    /// The key; whoever has it can be anyone in the mesh.
+    /// The key. A holder of the key can impersonate any workload of the mesh.
     pub key_pem: String,
 }
 
 impl fmt::Debug for RootPair {
-    /// Leaves the key out.
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RootPair")
             .field("certificate_pem", &self.certificate_pem)
@@ -63,35 +66,37 @@ pub struct Authority {
     root_pem: String,
     /// In lower-case hexadecimal.
     webhook_secret: String,
-    /// The root's own end, in whole seconds.
+    /// When the root expires, in whole seconds.
     not_after: SystemTime,
 }
 
 impl Authority {
-    /// Loads `ca.pem` and `ca-key.pem` from a directory, or creates all three (modes 0700, 0600).
+    /// Loads `ca.pem` and `ca-key.pem` from a directory, or creates the directory (mode 0700) and
+    /// both files (mode 0600).
     ///
-    /// Two processes that open the same new directory at once get the same root.
+    /// If two processes open the same new directory at once, both get the same root.
     ///
     /// # Errors
-    /// [`OpenError`] where a file cannot be read or written, where one of the pair is missing, and
-    /// where the pair is not a root of `trust_domain` that is valid now. Nothing is overwritten.
+    /// [`OpenError`] if a file cannot be read or written, if one file of the pair is missing, or if
+    /// the pair is not a currently valid root of `trust_domain`. Existing files are never
+    /// overwritten.
     pub fn open(directory: &Path, trust_domain: &TrustDomain) -> Result<Self, OpenError> {
         let now = SystemTime::now();
         Self::from_root(Root::open(directory, trust_domain, now)?, trust_domain)
     }
 
-    /// An authority that lives in memory alone and ends with the process.
+    /// An authority that exists only in memory and ends with the process.
     ///
     /// # Errors
-    /// [`OpenError::Generate`] where the system yields no random bytes.
+    /// [`OpenError::Generate`] if the system provides no random bytes.
     pub fn ephemeral(trust_domain: &TrustDomain) -> Result<Self, OpenError> {
         Self::from_root(Root::generate(trust_domain, SystemTime::now())?, trust_domain)
     }
 
-    /// A new authority, and its pair for whoever keeps it.
+    /// A new authority, and its pair for the caller to store.
     ///
     /// # Errors
-    /// [`OpenError::Generate`] where the system yields no random bytes.
+    /// [`OpenError::Generate`] if the system provides no random bytes.
     pub fn generate(trust_domain: &TrustDomain) -> Result<(Self, RootPair), OpenError> {
         let root = Root::generate(trust_domain, SystemTime::now())?;
         let pair =
@@ -99,11 +104,11 @@ impl Authority {
         Ok((Self::from_root(root, trust_domain)?, pair))
     }
 
-    /// The authority of a pair that is kept elsewhere than in a directory; `kept` says where, for
-    /// errors.
+    /// The authority of a pair that is stored elsewhere than in a directory. Errors refer to the
+    /// place as `kept`.
     ///
     /// # Errors
-    /// [`OpenError`] where the pair is not a root of `trust_domain` that is valid now.
+    /// [`OpenError`] if the pair is not a currently valid root of `trust_domain`.
     pub fn from_pair(
         kept: &Path,
         pair: &RootPair,
@@ -113,7 +118,7 @@ impl Authority {
         Self::from_root(root, trust_domain)
     }
 
-    /// For whom it vouches.
+    /// The trust domain whose identities it certifies.
     #[must_use]
     pub fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
@@ -131,14 +136,15 @@ impl Authority {
         vec![self.root_der.clone()]
     }
 
-    /// What the API server shows a webhook of the control plane to prove that it is the API server: all
-    /// replicas derive the same from the authority's key, and nothing of the key can be learned from it.
+    /// The secret with which the API server authenticates itself to the control plane's webhooks.
+    /// All replicas derive the same secret from the authority's key; the key cannot be derived from
+    /// it.
     #[must_use]
     pub fn webhook_secret(&self) -> &str {
         &self.webhook_secret
     }
 
-    /// When the root ends, and with it everything that it signed.
+    /// When the root expires, and with it all certificates that it signed.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         self.not_after

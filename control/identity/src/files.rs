@@ -1,30 +1,30 @@
-//! Directories and files that only their owner may touch, replaced atomically.
+//! Directories and files that only their owner may access, replaced atomically.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Permission bits with which others could change a directory's content.
+/// Permission bits with which other users could change a directory's content.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Permission bits with which others could read or change a secret.
+/// Permission bits with which other users could read or change a secret.
 const OPEN_TO_OTHERS: u32 = 0o077;
 
 /// A file or directory could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was tried: "read", "write", ...
+        /// The operation: "read", "write", ...
         doing: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// Other users could read or change what is kept here.
+    /// Other users could read or change the content.
     #[error("{} is open to other users (mode {mode:03o}); run: chmod go-rwx {}", path.display(), path.display())]
     Exposed {
         /// The file or directory.
@@ -32,7 +32,7 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A regular file was expected, and one no larger than a bound.
+    /// The path is not a regular file, or the file is longer than the bound.
     #[error("{} is not a regular file of at most {max} bytes", path.display())]
     Shape {
         /// The file.
@@ -45,13 +45,14 @@ pub enum FileError {
 /// Whether a new file must survive a power failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// It is worth a flush to disk.
+    /// It must: flush it to disk.
     Durable,
-    /// It is made anew after a restart anyway.
+    /// It need not: it is created again after a restart.
     Volatile,
 }
 
-/// Makes a directory with mode 0700 where there is none, and refuses one that others may change.
+/// Creates a directory with mode 0700 if it does not exist; rejects one that other users may
+/// change.
 pub(crate) fn private_directory(path: &Path) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)
@@ -65,7 +66,7 @@ pub(crate) fn private_directory(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Reads a file of at most `max` bytes; `None` where there is no such file.
+/// Reads a file of at most `max` bytes; `None` if it does not exist.
 pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Option<Vec<u8>>, FileError> {
     let shape = match fs::symlink_metadata(path) {
         Ok(shape) => shape,
@@ -82,7 +83,7 @@ pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Option<Vec<u8>>, Fil
     }
 }
 
-/// As [`read_bounded`], for a secret: refused where another user may read it.
+/// As [`read_bounded`], for a secret: rejects a file that other users may read.
 pub(crate) fn read_secret(path: &Path, max: u64) -> Result<Option<Vec<u8>>, FileError> {
     if let Ok(shape) = fs::symlink_metadata(path)
         && shape.is_file()
@@ -93,7 +94,7 @@ pub(crate) fn read_secret(path: &Path, max: u64) -> Result<Option<Vec<u8>>, File
     read_bounded(path, max)
 }
 
-/// Writes a file with mode 0600 so that readers see the old content or the new, never a part.
+/// Writes a file with mode 0600, atomically: readers see the old content or the new, never a part.
 pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Keep) -> Result<(), FileError> {
     let directory = path.parent().expect("files are written below a directory");
     let mut tag = [0; 8];
@@ -101,7 +102,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Keep) -> Result<(),
     let staged = directory.join(format!(".new-{}", hex(&tag)));
     let written = stage(&staged, bytes, keep).and_then(|()| fs::rename(&staged, path));
     if let Err(error) = written {
-        // Best effort: the first error is what the operator needs to see.
+        // Best effort: the operator needs to see the first error.
         let _ = fs::remove_file(&staged);
         return Err(failed("write", path)(error));
     }
@@ -113,7 +114,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Keep) -> Result<(),
     Ok(())
 }
 
-/// Lower-case hexadecimal.
+/// Formats bytes in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -122,7 +123,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Adds what was being done, and to which path, to an I/O error.
+/// Adds the operation and the path to an I/O error.
 pub(crate) fn failed<'a>(
     doing: &'static str,
     path: &'a Path,
@@ -130,14 +131,14 @@ pub(crate) fn failed<'a>(
     move |source| FileError::Io { doing, path: path.to_owned(), source }
 }
 
-/// The error for a system that yields no random bytes.
+/// The error of a system that provides no random bytes.
 pub(crate) fn no_randomness(path: &Path) -> FileError {
     failed("draw random bytes for", path)(io::Error::other("the system's generator failed"))
 }
 
 fn stage(path: &Path, bytes: &[u8], keep: Keep) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // The process's mask can only take bits away; this makes the mode exact.
+    // The process's umask can only clear bits; this sets the exact mode.
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     if keep == Keep::Durable {

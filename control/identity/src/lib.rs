@@ -1,4 +1,4 @@
-//! The mesh's certificate authority and the tokens that workloads show to it.
+//! The mesh's certificate authority, and the tokens with which workloads authenticate to it.
 //!
 //! ```text
 //! leno up ── grant ──► TokenStore (directory) ◄── authenticate ── control plane
@@ -6,13 +6,13 @@
 //! proxy ── certificate request ───────────────────────┴─► Authority::sign ──► certificate
 //! ```
 //!
-//! A proxy makes its own key, asks with a PKCS #10 request and a token, and gets a short-lived
-//! X.509-SVID. What the certificate says comes from the token alone: of the request only the
-//! public key is used, and only after the request's signature proved that the sender holds it.
+//! A proxy generates its own key, sends a PKCS #10 request with a token, and receives a short-lived
+//! X.509-SVID. The token alone determines what the certificate states: only the public key of the
+//! request is used, after the request's signature has proved that the sender holds the key.
 //!
-//! It knows files, certificates and tokens. It does not know the wire format, connections or
-//! tasks (`leno-serve` maps these), nor how a certificate is checked in a handshake (`leno-tls`).
-//! All calls are synchronous and short: a signature, or a read of at most 4,096 small files.
+//! This crate handles files, certificates and tokens. It does not know the wire format, connections
+//! or tasks (`leno-serve` does), nor how a handshake verifies a certificate (`leno-tls` does). All
+//! calls are synchronous and short: a signature, or a read of at most 4,096 small files.
 //!
 //! Start with [`Authority`], then [`TokenStore`].
 

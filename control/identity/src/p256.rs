@@ -1,4 +1,4 @@
-//! The one kind of key and signature the mesh has: ECDSA on P-256 with SHA-256.
+//! The only kind of key and signature in the mesh: ECDSA on P-256 with SHA-256.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm};
@@ -11,13 +11,13 @@ use x509_parser::x509::{AlgorithmIdentifier, SubjectPublicKeyInfo};
 /// An uncompressed point is the byte 4 and two coordinates of 32 bytes (SEC 1 section 2.3.3).
 const POINT_LEN: usize = 65;
 
-/// A P-256 public key. That its point is on the curve is known once a signature was verified.
+/// A P-256 public key. Only verifying a signature proves that its point is on the curve.
 pub(crate) struct P256Key {
     point: [u8; POINT_LEN],
 }
 
 impl P256Key {
-    /// The key in a certificate or request, unless it is of another kind (RFC 5480 section 2).
+    /// The key in a certificate or request; `None` if it is of another kind (RFC 5480 section 2).
     pub(crate) fn from_spki(spki: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
         let curve = spki.algorithm.parameters.as_ref()?.as_oid().ok()?;
         if spki.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY || curve != OID_EC_P256 {
@@ -28,7 +28,7 @@ impl P256Key {
         (bits.unused_bits == 0 && point[0] == 4).then_some(Self { point })
     }
 
-    /// Whether this key signed `message`, by exactly `ecdsa-with-SHA256`.
+    /// Whether this key signed `message`, with exactly the algorithm `ecdsa-with-SHA256`.
     pub(crate) fn verify(
         &self,
         algorithm: &AlgorithmIdentifier<'_>,

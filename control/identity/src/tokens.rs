@@ -1,7 +1,8 @@
-//! Tokens: what a workload instance shows to be told who it is.
+//! Tokens with which workload instances prove their identity.
 //!
 //! A directory holds one file per instance, `<namespace>.<name>`, with the token's digest but not
-//! the token. Several processes share it: `leno up` grants and revokes, the control plane reads.
+//! the token. Several processes share it: `leno up` grants and revokes tokens, the control plane
+//! reads them.
 
 use std::fs;
 use std::io;
@@ -21,11 +22,11 @@ use record::Record;
 
 pub use listing::BadToken;
 
-/// Most tokens in a store: one machine's instances, with room. It bounds memory (1 MiB) and the
-/// scan that an authentication is (some 100 microseconds).
+/// How many tokens a store holds at most: more than one machine has instances. It bounds memory (1
+/// MiB) and the linear search of an authentication (some 100 microseconds).
 pub(crate) const MAX_TOKENS: usize = 4096;
 
-/// Random bytes of a token: guessing one is as hard as guessing an AES-256 key.
+/// Random bytes of a token: as hard to guess as an AES-256 key.
 const TOKEN_BYTES: usize = 32;
 
 /// The tokens of a mesh's workload instances, in a directory.
@@ -38,13 +39,13 @@ pub struct TokenStore {
 /// Why a token was not granted, revoked or accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// Not the text of any token.
+    /// The text does not have the form of a token.
     #[error("this is not a token: 64 hexadecimal digits were expected")]
     Malformed,
-    /// Well formed, but granted to nobody, or revoked.
+    /// The token has the right form, but was never granted, or was revoked.
     #[error("this token was not granted or has been revoked")]
     Unknown,
-    /// The store has as many tokens as it may.
+    /// The store holds as many tokens as it may.
     #[error("{} already holds {MAX_TOKENS} tokens; revoke some", .0.display())]
     Full(PathBuf),
     /// A file or the directory cannot be used.
@@ -53,10 +54,10 @@ pub enum TokenError {
 }
 
 impl TokenStore {
-    /// Opens a directory of tokens; makes it, with mode 0700, where there is none.
+    /// Opens a directory of tokens; creates it, with mode 0700, if it does not exist.
     ///
     /// # Errors
-    /// [`TokenError::File`] where it cannot be made or read, or others may write into it.
+    /// [`TokenError::File`] if it cannot be created or read, or other users may write into it.
     pub fn open(directory: &Path) -> Result<Self, TokenError> {
         files::private_directory(directory)?;
         let listing = Listing::read(directory)?;
@@ -64,13 +65,14 @@ impl TokenStore {
         Ok(Self { directory: directory.to_owned(), listing: Mutex::new(listing) })
     }
 
-    /// Makes a token with which `instance` proves to be `identity`; one it had before is void.
+    /// Creates a token with which `instance` proves to be `identity`; a previous token becomes
+    /// invalid.
     ///
-    /// The token is 64 hexadecimal digits. It is not kept, so this is the only time to see it.
+    /// The token is 64 hexadecimal digits. It is not stored, so this is the only time to see it.
     ///
     /// # Errors
-    /// [`TokenError::Full`] for a new instance in a full store, [`TokenError::File`] where the
-    /// token's file cannot be written.
+    /// [`TokenError::Full`] for a new instance in a full store, [`TokenError::File`] if the token's
+    /// file cannot be written.
     pub fn grant(
         &self,
         instance: &InstanceName,
@@ -88,10 +90,10 @@ impl TokenStore {
         Ok(token)
     }
 
-    /// Voids the token of an instance; whether it had one.
+    /// Revokes the token of an instance; returns whether it had one.
     ///
     /// # Errors
-    /// [`TokenError::File`] where its file cannot be removed.
+    /// [`TokenError::File`] if its file cannot be removed.
     pub fn revoke(&self, instance: &InstanceName) -> Result<bool, TokenError> {
         let path = self.path(instance);
         match fs::remove_file(&path) {
@@ -101,11 +103,11 @@ impl TokenStore {
         }
     }
 
-    /// Whose token this is, by what the directory holds now.
+    /// The instance and identity of a token, according to the directory's present content.
     ///
     /// # Errors
-    /// [`TokenError::Malformed`] and [`TokenError::Unknown`] where the token proves nothing,
-    /// [`TokenError::File`] where the directory has become unreadable: then nobody gets in.
+    /// [`TokenError::Malformed`] and [`TokenError::Unknown`] if the token proves nothing;
+    /// [`TokenError::File`] if the directory has become unreadable, so that no token is accepted.
     pub fn authenticate(&self, token: &str) -> Result<(InstanceName, Identity), TokenError> {
         let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if token.len() != TOKEN_BYTES * 2 || !token.bytes().all(digit) {
@@ -117,28 +119,29 @@ impl TokenStore {
         Ok((record.instance.clone(), record.identity.clone()))
     }
 
-    /// Who an instance is, by the token that it was granted; none where it has none now.
+    /// The identity of an instance, according to the token that it was granted; `None` if it has
+    /// none.
     ///
-    /// This outlives every process: a control plane that was just started knows by it who its
-    /// proxies are before any of them has asked again.
+    /// This survives restarts: a control plane that has just started knows the identities of its
+    /// proxies from here before any of them has requested a certificate again.
     ///
     /// # Errors
-    /// [`TokenError::File`] where the directory has become unreadable.
+    /// [`TokenError::File`] if the directory has become unreadable.
     pub fn identity_of(&self, instance: &InstanceName) -> Result<Option<Identity>, TokenError> {
         Ok(self.current()?.of(instance).map(|record| record.identity.clone()))
     }
 
-    /// The files that are in the directory now but hold no token. Each was also logged once.
+    /// The files in the directory that hold no token. Each was also logged once.
     ///
     /// # Errors
-    /// [`TokenError::File`] where the directory has become unreadable.
+    /// [`TokenError::File`] if the directory has become unreadable.
     pub fn bad_tokens(&self) -> Result<Vec<BadToken>, TokenError> {
         Ok(self.current()?.bad.clone())
     }
 
-    /// The listing, read again if the directory changed since.
+    /// The listing, read again if the directory has changed.
     fn current(&self) -> Result<MutexGuard<'_, Listing>, FileError> {
-        // A listing is replaced as a whole, so one that a panic left behind is still sound.
+        // A listing is replaced as a whole, so that it is valid even after a panic.
         let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
         if !listing.is_current(&self.directory)? {
             let next = Listing::read(&self.directory)?;
@@ -148,7 +151,7 @@ impl TokenStore {
         Ok(listing)
     }
 
-    /// Labels have no dot, so no two instances share a file.
+    /// Names and namespaces have no dot, so that no two instances share a file.
     fn path(&self, instance: &InstanceName) -> PathBuf {
         self.directory.join(record::file_name(instance))
     }

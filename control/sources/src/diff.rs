@@ -1,12 +1,12 @@
-//! What leads from one state to another.
+//! The changes between two states.
 
 use std::collections::BTreeMap;
 
 use leno_index::Change;
 use leno_resources::{Object, ObjectKey};
 
-/// The changes that make `new` of `old`: first what is gone, then what is new or different, each
-/// by key. No two objects of one state have the same key.
+/// The changes that turn `old` into `new`: first deletions, then new and modified objects, each
+/// ordered by key. No two objects of one state have the same key.
 #[must_use]
 pub fn diff(old: &[Object], new: &[Object]) -> Vec<Change> {
     let (old, new) = (by_key(old), by_key(new));

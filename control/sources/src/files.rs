@@ -17,32 +17,33 @@ use crate::Update;
 use keeper::Keeper;
 use watch::Watch;
 
-/// How long files must stay as they are before they are read: an editor writes, renames and sets
-/// times within a few milliseconds, and people notice only what takes longer than this.
+/// How long files must be unchanged before they are read. An editor writes, renames and sets times
+/// within a few milliseconds, and users do not notice a delay of this length.
 pub const DEBOUNCE: Duration = Duration::from_millis(50);
-/// Longest wait for quiet: files that change all the time are read this often nonetheless.
+/// The longest wait for files to settle: files that change all the time are still read this often.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
-/// A good bound for the channel of updates: what comes while it is full becomes one later update.
+/// A good bound for the channel of updates. While it is full, further edits are merged into one
+/// later update.
 pub const UPDATES: usize = 4;
 
-/// Follows files and directories: every edit becomes one [`Update`].
+/// Watches files and directories; every edit becomes one [`Update`].
 ///
-/// Write files under another name and rename them into place where half a file must not be seen:
-/// one that stays half written for longer than [`DEBOUNCE`] is read as it is.
+/// To prevent a half-written file from being read, write it under another name and rename it into
+/// place. A file that stays half-written for longer than [`DEBOUNCE`] is read in that state.
 #[derive(Debug)]
 pub struct FilesSource {
     paths: Vec<PathBuf>,
     watch: Watch,
-    /// Raised by the watch; holds at most one.
+    /// Notified by the watch; holds at most one notification.
     changed: Arc<Notify>,
     keeper: Keeper,
     ignored: Vec<Located<Ignored>>,
 }
 
-/// Reads the objects of files and directories, and of standard input as `-`, as they are now.
+/// Reads the objects of files and directories, and of standard input (`-`), once.
 ///
 /// # Errors
-/// Every problem of every file; then nothing may be used.
+/// All problems of all files; no object may be used then.
 pub fn read_once<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Object>, Vec<Problem>> {
     let Documents { objects, ignored, .. } = load(paths)?;
     warn(&ignored);
@@ -50,11 +51,11 @@ pub fn read_once<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Object>, Vec<Problem
 }
 
 impl FilesSource {
-    /// Begins to watch; nothing is read yet. A path that does not exist may appear later, where the
-    /// directory it lies in exists.
+    /// Starts to watch, but reads nothing yet. A path that does not exist may be created later, if
+    /// its parent directory exists.
     ///
     /// # Errors
-    /// Where a directory cannot be watched, or standard input should be.
+    /// A directory cannot be watched, or the paths include standard input.
     pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<Self, OpenError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let changed = Arc::new(Notify::new());
@@ -63,12 +64,13 @@ impl FilesSource {
         Ok(Self { paths, watch, changed, keeper: Keeper::default(), ignored: Vec::new() })
     }
 
-    /// Reads everything, and again after every edit. The first update is sent in any case. Ends
-    /// when nobody receives updates any more.
+    /// Reads all files, and again after every edit. The first update is always sent. Ends when the
+    /// receiver is dropped.
     pub async fn run(mut self, updates: mpsc::Sender<Update>) {
         loop {
             let read = move || {
-                // A directory that was replaced is another one: watched before it is read.
+                // A replaced directory is a new inode: watch it before reading it, to miss no
+                // change.
                 self.watch.renew();
                 let update = self.read();
                 (self, update)
@@ -102,7 +104,7 @@ impl FilesSource {
     }
 }
 
-/// Waits for a change, and then for quiet.
+/// Waits for a change, then until files have settled.
 async fn settled(changed: &Notify) {
     changed.notified().await;
     let latest = Instant::now() + MAX_DEBOUNCE;

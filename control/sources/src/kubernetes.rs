@@ -31,26 +31,29 @@ pub use read::{Read, ReadError, Unread, read};
 use collector::Collector;
 use watch::{Event, KindEvents};
 
-/// Events on their way from the watches; what comes while it is full waits in the API server.
+/// Events between the watches and the collector; while the queue is full, further ones wait in the
+/// API server.
 const EVENTS: usize = 1024;
-/// How long nothing must happen before what has happened becomes one update.
+/// How long no event may arrive before the events so far become one update.
 const QUIET: Duration = Duration::from_millis(10);
-/// Longest wait for quiet: objects that change all the time are told of this often nonetheless.
+/// The longest wait for events to pause: objects that change all the time still cause updates this
+/// often.
 const MAX_WAIT: Duration = Duration::from_millis(100);
-/// How often the log says what the first update still waits for.
+/// How often the log names the kinds that the first update still waits for.
 const WAITING: Duration = Duration::from_secs(10);
 
-/// Follows the objects of a cluster. Needs the verbs `list` and `watch` on every kind it follows: the
-/// kinds that [`leno_resources`] reads, static proxies aside, and pods.
+/// Watches the objects of a cluster. Needs the verbs `list` and `watch` on every kind that it
+/// watches: pods, and the kinds that [`leno_resources`] reads except static proxies.
 ///
-/// A pod appears as a [`leno_resources::Workload`] called `pod/` and its name, which no object of the
-/// cluster can be called, with itself as the only instance, so that the index knows one kind of instance.
+/// A pod becomes a [`leno_resources::Workload`] with itself as the only instance, so that the index
+/// has one kind of instance. The workload's name is `pod/` and the pod's name; no object of the
+/// cluster can have such a name.
 pub struct KubernetesSource {
     client: Client,
     followed: Arc<Followed>,
 }
 
-/// A watched kind of object: one watch each, in the order of this list.
+/// The watched kinds, one watch each. Other tables are in the order of this list.
 pub(crate) const WATCHED: [Watched; 14] = [
     Watched::Core(Kind::Namespace),
     Watched::Core(Kind::Service),
@@ -71,16 +74,16 @@ pub(crate) const WATCHED: [Watched; 14] = [
 /// A watched kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// One that every cluster has.
+    /// A kind that every cluster has.
     Core(Kind),
-    /// Pods, which appear as workloads.
+    /// Pods, which become workloads.
     Pods,
-    /// One that a cluster has while its definition is installed.
+    /// A kind that a cluster has while its CustomResourceDefinition is installed.
     Custom(Kind),
 }
 
 impl Watched {
-    /// The kind's name, as Kubernetes writes it.
+    /// The kind's name in Kubernetes.
     fn as_str(self) -> &'static str {
         match self {
             Self::Core(kind) | Self::Custom(kind) => kind.as_str(),
@@ -88,29 +91,29 @@ impl Watched {
         }
     }
 
-    /// Most objects that one page of a list has: the larger they may be the fewer, since a page is held
-    /// as a whole. A `ConfigMap` may have 1 MiB.
+    /// How many objects one page of a list has at most. Kinds with large objects have smaller
+    /// pages, because a whole page is held in memory. A `ConfigMap` may have 1 MiB.
     fn page(self) -> u32 {
         if self == Self::Core(Kind::ConfigMap) { 20 } else { 500 }
     }
 }
 
 impl KubernetesSource {
-    /// The cluster of a client. Nothing is asked yet.
+    /// Watches the cluster of this client. Sends no request yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, followed: Arc::default() }
     }
 
-    /// How following goes, also once the source runs.
+    /// The state of the watches; also valid while the source runs.
     #[must_use]
     pub fn followed(&self) -> Arc<Followed> {
         Arc::clone(&self.followed)
     }
 
-    /// Tells of everything once all kinds were read, and then of every change. What cannot be read
-    /// is tried again for ever, and the last good state holds meanwhile. Ends when nobody receives
-    /// updates any more.
+    /// Sends all objects as one update once all kinds were listed, and then every change. A list or
+    /// watch that fails is retried without end, and the last good state stays valid meanwhile. Ends
+    /// when the receiver is dropped.
     pub async fn run(self, updates: mpsc::Sender<Update>) {
         let (sender, mut events) = mpsc::channel(EVENTS);
         for (nth, watched) in WATCHED.into_iter().enumerate() {
@@ -136,7 +139,7 @@ impl KubernetesSource {
             let begin = Instant::now();
             collector.take(nth, event);
             collect_until_quiet(&mut collector, &mut events, begin).await;
-            // What a route said before it was misread is told of before that.
+            // A route may have changed before it became invalid: send the change first.
             if let Some(changes) = collector.changes() {
                 (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
                 if updates.send(Update::Changes(changes)).await.is_err() {
@@ -152,22 +155,22 @@ impl KubernetesSource {
     }
 }
 
-/// Which objects of a kind.
+/// Selects objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Those of every namespace.
+    /// Those of all namespaces.
     All,
-    /// Those of one.
+    /// Those of one namespace.
     Namespace(String),
 }
 
-/// Something that is done with all objects of one kind.
+/// An operation on all objects of one kind.
 pub(crate) trait Visit: Sized {
-    /// What comes of it.
+    /// Its result.
     type Output;
 
-    /// Does it, in the first of the kind's versions that the cluster has. `make` says what an object of
-    /// the cluster is to the mesh.
+    /// Runs the operation on the first of the kind's versions that the cluster has. `make` converts
+    /// an object of the cluster into one of the mesh.
     fn visit<K>(
         self,
         versions: Vec<Api<K>>,
@@ -178,10 +181,10 @@ pub(crate) trait Visit: Sized {
 }
 
 impl Watched {
-    /// Does something with all objects of this kind.
+    /// Runs an operation on all objects of this kind.
     async fn each<V: Visit>(self, client: Client, scope: &Scope, visit: V) -> V::Output {
         match self {
-            // A namespace is in none.
+            // Namespaces are not namespaced.
             Self::Core(Kind::Namespace) => {
                 let make = |given| Ok(Object::Namespace(Box::new(given)));
                 visit.visit(vec![Api::<Namespace>::all(client)], make).await
@@ -208,7 +211,7 @@ impl Watched {
     }
 }
 
-/// The way to the objects of a kind.
+/// The API client for objects of a kind.
 fn api<K>(client: Client, scope: &Scope) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -219,7 +222,7 @@ where
     }
 }
 
-/// Of all the texts of a cluster only certificates of authorities are kept; others are as if not there.
+/// Keeps nothing of a `ConfigMap` but certificate authorities; one without them counts as absent.
 fn authorities(mut object: ConfigMap) -> Result<Object, NoObject> {
     only_authorities(&mut object);
     let object = Object::ConfigMap(Box::new(object));
@@ -231,7 +234,7 @@ fn authorities(mut object: ConfigMap) -> Result<Object, NoObject> {
     }
 }
 
-/// Takes in what happens until nothing does.
+/// Takes events until none arrives for a while.
 async fn collect_until_quiet(
     collector: &mut Collector,
     events: &mut mpsc::Receiver<(usize, Event)>,
@@ -245,16 +248,16 @@ async fn collect_until_quiet(
     }
 }
 
-/// Why an object of the cluster is no object of the mesh.
+/// Why an object of the cluster makes no object of the mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NoObject {
-    /// There is nothing to it, as of a pod that has ended.
+    /// The mesh does not use it, for example a pod that has ended.
     Absent(ObjectKey),
-    /// It cannot be understood; the last good state of it holds.
+    /// It is invalid; its last good state stays in effect.
     Bad {
         key: ObjectKey,
         reason: String,
-        /// What a route's status is written by, where it is one.
+        /// For a route: the object whose status is to report the mistake.
         route: Option<Box<Object>>,
     },
 }

@@ -1,11 +1,11 @@
 //! Where the control plane's objects come from: files, or a Kubernetes API server.
 //!
-//! A source tells its reader of [`Update`]s over a bounded channel: the changes since the last good
-//! state, or why the newest one was refused, in which case the last good one still holds.
-//! [`FilesSource`] follows YAML files and directories; [`read_once`] reads them and is done.
-//! [`KubernetesSource`] follows a cluster; [`read`] reads it and is done.
+//! A source sends its receiver [`Update`]s over a bounded channel: the changes since the last good
+//! state, or why the newest state was refused, in which case the last good state stays in effect.
+//! [`FilesSource`] watches YAML files and directories; [`read_once`] reads them once.
+//! [`KubernetesSource`] watches a cluster; [`read`] reads it once.
 //!
-//! The crate does not know what objects mean to the mesh: that is the index's part.
+//! The crate does not know what objects mean to the mesh; the index does.
 //!
 //! ```text
 //! inotify -> settle -> load and check all -> diff to the last good state -> Update -> index
@@ -28,23 +28,23 @@ pub use kubernetes::{
 use leno_index::Change;
 use leno_resources::{Object, Problem};
 
-/// What a source has to tell.
+/// A message from a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
-    /// What differs from the last good state, to be applied as one. Empty where there is nothing at
-    /// the start, and where a refused state was taken back.
+    /// What differs from the last good state, to be applied as one. Empty if the first state has no
+    /// objects, and if a refused state was reverted to the good one.
     Changes(Vec<Change>),
-    /// The newest state as a whole is refused; the last good one holds.
+    /// The newest state as a whole is refused; the last good one stays in effect.
     Refused(Vec<Problem>),
-    /// Routes of a cluster that are not understood, each for itself; what they said before holds.
+    /// Invalid routes of a cluster, each judged separately; their last good states stay in effect.
     Misread(Vec<Misread>),
 }
 
-/// A route that is not understood.
+/// An invalid route.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misread {
-    /// The route with its parents and its status, and without anything else.
+    /// The route, reduced to its parents and its status.
     pub route: Object,
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub reason: String,
 }

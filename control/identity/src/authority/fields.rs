@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, SerialNumber};
 /// Bytes of a serial number: 126 random bits, below the 20 bytes of RFC 5280 section 4.1.2.2.
 const SERIAL_LEN: usize = 16;
 
-/// Parameters with a validity, a random serial number, and nothing else said.
+/// Parameters with a validity and a random serial number; all other fields are defaults.
 pub(super) fn params(from: SystemTime, to: SystemTime) -> Result<CertificateParams, rcgen::Error> {
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();
@@ -17,7 +17,7 @@ pub(super) fn params(from: SystemTime, to: SystemTime) -> Result<CertificatePara
     Ok(params)
 }
 
-/// A time as certificates have it: whole seconds, rounded down.
+/// A time with the precision of certificates: whole seconds, rounded down.
 pub(super) fn seconds(time: SystemTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + since_epoch(time)
 }
@@ -30,7 +30,7 @@ pub(super) fn random_serial() -> Result<[u8; SERIAL_LEN], rcgen::Error> {
     Ok(serial)
 }
 
-/// A clock before 1970 is as good as one that stands at its beginning: nothing is valid then.
+/// A clock before 1970 is treated as 1970; no certificate is valid then.
 fn since_epoch(time: SystemTime) -> Duration {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Duration::from_secs(since.as_secs())

@@ -12,12 +12,12 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use super::request::{MAX_REQUEST, proven_key};
 use super::{Authority, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, fields};
 
-/// A certificate that was just signed.
+/// A newly signed certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
-    /// The certificate first, then what leads to the root; the root itself is left out.
+    /// The certificate first, then intermediates up to the root; the root itself is omitted.
     pub chain_der: Vec<Vec<u8>>,
-    /// When it ends, in whole seconds.
+    /// When it expires, in whole seconds.
     pub not_after: SystemTime,
 }
 
@@ -33,13 +33,13 @@ pub struct ServerCertificate {
 /// Why no certificate was signed.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
-    /// The request has more bytes than any honest one.
+    /// The request is longer than any legitimate one.
     #[error("the certificate request has {0} bytes, more than {MAX_REQUEST}")]
     RequestSize(usize),
     /// The request is not PKCS #10.
     #[error("the certificate request is not PKCS #10 in DER")]
     Request,
-    /// The request's key is of another kind.
+    /// The request's key is not a P-256 key.
     #[error("the certificate request's key is not an uncompressed P-256 key")]
     Key,
     /// The request is not signed by its own key.
@@ -48,18 +48,18 @@ pub enum IssueError {
     /// The lifetime is out of bounds.
     #[error("a lifetime of {0:?} is not between {MIN_LIFETIME:?} and {MAX_LIFETIME:?}")]
     Lifetime(Duration),
-    /// The identity is not ours to vouch for.
+    /// The identity belongs to another trust domain than the authority's.
     #[error("{identity} is not of the trust domain {ours}")]
     TrustDomain {
-        /// Who asked.
+        /// The requested identity.
         identity: Identity,
         /// The authority's trust domain.
         ours: TrustDomain,
     },
-    /// The root has ended, or ends too soon for even the shortest certificate.
+    /// The root has expired, or expires too soon for even the shortest certificate.
     #[error("the authority's own certificate ends too soon; replace the authority")]
     AuthorityEnds,
-    /// Signing itself failed, or the system yields no random bytes.
+    /// Signing itself failed, or the system provides no random bytes.
     #[error("cannot sign")]
     Sign(#[source] rcgen::Error),
 }
@@ -72,7 +72,7 @@ impl IssueError {
     }
 }
 
-/// What a certificate says of whoever has its key.
+/// What a certificate states about the holder of its key.
 struct Holder {
     names: Vec<SanType>,
     purposes: Vec<ExtendedKeyUsagePurpose>,
@@ -81,11 +81,13 @@ struct Holder {
 impl Authority {
     /// Certifies that the key of a certificate request belongs to `identity`.
     ///
-    /// The certificate (an X509-SVID) names exactly that identity, whatever the request asks for.
-    /// It ends `lifetime` from now, or with the root if that is sooner.
+    /// The certificate (an X509-SVID) names exactly that identity, whatever names the request
+    /// contains.
+    /// It expires after `lifetime`, or with the root if that is sooner.
     ///
     /// # Errors
-    /// [`IssueError`]; [`IssueError::is_bad_request`] tells who is at fault.
+    /// [`IssueError`]; [`IssueError::is_bad_request`] tells whether the request or the authority is
+    /// at fault.
     pub fn sign(
         &self,
         csr_der: &[u8],
@@ -97,11 +99,11 @@ impl Authority {
     }
 
     /// A new key and certificate for a server of the control plane. Its SPIFFE ID
-    /// ([`TrustDomain::control_plane`]) is of no service account, so that [`sign`](Self::sign) cannot issue
-    /// it, and the certificate is good for servers only.
+    /// ([`TrustDomain::control_plane`]) does not belong to a service account, so that
+    /// [`sign`](Self::sign) cannot issue it. The certificate is valid for servers only.
     ///
     /// # Errors
-    /// [`IssueError`], never one that blames a request.
+    /// [`IssueError`], never one for which a request is at fault.
     pub fn server_certificate(&self, lifetime: Duration) -> Result<ServerCertificate, IssueError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::Sign)?;
         let id = self.trust_domain.control_plane().try_into().map_err(IssueError::Sign)?;
@@ -111,11 +113,12 @@ impl Authority {
         Ok(ServerCertificate { issued, key: key.serialize_der().into() })
     }
 
-    /// A new key and certificate for a server that is known by names of DNS, such as the webhook that
-    /// the API server calls. It has no identity of the mesh, so that no proxy takes it for anybody.
+    /// A new key and certificate for a server that clients call by its DNS names, such as the
+    /// webhook that the API server calls. It has no identity of the mesh, so that no proxy accepts
+    /// it as a workload.
     ///
     /// # Errors
-    /// [`IssueError`], never one that blames a request.
+    /// [`IssueError`], never one for which a request is at fault.
     pub fn serving_certificate(
         &self,
         names: &[String],
@@ -130,7 +133,7 @@ impl Authority {
         Ok(ServerCertificate { issued, key: key.serialize_der().into() })
     }
 
-    /// Signs for a key whose holder is known, as of `now`.
+    /// Signs a certificate for a key whose holder is authenticated, as of `now`.
     pub(super) fn certify(
         &self,
         key: &impl PublicKeyData,
@@ -169,7 +172,8 @@ impl Authority {
         let begin = now - CLOCK_SKEW.min(lifetime);
         let mut params = fields::params(begin, not_after).map_err(IssueError::Sign)?;
         params.subject_alt_names = holder.names;
-        // With no subject the name above is critical, so nobody can overlook it.
+        // With an empty subject the alternative name is critical, so that every verifier has to
+        // check it.
         params.distinguished_name = DistinguishedName::new();
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

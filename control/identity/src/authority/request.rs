@@ -1,4 +1,4 @@
-//! Certificate requests (PKCS #10): the proof that the sender holds a key, and nothing more.
+//! Certificate requests (PKCS #10): they prove that the sender holds a key, and nothing more.
 
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -6,10 +6,11 @@ use x509_parser::prelude::FromDer;
 use super::IssueError;
 use crate::p256::P256Key;
 
-/// Bound of a request, in bytes: one for a P-256 key and a SPIFFE ID takes under 1 KiB.
+/// Longest request, in bytes. A request for a P-256 key and a SPIFFE ID has less than 1 KiB.
 pub(super) const MAX_REQUEST: usize = 8 * 1024;
 
-/// The public key of a request that its private key signed. Names and extensions are ignored.
+/// The public key of a request, after a check that the private key signed it. Names and extensions
+/// are ignored.
 pub(super) fn proven_key(der: &[u8]) -> Result<P256Key, IssueError> {
     if der.len() > MAX_REQUEST {
         return Err(IssueError::RequestSize(der.len()));

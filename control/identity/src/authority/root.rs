@@ -1,4 +1,4 @@
-//! The root: how it is made, kept in a directory, and checked when it comes back.
+//! The root: how it is created, stored in a directory, and checked when it is loaded.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,27 +19,27 @@ use super::{CLOCK_SKEW, RootPair, fields};
 use crate::files::{self, FileError, Keep};
 use crate::p256::P256Key;
 
-/// The root's lifetime: ten years, so that it outlives any mesh that forgot about it.
+/// The root's lifetime: ten years, longer than any mesh is likely to run without a rotation.
 const ROOT_LIFETIME: Duration = Duration::from_hours(3652 * 24);
 
-/// Bound of `ca.pem` and `ca-key.pem`, in bytes: a P-256 root takes under 1 KiB.
+/// Longest `ca.pem` and `ca-key.pem`, in bytes. A P-256 root has less than 1 KiB.
 const MAX_PEM: u64 = 16 * 1024;
 
 const CERTIFICATE_FILE: &str = "ca.pem";
 const KEY_FILE: &str = "ca-key.pem";
 
-/// Why a directory gives no authority.
+/// Why a directory does not yield an authority.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A file or the directory cannot be used.
+    /// The directory or a file in it cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// One file of the pair is there and the other is not.
+    /// One file of the pair exists and the other does not.
     #[error("{} exists but {} does not; restore it, or remove the other to begin a new authority", present.display(), missing.display())]
     Half {
-        /// The one that is there.
+        /// The existing file.
         present: PathBuf,
-        /// The one that is not.
+        /// The missing file.
         missing: PathBuf,
     },
     /// The key file does not hold a P-256 private key.
@@ -53,7 +53,7 @@ pub enum OpenError {
     Certificate {
         /// The certificate file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// The certificate is a root of another trust domain.
@@ -61,12 +61,12 @@ pub enum OpenError {
     Foreign {
         /// The certificate file.
         path: PathBuf,
-        /// What it vouches for.
+        /// The SPIFFE ID in the certificate.
         found: String,
-        /// What was asked for, as a SPIFFE ID.
+        /// The SPIFFE ID of the expected trust domain.
         wanted: String,
     },
-    /// A new key or certificate could not be made.
+    /// A new key or certificate could not be created.
     #[error("cannot make a root")]
     Generate(#[source] rcgen::Error),
 }
@@ -80,7 +80,7 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Loads the pair, or makes it while no other process can do the same.
+    /// Loads the pair, or creates it under a lock, so that only one process does.
     pub(super) fn open(
         directory: &Path,
         trust_domain: &TrustDomain,
@@ -88,7 +88,7 @@ impl Root {
     ) -> Result<Self, OpenError> {
         files::private_directory(directory)?;
         let lock = File::open(directory).map_err(files::failed("open", directory))?;
-        // Held only while a pair is read or written. It ends with `lock`.
+        // The lock is held while the pair is read or written, and ends with `lock`.
         lock.lock().map_err(files::failed("lock", directory))?;
 
         let (certificate_path, key_path) =
@@ -108,7 +108,8 @@ impl Root {
             }
             (None, None) => {
                 let root = Self::generate(trust_domain, now)?;
-                // The key first: a key with no certificate has signed nothing and may be removed.
+                // The key goes first: if the process is killed in between, a key without a
+                // certificate remains. It has signed nothing and may be removed.
                 let key = root.key.serialize_pem();
                 files::write_private(&key_path, key.as_bytes(), Keep::Durable)?;
                 files::write_private(&certificate_path, root.pem.as_bytes(), Keep::Durable)?;
@@ -117,7 +118,7 @@ impl Root {
         }
     }
 
-    /// A new key and a certificate that it signs for itself.
+    /// A new key and a self-signed certificate for it.
     pub(super) fn generate(trust_domain: &TrustDomain, now: SystemTime) -> Result<Self, OpenError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(OpenError::Generate)?;
         let not_after = fields::seconds(now + ROOT_LIFETIME);
@@ -126,7 +127,8 @@ impl Root {
 
         let mut name = DistinguishedName::new();
         name.push(DnType::OrganizationName, "Leno");
-        // Roots of one mesh must differ in name, or a rotation could not tell them apart.
+        // Roots of one mesh need distinct names, because verifiers tell roots apart by name during
+        // a rotation.
         let tag = key.der_bytes().last_chunk::<4>().expect("a P-256 point has 65 bytes");
         name.push(DnType::CommonName, format!("mesh root {}", files::hex(tag)));
         params.subject_alt_names =
@@ -138,7 +140,7 @@ impl Root {
         Ok(Self { pem: certificate.pem(), certificate: certificate.into(), key, not_after })
     }
 
-    /// Reads a pair that is kept elsewhere.
+    /// Loads a pair that is stored elsewhere than in a directory.
     pub(super) fn from_pair(
         kept: &Path,
         pair: &RootPair,
@@ -185,7 +187,7 @@ impl Root {
     }
 }
 
-/// Checks that a certificate is a root: self-signed by a P-256 key, and allowed to sign others.
+/// Checks that a certificate is a root: self-signed by a P-256 key, and permitted to sign others.
 fn check_authority(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     let key = P256Key::from_spki(certificate.public_key()).ok_or("has a key other than P-256")?;
     let signed = key.verify(

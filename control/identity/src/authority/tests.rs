@@ -1,4 +1,4 @@
-//! Certificates as a verifier sees them.
+//! Certificates from a verifier's point of view.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -35,7 +35,7 @@ fn web() -> Identity {
     "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap()
 }
 
-/// A request for nothing in particular.
+/// A request without names.
 fn plain_request() -> Vec<u8> {
     request(&CertificateParams::default(), &KeyPair::generate().unwrap())
 }
@@ -48,7 +48,7 @@ fn parse(der: &[u8]) -> X509Certificate<'_> {
     X509Certificate::from_der(der).unwrap().1
 }
 
-/// Asserts everything that a workload's certificate says and does not say.
+/// Asserts all fields of a workload's certificate, including that no others are set.
 fn assert_names_only(issued: &Issued, identity: &str, as_client: bool) {
     assert_eq!(issued.chain_der.len(), 1);
     let certificate = parse(&issued.chain_der[0]);
@@ -68,7 +68,8 @@ fn assert_names_only(issued: &Issued, identity: &str, as_client: bool) {
     assert!(extended.other.is_empty());
 }
 
-/// What a server, then a client, finds about a certificate under these roots.
+/// The results of verifying a certificate as a server's and as a client's, under the authority's
+/// roots.
 fn verify(
     authority: &Authority,
     issued: &Issued,
@@ -127,10 +128,10 @@ fn a_request_that_its_key_did_not_sign_is_refused() {
     let genuine = request(&CertificateParams::default(), &key);
     let point = genuine.windows(65).position(|bytes| bytes == key.public_key_raw()).unwrap();
 
-    // Another key in the place of the one that signed.
+    // A different key in place of the one that signed.
     let mut swapped = genuine.clone();
     swapped[point..point + 65].copy_from_slice(KeyPair::generate().unwrap().public_key_raw());
-    // A point off the curve.
+    // A point that is not on the curve.
     let mut off_curve = genuine.clone();
     off_curve[point + 64] ^= 1;
     // The last byte belongs to the signature.
@@ -152,7 +153,7 @@ fn a_cut_or_changed_request_never_certifies_another_key() {
         assert!(authority.sign(&genuine[..place], &web(), HOUR).is_err(), "cut to {place}");
         let mut changed = genuine.clone();
         changed[place] ^= 0x55;
-        // The parser forgives a wrong tag outside the signed part, which changes nothing.
+        // The parser accepts a wrong tag outside of the signed part, which has no effect.
         if let Ok(issued) = authority.sign(&changed, &web(), HOUR) {
             let certified = parse(&issued.chain_der[0]);
             let point = &certified.public_key().subject_public_key.data;

@@ -1,4 +1,4 @@
-//! What a directory of tokens held when it was last read.
+//! The content of a directory of tokens when it was last read.
 
 use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ use super::MAX_TOKENS;
 use super::record::{Digest, Record};
 use crate::files::{self, FileError};
 
-/// Bound of a token's file, in bytes: the longest names take under 700.
+/// Longest token file, in bytes: with the longest names it has less than 700.
 const MAX_FILE: u64 = 4096;
 
-/// How long after a change a directory's time may still hide another one. The kernel stamps with
-/// its tick, 10 milliseconds at the coarsest; a listing read sooner than this is read again.
+/// How long a directory's time of change may hide a later change. The kernel's timestamps have the
+/// resolution of its tick, 10 milliseconds at the coarsest; a listing that was read sooner after a
+/// change is read again.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// A file in a token directory that holds no token.
+/// A file in a token directory that holds no valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadToken {
     /// The file.
@@ -27,20 +28,21 @@ pub struct BadToken {
     pub reason: String,
 }
 
-/// The tokens of a directory, and when it had them.
+/// The tokens of a directory, with the directory's time of change.
 #[derive(Debug)]
 pub(super) struct Listing {
     records: Vec<Record>,
     pub(super) bad: Vec<BadToken>,
-    /// The directory's time of change; `None` where it was too fresh to be relied upon.
+    /// The directory's time of change when it was read; `None` if it was too recent to be reliable.
     changed: Option<SystemTime>,
 }
 
 impl Listing {
-    /// Reads every token; a file that holds none is noted and harms no other.
+    /// Reads every token. A file that holds no valid token is recorded; it does not affect others.
     pub(super) fn read(directory: &Path) -> Result<Self, FileError> {
         let now = SystemTime::now();
-        // Before the files: a change while they are read shows as another time at the next look.
+        // Taken before the files are read: a change during the read gives the directory a later
+        // time, which the next query notices.
         let changed = changed_at(directory)?;
         let settled = now.duration_since(changed).is_ok_and(|age| age >= SETTLED);
         let mut listing =
@@ -61,12 +63,13 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Whether the directory has not changed since.
+    /// Whether the directory has not changed since it was read.
     pub(super) fn is_current(&self, directory: &Path) -> Result<bool, FileError> {
         Ok(self.changed == Some(changed_at(directory)?))
     }
 
-    /// The record with this digest. Takes the same time wherever it is and however much matches.
+    /// The record with this digest. Takes constant time, whatever its position and the length of a
+    /// match.
     pub(super) fn find(&self, digest: &Digest) -> Option<&Record> {
         self.records.iter().fold(None, |found, record| {
             let same = verify_slices_are_equal(&record.digest, digest).is_ok();
@@ -74,7 +77,7 @@ impl Listing {
         })
     }
 
-    /// The record of this instance, of which there is at most one.
+    /// The record of this instance; there is at most one.
     pub(super) fn of(&self, instance: &InstanceName) -> Option<&Record> {
         self.records.iter().find(|record| record.instance == *instance)
     }
@@ -93,12 +96,12 @@ impl BadToken {
     }
 }
 
-/// How many tokens a directory has, good or bad, counted up to the bound.
+/// How many tokens a directory has, valid or not, counted up to the bound.
 pub(super) fn count(directory: &Path) -> Result<usize, FileError> {
     Ok(token_files(directory)?.take(MAX_TOKENS).count())
 }
 
-/// Names that begin with a dot are files on their way to another name, or none of ours.
+/// Skips names that begin with a dot: temporary files before their rename, or files of others.
 fn token_files(
     directory: &Path,
 ) -> Result<impl Iterator<Item = std::io::Result<DirEntry>>, FileError> {
@@ -107,7 +110,7 @@ fn token_files(
     Ok(entries.filter(move |entry| !entry.as_ref().is_ok_and(hidden)))
 }
 
-/// `None` where the file has gone since it was listed.
+/// `None` if the file was removed after it was listed.
 fn read_record(path: &Path) -> Result<Option<Record>, String> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or("its name is not UTF-8")?;
     let bytes = match files::read_bounded(path, MAX_FILE) {

@@ -9,7 +9,8 @@ use crate::files;
 /// Length of a SHA-256 digest, in bytes.
 const DIGEST_LEN: usize = 32;
 
-/// SHA-256 of a token. A plain hash is enough: the token is random, so there is nothing to guess.
+/// SHA-256 of a token. A plain hash suffices, because a random token cannot be found in a
+/// dictionary.
 pub(super) type Digest = [u8; DIGEST_LEN];
 
 /// A granted token.
@@ -20,7 +21,7 @@ pub(super) struct Record {
     pub(super) identity: Identity,
 }
 
-/// The file's content. Unknown fields are left alone, for the sake of later versions.
+/// The file's content. Unknown fields are ignored, because later versions may write them.
 #[derive(Serialize, Deserialize)]
 struct File {
     instance: String,
@@ -42,7 +43,7 @@ impl Record {
         serde_json::to_vec(&file).expect("three strings are always JSON")
     }
 
-    /// Reads the content of the file with that name; the error says what is wrong with it.
+    /// Parses the content of the file with that name; the error describes the mistake.
     pub(super) fn from_json(name: &str, bytes: &[u8]) -> Result<Self, String> {
         let file: File = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let instance: InstanceName = file.instance.parse().map_err(text)?;

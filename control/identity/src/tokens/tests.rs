@@ -1,4 +1,4 @@
-//! Tokens through one store, two stores on one directory, and bad files.
+//! Tokens with one store, with two stores on one directory, and with invalid files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -83,7 +83,7 @@ fn the_directory_holds_no_token() {
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 1);
 
-    // The digest is no token either.
+    // The digest is not a valid token.
     let digest = content.split('"').find(|text| text.len() == 64).unwrap();
     assert!(matches!(store.authenticate(digest), Err(TokenError::Unknown)));
 }
@@ -105,7 +105,7 @@ fn what_another_process_grants_and_revokes_counts_at_once() {
 fn a_settled_listing_is_replaced_when_the_directory_changes() {
     let temporary = tempfile::tempdir().unwrap();
     let (leno_up, controller) = (open(temporary.path()), open(temporary.path()));
-    // A directory whose last change is long ago, as after an hour of service.
+    // The directory's last change is long ago, as after an hour of service.
     let long_ago = std::time::SystemTime::now() - std::time::Duration::from_hours(1);
     let directory = fs::File::open(temporary.path()).unwrap();
     directory.set_modified(long_ago).unwrap();
@@ -151,7 +151,7 @@ fn bad_files_are_named_and_harm_no_other() {
     assert_eq!(names, expected.map(|name| format!("shop.{name}")));
     assert!(bad[5].reason.contains("should be named shop.api-0"), "{}", bad[5].reason);
 
-    // A new grant repairs the instance's file.
+    // A new grant replaces the instance's invalid file.
     let repaired = store.grant(&instance("cut-0"), &identity("web")).unwrap();
     assert_eq!(store.authenticate(&repaired).unwrap().0, instance("cut-0"));
 }

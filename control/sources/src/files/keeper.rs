@@ -1,4 +1,4 @@
-//! The last good state, and what to tell about the next one; pure.
+//! The last good state, and the update that the next state causes; pure.
 
 use leno_resources::{Object, Problem};
 
@@ -6,14 +6,14 @@ use crate::{Update, diff};
 
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
-    /// None before the first.
+    /// `None` until the first good state.
     good: Option<Vec<Object>>,
-    /// Why the newest state was refused; empty where it was not.
+    /// Why the newest state was refused; empty if it was accepted.
     refused: Vec<Problem>,
 }
 
 impl Keeper {
-    /// Takes the newest state; what is to be told of it, if anything is new.
+    /// Takes the newest state; returns the update to send, if anything is new.
     pub(super) fn take(&mut self, newest: Result<Vec<Object>, Vec<Problem>>) -> Option<Update> {
         match newest {
             Ok(newest) => {

@@ -8,45 +8,45 @@ use leno_resources::{STDIN, is_document};
 use notify::event::{AccessKind, AccessMode, Event, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-/// Why files cannot be followed.
+/// Why files cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Standard input is read once.
+    /// Standard input can be read only once.
     #[error("standard input cannot be watched: name a file or a directory")]
     Stdin,
-    /// The directory that a path lies in cannot be watched.
+    /// The parent directory of a path cannot be watched.
     #[error("{} cannot be watched", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: notify::Error,
     },
-    /// The system gives no watch at all.
+    /// The system offers no further file watches.
     #[error("file changes cannot be watched: raise fs.inotify.max_user_instances")]
     Watcher(#[source] notify::Error),
-    /// The current directory is gone, so that a relative path has no meaning.
+    /// The current directory was deleted, so that a relative path has no meaning.
     #[error("{} cannot be made absolute", path.display())]
     Relative {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Raises a signal when one of the paths may have changed; ends when dropped.
+/// Calls back when one of the paths may have changed; dropping it ends the watch.
 #[derive(Debug)]
 pub(super) struct Watch {
     watcher: RecommendedWatcher,
-    /// Paths that may be directories, watched as such while they are.
+    /// Paths that may be directories; each is watched as one while it is one.
     paths: BTreeSet<PathBuf>,
 }
 
-/// Decides which events matter: rather one too many than one too few, as reading again is cheap.
+/// Decides which events cause a read. In doubt an event does: reading again is cheap.
 #[derive(Debug)]
 struct Filter {
-    /// The last parts of the paths.
+    /// The last components of the paths.
     names: BTreeSet<OsString>,
 }
 
@@ -67,7 +67,7 @@ impl Watch {
             }
         };
         let mut watcher = notify::recommended_watcher(handler).map_err(OpenError::Watcher)?;
-        // Editors replace files by renaming: that is an event of the directory, not of the file.
+        // Editors replace files by renaming: the event belongs to the directory, not to the file.
         let parents: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
         for path in parents {
             let result = watcher.watch(path, RecursiveMode::NonRecursive);
@@ -78,8 +78,8 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches the paths that are directories now. What cannot be watched cannot be read either,
-    /// which the reader reports.
+    /// Watches those paths that are directories now. A directory that cannot be watched cannot be
+    /// read either, and the reader reports that.
     pub(super) fn renew(&mut self) {
         for path in self.paths.iter().filter(|path| path.is_dir()) {
             if let Err(error) = self.watcher.watch(path, RecursiveMode::NonRecursive) {
@@ -89,7 +89,7 @@ impl Watch {
     }
 }
 
-/// The paths as they are named, and what links lead to.
+/// The paths as given, and the targets of symbolic links among them.
 fn resolve(given: &[PathBuf]) -> Result<BTreeSet<PathBuf>, OpenError> {
     let mut paths = BTreeSet::new();
     for path in given {
@@ -105,7 +105,7 @@ fn resolve(given: &[PathBuf]) -> Result<BTreeSet<PathBuf>, OpenError> {
 
 impl Filter {
     fn matters(&self, event: &Event) -> bool {
-        // To read the files is an event, too: only access that may have written counts.
+        // Reading the files causes events, too: only access that may have written counts.
         let written = AccessKind::Close(AccessMode::Write);
         match event.kind {
             EventKind::Access(kind) if kind != written => false,
@@ -119,7 +119,7 @@ impl Filter {
         };
         is_document(path)
             || self.names.contains(name)
-            // Kubernetes mounts a ConfigMap as links through `..data`, which it replaces.
+            // Kubernetes mounts a ConfigMap as links through `..data`, and replaces that link.
             || name.to_string_lossy().starts_with("..")
     }
 }

@@ -1,4 +1,4 @@
-//! What the watches tell, gathered into updates.
+//! Collects the events of all watches into updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -12,35 +12,36 @@ use super::watch::Event;
 use super::{WATCHED, Watched};
 use crate::Misread;
 
-/// How long the first update waits for a kind that the API server cannot list. An API server that starts may refuse
-/// for a moment what it will answer, and clients would be told that there are no such objects.
+/// How long the first update waits for a kind that the API server cannot list. An API server that
+/// is starting may refuse a list for a moment, and proxies would be told that no such objects
+/// exist.
 const UNREADABLE: Duration = Duration::from_secs(15);
 
-/// What is known of the objects of every kind, and what was not told of yet.
+/// The known objects of every kind, and the changes that were not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     kinds: [State; WATCHED.len()],
     pending: Pending,
-    /// The newest of each route that is not understood, and was not told of yet.
+    /// The newest state of each invalid route that was not reported yet.
     misread: BTreeMap<ObjectKey, Misread>,
-    /// Whether all kinds have been listed, and told of.
+    /// Whether the first update, with all kinds, was sent.
     begun: bool,
 }
 
-/// The newest change of each object that was not told of yet: no more than there are objects, however
-/// long nothing can be told.
+/// The newest unsent change of each object. Bounded by the number of objects, however long no
+/// update can be sent.
 #[derive(Debug, Default)]
 struct Pending(BTreeMap<ObjectKey, Change>);
 
 #[derive(Debug, Default)]
 struct State {
     complete: bool,
-    /// Since when the API server has answered that the objects cannot be listed; `None` once they were.
+    /// When the API server first answered that it cannot list the objects; `None` after a list.
     unreadable: Option<Instant>,
     known: BTreeSet<ObjectKey>,
-    /// Those that are there and not understood, with a last good state or without.
+    /// Objects that exist but are invalid, with or without a last good state.
     kept: BTreeSet<ObjectKey>,
-    /// While all objects are listed anew: those of the list so far.
+    /// During a new list: the objects listed so far.
     listed: Option<BTreeSet<ObjectKey>>,
 }
 
@@ -71,7 +72,7 @@ impl Collector {
                     listed.remove(&key);
                 }
                 self.misread.remove(&key);
-                // Whoever was told of it in any way is told of its end.
+                // The deletion is sent whether the object was valid or not.
                 if state.known.remove(&key) | state.kept.remove(&key) {
                     pending.end(key, begun);
                 }
@@ -105,9 +106,11 @@ impl Collector {
         all.filter(|(_, state)| !state.complete).map(|(watched, _)| watched).collect()
     }
 
-    /// Whether serving must wait for a kind that has not been listed. One that the API server cannot list, for a
-    /// right that is missing or a conversion webhook that is broken, holds up the others for a time only: it
-    /// costs what its own objects say. Without namespaces, services, endpoints and pods there is nothing to serve.
+    /// Whether the first update must wait for a kind that has not been listed. A kind that the API
+    /// server cannot list, because a right is missing or a conversion webhook is broken, holds up
+    /// the first update only for a limited time: afterwards only that kind's own objects are
+    /// missing. Namespaces, services, endpoints and pods are waited for without limit, because
+    /// nothing can be served without them.
     fn waits(&self) -> bool {
         let missing = self.missing();
         let needed = |one: &Watched| match one {
@@ -124,8 +127,8 @@ impl Collector {
         !self.kinds.iter().all(waited)
     }
 
-    /// What is to be told now: nothing before all kinds have been listed that can be, then everything, if it
-    /// is nothing at all, and then what is different.
+    /// The changes to send now: nothing until all kinds have been listed that can be; then all
+    /// objects, even if there are none; afterwards the differences.
     pub(super) fn changes(&mut self) -> Option<Vec<Change>> {
         if !self.begun {
             if self.waits() {
@@ -142,8 +145,8 @@ impl Collector {
         Some(self.pending.take()).filter(|changes| !changes.is_empty())
     }
 
-    /// The routes that are there, not understood, and not told of yet. To be asked for after
-    /// [`changes`](Self::changes), and told after them: nothing before the first ones.
+    /// The invalid routes that were not reported yet. Call it after [`changes`](Self::changes), and
+    /// report them after those changes; nothing before the first update.
     pub(super) fn misread(&mut self) -> Vec<Misread> {
         if !self.begun {
             return Vec::new();
@@ -155,7 +158,7 @@ impl Collector {
 }
 
 impl Pending {
-    /// Notes the end of an object. Before the first update nobody has heard of it.
+    /// Records the deletion of an object. Before the first update no receiver has the object.
     fn end(&mut self, key: ObjectKey, begun: bool) {
         if begun {
             self.0.insert(key.clone(), Change::Delete(key));
@@ -170,7 +173,7 @@ impl Pending {
 }
 
 impl State {
-    /// Forgets what is not listed.
+    /// Removes the objects that are not in the list.
     fn keep_only(&mut self, listed: &BTreeSet<ObjectKey>, pending: &mut Pending, begun: bool) {
         let gone: BTreeSet<_> = self.known.union(&self.kept).collect();
         let gone = gone.into_iter().filter(|key| !listed.contains(key));
@@ -239,7 +242,7 @@ mod tests {
         assert_eq!(collector.changes(), Some(vec![Change::Delete(namespace("b").key())]));
     }
 
-    /// A broken conversion webhook, or a missing right, of one definition.
+    /// A broken conversion webhook, or a missing right on one kind.
     #[tokio::test(start_paused = true)]
     async fn a_kind_that_cannot_be_listed_costs_its_own_objects_only() {
         let route =
@@ -269,7 +272,7 @@ mod tests {
         assert_eq!(collector.changes(), None, "without pods there is nothing to serve");
     }
 
-    /// What is told after each batch, in the order in which the source tells it.
+    /// What the source sends after each batch, in the order in which it sends it.
     fn told(collector: &mut Collector) -> (Option<Vec<Change>>, Vec<Misread>) {
         (collector.changes(), collector.misread())
     }

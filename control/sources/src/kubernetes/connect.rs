@@ -1,4 +1,4 @@
-//! The way to a cluster's API server.
+//! Connects to a cluster's API server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,43 +6,44 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-/// Longest wait for a connection to the API server; it is in the same cluster.
+/// The longest wait for a connection to the API server, which is in the same cluster.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest silence of the API server where it owes us something: more than the 290 s after which it ends a
-/// watch without news.
+/// How long the API server may be silent while a response is outstanding: more than the 290 s after
+/// which it ends a watch without events.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Why a cluster cannot be asked.
+/// Why a cluster cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Neither a service account's files nor a usable kubeconfig.
+    /// There is neither a service account's files nor a usable kubeconfig.
     #[error("no cluster is named: run inside one, or give --kubeconfig or KUBECONFIG")]
     Infer(#[from] kube::config::InferConfigError),
-    /// The kubeconfig that was named cannot be used.
+    /// The given kubeconfig cannot be used.
     #[error("{} cannot be used", .0.display())]
     File(PathBuf, #[source] KubeconfigError),
-    /// The context that was named cannot be used.
+    /// The given context cannot be used.
     #[error("context {0:?} cannot be used")]
     Context(String, #[source] KubeconfigError),
     /// The kubeconfig has no such context.
     #[error("the kubeconfig has no context {wanted:?}; it has {}", .known.join(", "))]
     NoContext {
-        /// The one that was named.
+        /// The given context.
         wanted: String,
-        /// Those that it has.
+        /// The contexts in the kubeconfig.
         known: Vec<String>,
     },
-    /// What they name cannot be used.
+    /// The configured address or credentials cannot be used.
     #[error("the cluster's address or credentials cannot be used")]
     Client(#[from] kube::Error),
 }
 
-/// A client of the cluster whose kubeconfig this is, in `context` or else its current one; without one, of
-/// the one that `KUBECONFIG` or `~/.kube/config` names, else, where no context is named, of the cluster
-/// that this process runs in. Nothing is asked yet.
+/// A client for a cluster. The configuration is that of `kubeconfig`, else the one that
+/// `KUBECONFIG` or `~/.kube/config` names, else, if no `context` is given, the service account of
+/// the pod that this process runs in. `context` selects a context of a kubeconfig other than its
+/// current one. Sends no request yet.
 ///
 /// # Errors
-/// Where no cluster is named, or what names it cannot be used.
+/// No cluster is configured, or its configuration cannot be used.
 pub async fn connect(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
@@ -64,9 +65,9 @@ pub async fn connect(
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
-    // The silence of a connection that nobody uses is none.
+    // Silence on a connection without an outstanding request does not count.
     config.reset_reader_on_write = true;
-    // Whoever asks has a pace of its own for trying again.
+    // Callers have their own intervals for retries.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }

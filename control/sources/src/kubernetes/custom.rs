@@ -1,4 +1,4 @@
-//! Kinds that a cluster has while their definitions are installed.
+//! Kinds that a cluster has while their CustomResourceDefinitions are installed.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{NoObject, Scope};
 
-/// The ways to the objects of a kind: one for each version that it may have.
+/// API clients for the objects of a kind: one for each version that the kind may have.
 pub(super) fn versions(client: &Client, kind: Kind, scope: &Scope) -> Vec<Api<DynamicObject>> {
     let way = |given: &&str| {
         let (group, version) = given.split_once('/').unwrap_or(("", given));
@@ -21,7 +21,7 @@ pub(super) fn versions(client: &Client, kind: Kind, scope: &Scope) -> Vec<Api<Dy
     kind.api_versions().iter().map(way).collect()
 }
 
-/// Reads an object by the same rules as a document of a file.
+/// Converts an object by the same rules as a document of a file.
 pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObject> {
     let name = given.metadata.name.unwrap_or_default();
     let namespace = given.metadata.namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
@@ -32,8 +32,8 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
         "labels": given.metadata.labels.unwrap_or_default(),
         "annotations": given.metadata.annotations.unwrap_or_default(),
     });
-    // The older one wins (GEP-1426, GEP-713 and the Gateway API's rules on conflicts); of two Workloads with
-    // one address, too.
+    // These kinds resolve conflicts by age (GEP-1426, GEP-713 and the Gateway API's rules on
+    // conflicts; two Workloads with one address, too), so that they keep the creation time.
     if matches!(
         kind,
         Kind::HttpRoute
@@ -45,7 +45,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
     ) {
         metadata["creationTimestamp"] = json!(given.metadata.creation_timestamp);
     }
-    // The version that it was read in is the one that its status is written in.
+    // The status is written in the version that the object was read in.
     let read_as = given.types.map(|types| types.api_version);
     let known = |read: &String| kind.api_versions().contains(&read.as_str());
     let version = read_as.filter(known).unwrap_or_else(|| kind.api_version().to_owned());
@@ -60,11 +60,11 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
         "metadata": metadata,
     });
     if let (Value::Object(fields), Value::Object(rest)) = (&mut document, given.data) {
-        // Only a workload's status is read: others are written by us.
+        // Only a workload's status is an input; Leno writes the status of other kinds itself.
         let read = |field: &str| field == "spec" || (field == "status" && kind == Kind::Workload);
         fields.extend(rest.into_iter().filter(|(field, _)| read(field)));
     }
-    // JSON is YAML.
+    // JSON is valid YAML.
     match parse(&key.to_string(), &document.to_string()) {
         Ok(documents) => documents
             .objects
@@ -84,7 +84,8 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
     }
 }
 
-/// A problem without a place: nobody wrote the text that it is in.
+/// A problem without its position: the text was generated, so that a position means nothing to
+/// users.
 fn said(problem: &Problem) -> String {
     match problem.path.as_str() {
         "" => problem.reason.clone(),
@@ -92,8 +93,7 @@ fn said(problem: &Problem) -> String {
     }
 }
 
-/// A route that is not understood, with nothing but its names and its parents; none where even they
-/// cannot be read.
+/// An invalid route, reduced to its names and its parents; `None` if even those are invalid.
 fn outline(kind: Kind, mut document: Value) -> Option<Object> {
     let parents = document["spec"]["parentRefs"].take();
     document["spec"] = json!({"parentRefs": parents, "hostnames": [], "rules": []});
@@ -106,19 +106,19 @@ fn outline(kind: Kind, mut document: Value) -> Option<Object> {
     }
 }
 
-/// What a route's status is written by.
+/// The fields of a route that writing its status needs.
 struct Seen {
-    /// What the route's fields are counted by.
+    /// The generation that the status refers to.
     generation: Option<i64>,
-    /// The version of the object that a new status replaces.
+    /// The resource version that a new status replaces.
     version: Option<String>,
-    /// What was said before, by whomever.
+    /// The present status, with the entries of all controllers.
     status: Option<Value>,
 }
 
 impl Seen {
-    /// Adds it to a route. A status that cannot be read is nothing to replace, so that no version
-    /// comes with it.
+    /// Adds the fields to a route. A present status that cannot be parsed must not be replaced, so
+    /// that no resource version is added either.
     fn attach(self, mut object: Object) -> Object {
         let (metadata, status) = match &mut object {
             Object::HttpRoute(route) => (&mut route.metadata, &mut route.status),

@@ -1,4 +1,4 @@
-//! How following a cluster goes, for metrics.
+//! The state of the watches of a cluster, for metrics.
 
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::WATCHED;
 
-/// What is known of the watches of a cluster. The source writes it, `/metrics` reads it.
+/// The state of the watches of a cluster. The source writes it, `/metrics` reads it.
 #[derive(Debug)]
 pub struct Followed {
     state: Mutex<State>,
@@ -15,9 +15,9 @@ pub struct Followed {
 #[derive(Debug)]
 struct State {
     kinds: [Kind; WATCHED.len()],
-    /// Since when the API server does not answer requests beside the watches.
+    /// When the API server stopped answering requests other than the watches.
     silent_since: Option<Instant>,
-    /// Updates told of, and the sum of how long their oldest events waited.
+    /// Updates that were sent, and the sum of how long the oldest event of each waited.
     updates: u64,
     waited: Duration,
 }
@@ -28,22 +28,22 @@ struct Kind {
     lists: u64,
     failures: u64,
     refused: u64,
-    /// Whether it was followed at any time.
+    /// Whether a watch has ever succeeded.
     once: bool,
-    /// Since when it is not followed.
+    /// Since when the watch fails.
     failing_since: Option<Instant>,
-    /// Why it was not followed when that was tried last.
+    /// The error of the last failed attempt.
     reason: String,
 }
 
-/// Most characters of a reason that are kept: the API server may answer with anything.
+/// How many characters of an error are kept at most: the API server may answer with any text.
 const MAX_REASON: usize = 300;
 
-/// A series with a number for each kind: its name, form and help.
+/// A metric with one value per kind: its name, type, help and getter.
 type Series = (&'static str, &'static str, &'static str, fn(&Kind) -> u64);
 
 impl Default for Followed {
-    /// Nothing is followed yet, since now.
+    /// No kind is watched yet; the time of failing starts now.
     fn default() -> Self {
         let kind = Kind {
             objects: 0,
@@ -61,8 +61,8 @@ impl Default for Followed {
 }
 
 impl Followed {
-    /// How long the objects may have changed without our knowing it: since the first of the watches
-    /// that are down has failed, or the API server has fallen silent. None while all is followed.
+    /// How long the objects may have changed without notice: since the first of the failing watches
+    /// failed, or since the API server stopped answering. `None` while all watches work.
     #[must_use]
     pub fn stale(&self) -> Option<Duration> {
         let state = self.state();
@@ -70,8 +70,8 @@ impl Followed {
         failing.chain(state.silent_since).min().map(|since| since.elapsed())
     }
 
-    /// Notes whether the API server answered a request beside the watches. A watch of a server that
-    /// has fallen silent looks like one without news for minutes.
+    /// Records whether the API server answered a request other than the watches. For minutes, the
+    /// watch of a silent server looks like one without events.
     pub fn answered(&self, answered: bool) {
         let mut state = self.state();
         if answered {
@@ -81,7 +81,7 @@ impl Followed {
         }
     }
 
-    /// Appends a line for each kind, for people: how many objects are followed, or why none are.
+    /// Appends a line per kind in words: how many objects are watched, or why the watch fails.
     pub fn describe(&self, text: &mut String) {
         let state = self.state();
         for (watched, kind) in WATCHED.iter().zip(&state.kinds) {
@@ -99,7 +99,7 @@ impl Followed {
         }
     }
 
-    /// Appends everything as Prometheus text.
+    /// Appends all metrics in Prometheus text format.
     pub fn render(&self, text: &mut String) {
         let stale = self.stale().unwrap_or_default().as_secs_f64();
         let state = self.state();
@@ -142,7 +142,7 @@ impl Followed {
         WATCHED[nth].page()
     }
 
-    /// Notes a failure; whether it is the first after a success, or since the start.
+    /// Records a failure; returns whether it is the first after a success or since the start.
     pub(super) fn failed(&self, nth: usize, error: &dyn std::error::Error) -> bool {
         let reason = chain(error);
         let kind = &mut self.state().kinds[nth];
@@ -153,19 +153,19 @@ impl Followed {
         first
     }
 
-    /// Notes that a kind is followed; whether it is so again, after a failure.
+    /// Records that a watch works; returns whether it had worked before and then failed.
     pub(super) fn reached(&self, nth: usize) -> bool {
         let kind = &mut self.state().kinds[nth];
         let again = std::mem::replace(&mut kind.once, true);
         kind.failing_since.take().is_some() && again
     }
 
-    /// Whether a kind is not followed.
+    /// Whether the watch of a kind fails.
     pub(super) fn is_failing(&self, nth: usize) -> bool {
         self.state().kinds[nth].failing_since.is_some()
     }
 
-    /// Whether all objects of a kind were read once.
+    /// Whether a kind was ever listed completely.
     pub(super) fn has_listed(&self, nth: usize) -> bool {
         self.state().kinds[nth].lists > 0
     }
@@ -189,12 +189,12 @@ impl Followed {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Numbers only: what a panic left behind is still sound.
+        // The state is plain numbers and texts, so that it is valid even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An error and its causes in one line.
+/// An error and its causes on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! A pod as a workload with one instance.
+//! Converts a pod into a workload with one instance.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,19 +12,21 @@ use leno_types::Owner;
 
 use super::NoObject;
 
-/// The name of the container that is the proxy; a pod with one is in the mesh.
+/// The name of the proxy's container; a pod with such a container is in the mesh.
 pub const PROXY_CONTAINER: &str = "leno-proxy";
 
-/// What is before the pod's name in the name of its workload. No object of the API server can be called
-/// so: a pod and a `Workload` of the same name are two.
+/// The prefix of a workload's name that is made from a pod. The API server allows no such name, so
+/// that a pod and a `Workload` of the same name stay distinct.
 const POD: &str = "pod/";
-/// What a Deployment calls the version of its pods by, which ends the name of their ReplicaSet.
+/// A Deployment's label for the version of its pods; the name of their ReplicaSet ends with its
+/// value.
 const TEMPLATE_HASH: &str = "pod-template-hash";
-/// How many digits minutes since 1970 have, from 1989 to 2160.
+/// How many digits the minutes since 1970 have, from 1989 to 2160.
 const MINUTES: usize = 8;
 
-/// The workload that a pod is. A pod that has ended or has no address yet is none. One that shares its
-/// node's network is an instance without a proxy, so that endpoints on the node's address can be checked.
+/// The workload of a pod. A pod that has ended or has no address yet has none. A pod that shares
+/// its node's network becomes an instance without a proxy, so that endpoints at the node's address
+/// can be checked.
 pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let namespace = pod.metadata.namespace.clone();
@@ -75,8 +77,8 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     })))
 }
 
-/// Whether a pod has a proxy: a sidecar among its init containers, or, in clusters before 1.29, among the
-/// others.
+/// Whether a pod has a proxy: as a sidecar among its init containers, or, in clusters before 1.29,
+/// among its regular containers.
 #[must_use]
 pub fn is_meshed(pod: &Pod) -> bool {
     let containers = |spec: &PodSpec| {
@@ -86,15 +88,16 @@ pub fn is_meshed(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(containers)
 }
 
-/// Whether a pod takes traffic: its condition `Ready`.
+/// Whether a pod takes traffic: its condition `Ready` is true.
 #[must_use]
 pub fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// What makes a pod, as people name it: not the ReplicaSet of a Deployment, nor the Job of a CronJob, as far
-/// as their names say so. Both are made by rule, and reading them would need rights to.
+/// The object that created a pod, as users know it: the Deployment instead of its ReplicaSet, the
+/// CronJob instead of its Job. Both are derived from the names, because reading the ReplicaSet or
+/// Job would need further rights.
 #[must_use]
 pub fn owner(pod: &Pod) -> Owner {
     let references = pod.metadata.owner_references.iter().flatten();
@@ -117,12 +120,12 @@ pub fn owner(pod: &Pod) -> Owner {
     Owner { kind: kind.to_owned(), name: name.to_owned() }
 }
 
-/// Whether the end of a Job's name is the minute that a CronJob has made it for.
+/// Whether a Job's name ends with the minute for which a CronJob created it.
 fn is_time(text: &str) -> bool {
     text.len() == MINUTES && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The TCP ports that a container names.
+/// The TCP ports that a container declares.
 fn ports(container: &Container) -> impl Iterator<Item = WorkloadPort> {
     let all = container.ports.iter().flatten();
     let tcp = all.filter(|port| port.protocol.as_deref().is_none_or(|name| name == "TCP"));

@@ -1,4 +1,4 @@
-//! The objects of a cluster at one moment, for whoever asks once.
+//! Reads the objects of a cluster once, without watching.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
@@ -13,27 +13,27 @@ use serde::de::DeserializeOwned;
 
 use super::{NoObject, Scope, Visit, WATCHED, Watched, api, pod};
 
-/// Most answers to one list: half a million objects of most kinds, more than an API server is made for. It
-/// bounds one that never ends its list.
+/// How many pages one list may have: half a million objects of most kinds, more than an API server
+/// is designed for. It bounds a server whose list never ends.
 const MAX_PAGES: usize = 1000;
 
-/// What was read.
+/// The objects that were read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Read {
-    /// What the mesh is made of, as [`super::KubernetesSource`] tells of it.
+    /// The objects of the mesh, as [`super::KubernetesSource`] sends them.
     pub objects: Vec<Object>,
-    /// Objects that are not understood, and so count for nothing.
+    /// Objects that are invalid and therefore ignored.
     pub unread: Vec<Unread>,
-    /// What made each pod.
+    /// The object that created each pod.
     pub owners: Vec<(InstanceName, Owner)>,
 }
 
-/// An object that is not understood.
+/// An object that is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// Which.
+    /// Its key.
     pub key: ObjectKey,
-    /// Why.
+    /// Why it is invalid.
     pub reason: String,
 }
 
@@ -41,18 +41,18 @@ pub struct Unread {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot list objects of kind {kind}")]
 pub struct ReadError {
-    /// The kind, as Kubernetes writes it.
+    /// The kind's name in Kubernetes.
     pub kind: &'static str,
-    /// What the API server says, or that it does not answer.
+    /// The API server's error, or why it does not answer.
     pub source: kube::Error,
 }
 
-/// Reads all objects that the mesh is made of, or those of one namespace and the namespace itself. Needs
-/// the verb `list` on each kind that [`super::KubernetesSource`] follows; a namespace that may not be seen is
-/// not among the objects of it.
+/// Reads all objects of the mesh; with `namespace`, those of that namespace and the namespace
+/// itself. Needs the verb `list` on each kind that [`super::KubernetesSource`] watches. If the
+/// caller has no right to read the namespace object, the result is without it.
 ///
 /// # Errors
-/// Where one kind cannot be read. A kind that the cluster does not have is none.
+/// A kind cannot be read. A kind that the cluster does not have is not an error.
 pub async fn read(client: &Client, namespace: Option<&str>) -> Result<Read, ReadError> {
     let scope = namespace.map_or(Scope::All, |name| Scope::Namespace(name.to_owned()));
     let scope = &scope;
@@ -73,7 +73,7 @@ async fn of_kind(client: Client, watched: Watched, scope: &Scope) -> Result<Read
     match (watched, scope) {
         (Watched::Core(leno_resources::Kind::Namespace), Scope::Namespace(name)) => {
             let found = match Api::<Namespace>::all(client).get_opt(name).await {
-                // Whoever may not see it goes on without its annotations.
+                // Without the right to read it, go on without the namespace's annotations.
                 Err(kube::Error::Api(status)) if status.code == 403 => None,
                 found => found?,
             };
@@ -100,7 +100,7 @@ async fn of_kind(client: Client, watched: Watched, scope: &Scope) -> Result<Read
     }
 }
 
-/// Reads a kind once, so many objects at a time.
+/// Reads a kind once, in pages of this size.
 struct Reader {
     page: u32,
 }
@@ -135,7 +135,7 @@ where
         loop {
             let page = match api.list(&asked).await {
                 Ok(page) => page,
-                // The next version, then; or the cluster has no such kind.
+                // Try the next version; if there is none, the cluster does not have the kind.
                 Err(kube::Error::Api(status)) if status.code == 404 => break,
                 Err(error) => return Err(error),
             };

@@ -1,4 +1,4 @@
-//! One watch: what a kind's objects become.
+//! One watch: turns the objects of a kind into events.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -19,42 +19,43 @@ use super::followed::Followed;
 use super::{NoObject, Visit};
 use crate::Misread;
 
-/// First wait after a watch has failed; it doubles with each failure that follows.
+/// First wait after a watch has failed; it doubles with each further failure.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// Longest wait between attempts: an API server that is back is noticed that soon, and one that is
-/// down gets a few requests a second from each replica.
+/// Longest wait between attempts. The watch resumes at most this long after the API server is back,
+/// and an API server that is down gets only a few requests a second from each replica.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// How long after a failure no other one means that the attempt after it went well.
+/// If no further failure follows a failure for this long, the next attempt has succeeded.
 const SETTLED: Duration = LONGEST_WAIT.saturating_add(CONNECT_TIMEOUT);
-/// How often a cluster without a kind is asked again: its definition may be installed at any time.
+/// How often a kind that the cluster does not have is tried again: it may be installed at any time.
 const NO_KIND_WAIT: Duration = Duration::from_secs(5);
-/// How often in a row a kind that was there must be missing before it counts as gone: half a minute.
+/// How often in a row a kind that existed must be missing before it counts as removed: half a
+/// minute.
 const NO_KIND_ROUNDS: u32 = 6;
 
-/// What happens to the objects of one kind.
+/// An event of one kind's watch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
-    /// All objects are listed from the beginning.
+    /// A list of all objects begins.
     Begin,
-    /// An object is there, new or different.
+    /// An object was created or modified.
     Put(Object),
-    /// An object is there, and not understood: its last good state holds. With what is to be said of
-    /// it, where it is a route.
+    /// An object exists but is invalid: its last good state stays in effect. For a route, with the
+    /// mistake that its status reports.
     Kept(ObjectKey, Option<Misread>),
-    /// An object is gone.
+    /// An object was deleted.
     Gone(ObjectKey),
-    /// All objects have been listed.
+    /// The list of all objects is complete.
     Complete,
     /// The cluster has no such kind.
     NoKind,
-    /// The API server answers that the objects of the kind cannot be listed.
+    /// The API server answers that it cannot list the objects of the kind.
     Unreadable,
 }
 
-/// Where a watch tells of its kind.
+/// Where the watch of a kind sends its events.
 #[derive(Clone)]
 pub(super) struct KindEvents {
-    /// Which kind, by its place among the watched ones.
+    /// The kind, as its position among the watched ones.
     pub(super) nth: usize,
     pub(super) events: mpsc::Sender<(usize, Event)>,
     pub(super) followed: Arc<Followed>,
@@ -74,29 +75,30 @@ impl Visit for KindEvents {
     }
 }
 
-/// How one watch ended.
+/// Why a watch ended.
 enum Ended {
-    /// Nobody listens any more.
+    /// The receiver was dropped.
     Unheard,
     /// The cluster has no such kind.
     NoKind,
 }
 
 impl KindEvents {
-    /// Notes that the kind is followed.
+    /// Records that the watch works.
     fn reached(&self) {
         if self.followed.reached(self.nth) {
             tracing::info!(kind = self.followed.name(self.nth), "is followed again");
         }
     }
 
-    /// Whether somebody listens.
+    /// Sends an event; false if the receiver was dropped.
     async fn tell(&self, event: Event) -> bool {
         self.events.send((self.nth, event)).await.is_ok()
     }
 }
 
-/// Follows one kind until nobody listens: in the first of its versions that the cluster has.
+/// Watches one kind until the receiver is dropped, in the first of its versions that the cluster
+/// has.
 async fn follow<K>(
     versions: Vec<Api<K>>,
     teller: KindEvents,
@@ -122,7 +124,8 @@ async fn follow<K>(
                 return;
             }
         }
-        // Said anew, it is known anew: the API server may not have answered in between.
+        // The absence is current knowledge again, even if the API server had not answered for a
+        // while.
         if absence.is_gone(was_there) {
             teller.reached();
         }
@@ -130,22 +133,22 @@ async fn follow<K>(
     }
 }
 
-/// How often in a row a kind was not there.
+/// How often in a row the API server did not have a kind.
 #[derive(Debug, Default)]
 struct Absence {
     rounds: u32,
 }
 
 impl Absence {
-    /// Counts one more time; whether the kind counts as gone from now on. One that was there has to be
-    /// missing for a while: an API server that starts, or is changed, may forget it for a moment, and
-    /// all its objects would go with it.
+    /// Counts one more attempt; returns whether the kind counts as removed from now on. A kind that
+    /// existed has to be missing for a while: an API server that is starting or being reconfigured
+    /// may not list it for a moment, and all objects of the kind would be dropped.
     fn again(&mut self, was_there: bool) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         self.rounds == Self::needed(was_there)
     }
 
-    /// Whether the kind counts as gone.
+    /// Whether the kind counts as removed.
     fn is_gone(&self, was_there: bool) -> bool {
         self.rounds >= Self::needed(was_there)
     }
@@ -154,7 +157,7 @@ impl Absence {
         if was_there { NO_KIND_ROUNDS } else { 1 }
     }
 
-    /// Notes that the kind is there; whether it counted as gone.
+    /// Records that the kind exists; returns whether it counted as removed before.
     fn end(&mut self, was_there: bool) -> bool {
         let was_gone = self.is_gone(was_there);
         self.rounds = 0;
@@ -175,12 +178,12 @@ where
     let config = watcher::Config::default().page_size(followed.page(*nth));
     let begin = || watcher(api.clone(), config.clone()).backoff(Patience::default());
     let mut watch = pin!(begin());
-    // From the begin of a list to its end, also where parts of it are tried again.
+    // True from the beginning of a list to its end, even while parts of it are retried.
     let mut listing = false;
     loop {
         let event = match next(&mut watch, teller, listing).await {
             Ok(Some(event)) => event,
-            // A watch has no end of its own.
+            // The server ended the watch: start again.
             Ok(None) => {
                 listing = false;
                 watch.set(begin());
@@ -201,7 +204,7 @@ where
                 continue;
             }
         };
-        // Before all are listed, what is known is not the newest.
+        // Until the list is complete, the known objects may be outdated.
         listing = matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
         if !listing {
             teller.reached();
@@ -229,9 +232,10 @@ where
     }
 }
 
-/// What a watch has next. One that failed and neither fails again nor has news is followed again: its
-/// next attempt comes in a bounded time, and only its failure or its first event is told of. Not so while
-/// all is listed anew, which ends with an event and may take long.
+/// The next event of a watch. A watch that failed counts as working again once neither a failure
+/// nor an event follows for a bounded time, because the watcher retries within that time and
+/// reports only a failure or the first event. This does not apply during a new list, which ends
+/// with an event and may take long.
 async fn next<W: TryStream + Unpin>(
     watch: &mut W,
     teller: &KindEvents,
@@ -259,13 +263,13 @@ fn made(made: Result<Object, NoObject>, followed: &Followed, nth: usize) -> Even
     }
 }
 
-/// Whether the API server has answered that it cannot list the kind, such as for a right that is missing or a
-/// conversion webhook that fails. Not so while it cannot be reached.
+/// Whether the API server has answered that it cannot list the kind, for example because a right is
+/// missing or a conversion webhook fails. False while it cannot be reached.
 fn is_answer(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(_)))
 }
 
-/// Whether the API server does not know the kind: its definition is not installed.
+/// Whether the API server does not have the kind: its CustomResourceDefinition is not installed.
 fn is_no_kind(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
         error
@@ -275,8 +279,8 @@ fn is_no_kind(error: &watcher::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// The waits between attempts: each twice as long as the one before, within bounds, and then less a
-/// random part of up to a half, so that replicas do not ask at once.
+/// The waits between attempts. Each is twice as long as the one before, up to a bound, minus a
+/// random part of up to a half, so that replicas do not retry at the same time.
 #[derive(Debug, Default)]
 struct Patience {
     failures: u32,
@@ -286,7 +290,7 @@ impl Iterator for Patience {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        // 2^8 times the first wait is over the longest.
+        // 2^8 times the first wait exceeds the longest.
         let doubled = FIRST_WAIT * 2_u32.pow(self.failures.min(8));
         self.failures += 1;
         let wait = doubled.min(LONGEST_WAIT);
@@ -300,7 +304,7 @@ impl Backoff for Patience {
     }
 }
 
-/// A number from 0 to 1, from the hasher's random keys.
+/// A random number from 0 to 1, from the hasher's random keys.
 fn chance() -> f64 {
     use std::hash::{BuildHasher, RandomState};
     let random = u32::try_from(RandomState::new().hash_one(()) >> 32).unwrap_or_default();
