@@ -1,10 +1,10 @@
-//! How long to wait before trying again.
+//! How long to wait before the next attempt.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Doubles from a first to a longest wait. Each wait is drawn from the upper half, so that proxies
-/// which lost their control plane together do not come back together.
+/// Doubles from a first to a longest wait. Each wait is drawn at random from its upper half, so
+/// that proxies that lost their control plane at the same time do not reconnect at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -17,7 +17,7 @@ impl Backoff {
         Self { first, longest, next: first }
     }
 
-    /// Starts over: the last attempt succeeded.
+    /// Starts over, because the last attempt succeeded.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
@@ -30,10 +30,10 @@ impl Backoff {
     }
 }
 
-/// From 0 to below 1. Seeded by the system once a thread, then different at every call.
+/// A number from 0 to below 1. The system seeds it once per thread; it differs at every call.
 pub(crate) fn random_fraction() -> f64 {
     let random = RandomState::new().hash_one(0_u8);
-    // 53 bits are what a double holds exactly.
+    // A double represents 53 bits exactly.
     (random >> 11) as f64 / (1_u64 << 53) as f64
 }
 

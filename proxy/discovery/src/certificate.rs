@@ -1,18 +1,18 @@
-//! What a proxy proves its identity with.
+//! The certificate that proves a proxy's identity.
 
 use std::fmt;
 use std::time::SystemTime;
 
-/// A certificate with its key and the trust bundle, as the control plane issued it.
+/// A certificate with its key and the trust bundle.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The chain in DER, leaf first, without the root.
+    /// The chain in DER, leaf first, without the root. The control plane has issued it.
     pub chain_der: Vec<Vec<u8>>,
-    /// The private key, PKCS #8 in DER. It was made here and is never sent anywhere.
+    /// The private key, PKCS #8 in DER. This proxy made it and never sends it anywhere.
     pub key_der: Vec<u8>,
     /// The trust bundle in DER.
     pub roots_der: Vec<Vec<u8>>,
-    /// When the leaf ends.
+    /// When the leaf expires.
     pub not_after: SystemTime,
 }
 

@@ -1,4 +1,4 @@
-//! The client: identity first, then discovery, again and again.
+//! The client of the control plane: gets a certificate, then discovery, and reconnects for ever.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use crate::leases::{self, Leases, Questions};
 use crate::settings::Settings;
 use crate::stream;
 
-/// First wait after a lost stream: a control plane that restarts is back within a second.
+/// First wait after the stream was lost. A control plane that restarts is back within a second.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait between attempts. What is known holds on meanwhile, but once the control plane is back
-/// endpoints are replaced again, within seconds: who has not heard by then calls those that are gone.
+/// Longest wait between attempts. Meanwhile the last state stays in use. But once the control plane
+/// is back, endpoints may be replaced within seconds, and a proxy that missed the update keeps
+/// dialling removed endpoints.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// The proxy's link to its control plane.
+/// The proxy's client of its control plane.
 #[derive(Debug)]
 pub struct Client {
     settings: Arc<Settings>,
@@ -32,7 +33,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client and the directory that it fills. Nothing happens before [`Client::run`].
+    /// A client, and the directory that it fills. Nothing happens before [`Client::run`].
     #[must_use]
     pub fn new(settings: Settings) -> (Self, Directory) {
         let settings = Arc::new(settings);
@@ -42,15 +43,15 @@ impl Client {
         (Self { settings, live, identity, questions }, directory)
     }
 
-    /// The certificate in use, none until the first was issued.
+    /// The certificate in use. `None` until the first was issued.
     #[must_use]
     pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
         self.identity.certificates()
     }
 
-    /// Gets a certificate and keeps it good, and keeps the directory up to date: the work of the
-    /// proxy's control thread. Never gives up; dropping the future ends it, the directory keeps
-    /// what it has.
+    /// Gets a certificate and renews it, and keeps the directory up to date. This is the work of
+    /// the proxy's control thread. It never ends by itself. Dropping the future ends it; the
+    /// directory keeps its state.
     pub async fn run(self) -> Infallible {
         let Self { settings, live, identity, questions } = self;
         let certificates = identity.certificates();
@@ -69,7 +70,8 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
     loop {
         let waited = certificates.wait_for(Option::is_some).await.map(|issued| issued.clone());
         let Ok(certificate) = waited else {
-            // The sender lives in the identity client, which runs beside this and never ends.
+            // Cannot happen: the identity client owns the sender and runs beside this future for
+            // ever.
             return std::future::pending().await;
         };
         let mut was_heard = false;
@@ -98,9 +100,10 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
                     }
                     Err(error) => error,
                 };
-                // In TLS 1.3 a certificate is refused after the handshake, by breaking off.
+                // In TLS 1.3 the control plane refuses a certificate after the handshake, by
+                // closing the connection.
                 let refused = error.is_unauthenticated() || !was_heard && error.is_broken_off();
-                // One that has ended is refused too; its successor is there by then.
+                // A certificate that has expired is refused too, but by then it has been replaced.
                 if refused && *certificates.borrow() == certificate {
                     identity.renew();
                 }

@@ -26,51 +26,52 @@ use crate::certificate::Certificate;
 use crate::settings::Settings;
 use crate::tls;
 
-/// Longest wait for TCP, TLS and HTTP/2 together. The control plane is near; one that takes longer
-/// is as good as gone, and another attempt follows.
+/// Longest wait for TCP, TLS and HTTP/2 together. The control plane is near. If it takes longer it
+/// does not work, and another attempt follows.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a silent connection is probed, and how long the answer may take: a control plane that
-/// vanished without a word is noticed within their sum.
+/// How often a silent connection is probed, and how long the reply may take. A control plane that
+/// vanished without closing is noticed within the sum of both.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
-/// HTTP/2 window: one large response at a time, so that a service with thousands of endpoints
-/// comes in few round trips.
+/// HTTP/2 window. Large responses come one at a time, so a service with thousands of endpoints
+/// needs few round trips.
 const WINDOW: u32 = 1 << 20;
-/// Sent as SNI and `:authority`; the certificate is checked for the SPIFFE ID instead.
+/// Sent as SNI and `:authority`. The certificate is checked for the SPIFFE ID instead.
 const SERVER_NAME: &str = "leno-controller";
 
-/// Why the control plane was not reached.
+/// Why there is no connection to the control plane.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The roots' file cannot be read, or holds no certificate.
+    /// The file with the roots cannot be read or holds no certificate.
     #[error("cannot use the roots in {0}")]
     Roots(PathBuf, #[source] io::Error),
-    /// The certificate to show, or a root, is unusable.
+    /// Our own certificate or a root is unusable.
     #[error("cannot set up TLS")]
     Config(#[source] rustls::Error),
-    /// The name does not resolve, or nothing listens.
+    /// The name does not resolve, or nothing listens there.
     #[error("cannot connect to {0}")]
     Tcp(String, #[source] io::Error),
-    /// TLS failed: the other end is not this mesh's control plane, or refuses us.
+    /// TLS failed: the server is not this mesh's control plane, or it refuses our certificate.
     #[error("the TLS handshake with {0} failed")]
     Tls(SocketAddr, #[source] io::Error),
     /// HTTP/2 failed.
     #[error("the HTTP/2 handshake failed")]
     Http(#[source] hyper::Error),
-    /// It took too long.
+    /// Connecting took too long.
     #[error("no connection within {CONNECT_TIMEOUT:?}")]
     Timeout,
 }
 
-/// An open connection, to be used as the transport of a tonic client. Dropping it closes it.
+/// An open connection, the transport of a tonic client. Dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     sender: SendRequest<Body>,
-    /// Drives the connection; ended by the drop of this value or by the other end.
+    /// Drives the connection. It ends when this value is dropped or the control plane closes.
     task: JoinHandle<()>,
 }
 
 impl Connection {
-    /// Connects and authenticates the control plane; shows `own` where there is one.
+    /// Connects and authenticates the control plane. Presents the certificate `own` if there is
+    /// one.
     pub(crate) async fn open(
         settings: &Settings,
         own: Option<&Certificate>,
@@ -87,7 +88,8 @@ impl Connection {
     async fn handshake(authority: &str, connector: TlsConnector) -> Result<Self, ConnectError> {
         let failed = |error| ConnectError::Tcp(authority.to_owned(), error);
         let stream = TcpStream::connect(authority).await.map_err(failed)?;
-        // Requests are small and answered one by one: nothing is gained by waiting for more.
+        // Requests are small and answered one by one, so waiting for more bytes would only delay
+        // them.
         stream.set_nodelay(true).map_err(failed)?;
         let address = stream.peer_addr().map_err(failed)?;
         let name = ServerName::try_from(SERVER_NAME).expect("it is a DNS name");
@@ -113,7 +115,7 @@ impl Connection {
         Ok(Self { sender, task })
     }
 
-    /// What a tonic client needs as the origin of its requests.
+    /// The origin of requests, which a tonic client needs.
     pub(crate) fn origin() -> http::Uri {
         http::Uri::from_static("https://leno-controller")
     }
@@ -139,7 +141,7 @@ impl Service<http::Request<Body>> for Connection {
     }
 }
 
-/// The bootstrap roots, and those of the certificate in use: either may be the newer.
+/// The roots of the bootstrap file and those of the certificate in use. Either set may be newer.
 fn roots(settings: &Settings, own: Option<&Certificate>) -> Result<RootCertStore, ConnectError> {
     let failed = |error| ConnectError::Roots(settings.roots.clone(), error);
     let pem = std::fs::read(&settings.roots).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The directory: what stands behind an address, watched and shared by all workers.
+//! The directory: resolves addresses to services and workloads. Workers share it and watch entries.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::leases::Leases;
 use crate::table::{HeldService, Resource, Table};
 use crate::watches::{Asker, Watches};
 
-/// What stands behind every address. Cheap to clone; all clones share one state.
+/// Resolves addresses. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct Directory(Kind, Leases);
 
@@ -25,44 +25,44 @@ enum Kind {
     Fixed(Arc<Fixed>),
 }
 
-/// How the proxy stands with its control plane.
+/// The state of the proxy's connection to its control plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Whether a stream to the control plane is open.
     pub connected: bool,
-    /// How long `connected` has been as it is.
+    /// How long `connected` has had its value.
     pub since: Duration,
-    /// How old the state in use is: zero while connected, else the time since the control plane
-    /// was last heard. A fixed directory is never old.
+    /// Age of the state in use: zero while connected, else the time since the control plane last
+    /// sent something. A fixed directory has age zero.
     pub age: Duration,
-    /// How many services and workloads are held.
+    /// Number of services and workloads held.
     pub resources: usize,
-    /// How many addresses are watched.
+    /// Number of addresses watched.
     pub addresses: usize,
-    /// How many watches were refused for the bounds [`crate::MAX_WATCHED`] and
+    /// Number of watches that were refused because of [`crate::MAX_WATCHED`] or
     /// [`crate::MAX_LOOKED_UP`].
     pub refused: u64,
-    /// How many responses of the control plane could not be used as they were.
+    /// Number of responses of the control plane that were rejected, in part or as a whole.
     pub nacks: u64,
-    /// How often a stream was opened.
+    /// Number of streams that were opened.
     pub connects: u64,
 }
 
-/// State shared by the workers, which watch, and the client, which fills it.
+/// State shared by the workers, which watch it, and the client, which fills it.
 pub(crate) struct Live {
     instance: InstanceName,
     state: Mutex<State>,
-    /// Whether everything is known that workloads of the same identity use.
+    /// Whether every service that workloads of the same identity use is resolved.
     prefetched: watch::Sender<bool>,
     policy: watch::Sender<Option<Arc<ServerPolicy>>>,
-    /// Tells the client that `State::watches` has changed.
+    /// Notifies the client that `State::watches` has changed.
     wanted: Notify,
 }
 
 struct State {
     table: Table,
     watches: Watches,
-    /// The control plane has said what workloads of the same identity use.
+    /// The control plane has sent the list of services that workloads of the same identity use.
     uses_known: bool,
     connected: bool,
     changed: Instant,
@@ -83,15 +83,16 @@ impl Directory {
         (Self(Kind::Live(Arc::clone(&live)), leases), live)
     }
 
-    /// A directory that never changes: for static mode and tests. There is no server policy
-    /// unless [`Directory::with_server_policy`] gives one.
+    /// A directory that never changes, for static mode and tests. It has no server policy unless
+    /// [`Directory::with_server_policy`] sets one.
     #[must_use]
     pub fn fixed(resolver: impl Fn(&Subject) -> Resolution + Send + Sync + 'static) -> Self {
         let fixed = Fixed { resolver: Box::new(resolver), policy: watch::Sender::new(None) };
         Self(Kind::Fixed(Arc::new(fixed)), Leases::none())
     }
 
-    /// The same directory with a server policy, where it is a fixed one; a live one has its own.
+    /// Sets the server policy of a fixed directory. A live one gets its policy from the control
+    /// plane.
     #[must_use]
     pub fn with_server_policy(self, policy: ServerPolicy) -> Self {
         if let Kind::Fixed(fixed) = &self.0 {
@@ -100,29 +101,30 @@ impl Directory {
         self
     }
 
-    /// Watches what stands behind an address. The first watch of an address asks the control plane;
-    /// the receiver starts with what is known, which may be [`Resolution::Pending`].
+    /// Watches what an address resolves to. The first watch of an address queries the control
+    /// plane. The receiver starts with the current value, which may be [`Resolution::Pending`].
     ///
-    /// Receivers outlive the loss of the control plane: they keep the last value. Takes a lock for
-    /// a moment, so keep the receiver rather than asking again on each connection.
+    /// When the connection to the control plane is lost, receivers keep the last value. Each call
+    /// takes a lock for a moment, so keep the receiver and do not call this for every connection.
     ///
-    /// At most [`crate::MAX_WATCHED`] addresses are watched: for one more, those that nobody
-    /// watches any longer are dropped. If there are none, an address that is known is watched
-    /// nevertheless, and any other is [`Resolution::Unknown`].
+    /// At most [`crate::MAX_WATCHED`] addresses are watched. For one more, some addresses without
+    /// receivers are dropped. If all have receivers, an address that resolves to a service or
+    /// workload is watched nevertheless; any other is [`Resolution::Unknown`].
     #[must_use]
     pub fn watch(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.ask(of_address(ip), Asker::Outbound)
     }
 
-    /// The same for the address of a client, which is whoever connects: such addresses are bounded
-    /// by [`crate::MAX_LOOKED_UP`] and never take the room of those that the workload dials.
+    /// Watches the address of a client. Any host that can connect causes such watches, so they have
+    /// their own limit, [`crate::MAX_LOOKED_UP`], and never take the room of addresses that the
+    /// workload dials.
     #[must_use]
     pub fn look_up(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.ask(of_address(ip), Asker::Inbound)
     }
 
-    /// Watches a service by its name, as [`Directory::watch`] does an address: what routes refer to
-    /// may have none.
+    /// Watches a service by its name. Routes refer to services by name, and these may have no
+    /// address.
     #[must_use]
     pub fn watch_service(&self, name: &ServiceName) -> watch::Receiver<Resolution> {
         self.ask(Subject::Service(name.clone()), Asker::Outbound)
@@ -135,7 +137,8 @@ impl Directory {
         }
     }
 
-    /// What inbound enforces for this proxy's own workload; none until the control plane said.
+    /// The policy that inbound enforces for this proxy's workload. `None` until the control plane
+    /// has sent it.
     #[must_use]
     pub fn server_policy(&self) -> watch::Receiver<Option<Arc<ServerPolicy>>> {
         match &self.0 {
@@ -144,8 +147,9 @@ impl Directory {
         }
     }
 
-    /// Comes back when everything is known that workloads of the same identity use, so that a proxy
-    /// that is ready then serves its first calls without a wait. At once for a fixed directory.
+    /// Waits until every service that workloads of the same identity use is resolved. A proxy that
+    /// becomes ready then serves its first calls without a wait. Returns at once for a fixed
+    /// directory.
     pub async fn prefetched(&self) {
         if let Kind::Live(live) = &self.0 {
             let mut prefetched = live.prefetched.subscribe();
@@ -154,8 +158,8 @@ impl Directory {
         }
     }
 
-    /// The services that the control plane has told of, by name; none of a fixed directory, which
-    /// is only ever asked.
+    /// The services that the control plane has sent, by name. Empty for a fixed directory, which
+    /// has no list.
     #[must_use]
     pub fn services(&self) -> Vec<Arc<Service>> {
         match &self.0 {
@@ -164,13 +168,13 @@ impl Directory {
         }
     }
 
-    /// Where tokens of shared rate limits are asked for.
+    /// Leases of shared rate limits.
     #[must_use]
     pub fn leases(&self) -> &Leases {
         &self.1
     }
 
-    /// How the proxy stands with its control plane.
+    /// The state of the proxy's connection to its control plane.
     #[must_use]
     pub fn status(&self) -> Status {
         match &self.0 {
@@ -223,12 +227,12 @@ impl Live {
         &self.instance
     }
 
-    /// Comes back when addresses wait to be subscribed to.
+    /// Waits until there are addresses to subscribe to.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// No change is left half done while the lock is held, so a panic elsewhere spoils nothing.
+    /// No panic can leave the state half changed, so a poisoned lock is safe to use.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -244,8 +248,9 @@ impl Live {
         }
         let resolution = state.table.resolve(&subject);
         let known = matches!(resolution, Resolution::Service(_) | Resolution::Workload(_));
-        // What is known is bounded by what the control plane has sent. Without its watch, a meshed
-        // address would be taken for an unmeshed one, and dialled in plaintext.
+        // An address that resolves is watched beyond the limit: what the control plane has sent
+        // bounds their number. Without a watch, outbound would take a meshed address for an
+        // unmeshed one and dial it in plaintext.
         if !room && !known {
             state.refused += 1;
             return watch::Sender::new(Resolution::Unknown).subscribe();
@@ -270,18 +275,19 @@ impl Live {
         }
     }
 
-    /// The addresses to subscribe to and those to unsubscribe from since the last call. The ends go
-    /// before: an address that is in both was dropped and is watched again.
+    /// The addresses to subscribe to and those to unsubscribe from since the last call. An address
+    /// that is in both was dropped and is watched again, so the unsubscription must take effect
+    /// first.
     pub(crate) fn take_changes(&self) -> (Vec<Subject>, Vec<Subject>) {
         self.state().watches.take_changes()
     }
 
-    /// The subjects to subscribe to without a use since the last call.
+    /// The subjects to prefetch since the last call. The workload does not use them yet.
     pub(crate) fn take_prefetch(&self) -> Vec<Subject> {
         self.state().watches.take_prefetch()
     }
 
-    /// Everything watched and everything held, for the first request of a stream.
+    /// All watched subjects and the versions of all resources, for the first request of a stream.
     pub(crate) fn resume(&self) -> (Vec<Subject>, HashMap<String, String>) {
         let mut state = self.state();
         (state.watches.resume(), state.table.versions())
@@ -295,7 +301,7 @@ impl Live {
         state.changed = Instant::now();
     }
 
-    /// Notes that the stream ended; what was received stays in use.
+    /// Notes that the stream ended. The state received so far stays in use.
     pub(crate) fn disconnected(&self) {
         let mut state = self.state();
         if state.connected {
@@ -305,17 +311,17 @@ impl Live {
         }
     }
 
-    /// Notes a response that could not be used as it was.
+    /// Notes a response that was rejected, in part or as a whole.
     pub(crate) fn count_nack(&self) {
         self.state().nacks += 1;
     }
 
-    /// A service by the name of its resource.
+    /// The service with this resource name.
     pub(crate) fn service(&self, name: &str) -> Option<HeldService> {
         self.state().table.service(name)
     }
 
-    /// Asks for a whole resource again; what is held stays in use until it comes.
+    /// Requests a whole resource again. The current value stays in use until it arrives.
     pub(crate) fn refetch(&self, name: &str) {
         let mut state = self.state();
         for subject in state.table.subjects(name) {
@@ -333,7 +339,7 @@ impl Live {
         });
     }
 
-    /// Takes what one response says of addresses.
+    /// Applies the addresses of one response.
     pub(crate) fn apply(
         &self,
         resources: Vec<(String, Resource)>,
@@ -355,7 +361,7 @@ impl Live {
         for subject in changed {
             let mut resolution = state.table.resolve(&subject);
             if matches!(resolution, Resolution::Pending) {
-                // Its resource went, and with it what there was to know.
+                // The resource was removed, so nothing is known any more.
                 resolution = Resolution::Unknown;
             }
             state.watches.publish(&subject, resolution);
@@ -363,7 +369,7 @@ impl Live {
         self.check_prefetched(&state);
     }
 
-    /// Watches what workloads of the same identity use.
+    /// Watches the services that workloads of the same identity use.
     pub(crate) fn prefetch(&self, services: Vec<ServiceName>) {
         let mut state = self.state();
         state.uses_known = true;
@@ -383,8 +389,8 @@ impl Live {
         }
     }
 
-    /// Drops addresses that nobody has watched for [`crate::IDLE`]; the next
-    /// [`Live::take_changes`] has them.
+    /// Drops addresses without receivers for [`crate::IDLE`]. The next [`Live::take_changes`]
+    /// returns them.
     pub(crate) fn sweep(&self) {
         let mut state = self.state();
         if state.watches.sweep() {
@@ -394,13 +400,13 @@ impl Live {
 }
 
 impl State {
-    /// Drops what the control plane has said of addresses that are no longer watched.
+    /// Drops resources whose addresses are no longer watched.
     fn forget_unneeded(&mut self) {
         let Self { table, watches, .. } = self;
         table.retain(|subject| watches.contains(subject));
     }
 
-    /// Whether what workloads of the same identity use has come.
+    /// Whether every service that workloads of the same identity use is resolved.
     fn has_prefetched(&self) -> bool {
         let is_known = |subject| !matches!(self.table.resolve(subject), Resolution::Pending);
         self.uses_known && self.watches.prefetched().all(is_known)

@@ -1,4 +1,4 @@
-//! Getting a certificate, and another before it ends.
+//! Gets a certificate and renews it before it expires.
 //!
 //! ```text
 //!   make a key -> request, token -> certificate --published--> 70 % of its life --+
@@ -23,25 +23,25 @@ use crate::certificate::Certificate;
 use crate::connection::{ConnectError, Connection};
 use crate::settings::Settings;
 
-/// Longest wait for a certificate once connected; signing takes a millisecond.
+/// Longest wait for a certificate on an open connection. Signing takes a millisecond.
 const ISSUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// First wait after a failure: a control plane that starts beside the proxy is soon there.
+/// First wait after a failure. A control plane that starts together with the proxy is ready soon.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// Longest wait while there is no certificate: the proxy cannot serve, so it asks often.
+/// Longest wait while there is no certificate. The proxy cannot serve, so it retries often.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// Longest wait while a certificate is still good.
+/// Longest wait while the current certificate is still valid.
 const LONGEST_WAIT_RENEWAL: Duration = Duration::from_secs(60);
-/// When to renew, as a share of the remaining life, and how much of it is left to chance.
+/// When to renew, as a share of the remaining life, and how much that share varies at random.
 const RENEW_AT: f64 = 0.7;
 const RENEW_JITTER: f64 = 0.05;
-/// Shortest wait between renewals, whatever the lifetime: bounds what a wrong clock costs.
+/// Shortest wait between renewals whatever the lifetime is. It bounds the cost of a wrong clock.
 const SHORTEST_RENEWAL: Duration = Duration::from_secs(1);
-/// Largest token, in bytes: a Kubernetes service-account token takes about 1 KiB.
+/// Largest token in bytes. A Kubernetes service-account token has about 1 KiB.
 const MAX_TOKEN: usize = 64 * 1024;
 /// Most certificates of a chain or trust bundle.
 const MAX_CERTIFICATES: usize = 100;
 
-/// Keeps a certificate that is good. Cheap to clone; clones publish to the same watch.
+/// Keeps a valid certificate. Cheap to clone; all clones publish to the same watch.
 #[derive(Clone, Debug)]
 pub struct IdentityClient {
     settings: Arc<Settings>,
@@ -55,43 +55,43 @@ pub enum IdentityError {
     /// The token's file cannot be read.
     #[error("cannot read the token in {0}")]
     Token(PathBuf, #[source] io::Error),
-    /// No key or request could be made.
+    /// The key or the request could not be made.
     #[error("cannot make a certificate request")]
     Request(#[source] rcgen::Error),
-    /// The control plane was not reached.
+    /// There is no connection to the control plane.
     #[error("cannot reach the control plane")]
     Connect(#[from] ConnectError),
-    /// The control plane refused: `Unauthenticated` means that the token is not good.
+    /// The control plane refused. `Unauthenticated` means that the token is not valid.
     #[error("the control plane issued no certificate: {} ({})", .0.message(), .0.code())]
     Refused(tonic::Status),
-    /// It took too long.
+    /// Issuing took too long.
     #[error("no certificate within {ISSUE_TIMEOUT:?}")]
     Timeout,
-    /// What came is no certificate.
+    /// The response is not a certificate.
     #[error("the control plane's answer is unusable: {0}")]
     Answer(&'static str),
 }
 
 impl IdentityClient {
-    /// Asks nothing yet.
+    /// Creates the client without sending anything.
     #[must_use]
     pub fn new(settings: Arc<Settings>) -> Self {
         Self { settings, certificate: watch::Sender::new(None), wanted: Arc::default() }
     }
 
-    /// The certificate in use, none until the first was issued. An old one stays until its
-    /// successor is there.
+    /// The certificate in use. `None` until the first was issued. An old certificate stays until
+    /// its successor has been issued.
     #[must_use]
     pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
         self.certificate.subscribe()
     }
 
-    /// Asks for a certificate before the one in use is due: somebody does not accept it.
+    /// Renews the certificate early, because the control plane does not accept it.
     pub(crate) fn renew(&self) {
         self.wanted.notify_one();
     }
 
-    /// Asks once, with a new key.
+    /// Requests one certificate, with a new key.
     ///
     /// # Errors
     /// [`IdentityError`]
@@ -102,7 +102,8 @@ impl IdentityClient {
             return Err(failed(io::Error::other("it is too long")));
         }
         let (key, csr) = request().map_err(IdentityError::Request)?;
-        // Shows no certificate: the token alone counts, and one that just ended would be refused.
+        // Presents no certificate: the token is enough, and a certificate that has expired would be
+        // refused.
         let connection = Connection::open(&self.settings, None).await?;
         let mut rpc = Rpc::with_origin(connection, Connection::origin());
         let request =
@@ -126,7 +127,8 @@ impl IdentityClient {
                     self.certificate.send_replace(Some(Arc::new(certificate)));
                     let longest = (remaining / 20).clamp(LONGEST_WAIT / 6, LONGEST_WAIT_RENEWAL);
                     backoff = Backoff::new(FIRST_WAIT, longest);
-                    // So often at most, whoever does not accept what was issued.
+                    // Even if the control plane refuses every certificate, it gets no more requests
+                    // than this.
                     sleep(SHORTEST_RENEWAL).await;
                     let due = until_renewal(remaining, random_fraction());
                     tokio::select! {
@@ -149,7 +151,7 @@ fn warn(error: &IdentityError, wait: Duration) {
     tracing::warn!(error = cause, wait_ms = wait.as_millis(), "no certificate; trying again");
 }
 
-/// A new key, and a request that proves to hold it and asks for nothing.
+/// A new key, and a request that proves its possession and names no subject.
 fn request() -> Result<(KeyPair, Vec<u8>), rcgen::Error> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();
@@ -186,7 +188,7 @@ fn remaining(certificate: &Certificate) -> Duration {
     certificate.not_after.duration_since(SystemTime::now()).unwrap_or_default()
 }
 
-/// When to renew a certificate with that much life left; `chance` is from 0 to 1.
+/// When to renew a certificate with that much remaining life. `chance` is from 0 to 1.
 fn until_renewal(remaining: Duration, chance: f64) -> Duration {
     let share = RENEW_AT - RENEW_JITTER + 2.0 * RENEW_JITTER * chance;
     remaining.mul_f64(share).max(SHORTEST_RENEWAL)

@@ -1,11 +1,12 @@
-//! Tokens of rate limits that proxies share, leased from the control plane.
+//! Tokens of shared rate limits, leased from the control plane.
 //!
 //! ```text
 //! worker ──Question──► (bounded) ──► one stream, opened with the first question ──► control plane
 //!        ◄──Lease──── (bounded) ◄── grants
 //! ```
-//! A question that cannot be asked, because there is no stream or too many wait, is dropped: whoever asked
-//! asks again, and goes by itself when nobody answers.
+//!
+//! A question is dropped if there is no stream or too many questions wait. The worker repeats it
+//! later, and without an answer it limits on its own.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,37 +25,38 @@ use crate::certificate::Certificate;
 use crate::connection::Connection;
 use crate::settings::Settings;
 
-/// Questions that wait for the stream; a worker asks at most ten times a second for each limit.
+/// Questions that may wait for the stream. A worker asks at most ten times per second for each
+/// limit.
 const MAX_QUESTIONS: usize = 256;
-/// Answers that wait for a worker, which takes them with its next request.
+/// Leases that may wait for a worker, which takes them with its next request.
 const MAX_LEASES: usize = 64;
-/// Whom grants are passed on to: limits times workers. One more gets no answer.
+/// Receivers of grants: limits times workers. Beyond that the table starts over.
 const MAX_ASKERS: usize = 4_096;
 /// Longest wait for the control plane to accept the stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// First and longest wait after a lost stream. Until then proxies go by themselves.
+/// First and longest wait after the stream was lost. Meanwhile proxies limit on their own.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// What a worker is leased.
+/// A lease for one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The limit.
     pub limit: Arc<str>,
-    /// Tokens.
+    /// Tokens that the worker may spend.
     pub tokens: u32,
-    /// How many share the limit; 0 where the control plane knows of no such limit.
+    /// How many proxies share the limit. 0 if the control plane has no such limit.
     pub holders: u32,
 }
 
-/// Where tokens are asked for. Cheap to clone; each worker needs an [`Asker`] of its own.
+/// Requests leases. Cheap to clone; each worker needs an [`Asker`] of its own.
 #[derive(Clone, Debug)]
 pub struct Leases {
     questions: Option<mpsc::Sender<Question>>,
-    /// Numbers those who ask.
+    /// The number of the next asker.
     askers: Arc<AtomicU32>,
 }
 
-/// One worker's way to ask, and what it was answered.
+/// Requests leases for one worker, and receives them.
 #[derive(Debug)]
 pub struct Asker {
     questions: Option<mpsc::Sender<Question>>,
@@ -71,7 +73,7 @@ struct Question {
     answer: mpsc::Sender<Lease>,
 }
 
-/// The questions of all workers, as the task takes them that asks the control plane.
+/// The questions of all workers, for the task that sends them to the control plane.
 #[derive(Debug)]
 pub(crate) struct Questions(mpsc::Receiver<Question>);
 
@@ -82,12 +84,12 @@ impl Leases {
         (leases, Questions(taken))
     }
 
-    /// Where there is no control plane: nobody answers.
+    /// Leases without a control plane: no question is answered.
     pub(crate) fn none() -> Self {
         Self { questions: None, askers: Arc::default() }
     }
 
-    /// For one worker.
+    /// An asker for one worker.
     #[must_use]
     pub fn asker(&self) -> Asker {
         let (answer, answers) = mpsc::channel(MAX_LEASES);
@@ -97,24 +99,25 @@ impl Leases {
 }
 
 impl Asker {
-    /// Asks for tokens; never waits.
+    /// Requests tokens. Never waits.
     pub fn ask(&self, limit: &Arc<str>, wanted: u32) {
         let Some(questions) = &self.questions else { return };
         let (limit, answer) = (Arc::clone(limit), self.answer.clone());
-        // One that does not fit is asked again later.
+        // If the queue is full, the worker asks again later.
         let _dropped = questions.try_send(Question { limit, asker: self.number, wanted, answer });
     }
 
-    /// What was answered since the last call.
+    /// The next lease that has arrived.
     pub fn take(&mut self) -> Option<Lease> {
         self.answers.try_recv().ok()
     }
 }
 
-/// Whom a grant is for.
+/// The receivers of grants, by limit and worker.
 type Askers = HashMap<(Arc<str>, u32), mpsc::Sender<Lease>>;
 
-/// Asks the control plane for whatever is asked for here, again and again. Dropping the future ends it.
+/// Sends the workers' questions to the control plane, and reconnects for ever. Dropping the future
+/// ends it.
 pub(crate) async fn run(
     settings: &Settings,
     Questions(mut questions): Questions,
@@ -138,12 +141,12 @@ pub(crate) async fn run(
         let wait = backoff.wait();
         tracing::warn!(reason, wait_ms = wait.as_millis(), "no leases of shared rate limits");
         sleep(wait).await;
-        // They are too old to be asked now.
+        // These questions are too old by now.
         while questions.try_recv().is_ok() {}
     }
 }
 
-/// Asks on one stream until that ends; why it has.
+/// Sends questions on one stream until it ends. Returns why it ended.
 async fn converse(
     settings: &Settings,
     connection: Connection,
@@ -179,20 +182,21 @@ async fn converse(
                     return "no worker is left".to_owned();
                 };
                 let asks = vec![note(&mut askers, question)];
-                // A control plane that takes nothing answers nothing.
+                // If the control plane reads no requests, the worker gets no answer and limits on
+                // its own.
                 let _dropped = requests.try_send(LeaseRequest { node: None, asks });
             }
         }
     }
 }
 
-/// Remembers who has asked.
+/// Registers the receiver of the grant, and builds the request.
 fn note(askers: &mut Askers, question: Question) -> LeaseAsk {
     let Question { limit, asker, wanted, answer } = question;
     let ask = LeaseAsk { limit: limit.to_string(), worker: asker, wanted };
     let key = (limit, asker);
     if askers.len() >= MAX_ASKERS && !askers.contains_key(&key) {
-        // Limits that have been changed away; those in use ask again.
+        // Most entries are of limits that have been changed or removed. Limits in use ask again.
         askers.clear();
     }
     askers.insert(key, answer);
@@ -203,6 +207,6 @@ fn pass_on(askers: &Askers, grant: LeaseGrant) {
     let limit: Arc<str> = grant.limit.into();
     let Some(answer) = askers.get(&(Arc::clone(&limit), grant.worker)) else { return };
     let lease = Lease { limit, tokens: grant.tokens, holders: grant.holders };
-    // A worker that takes none has no requests.
+    // A worker whose queue is full has no requests, so it needs no tokens.
     let _dropped = answer.try_send(lease);
 }

@@ -6,12 +6,12 @@
 //!                          IdentityClient (key, request, token) --> certificate, rotated
 //! ```
 //!
-//! Workers ask the [`Directory`] what stands behind an address and get a watch that is kept up to
-//! date. [`Client::run`] is one future for the proxy's control thread: it gets a certificate,
-//! opens the stream, and after any failure tries again with backoff; meanwhile and forever the
-//! last good state stays in use.
+//! Workers look up an address in the [`Directory`] and get a watch that is kept up to date.
+//! [`Client::run`] is one future for the proxy's control thread: it gets a certificate, opens the
+//! stream, and reconnects with backoff after any failure. Meanwhile the last good state stays in
+//! use, for as long as it takes.
 //!
-//! It knows neither policy nor routes nor how proxies talk to each other. Read first:
+//! The crate does not deal with policy, routes, or connections between proxies. Read first:
 //! [`Directory`], then [`Client`].
 
 mod backoff;

@@ -1,18 +1,17 @@
-//! Where the control plane is and how a proxy proves itself to it.
+//! The address of the control plane, and the files for authentication.
 
 use std::path::PathBuf;
 
 use leno_types::{InstanceName, TrustDomain};
 
-/// Everything a proxy needs to know to reach its control plane.
+/// Everything that a proxy needs to reach its control plane.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The control plane, `host:port` or `https://host:port`.
     pub control: String,
-    /// PEM file with the roots that the control plane's certificate is checked against. Read anew
-    /// for each connection.
+    /// PEM file with the roots for the control plane's certificate. Read again for each connection.
     pub roots: PathBuf,
-    /// File with the token that authenticates certificate requests. Read anew for each request.
+    /// File with the token that authenticates certificate requests. Read again for each request.
     pub token: PathBuf,
     /// The workload instance that the proxy serves.
     pub instance: InstanceName,

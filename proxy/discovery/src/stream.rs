@@ -1,8 +1,9 @@
-//! One discovery stream: subscriptions out, deltas in.
+//! One discovery stream: the proxy sends subscriptions and receives deltas.
 //!
 //! ```text
-//!   first requests: what like workloads use, every watched subject with the versions held,
-//!                   the own policy --> responses --> ack or nack
+//!   first requests: the services that workloads of the same identity use,
+//!                   every watched subject, with the versions held,
+//!                   the proxy's own policy          --> responses --> ack or nack
 //!   later requests: subjects newly watched, subjects no longer watched
 //! ```
 
@@ -28,15 +29,15 @@ use crate::connection::{ConnectError, Connection};
 use crate::directory::Live;
 use crate::table::{self, Address};
 
-/// Requests that may wait to be sent; the control plane reads them as they come.
+/// Requests that may wait to be sent. The control plane reads them as they arrive.
 const MAX_REQUESTS: usize = 16;
-/// Longest wait for the control plane to take a request or to accept the stream.
+/// Longest wait for the control plane to read a request or to accept the stream.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often addresses that nobody watches are looked for.
+/// How often to search for addresses that are no longer watched.
 const SWEEP: Duration = Duration::from_secs(30);
-/// `google.rpc.Code.INVALID_ARGUMENT`, in a refused response.
+/// `google.rpc.Code.INVALID_ARGUMENT`, for the nack of a response.
 const INVALID_ARGUMENT: i32 = 3;
-/// Most bytes of the reason in a refused response.
+/// Longest reason in a nack, in bytes.
 const MAX_REASON: usize = 1024;
 
 /// A connection that is being opened.
@@ -55,20 +56,21 @@ pub(crate) enum StreamError {
 }
 
 impl StreamError {
-    /// Whether the control plane does not know this instance by its certificate.
+    /// Whether the control plane does not accept this instance's certificate.
     pub(crate) fn is_unauthenticated(&self) -> bool {
         matches!(self, Self::Status(status) if status.code() == tonic::Code::Unauthenticated)
     }
 
-    /// Whether the connection broke, other than by a word of the control plane.
+    /// Whether the connection broke, rather than the control plane ending the stream.
     pub(crate) fn is_broken_off(&self) -> bool {
         matches!(self, Self::Status(status) if status.source().is_some())
     }
 }
 
-/// Opens the stream and keeps the directory up to date until the stream ends. `heard` is called
-/// with the first response: the control plane works. If the control plane asks for another stream,
-/// `reconnect` opens a connection for it while this stream goes on, and that connection is returned.
+/// Opens the stream and keeps the directory up to date until the stream ends. Calls `heard` with
+/// the first response, which shows that the control plane works. If the control plane requests
+/// another stream, `reconnect` opens a connection for it while this stream continues, and that
+/// connection is returned.
 pub(crate) async fn run<'a>(
     live: &Live,
     connection: Connection,
@@ -116,7 +118,7 @@ pub(crate) async fn run<'a>(
     }
 }
 
-/// The connection that is being opened, if one is.
+/// Waits for the connection that is being opened. Pending for ever if there is none.
 async fn connected(next: &mut Option<Opening<'_>>) -> Result<Connection, ConnectError> {
     match next {
         Some(next) => next.await,
@@ -124,7 +126,7 @@ async fn connected(next: &mut Option<Opening<'_>>) -> Result<Connection, Connect
     }
 }
 
-/// Marks the directory as connected for as long as it lives.
+/// Marks the directory as connected while this value exists.
 struct Connected<'a>(&'a Live);
 
 impl<'a> Connected<'a> {
@@ -151,7 +153,8 @@ impl Requests {
         }
     }
 
-    /// Says who is asking, what for, and what is held already.
+    /// Sends the first requests: the proxy's instance, its subscriptions, and the versions it
+    /// holds.
     async fn start(&self, live: &Live) -> Result<(), StreamError> {
         let id = live.instance().to_string();
         self.send(DeltaDiscoveryRequest {
@@ -178,7 +181,8 @@ impl Requests {
         .await
     }
 
-    /// A subject that is in both was dropped and is asked for anew: ends are read first.
+    /// A subject that is in both lists was dropped and is watched again. The control plane reads
+    /// the unsubscriptions first.
     async fn change(&self, live: &Live) -> Result<(), StreamError> {
         let ((add, remove), prefetch) = (live.take_changes(), live.take_prefetch());
         if add.is_empty() && remove.is_empty() && prefetch.is_empty() {
@@ -199,7 +203,8 @@ fn names_of(subjects: &[Subject]) -> Vec<String> {
     subjects.iter().map(names::of_subject).collect()
 }
 
-/// Takes what is good of a response; the answer acknowledges it, or says what was not.
+/// Applies the valid resources of a response. Returns the ack, or a nack with the problems of the
+/// others.
 fn take(live: &Live, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
     let mut answer = DeltaDiscoveryRequest {
         type_url: response.type_url.clone(),
@@ -243,7 +248,7 @@ fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
         if let Some(subject) = names::subject(&name) {
             absent.push(subject);
         }
-        // A service is gone by the name that it is asked about.
+        // A removal names a service by its resource name.
         if names::address(&name).is_none() {
             removed.push(name);
         }
@@ -252,8 +257,8 @@ fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// A resource as the table holds it. `None` for a part of one that is no longer held: the control
-/// plane sent it before it heard of that.
+/// A resource as the table holds it. `None` for an update of a service that the table no longer
+/// holds: the control plane sent it before it received the unsubscription.
 fn taken(
     live: &Live,
     resource: Resource,
@@ -279,7 +284,8 @@ fn taken(
     Ok(Some(table::Resource { version: resource.version, address, aliases }))
 }
 
-/// A policy that is removed stays in use: its workload still runs, and nothing is no policy.
+/// A policy that is removed stays in use: its workload still runs, and no policy at all would
+/// enforce nothing.
 fn policies(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     let (received, mut problems) = received(response.resources);
     for (resource, any) in received {
@@ -294,7 +300,7 @@ fn policies(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// Services that workloads of the same identity use are watched from now on.
+/// Watches the services that workloads of the same identity use.
 fn uses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     let (received, mut problems) = received(response.resources);
     for (resource, any) in received {
@@ -306,7 +312,7 @@ fn uses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// The resources of a response, each with its value, and what is wrong with the others.
+/// The resources of a response with their values, and the problems of the invalid ones.
 fn received(resources: Vec<Bytes>) -> (Vec<(Resource, Any)>, Vec<String>) {
     let (mut received, mut problems) = (Vec::with_capacity(resources.len()), Vec::new());
     for bytes in resources {

@@ -1,4 +1,4 @@
-//! What the control plane has said so far: pure state, no connection.
+//! The resources that the control plane has sent: pure state, no connection.
 //!
 //! ```text
 //!   ip/10.96.0.1 --alias--> service/shop/web --> resource (version, value)
@@ -25,21 +25,22 @@ pub(crate) enum Address {
 pub(crate) struct Resource {
     pub(crate) version: String,
     pub(crate) address: Address,
-    /// The addresses that lead to it.
+    /// The addresses that resolve to it.
     pub(crate) aliases: Vec<IpAddr>,
 }
 
-/// Resources by name, and which of them stands behind an address.
+/// Resources by name, and the resource that each address resolves to.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     resources: HashMap<Arc<str>, Resource>,
-    /// Several resources may claim an address, be it only while one takes it over from the other.
-    /// The first by name has it, so a service goes before a workload, as the index decides.
+    /// Several resources may claim an address, at least while one takes it over from another. The
+    /// first by name wins, so a service takes precedence over a workload, as in the control plane's
+    /// index.
     aliases: HashMap<IpAddr, BTreeSet<Arc<str>>>,
     absent: HashSet<Subject>,
 }
 
-/// A service that the proxy holds, for an update of it.
+/// A service that the proxy holds, as the base of an update.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldService {
     pub(crate) version: String,
@@ -48,7 +49,7 @@ pub(crate) struct HeldService {
 }
 
 impl Address {
-    /// Under what it can be asked about by name.
+    /// The subject under which it is found by name. Workloads have none.
     fn subject(&self) -> Option<Subject> {
         match self {
             Self::Service(service) => Some(Subject::Service(service.name.clone())),
@@ -65,7 +66,7 @@ impl Address {
 }
 
 impl Table {
-    /// What is known of a subject.
+    /// The current resolution of a subject.
     pub(crate) fn resolve(&self, subject: &Subject) -> Resolution {
         let resource = match subject {
             Subject::Address(ip) => {
@@ -81,7 +82,7 @@ impl Table {
         }
     }
 
-    /// A service by the name of its resource.
+    /// The service with this resource name.
     pub(crate) fn service(&self, name: &str) -> Option<HeldService> {
         let Resource { version, address, aliases } = self.resources.get(name)?;
         let Address::Service(service) = address else { return None };
@@ -89,14 +90,14 @@ impl Table {
         Some(HeldService { version, service, aliases: aliases.clone() })
     }
 
-    /// The subjects that lead to a resource.
+    /// The subjects that resolve to a resource.
     pub(crate) fn subjects(&self, name: &str) -> Vec<Subject> {
         let Some(resource) = self.resources.get(name) else { return Vec::new() };
         let subjects = resource.aliases.iter().copied().map(Subject::Address);
         subjects.chain(resource.address.subject()).collect()
     }
 
-    /// The services that are held, by name.
+    /// All services, sorted by name.
     pub(crate) fn services(&self) -> Vec<Arc<Service>> {
         let service = |resource: &Resource| match &resource.address {
             Address::Service(service) => Some(Arc::clone(service)),
@@ -107,20 +108,20 @@ impl Table {
         services
     }
 
-    /// How many resources are held.
+    /// Number of resources held.
     pub(crate) fn len(&self) -> usize {
         self.resources.len()
     }
 
-    /// Name and version of everything held, for a control plane that has just been reached.
+    /// Name and version of each resource held, for the first request to a control plane.
     pub(crate) fn versions(&self) -> HashMap<String, String> {
         let version =
             |(name, resource): (&Arc<str>, &Resource)| (name.to_string(), resource.version.clone());
         self.resources.iter().map(version).collect()
     }
 
-    /// Takes a resource in place of an older one of that name. Returns the subjects whose resolution
-    /// may have changed.
+    /// Inserts a resource, or replaces the one with the same name. Returns the subjects whose
+    /// resolution may have changed.
     pub(crate) fn insert(&mut self, name: &str, resource: Resource) -> Vec<Subject> {
         let mut changed = self.remove(name);
         let name: Arc<str> = name.into();
@@ -137,7 +138,7 @@ impl Table {
         changed
     }
 
-    /// Drops a resource. Returns the subjects that led to it.
+    /// Drops a resource. Returns the subjects that resolved to it.
     pub(crate) fn remove(&mut self, name: &str) -> Vec<Subject> {
         let Some(old) = self.resources.remove(name) else {
             return Vec::new();
@@ -149,7 +150,7 @@ impl Table {
         subjects.chain(old.address.subject()).collect()
     }
 
-    /// Records that there is nothing of the mesh where a subject points.
+    /// Records that the mesh has nothing for a subject.
     pub(crate) fn set_absent(&mut self, subject: Subject) {
         if let Subject::Address(ip) = &subject {
             self.aliases.remove(ip);
@@ -157,7 +158,7 @@ impl Table {
         self.absent.insert(subject);
     }
 
-    /// Drops what is not watched.
+    /// Drops resources that no watched subject resolves to.
     pub(crate) fn retain(&mut self, watched: impl Fn(&Subject) -> bool) {
         self.absent.retain(|subject| watched(subject));
         let needed = |resource: &Resource| {

@@ -1,4 +1,4 @@
-//! TLS to the control plane: its certificate must name its SPIFFE ID.
+//! TLS to the control plane, whose certificate must have its SPIFFE ID.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use x509_parser::extensions::GeneralName;
 
 use crate::certificate::Certificate;
 
-/// What is inside the connection.
+/// The protocol inside TLS.
 const ALPN: &[u8] = b"h2";
 
-/// A configuration that expects `control_plane` under one of `roots`, and shows `own` where there
-/// is one.
+/// A configuration that accepts `control_plane` if its certificate is signed by one of `roots`. It
+/// presents the certificate `own` if there is one.
 pub(crate) fn config(
     roots: RootCertStore,
     control_plane: String,
@@ -44,7 +44,7 @@ pub(crate) fn config(
     Ok(config)
 }
 
-/// Checks the chain as any verifier does, and the SPIFFE ID in place of a DNS name.
+/// Checks the chain as usual, and the SPIFFE ID instead of a DNS name.
 #[derive(Debug)]
 struct Verifier {
     roots: RootCertStore,
@@ -105,7 +105,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Whether the one alternative name of a certificate is this URI (X509-SVID section 2).
+/// Whether the certificate's only alternative name is this URI (X509-SVID section 2).
 fn names_exactly(certificate: &CertificateDer<'_>, uri: &str) -> bool {
     let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else {
         return false;

@@ -1,4 +1,4 @@
-//! Which addresses are watched, within bounds, and what of that the control plane has been told.
+//! The watched addresses, their limits, and which of them the control plane has been asked for.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,49 +8,51 @@ use leno_wire::MAX_PREFETCH;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Most addresses that the own workload may have watched at once. A workload that dials more
-/// distinct addresses within [`IDLE`] scans rather than calls; 100 bytes each bound this at 2 MB.
+/// Most addresses that the proxy's own workload may have watched at once. A workload that dials
+/// more distinct addresses within [`IDLE`] is scanning. At 100 bytes each, this takes at most 2 MB.
 pub const MAX_WATCHED: usize = 16_384;
-/// Most addresses of clients that are looked up at once. Anybody who can connect can make the
-/// proxy look one up, so they have a bound of their own and take no room from what is dialled.
-/// A workload with more clients than this within [`IDLE`] asks for the rarest of them again.
+/// Most addresses of clients that are looked up at once. Any host that can connect can cause a
+/// look-up, so these have a limit of their own and take no room from addresses that the workload
+/// dials. If a workload has more clients than this within [`IDLE`], the proxy queries the rarest of
+/// them again.
 pub const MAX_LOOKED_UP: usize = 4_096;
-/// How long an address that nobody watches stays subscribed.
+/// How long an address without receivers stays subscribed.
 pub const IDLE: Duration = Duration::from_mins(5);
 
-/// The part of a full set that is dropped at once, so that the search for the oldest is paid once
-/// for many new ones.
+/// When a set is full, one part in this many is dropped at once, so that one search for the oldest
+/// addresses makes room for many new ones.
 const DROPPED_PART: usize = 4;
-/// How long a full set in which all are in use is not searched again, since a search takes as long
-/// as the set is large.
+/// When a set is full and all its addresses have receivers, the wait before the next search. A
+/// search takes time proportional to the set's size.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
-/// On whose behalf an address is watched.
+/// The reason why an address is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// The own workload dials it.
+    /// The proxy's own workload dials it.
     Outbound,
     /// A client connects from it.
     Inbound,
-    /// Workloads of the same identity use it, and the own one has not yet. It is never idle.
+    /// Other workloads of the same identity use it, and the proxy's own does not yet. It never
+    /// becomes idle.
     Prefetch,
 }
 
-/// The addresses that are watched.
+/// The watched addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     watched: HashMap<Subject, Watched>,
-    /// How many of them are watched for each [`Asker`].
+    /// Number of addresses for each [`Asker`].
     counts: [usize; 3],
-    /// When each was last searched in vain.
+    /// For each [`Asker`], when a search last found nothing to drop.
     searched: [Option<Instant>; 3],
-    /// To subscribe to, not yet sent.
+    /// Subscriptions that were not sent yet.
     subscribe: Vec<Subject>,
-    /// To subscribe to without a use of it, not yet sent.
+    /// Subscriptions of prefetched subjects that were not sent yet.
     prefetch: Vec<Subject>,
-    /// To unsubscribe from, not yet sent: each was subscribed to on this stream.
+    /// Unsubscriptions that were not sent yet. Each subject was subscribed to on this stream.
     unsubscribe: Vec<Subject>,
-    /// Counts the uses, for their order.
+    /// Number of uses so far, for their order.
     uses: u64,
 }
 
@@ -60,9 +62,9 @@ struct Watched {
     asker: Asker,
     /// The number of its last use.
     used: u64,
-    /// Since when nobody has a receiver, as of the last sweep.
+    /// Since when it has had no receiver, as of the last sweep.
     idle_since: Option<Instant>,
-    /// The control plane was told of it.
+    /// The subscription was sent on this stream.
     sent: bool,
 }
 
@@ -85,7 +87,7 @@ impl Watches {
         self.watched.contains_key(subject)
     }
 
-    /// One more receiver of an address that is watched already.
+    /// Another receiver of an address. `None` if it is not watched yet.
     pub(crate) fn subscribe(
         &mut self,
         subject: &Subject,
@@ -96,18 +98,20 @@ impl Watches {
         watched.idle_since = None;
         watched.used = self.uses;
         if asker == Asker::Outbound && watched.asker != asker {
-            // What is dialled must not be dropped for what clients do. It was bounded when it came.
+            // An address that the workload dials must not be dropped because of clients. It was
+            // counted against a limit when it was added.
             self.counts[watched.asker as usize] -= 1;
             self.counts[Asker::Outbound as usize] += 1;
             if std::mem::replace(&mut watched.asker, asker) == Asker::Prefetch {
-                // The control plane learns that the workload uses it.
+                // Reports to the control plane that the workload uses it.
                 self.subscribe.push(subject.clone());
             }
         }
         Some(watched.resolution.subscribe())
     }
 
-    /// Makes room for one more. Returns whether there is, and whether others were dropped for it.
+    /// Makes room for one more address. Returns whether there is room, and whether others were
+    /// dropped for it.
     pub(crate) fn make_room(&mut self, asker: Asker) -> (bool, bool) {
         let most = asker.most();
         if self.counts[asker as usize] < most {
@@ -152,20 +156,21 @@ impl Watches {
         receiver
     }
 
-    /// Watches a subject before the workload uses it, if there is room. `now` is what is known of it.
+    /// Watches a subject before the workload uses it, if there is room. `now` is its current
+    /// resolution.
     pub(crate) fn prefetch(&mut self, subject: Subject, now: Resolution) {
         if !self.contains(&subject) && self.counts[Asker::Prefetch as usize] < MAX_PREFETCH {
             drop(self.insert(subject, Asker::Prefetch, now));
         }
     }
 
-    /// The subjects that are watched without a use of them.
+    /// The subjects that are watched before the workload uses them.
     pub(crate) fn prefetched(&self) -> impl Iterator<Item = &Subject> {
         let prefetched = self.watched.iter().filter(|(_, one)| one.asker == Asker::Prefetch);
         prefetched.map(|(subject, _)| subject)
     }
 
-    /// The subjects to subscribe to without a use since the last call.
+    /// The subjects to prefetch since the last call.
     pub(crate) fn take_prefetch(&mut self) -> Vec<Subject> {
         let add = std::mem::take(&mut self.prefetch);
         for subject in &add {
@@ -176,7 +181,8 @@ impl Watches {
         add
     }
 
-    /// Tells whoever watches the subject, if anybody does and it is news.
+    /// Sends a changed resolution to the receivers of a subject. Does nothing if it is equal or not
+    /// watched.
     pub(crate) fn publish(&self, subject: &Subject, resolution: Resolution) {
         let Some(watched) = self.watched.get(subject) else { return };
         watched.resolution.send_if_modified(|current| {
@@ -186,8 +192,9 @@ impl Watches {
         });
     }
 
-    /// What to subscribe to and what to unsubscribe from since the last call. A subject may be in
-    /// both: it was dropped and is watched again, so the end must be told first.
+    /// The subjects to subscribe to and those to unsubscribe from since the last call. A subject
+    /// that is in both was dropped and is watched again, so the unsubscription must take effect
+    /// first.
     pub(crate) fn take_changes(&mut self) -> (Vec<Subject>, Vec<Subject>) {
         let add = std::mem::take(&mut self.subscribe);
         for subject in &add {
@@ -198,7 +205,7 @@ impl Watches {
         (add, std::mem::take(&mut self.unsubscribe))
     }
 
-    /// Ends a subscription and begins it again, so that the control plane sends everything.
+    /// Ends a subscription and begins it again, so that the control plane sends the whole resource.
     pub(crate) fn refetch(&mut self, subject: Subject) {
         let Some(watched) = self.watched.get(&subject).filter(|watched| watched.sent) else {
             return;
@@ -211,8 +218,8 @@ impl Watches {
         self.unsubscribe.push(subject);
     }
 
-    /// Everything watched because it is used, for the first request of a stream; what is only
-    /// prefetched is in the next [`Watches::take_prefetch`].
+    /// All subjects that are in use, for the first request of a stream. The next
+    /// [`Watches::take_prefetch`] returns the prefetched ones.
     pub(crate) fn resume(&mut self) -> Vec<Subject> {
         self.subscribe.clear();
         self.unsubscribe.clear();
@@ -222,7 +229,7 @@ impl Watches {
         used.map(|(subject, _)| subject.clone()).collect()
     }
 
-    /// Drops addresses that nobody has watched for [`IDLE`]; whether there were any.
+    /// Drops addresses that have had no receiver for [`IDLE`]. Whether there were any.
     pub(crate) fn sweep(&mut self) -> bool {
         let now = Instant::now();
         let mut over = Vec::new();
@@ -250,7 +257,8 @@ impl Watches {
         }
     }
 
-    /// After removals: what the control plane was not told of needs no word at all.
+    /// After removals: drops subscriptions that were not sent, so that nothing is sent for these
+    /// subjects.
     fn forget_unsent(&mut self) {
         let watched = &self.watched;
         self.subscribe.retain(|subject| watched.contains_key(subject));

@@ -1,4 +1,4 @@
-//! A connection to an endpoint, encrypted where the endpoint is meshed.
+//! A connection to an endpoint: mTLS if the endpoint is meshed, else plain TCP.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -14,17 +14,17 @@ use tokio::net::TcpStream;
 
 use crate::{Alpn, MeshStream};
 
-/// Either kind, so that one pool and one relay serve both.
+/// A connection of either kind, so that one pool and one relay serve both.
 #[derive(Debug)]
 pub struct Channel {
     way: Way,
-    /// Dropped with it.
+    /// Dropped together with the connection.
     _guard: Option<Rc<dyn fmt::Debug>>,
 }
 
 #[derive(Debug)]
 enum Way {
-    /// As it is.
+    /// TCP without TLS.
     Plain(TcpStream),
     /// mTLS with another proxy.
     Mesh(MeshStream),
@@ -37,7 +37,7 @@ impl Channel {
         Self { _guard: Some(guard), ..self }
     }
 
-    /// The connection with another proxy, if it is one.
+    /// The mTLS connection. `None` if this is plain TCP.
     pub fn mesh_mut(&mut self) -> Option<&mut MeshStream> {
         match &mut self.way {
             Way::Plain(_) => None,
@@ -47,7 +47,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// Who is on the other side, where it has proven it.
+    /// The identity that the server has proven. `None` for plain TCP.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         match &self.way {
@@ -58,7 +58,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// What is inside, of a connection with another proxy.
+    /// The protocol inside the mTLS connection. `None` for plain TCP.
     #[must_use]
     pub fn alpn(&self) -> Option<Alpn> {
         match &self.way {

@@ -1,4 +1,4 @@
-//! What rustls needs, made once for each set of credentials.
+//! The configurations of rustls, built once for each set of credentials.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,26 +19,28 @@ use crate::stream::Alpn;
 use crate::verify::{AnyClient, ClientVerifier, ServerVerifier, Svid};
 use crate::{Credentials, CredentialsError, HandshakeError, Refusal};
 
-/// Hybrid post-quantum first, X25519 for a peer that does not know it.
+/// Hybrid post-quantum first; X25519 for peers that do not support it.
 const KEY_EXCHANGES: &[&dyn SupportedKxGroup] = &[kx_group::X25519MLKEM768, kx_group::X25519];
 
-/// The fastest first on processors with AES instructions, which are all that matter today.
+/// The fastest suite on processors with AES instructions comes first, since nearly all of today's
+/// have them.
 const CIPHER_SUITES: &[SupportedCipherSuite] = &[
     cipher_suite::TLS13_AES_128_GCM_SHA256,
     cipher_suite::TLS13_AES_256_GCM_SHA384,
     cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
 ];
 
-/// Sessions a worker remembers for each server identity; rustls keeps them by server, eight tickets
-/// each, so that this is 16 endpoints. About 2 KiB each.
+/// Sessions that a worker caches for each server identity. rustls keeps eight tickets per server
+/// address, so this covers 16 endpoints. A session takes about 2 KiB.
 const SESSIONS_PER_IDENTITY: usize = 128;
 
-/// Tickets sent after a handshake: one connection begets at most one resumption, since a pool opens
-/// a connection when another one has ended.
+/// Tickets sent after a handshake. One is enough: a pool opens a connection when another one has
+/// ended, so each connection leads to at most one resumption.
 const TICKETS: usize = 1;
 
-/// The TLS settings for one set of [`Credentials`]: two servers', and a client's for each identity that
-/// it expects. Sessions and tickets end with them, so that a rotation asks for a full handshake.
+/// The TLS configurations for one set of [`Credentials`]: two for servers, and one for clients of
+/// each expected identity. Sessions and tickets belong to them, so after a rotation peers make a
+/// full handshake.
 #[derive(Debug)]
 pub struct TlsConfigs {
     credentials: Credentials,
@@ -89,7 +91,7 @@ impl TlsConfigs {
         Ok(Self { credentials, provider, clock, roots, key, verifier, server, open_server })
     }
 
-    /// The credentials they are made of.
+    /// The credentials that these configurations use.
     #[must_use]
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
@@ -101,23 +103,24 @@ impl TlsConfigs {
         self.credentials.not_after()
     }
 
-    /// A server that asks every client for a certificate of the own trust domain.
+    /// The configuration of a server that requires every client to have a certificate of our trust
+    /// domain.
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
     }
 
-    /// A server that lets in clients with any certificate or none: who they are is for
-    /// [`Self::identify`] to say, after the handshake. Its tickets are worth nothing to
-    /// [`Self::server`], so that nobody gets in there with a session begun here.
+    /// The configuration of a server that accepts clients with any certificate or none. After the
+    /// handshake [`Self::identify`] decides who the client is. Tickets from here are not valid for
+    /// [`Self::server`], so that no client can use them to avoid its check.
     pub(crate) fn open_server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.open_server)
     }
 
-    /// Who a client with this chain is, by the same rules as [`Self::server`]'s.
+    /// The identity of a client with this chain, by the same rules as in [`Self::server`].
     ///
     /// # Errors
-    /// [`HandshakeError::Refused`], with the reason why it is nobody.
+    /// [`HandshakeError::Refused`], with the reason why the chain proves no identity.
     pub(crate) fn identify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -127,8 +130,9 @@ impl TlsConfigs {
         Ok(Svid::read(own)?.identity)
     }
 
-    /// A client that talks to `expected` only. Each one has its own sessions: keep it for as long as
-    /// connections to that identity are made. No ALPN is set.
+    /// The configuration of a client that accepts the server `expected` only. Each configuration
+    /// has its own session cache, so keep it as long as connections to that identity are opened. No
+    /// ALPN is set.
     #[must_use]
     pub fn client(&self, expected: Identity) -> Arc<ClientConfig> {
         let verifier = ServerVerifier {
@@ -145,18 +149,18 @@ impl TlsConfigs {
             .with_client_cert_resolver(Arc::clone(&self.key) as _);
         let sessions = ClientSessionMemoryCache::new(SESSIONS_PER_IDENTITY);
         client.resumption = Resumption::store(Arc::new(sessions));
-        // The name of a server is its identity; an SNI would only tell it to onlookers.
+        // A server's name is its identity. An SNI would only reveal it to observers of the network.
         client.enable_sni = false;
         Arc::new(client)
     }
 
-    /// The time that certificates are held against.
+    /// The time to check certificates against.
     pub(crate) fn now(&self) -> Result<UnixTime, rustls::Error> {
         self.clock.current_time().ok_or(rustls::Error::FailedToGetCurrentTime)
     }
 }
 
-/// A server with tickets of its own.
+/// A server configuration with its own ticket keys.
 fn server(
     (provider, clock): (&Arc<CryptoProvider>, &Arc<dyn TimeProvider>),
     key: &Arc<SingleCertAndKey>,
@@ -174,7 +178,7 @@ fn server(
     Ok(Arc::new(server))
 }
 
-/// aws-lc-rs, TLS 1.3 only.
+/// The cryptography of aws-lc-rs, for TLS 1.3 only.
 fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: CIPHER_SUITES.to_vec(),

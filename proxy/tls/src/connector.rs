@@ -1,4 +1,4 @@
-//! Handshakes, on either side.
+//! Handshakes of clients and servers.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,54 +24,55 @@ use crate::{HandshakeError, Refusal, TlsConfigs};
 /// How long a handshake may take, on either side: two round trips, a lost segment and a busy peer.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most identities whose sessions a worker remembers; past it all are forgotten, which costs
-/// full handshakes.
+/// The most identities whose sessions a worker caches. Beyond that it drops all of them, which
+/// costs full handshakes.
 const MAX_IDENTITIES: usize = 1024;
 
 type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
 
-/// Makes connections to other proxies, for one worker: each has a clone of its own.
+/// Opens mTLS connections to other proxies. Each worker has its own clone.
 #[derive(Clone, Debug)]
 pub struct Connector {
     current: Current,
     clients: RefCell<Clients>,
 }
 
-/// The client settings for each identity, made of the credentials they are kept with.
+/// The client configurations by server identity, all built from the credentials in `of`.
 #[derive(Clone, Debug, Default)]
 struct Clients {
     of: Option<Arc<TlsConfigs>>,
     by_identity: HashMap<Identity, Arc<ClientConfig>>,
 }
 
-/// Accepts connections of other proxies, for one worker.
+/// Accepts mTLS connections from other proxies. Each worker has its own clone.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     current: Current,
 }
 
-/// Whether a client must prove who it is.
+/// Whether a client must prove its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientIdentity {
-    /// One that does not is refused.
+    /// A client without a valid certificate is refused.
     Required,
-    /// One that does not gets in, as nobody: it has no certificate, or one that does not verify.
+    /// A client without a certificate, or with one that does not verify, is accepted without an
+    /// identity.
     Optional,
 }
 
 impl Connector {
-    /// With the credentials that `current` has at each handshake.
+    /// Uses the credentials that `current` holds at the time of each handshake.
     #[must_use]
     pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
         Self { current, clients: RefCell::default() }
     }
 
-    /// Makes `tcp` an mTLS connection to `expected`, and to nobody else, that carries what the
-    /// server prefers of `offered`.
+    /// Makes `tcp` an mTLS connection to `expected` and to no other identity. It carries the
+    /// protocol that the server prefers among `offered`.
     ///
     /// # Errors
-    /// [`HandshakeError`]. The server's refusal of the own certificate comes later, with the first
-    /// read: [`crate::refused_by_server`].
+    /// [`HandshakeError`]. If the server refuses our certificate, that error comes later, with the
+    /// first read: [`crate::refused_by_server`].
     pub async fn connect(
         &self,
         tcp: TcpStream,
@@ -80,7 +81,7 @@ impl Connector {
     ) -> Result<MeshStream, HandshakeError> {
         let current = current(&self.current)?;
         let client = self.clients.borrow_mut().get(&current, expected);
-        // Sessions are found again by the server's address.
+        // rustls looks up sessions by the server's address.
         let server = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
         let alpns = offered.iter().map(|alpn| alpn.as_bytes().to_vec()).collect();
         let session = UnbufferedClientConnection::new_with_alpn(client, server, alpns)?;
@@ -114,18 +115,19 @@ impl Clients {
 }
 
 impl Acceptor {
-    /// With the credentials that `current` has at each handshake.
+    /// Uses the credentials that `current` holds at the time of each handshake.
     #[must_use]
     pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
         Self { current }
     }
 
-    /// Makes a connection of which some bytes may have been read a TLS connection of the mesh. The
-    /// identity of its client is one of the own trust domain; `client` says whether it must have one.
+    /// Makes `tcp` an mTLS connection of the mesh. Bytes of it may have been read already. A
+    /// client's identity is always of our trust domain; `client` says whether the client must have
+    /// one.
     ///
     /// # Errors
-    /// [`HandshakeError`]. A client that names a certificate without having its key is refused in any
-    /// case.
+    /// [`HandshakeError`]. A client that presents a certificate without having its key is always
+    /// refused.
     pub async fn accept(
         &self,
         tcp: Prefixed<TcpStream>,
@@ -147,7 +149,8 @@ impl Acceptor {
                 Ok(svid.identity)
             }
             ClientIdentity::Optional => {
-                // In full for a resumed session too: its ticket says only what was presented.
+                // A resumed session is checked in full too: its ticket only proves what the client
+                // presented.
                 let chain = session.peer_certificates().unwrap_or_default();
                 current.identify(chain).map_err(|error| error.reason())
             }
@@ -171,7 +174,8 @@ fn agreed(session: &CommonState) -> Option<Alpn> {
     Alpn::from_bytes(session.alpn_protocol()?)
 }
 
-/// What the other side has proven: now, or when the session that is resumed began.
+/// The identity that the peer proved in this handshake, or in the one that began the resumed
+/// session.
 fn proven(session: &CommonState, current: &TlsConfigs) -> Result<Svid, HandshakeError> {
     let chain = session.peer_certificates().unwrap_or_default();
     let svid = Svid::read(chain.first().ok_or(Refusal::NoCertificate)?)?;

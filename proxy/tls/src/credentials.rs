@@ -1,4 +1,4 @@
-//! What a workload proves its identity with, and what it believes others by.
+//! The certificate that proves a workload's identity, and the roots that it trusts.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::Refusal;
 use crate::verify::Svid;
 
-/// The most certificates in a chain or bundle: a leaf with a few issuers, roots of two rotations.
+/// The most certificates in a chain or bundle: a leaf with a few issuers, or the roots of two
+/// rotations.
 const MAX_CERTIFICATES: usize = 32;
 
 /// A certificate chain with its key, and the trust bundle. The key never leaves the process.
@@ -26,28 +27,29 @@ pub struct Credentials {
 /// Why credentials are not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// Not PEM, or not what the label says.
+    /// The text is not PEM, or not PEM of the named kind.
     #[error("the {0} cannot be read as PEM")]
     Pem(&'static str, #[source] rustls_pki_types::pem::Error),
-    /// Nothing in it.
+    /// The chain or bundle is empty.
     #[error("no certificate in the {0}")]
     Empty(&'static str),
-    /// More than anybody needs.
+    /// More certificates than any workload needs.
     #[error("more than {MAX_CERTIFICATES} certificates in the {0}")]
     TooMany(&'static str),
-    /// The own certificate names no identity.
+    /// The workload's certificate names no identity.
     #[error("the own certificate is not usable")]
     Identity(#[source] Refusal),
-    /// A root that webpki cannot use, or a key that does not fit the certificate.
+    /// webpki cannot use a root, or the key does not fit the certificate.
     #[error("the {0} is not usable")]
     Unusable(&'static str, #[source] rustls::Error),
 }
 
 impl Credentials {
-    /// Takes DER: the chain with the own certificate first, its key, the roots to trust.
+    /// Builds credentials from DER: the chain, which begins with the workload's certificate, its
+    /// key, and the roots to trust.
     ///
     /// # Errors
-    /// [`CredentialsError`]; whether the key fits is found by [`crate::Keyring::rotate`].
+    /// [`CredentialsError`]. [`crate::Keyring::rotate`] checks whether the key fits.
     pub fn from_der(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -72,7 +74,7 @@ impl Credentials {
         })
     }
 
-    /// Takes PEM texts.
+    /// Builds credentials from PEM.
     ///
     /// # Errors
     /// [`CredentialsError`].
@@ -84,7 +86,7 @@ impl Credentials {
         Self::from_der(chain, key, roots)
     }
 
-    /// Who they say the workload is.
+    /// The workload's identity.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
@@ -103,7 +105,7 @@ impl Credentials {
     }
 }
 
-/// Shows no key.
+/// Leaves the key out.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")

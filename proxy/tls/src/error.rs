@@ -6,25 +6,25 @@ use rustls::AlertDescription;
 
 use crate::Refusal;
 
-/// Why there is no mTLS connection. Nothing of a request was sent then.
+/// Why no mTLS connection was established. Nothing of a request was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// This workload has no certificate yet.
     #[error("no credentials yet")]
     NoCredentials,
-    /// The other side did not finish in time.
+    /// The peer did not finish in time.
     #[error("no answer in time")]
     Timeout,
-    /// This side refused the other's certificate.
+    /// This side refused the peer's certificate.
     #[error("refused: {}", .0.reason())]
     Refused(#[source] Refusal),
-    /// The other side refused: this side's certificate, or the protocol.
+    /// The peer refused our certificate, or the protocol.
     #[error("refused by the other side: {0:?}")]
     RefusedByPeer(AlertDescription),
-    /// It is TLS, but none of the mesh's protocols was agreed.
+    /// The peer uses TLS, but the two sides agreed on no protocol of the mesh.
     #[error("no protocol of the mesh was agreed")]
     NoProtocol,
-    /// It is not TLS 1.3 as it should be.
+    /// The peer does not use TLS, or breaks the rules of TLS 1.3.
     #[error("TLS failed")]
     Tls(#[source] rustls::Error),
     /// The connection broke.
@@ -77,10 +77,10 @@ impl From<Refusal> for HandshakeError {
     }
 }
 
-/// Whether an error while reading is the server's refusal of the client's certificate.
+/// Whether a read error means that the server has refused the client's certificate.
 ///
-/// In TLS 1.3 the client is done before the server has seen its certificate, so the refusal comes
-/// with the first read. The server has processed nothing then.
+/// In TLS 1.3 the client's handshake ends before the server has seen the client's certificate, so
+/// the refusal arrives with the first read. The server has processed nothing by then.
 #[must_use]
 pub fn refused_by_server(error: &io::Error) -> Option<AlertDescription> {
     match tls_error(error) {

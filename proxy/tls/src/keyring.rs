@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::{Acceptor, Connector, Credentials, CredentialsError, TlsConfigs};
 
-/// Holds the credentials in use. Cloned freely; workers read it once for each handshake.
+/// Holds the credentials in use. Cheap to clone; workers read it once per handshake.
 #[derive(Clone, Debug)]
 pub struct Keyring {
     current: watch::Sender<Option<Arc<TlsConfigs>>>,
@@ -19,16 +19,18 @@ impl Default for Keyring {
 }
 
 impl Keyring {
-    /// Without credentials: handshakes fail with [`crate::HandshakeError::NoCredentials`].
+    /// A keyring without credentials: handshakes fail with
+    /// [`crate::HandshakeError::NoCredentials`].
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Uses `credentials` for all handshakes from now on; connections that exist stay as they are.
+    /// Uses `credentials` for all handshakes from now on. Existing connections are not affected.
     ///
     /// # Errors
-    /// [`CredentialsError`] when key, certificate and bundle do not fit; the old ones stay then.
+    /// [`CredentialsError`] if key, certificate and bundle do not fit. Then the previous
+    /// credentials stay in use.
     pub fn rotate(&self, credentials: Credentials) -> Result<(), CredentialsError> {
         self.set(TlsConfigs::new(credentials)?);
         Ok(())
@@ -38,25 +40,25 @@ impl Keyring {
         self.current.send_replace(Some(Arc::new(configs)));
     }
 
-    /// What is in use.
+    /// The configurations in use.
     #[must_use]
     pub fn current(&self) -> Option<Arc<TlsConfigs>> {
         self.current.borrow().clone()
     }
 
-    /// To be told of each rotation.
+    /// Reports each rotation.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Option<Arc<TlsConfigs>>> {
         self.current.subscribe()
     }
 
-    /// For the outbound side of one worker.
+    /// A connector for the outbound side of one worker.
     #[must_use]
     pub fn connector(&self) -> Connector {
         Connector::new(self.watch())
     }
 
-    /// For the inbound side of one worker.
+    /// An acceptor for the inbound side of one worker.
     #[must_use]
     pub fn acceptor(&self) -> Acceptor {
         Acceptor::new(self.watch())

@@ -1,22 +1,23 @@
 //! mTLS between proxies: TLS 1.3 on the service's own port, SPIFFE identities on both sides.
 //!
-//! A [`Keyring`] holds this workload's [`Credentials`]; rotating them swaps a pointer, and what is
-//! connected stays connected. Each worker has a [`Connector`] and an [`Acceptor`] of it. Both yield a
-//! [`MeshStream`] that says who the other side is and what is inside ([`Alpn`]).
+//! A [`Keyring`] holds this workload's [`Credentials`]. Rotating them swaps a pointer and closes no
+//! connection. Each worker gets a [`Connector`] and an [`Acceptor`] from it. Both yield a
+//! [`MeshStream`], which has the peer's identity and the protocol inside ([`Alpn`]).
 //!
 //! ```text
-//! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, whom to expect, ALPNs) ─► MeshStream
-//!                                └─ Acceptor.accept(tcp with what was read)      ─► MeshStream
+//! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, expected identity, ALPNs) ─► MeshStream
+//!                                └─ Acceptor.accept(tcp with the bytes read)        ─► MeshStream
 //! first bytes ─► sniff ─► Mesh | Other | NeedMore
 //! ```
 //!
-//! An [`Originator`] begins TLS with a server outside of the mesh, which has no identity but a name.
+//! An [`Originator`] opens TLS connections to servers outside of the mesh, which have no identity
+//! but a name.
 //!
-//! Certificate chains are validated by webpki; this crate adds what SPIFFE asks: exactly one URI in
-//! the certificate, of the own trust domain, and on the client's side the very identity expected. A
-//! certificate that is refused is refused with a [`Refusal`] that names the reason. An acceptor that is
-//! told that an identity is optional lets such a client in, as nobody. It knows no policy beyond that
-//! and does not issue certificates.
+//! webpki validates the certificate chains. This crate adds the rules of SPIFFE: a certificate has
+//! exactly one URI, it is of our trust domain, and a client accepts the expected identity only.
+//! Each refused certificate comes with a [`Refusal`] that names the reason. An acceptor with
+//! [`ClientIdentity::Optional`] accepts such a client without an identity. The crate knows no
+//! further policy and issues no certificates.
 
 mod channel;
 mod configs;

@@ -1,4 +1,4 @@
-//! TLS with servers outside of the mesh, which have certificates of public or given authorities.
+//! TLS with servers outside of the mesh, whose certificates come from public or given authorities.
 
 use std::fs;
 use std::future::poll_fn;
@@ -30,7 +30,7 @@ use crate::stream::{Alpn, MeshStream};
 use crate::tls::Tls;
 use crate::{HandshakeError, Refusal};
 
-/// Where systems keep the authorities that they trust, in one file.
+/// Files in which operating systems keep the authorities that they trust.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -38,33 +38,33 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Sessions that are remembered of one external service: its addresses are few.
+/// Sessions that are cached for one external service. A service has few addresses.
 const SESSIONS: usize = 64;
 
-/// The names of RFC 7301 for what a server outside of the mesh is asked for.
+/// ALPN names (RFC 7301) that are offered to servers outside of the mesh.
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Begins TLS with one external service, as its policy says.
+/// Opens TLS connections to one external service, as its policy demands.
 #[derive(Clone, Debug)]
 pub struct Originator {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-/// Why TLS cannot even be begun.
+/// Why TLS cannot be attempted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OriginationError {
-    /// The policy names no authorities that can be used.
+    /// The policy has no usable authorities.
     #[error("no authority to check the server's certificate by: {0}")]
     Roots(Arc<str>),
-    /// The name is none that TLS can ask for.
+    /// The host name is not valid for TLS.
     #[error("{0:?} is no name of a server")]
     Name(Arc<str>),
 }
 
 impl Originator {
-    /// Made once for a policy: sessions are resumed within it.
+    /// Built once per policy, since sessions are resumed within it.
     ///
     /// # Errors
     /// [`OriginationError`]
@@ -88,11 +88,12 @@ impl Originator {
         Ok(Self { config: Arc::new(config), name })
     }
 
-    /// Makes `tcp` a TLS connection with the server that the policy names, that carries what the server
-    /// prefers of `offered`; with nothing that can be offered, the application's bytes.
+    /// Makes `tcp` a TLS connection with the server that the policy names. It carries the protocol
+    /// that the server prefers among `offered`. If none of them can be offered, it carries the
+    /// application's bytes.
     ///
     /// # Errors
-    /// [`HandshakeError`]: nothing of a request was sent then.
+    /// [`HandshakeError`]. Nothing of a request was sent.
     pub async fn connect(
         &self,
         tcp: TcpStream,
@@ -109,7 +110,7 @@ impl Originator {
         let handshake = poll_fn(|cx| tls.poll_handshake(cx));
         let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
         done.map_err(|_| HandshakeError::Timeout)??;
-        // HTTP/2 only where the server has said so (RFC 9113 section 3.3).
+        // HTTP/2 only if the server has agreed to it (RFC 9113 section 3.3).
         let alpn = match tls.common().alpn_protocol() {
             Some(HTTP2) => Alpn::Http2,
             _ if offered.contains(&Alpn::Http1) => Alpn::Http1,
@@ -119,7 +120,7 @@ impl Originator {
     }
 }
 
-/// The authorities of a policy.
+/// The authorities that a policy trusts.
 fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
     match of {
         Roots::System => system_roots(),
@@ -136,7 +137,7 @@ fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
     }
 }
 
-/// Those of the machine, read once a process: hundreds, which all policies share.
+/// The machine's authorities: hundreds, which are read once per process and shared by all policies.
 fn system_roots() -> Result<Arc<RootCertStore>, OriginationError> {
     static SYSTEM: OnceLock<Option<Arc<RootCertStore>>> = OnceLock::new();
     let read = || {
@@ -153,8 +154,8 @@ fn system_roots() -> Result<Arc<RootCertStore>, OriginationError> {
     })
 }
 
-/// Checks a chain against the authorities, and the certificate against names: those that the policy
-/// gives, else the one that is asked for.
+/// Checks the chain against the authorities, and the certificate against the names that the policy
+/// gives, or else against the host name.
 #[derive(Debug)]
 struct OutsideVerifier {
     roots: Arc<RootCertStore>,
@@ -210,7 +211,7 @@ impl ServerCertVerifier for OutsideVerifier {
     }
 }
 
-/// Whether a certificate has a name, of either kind.
+/// Whether a certificate is valid for a name of either kind.
 fn is_for(der: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>, name: &SubjectName) -> bool {
     match name {
         SubjectName::Host(host) => ServerName::try_from(&**host)
@@ -227,7 +228,7 @@ fn is_for(der: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>, name: &Subje
 }
 
 impl HandshakeError {
-    /// For `leno-error` and metrics: why there is no TLS with a server outside of the mesh.
+    /// Why TLS with a server outside of the mesh failed. For `leno-error` and metrics.
     #[must_use]
     pub fn outside_cause(&self) -> &'static str {
         match self {

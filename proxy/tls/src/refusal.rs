@@ -5,25 +5,26 @@ use std::sync::Arc;
 use leno_types::{Identity, IdentityError, TrustDomain};
 use rustls::{CertificateError, OtherError};
 
-/// Why the other side's certificate is refused.
+/// Why the peer's certificate is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
-    /// It presented none.
+    /// The peer presented no certificate.
     #[error("no certificate")]
     NoCertificate,
-    /// It is no X.509 certificate.
+    /// It is not an X.509 certificate.
     #[error("the certificate cannot be read")]
     Malformed,
-    /// No root of the trust bundle stands behind it.
+    /// It is not signed by any root of the trust bundle.
     #[error("the certificate is not issued by this mesh")]
     UnknownIssuer,
-    /// Its issuer has the name of a root but another key, or the other side does not have its key.
+    /// The issuer has a root's name but another key, or the peer does not have the certificate's
+    /// key.
     #[error("a signature does not fit")]
     BadSignature,
-    /// It was valid once.
+    /// It has expired.
     #[error("the certificate has expired")]
     Expired,
-    /// It will be valid later; one of the two clocks may be wrong.
+    /// It is not valid yet. One of the two clocks may be wrong.
     #[error("the certificate is not valid yet")]
     NotYetValid,
     /// It was issued for another use, for example for servers only.
@@ -35,26 +36,26 @@ pub enum Refusal {
     /// It has more than one URI (X509-SVID section 2).
     #[error("the certificate has {0} URIs where one is allowed")]
     SeveralIdentities(usize),
-    /// Its URI is no identity of the mesh.
+    /// Its URI is not a SPIFFE identity of the mesh's form.
     #[error("the certificate's URI is no identity")]
     NotAnIdentity(#[source] IdentityError),
     /// It is of another trust domain.
     #[error("the certificate is of trust domain {presented}, expected {expected}")]
     TrustDomain {
-        /// The own trust domain.
+        /// Our trust domain.
         expected: TrustDomain,
-        /// The certificate's.
+        /// The certificate's trust domain.
         presented: TrustDomain,
     },
-    /// It is another workload's.
+    /// It is of another workload than the expected one.
     #[error("the certificate is of {presented}, expected {expected}")]
     Unexpected {
-        /// Whom the client meant.
+        /// The identity that the client expected.
         expected: Identity,
-        /// Who answered.
+        /// The identity that the server presented.
         presented: Identity,
     },
-    /// Anything else that webpki finds.
+    /// Any other error that webpki finds.
     #[error("the certificate is not valid: {0}")]
     Invalid(CertificateError),
 }
@@ -80,7 +81,7 @@ impl Refusal {
         }
     }
 
-    /// What rustls reports, if it is about the other side's certificate.
+    /// The refusal in a rustls error. `None` if the error is not about the peer's certificate.
     pub(crate) fn of(error: &rustls::Error) -> Option<Self> {
         match error {
             rustls::Error::NoCertificatesPresented => Some(Self::NoCertificate),
@@ -107,7 +108,8 @@ impl Refusal {
     }
 }
 
-/// Through rustls to the caller: rustls sends the fitting alert and keeps the reason.
+/// Passes a refusal through rustls to the caller. rustls sends the fitting alert and keeps the
+/// reason.
 impl From<Refusal> for rustls::Error {
     fn from(refusal: Refusal) -> Self {
         let certificate = match refusal {

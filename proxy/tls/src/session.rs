@@ -1,4 +1,4 @@
-//! A rustls session that works in our buffers.
+//! A rustls session that works in buffers of this crate.
 //!
 //! ```text
 //!   socket ─► Incoming ─process─► plaintext ─► reader
@@ -20,32 +20,32 @@ use tokio::io::ReadBuf;
 /// The largest record on the wire (RFC 8446 section 5.2).
 pub(crate) const MAX_RECORD: usize = 5 + (1 << 14) + 256;
 
-/// The most that the session itself may have to say while the socket takes nothing: flights of the
-/// handshake, a key update, an alert. A peer that asks for more is given up.
+/// The most bytes of its own (handshake flights, key updates, alerts) that the session may queue
+/// while the socket accepts nothing. A peer that causes more is disconnected.
 const MAX_OWN: usize = 64 * 1024;
 
-/// The most plaintext encrypted at once: what fits a buffer with the overhead of its records.
+/// The most plaintext encrypted at once: as much as fits one buffer after encryption.
 pub(crate) const MAX_PLAINTEXT: usize = leno_transport::RELAY_BUFFER - 1024;
 
-/// Either side of rustls.
+/// A rustls session of either role.
 pub(crate) enum Session {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
-/// Where [`Session::step`] has stopped.
+/// Why [`Session::step`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// All input is used up, and the handshake goes on with more.
+    /// All input was processed. The handshake needs more.
     NeedInput,
-    /// All input is used up; application data can be encrypted.
+    /// All input was processed. Application data can be encrypted.
     Open,
     /// The reader has no room for the next record.
     Full,
 }
 
-/// Encrypted bytes that wait to be sent, in the order of their encryption: first the buffer of the
-/// last write, then what the session itself had to say meanwhile. Reading never waits for them, or
+/// Encrypted bytes that wait to be sent, in the order of their encryption: the buffer of the last
+/// write, then what the session itself has queued since. Reading never waits for them; otherwise
 /// two sides that both write would wait for each other.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
@@ -53,17 +53,17 @@ pub(crate) struct Outgoing {
     own: Vec<u8>,
 }
 
-/// Encrypted bytes that were read. The buffer has room only while a read is under way: what must
-/// wait for the rest of a record is parked in as much memory as it needs.
+/// Encrypted bytes that were read. The buffer has free room only during a read. A partial record is
+/// parked in no more memory than it needs.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     buffer: Option<Buffer>,
 }
 
-/// Decrypted bytes on their way to a reader, whose space comes first.
+/// Where decrypted bytes go: first into the reader's space, then into `held`.
 pub(crate) struct Plaintext<'a, 'b> {
     pub(crate) out: Option<&'a mut ReadBuf<'b>>,
-    /// What was in `out` before the read began.
+    /// Number of bytes in `out` before the read began.
     pub(crate) before: usize,
     pub(crate) held: &'a mut Option<Buffer>,
 }
@@ -77,7 +77,7 @@ impl Incoming {
         self.buffer.is_none()
     }
 
-    /// A buffer with room for the rest of a record; none when what is in it fills it already.
+    /// A buffer with room for the rest of a record. `None` if it is full.
     pub(crate) fn room(&mut self) -> Option<&mut Buffer> {
         let buffer = self.buffer.get_or_insert_with(Buffer::take);
         if buffer.unfilled().len() < MAX_RECORD {
@@ -86,7 +86,7 @@ impl Incoming {
         (!buffer.unfilled().is_empty()).then_some(buffer)
     }
 
-    /// Gives the room back before a wait.
+    /// Frees the unused room before a wait.
     pub(crate) fn park(&mut self) {
         match &mut self.buffer {
             Some(buffer) if !buffer.filled().is_empty() => buffer.shrink(),
@@ -113,7 +113,7 @@ impl Outgoing {
         self.buffer.is_none() && self.own.is_empty()
     }
 
-    /// What is to be sent next; none when all is sent.
+    /// The bytes to send next. `None` if all were sent.
     pub(crate) fn next(&self) -> Option<&[u8]> {
         match &self.buffer {
             Some(buffer) => Some(buffer.filled()),
@@ -122,7 +122,7 @@ impl Outgoing {
         }
     }
 
-    /// `n` bytes of what is next were sent.
+    /// Removes `n` sent bytes.
     pub(crate) fn sent(&mut self, n: usize) {
         match &mut self.buffer {
             Some(buffer) => {
@@ -136,7 +136,7 @@ impl Outgoing {
         }
     }
 
-    /// Gives back what is more than the bytes need, before a wait.
+    /// Frees the unused room before a wait.
     pub(crate) fn park(&mut self) {
         if let Some(buffer) = &mut self.buffer {
             buffer.shrink();
@@ -144,13 +144,13 @@ impl Outgoing {
         self.own.shrink_to_fit();
     }
 
-    /// Takes an encrypted write, when everything before it is sent.
+    /// Takes the buffer of an encrypted write. Everything before it must have been sent.
     pub(crate) fn put(&mut self, buffer: Buffer) {
         debug_assert!(self.is_empty(), "sent out of order");
         self.buffer = (!buffer.filled().is_empty()).then_some(buffer);
     }
 
-    /// Takes what the session has to say.
+    /// Appends bytes that the session itself sends.
     fn encode(
         &mut self,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
@@ -173,8 +173,8 @@ impl Plaintext<'_, '_> {
                 let nothing_yet = out.filled().len() == self.before && self.held.is_none();
                 nothing_yet || (self.held.is_none() && len <= out.remaining())
             }
-            // A writer must get past what is to be read. One buffer of input becomes at most one
-            // of plaintext, and no more is read while that is held.
+            // A write must not wait for a reader. One buffer of input becomes at most one buffer of
+            // plaintext, and nothing more is read while that is held.
             None => true,
         }
     }
@@ -197,11 +197,11 @@ impl Plaintext<'_, '_> {
     }
 }
 
-/// What both kinds of connection have, which rustls gives each under a type of its own.
+/// The methods that both kinds of connection have. rustls gives each kind a type of its own.
 trait Process {
     type Data;
     fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
-    /// Whether it has something to say that was not taken yet.
+    /// Whether it has bytes of its own that were not encoded yet.
     fn wants_write(&self) -> bool;
 }
 
@@ -225,7 +225,7 @@ impl Process for UnbufferedServerConnection {
     }
 }
 
-/// Shows no key.
+/// Leaves the keys out.
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -243,8 +243,8 @@ impl Session {
         }
     }
 
-    /// Uses up the input as far as it goes. `peer_closed` is set once the other side has ended its
-    /// direction. After an error, `outgoing` has the alert that says so to the other side.
+    /// Processes as much input as possible. Sets `peer_closed` once the peer has ended its
+    /// direction. After an error, `outgoing` has the alert that tells the peer.
     pub(crate) fn step(
         &mut self,
         incoming: &mut Incoming,
@@ -258,7 +258,7 @@ impl Session {
         }
     }
 
-    /// Encrypts up to [`MAX_PLAINTEXT`] bytes, after [`Step::Open`] and into an empty buffer.
+    /// Encrypts up to [`MAX_PLAINTEXT`] bytes into an empty buffer. Only after [`Step::Open`].
     pub(crate) fn encrypt(
         &mut self,
         incoming: &mut Incoming,
@@ -269,7 +269,7 @@ impl Session {
         self.in_traffic(incoming, encrypt)
     }
 
-    /// Ends the own direction, after [`Step::Open`].
+    /// Ends our direction. Only after [`Step::Open`].
     pub(crate) fn close(
         &mut self,
         incoming: &mut Incoming,
@@ -300,7 +300,7 @@ impl Session {
     }
 }
 
-/// The right to encrypt, on either side.
+/// The state of rustls that allows encryption, for either role.
 enum Traffic<'c> {
     Client(WriteTraffic<'c, ClientConnectionData>),
     Server(WriteTraffic<'c, ServerConnectionData>),
@@ -349,7 +349,7 @@ fn step<P: Process>(
                 None
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
-                // It is in `outgoing`, which is sent in order.
+                // The data is in `outgoing`, which is sent in order.
                 data.done();
                 None
             }
@@ -372,8 +372,8 @@ fn step<P: Process>(
     }
 }
 
-/// Takes the alert that rustls has ready after an error, and no more: it would look at the input again, which is
-/// still there, and make another alert of it.
+/// Encodes the alert that rustls has ready after an error, and nothing more: otherwise rustls would
+/// process the same input again and produce a second alert.
 fn alert<P: Process>(connection: &mut P, incoming: &mut Incoming, outgoing: &mut Outgoing) {
     while connection.wants_write()
         && let Ok(ConnectionState::EncodeTlsData(mut data)) =

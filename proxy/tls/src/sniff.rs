@@ -1,22 +1,22 @@
-//! Mesh TLS told from an application's own TLS on the first bytes.
+//! Distinguishes mTLS of the mesh from an application's own TLS by the first bytes.
 
 use leno_transport::Hello;
 
 use crate::stream::Alpn;
 
-/// Whether first bytes are mesh TLS.
+/// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sniffed {
-    /// A ClientHello that names a protocol of the mesh.
+    /// A ClientHello that offers a protocol of the mesh.
     Mesh,
-    /// Anything else, an application's own TLS included.
+    /// Anything else, including an application's own TLS.
     Other,
-    /// Too few bytes to tell.
+    /// Too few bytes to decide.
     NeedMore,
 }
 
-/// Tells mesh TLS from everything else, on as few bytes as allow it. A decision never changes when
-/// more bytes follow.
+/// Distinguishes mTLS of the mesh from everything else, with as few bytes as possible. More bytes
+/// never change a decision.
 #[must_use]
 pub fn sniff(bytes: &[u8]) -> Sniffed {
     let is_mesh = |name: &[u8]| Alpn::from_bytes(name).is_some();

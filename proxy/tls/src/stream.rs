@@ -12,25 +12,25 @@ use tokio::net::TcpStream;
 
 use crate::tls::Tls;
 
-/// What is inside the TLS of the mesh.
+/// The protocol inside mTLS of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alpn {
-    /// HTTP/2, whose streams are requests of any version.
+    /// HTTP/2, whose streams carry requests of any HTTP version.
     Http2,
     /// HTTP/1.0 and HTTP/1.1 requests.
     Http1,
-    /// The bytes of the application, as they are.
+    /// The bytes of the application, unchanged.
     Opaque,
 }
 
 impl Alpn {
-    /// All of them, the server's preference first.
+    /// All of them, in the server's order of preference.
     pub const ALL: [Self; 3] = [Self::Http2, Self::Http1, Self::Opaque];
 
-    /// What a client offers that has requests to send.
+    /// The protocols that a client with HTTP requests offers.
     pub const HTTP: &'static [Self] = &[Self::Http2, Self::Http1];
 
-    /// The protocol name of RFC 7301.
+    /// The ALPN name (RFC 7301).
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,25 +40,26 @@ impl Alpn {
         }
     }
 
-    /// The same as bytes.
+    /// The ALPN name as bytes.
     #[must_use]
     pub const fn as_bytes(self) -> &'static [u8] {
         self.as_str().as_bytes()
     }
 
-    /// The one with this name.
+    /// The protocol with this ALPN name.
     #[must_use]
     pub fn from_bytes(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|alpn| alpn.as_bytes() == name)
     }
 }
 
-/// A TLS connection of the mesh, whose other side is known unless an acceptor was told that it need
-/// not be; or of a proxy with a server outside of the mesh, which has a name in place of an identity.
+/// A TLS connection with another proxy, or with a server outside of the mesh. The peer's identity
+/// is known, with two exceptions: a client accepted under [`crate::ClientIdentity::Optional`] may
+/// have none, and a server outside of the mesh has a name instead.
 #[derive(Debug)]
 pub struct MeshStream {
     tls: Box<Tls>,
-    /// Or, for metrics and logs, why it is not known.
+    /// The peer's identity, or for metrics and logs the reason why it has none.
     identity: Result<Identity, &'static str>,
     alpn: Alpn,
 }
@@ -68,20 +69,20 @@ impl MeshStream {
         Self { tls, identity, alpn }
     }
 
-    /// Who is on the other side, where it has proven it; only a client that was accepted under
-    /// [`crate::ClientIdentity::Optional`] may not have.
+    /// The identity that the peer has proven. `None` only for a client accepted under
+    /// [`crate::ClientIdentity::Optional`], and for a server outside of the mesh.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref().ok()
     }
 
-    /// Why there is no identity, as [`crate::HandshakeError::reason`] says it.
+    /// Why the peer has no identity, as in [`crate::HandshakeError::reason`].
     #[must_use]
     pub fn unproven(&self) -> Option<&'static str> {
         self.identity.as_ref().err().copied()
     }
 
-    /// What is inside.
+    /// The protocol inside.
     #[must_use]
     pub fn alpn(&self) -> Alpn {
         self.alpn

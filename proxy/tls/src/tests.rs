@@ -1,4 +1,4 @@
-//! Handshakes over loopback: who gets in, who does not and why, and what rotation does.
+//! Handshakes over loopback: which peers are accepted, which are refused and why, and rotation.
 
 mod bytes;
 mod ca;
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use crate::*;
 use ca::{CART, Ca, Clock, WEB, identity};
 
-/// The two ends of a new connection: the client's, the server's.
+/// Both ends of a new connection: the client's, then the server's.
 async fn pair() -> (TcpStream, Prefixed<TcpStream>) {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let near = leno_transport::connect(listener.address(), CONNECT_TIMEOUT).await.unwrap();
@@ -65,7 +65,7 @@ impl Mesh {
         tokio::join!(connecting, self.acceptor.accept(far, client))
     }
 
-    /// A handshake that succeeds, and one exchange of bytes, after which the ticket has arrived.
+    /// Makes a handshake that succeeds and exchanges some bytes, so that the ticket has arrived.
     async fn connected(&self, alpn: Alpn) -> (MeshStream, MeshStream) {
         self.connected_with(alpn, ClientIdentity::Required).await
     }
@@ -135,7 +135,7 @@ async fn a_second_connection_resumes_the_session() {
 async fn a_session_does_not_outlive_the_certificate() {
     let mesh = Mesh::new();
     mesh.connected(Alpn::Http1).await;
-    // Tickets live for half a day, the client's certificate ends with the year.
+    // Tickets are valid for half a day; the client's certificate expires at the end of the year.
     mesh.clock.advance(Duration::from_secs(201 * 86_400));
     let (client, server) = mesh.handshake(Alpn::Http1).await;
     assert_eq!(client.unwrap_err().reason(), "expired");
@@ -144,7 +144,7 @@ async fn a_session_does_not_outlive_the_certificate() {
 
 #[tokio::test]
 async fn a_resumed_session_is_checked_against_the_clock() {
-    // Within the life of the ticket, so that only the own check can refuse it.
+    // The ticket is still valid, so only our own check of the certificate can refuse the session.
     let mesh = Mesh::new();
     let end_of_year = Duration::from_secs(199 * 86_400 + 86_400 - 3_600);
     mesh.clock.advance(end_of_year);
@@ -192,7 +192,8 @@ async fn roots_rotate_with_overlap() {
         let credentials = Credentials::from_der(chain, key, roots).unwrap();
         TlsConfigs::with_clock(credentials, std::sync::Arc::new(mesh.clock.clone())).unwrap()
     };
-    // The bundle first, everywhere; then the issuer, one by one; then the old root goes.
+    // First both bundles get the new root, then the certificates change one by one, then the old
+    // root is removed.
     mesh.web.set(both(&mesh.ca, WEB));
     mesh.connected(Alpn::Http1).await;
     mesh.cart.set(both(&mesh.ca, CART));

@@ -1,8 +1,8 @@
 //! TLS over a socket.
 //!
-//! It holds buffers only while bytes are in them: an idle connection has none. Reads take as much as
-//! the socket has, writes are encrypted into one buffer and sent at once; what the socket does not
-//! take then is sent before anything else.
+//! Buffers exist only while they hold bytes: an idle connection has none. A read takes everything
+//! that the socket has. A write is encrypted into one buffer and sent at once; bytes that the
+//! socket does not accept are sent before anything else.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, Session, Step};
 
-/// A connection before, in and after its handshake.
+/// A connection before, during and after its handshake.
 #[derive(Debug)]
 pub(crate) struct Tls {
     tcp: TcpStream,
@@ -30,7 +30,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Boxed, since rustls keeps a kilobyte of state and connections are moved about.
+    /// Boxed, since rustls keeps a kilobyte of state and connections are moved often.
     pub(crate) fn new(tcp: Prefixed<TcpStream>, session: Session) -> Box<Self> {
         let (read, tcp) = tcp.into_parts();
         Box::new(Self {
@@ -57,13 +57,13 @@ impl Tls {
         self.session.common()
     }
 
-    /// Whether it holds no byte, and no memory for any.
+    /// Whether it holds no bytes, and no memory for bytes.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.incoming.is_empty() && self.outgoing.is_empty() && self.held.is_none()
     }
 
-    /// Ready when a read may find something.
+    /// Ready when a read may return something.
     pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.more || self.held.is_some() || self.peer_closed {
             return Poll::Ready(Ok(()));
@@ -71,7 +71,7 @@ impl Tls {
         self.poll_socket(cx)
     }
 
-    /// Ready when the socket has something. What waits for that holds no more than is there.
+    /// Ready when the socket has something to read. Frees unused room before a wait.
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ready = self.tcp.poll_read_ready(cx);
         if ready.is_pending() {
@@ -80,7 +80,7 @@ impl Tls {
         ready
     }
 
-    /// Ready when both sides have finished, and the own last flight is with the kernel.
+    /// Ready when both sides have finished and our last flight has been passed to the kernel.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let step = self.step(None, 0, cx)?;
@@ -95,7 +95,7 @@ impl Tls {
         }
     }
 
-    /// One step of the session. After an error, its alert goes out if the socket takes it.
+    /// Runs one step of the session. After an error, tries to send the alert.
     fn step(
         &mut self,
         out: Option<&mut ReadBuf<'_>>,
@@ -106,16 +106,16 @@ impl Tls {
         let outgoing = &mut self.outgoing;
         self.session.step(&mut self.incoming, plaintext, outgoing, &mut self.peer_closed).map_err(
             |error| {
-                // The error is what matters; the other side may be gone.
+                // Report this error and not one of the socket: the peer may be gone already.
                 let _alert = self.poll_send(cx);
                 io::Error::new(io::ErrorKind::InvalidData, error)
             },
         )
     }
 
-    /// Reads what the socket has. 0 is the end, which without an alert before it is a cut.
+    /// Reads what the socket has. 0 is the end; without an alert before it the connection was cut.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // First, so that no buffer is taken for nothing.
+        // Wait first, so that no buffer is allocated for a read that must wait.
         ready!(self.poll_socket(cx))?;
         let Some(buffer) = self.incoming.room() else {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
@@ -136,7 +136,7 @@ impl Tls {
         read.map_ok(|()| n)
     }
 
-    /// Sends what is encrypted already.
+    /// Sends the bytes that are encrypted.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(bytes) = self.outgoing.next() {
             let Poll::Ready(written) = Pin::new(&mut self.tcp).poll_write(cx, bytes) else {
@@ -190,7 +190,8 @@ impl Tls {
             if out.filled().len() > before || self.peer_closed {
                 return Poll::Ready(Ok(()));
             }
-            // What the session itself has to say (a ticket, a key update) must not wait for a write.
+            // Bytes of the session itself (a ticket, a key update) must not wait for the next
+            // write.
             let _sent_or_later = self.poll_send(cx)?;
             if ready!(self.poll_fill(cx))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
@@ -219,7 +220,7 @@ impl AsyncRead for Tls {
         let this = self.get_mut();
         let read = this.poll_decrypted(cx, out);
         if budget::is_short() {
-            // It may be long until the reader comes back for the rest.
+            // The reader may not return for the rest for a long time.
             this.incoming.park();
             if let Some(held) = &mut this.held {
                 held.shrink();
@@ -253,7 +254,7 @@ impl AsyncWrite for Tls {
         if first.len() >= MAX_PLAINTEXT || filled.next().is_none() {
             return this.encrypt(cx, &first[..first.len().min(MAX_PLAINTEXT)]);
         }
-        // One record for a head and its body costs less than two and no copy.
+        // One record for a head and its body costs less than two, even with the copy.
         let mut gathered = Buffer::take();
         for slice in slices {
             let n = slice.len().min(MAX_PLAINTEXT - gathered.filled().len());
@@ -286,7 +287,7 @@ impl AsyncWrite for Tls {
 }
 
 impl Tls {
-    /// Encrypts and sends as much as the socket takes; the rest is sent before the next write.
+    /// Encrypts, and sends as much as the socket accepts. The rest is sent before the next write.
     fn encrypt(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut buffer = Buffer::take();
         self.session.encrypt(&mut self.incoming, bytes, &mut buffer).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! Who a certificate says the other side is, and whether that is believed.
+//! Reads the identity in a certificate and checks it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use x509_parser::prelude::FromDer;
 
 use crate::Refusal;
 
-/// The identity and the end of life in a certificate that webpki has validated already.
+/// The identity and the validity of a certificate that webpki has validated.
 #[derive(Clone, Debug)]
 pub(crate) struct Svid {
     pub(crate) identity: Identity,
@@ -51,7 +51,8 @@ impl Svid {
         })
     }
 
-    /// A resumed session is not validated again by rustls, so its end of life is.
+    /// Checks the validity period. Needed for resumed sessions, which rustls does not validate
+    /// again.
     pub(crate) fn check_time(&self, now: UnixTime) -> Result<(), Refusal> {
         let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now_s < self.not_before_s {
@@ -80,7 +81,7 @@ impl Svid {
     }
 }
 
-/// The client's side: the server is the identity expected.
+/// The client's check: the server has the expected identity.
 #[derive(Debug)]
 pub(crate) struct ServerVerifier {
     pub(crate) roots: Arc<RootCertStore>,
@@ -116,7 +117,7 @@ impl ServerCertVerifier for ServerVerifier {
         _certificate: &CertificateDer<'_>,
         _signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // Never called: TLS 1.2 is not offered.
+        // Cannot be called: TLS 1.2 is not offered.
         Err(Error::General("TLS 1.2 is off".to_owned()))
     }
 
@@ -134,7 +135,7 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// The server's side: the client is somebody of the own trust domain.
+/// The server's check: the client has an identity of our trust domain.
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
@@ -148,7 +149,7 @@ impl ClientVerifier {
         domain: TrustDomain,
     ) -> Result<Self, VerifierBuilderError> {
         let chain = WebPkiClientVerifier::builder_with_provider(roots, provider)
-            // Every mesh client has one certificate; hints would only cost bytes.
+            // Every client of the mesh has one certificate, so hints would only cost bytes.
             .clear_root_hint_subjects()
             .build()?;
         Ok(Self { chain, domain })
@@ -194,9 +195,9 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// The server's side where an identity is optional: any certificate will do, and none. What it is
-/// worth is found after the handshake; here the client proves only that it has the key of what it
-/// presents, without which a certificate copied from the wire would make an identity.
+/// The server's check if an identity is optional: accepts any certificate, or none. The certificate
+/// is verified after the handshake. Here the client only proves that it has the key of the
+/// certificate; otherwise a copied certificate would give it an identity.
 #[derive(Debug)]
 pub(crate) struct AnyClient(pub(crate) Arc<ClientVerifier>);
 

@@ -1,4 +1,4 @@
-//! The directory without a connection: what it is told is what watchers see.
+//! The directory without a connection: what is applied to it reaches the receivers.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -95,7 +95,7 @@ fn what_was_prefetched_is_known_at_once() {
     let (directory, live) = live();
     live.apply(vec![service("shop/db", &["10.96.0.1", "fd00::1"])], &[], &[]);
     assert_eq!(name(&directory.watch(ip("fd00::1")).borrow()), "service shop/db");
-    // The same address as IPv6 sockets show it, and the same watch.
+    // IPv6 sockets report the same address like this. It shares the watch.
     assert_eq!(name(&directory.watch(ip("::ffff:10.96.0.1")).borrow()), "service shop/db");
     assert_eq!(name(&directory.watch(ip("10.96.0.1")).borrow()), "service shop/db");
     assert_eq!(live.take_changes().0.len(), 2);
@@ -122,7 +122,7 @@ async fn what_like_workloads_use_is_awaited_and_counted_as_used_only_when_it_is(
     assert_eq!((used.len(), live.take_prefetch().len()), (1, 1));
 }
 
-/// Whether a future waits.
+/// Whether a future is pending.
 async fn is_pending(mut future: Pin<&mut impl Future<Output = ()>>) -> bool {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
@@ -132,17 +132,17 @@ fn an_address_may_move_to_another_resource() {
     let (directory, live) = live();
     let watched = directory.watch(ip("10.0.0.5"));
     live.apply(vec![workload("shop/a-0", "10.0.0.5")], &[], &[]);
-    // The new owner is told of before the end of the old one: never is there none.
+    // The new owner arrives before the old one is removed, so the address always has an owner.
     live.apply(vec![workload("shop/b-0", "10.0.0.5")], &[], &[]);
     assert_eq!(name(&watched.borrow()), "workload shop/a-0");
     live.apply(vec![], &["workload/shop/a-0".to_owned()], &[]);
     assert_eq!(name(&watched.borrow()), "workload shop/b-0");
-    // A service goes before a workload, whichever came last.
+    // A service takes precedence over a workload, in whatever order they arrive.
     live.apply(vec![service("shop/z", &["10.0.0.5"])], &[], &[]);
     live.apply(vec![workload("shop/b-0", "10.0.0.5")], &[], &[]);
     assert_eq!(name(&watched.borrow()), "service shop/z");
     live.apply(vec![], &["service/shop/z".to_owned()], &[]);
-    // An address that its resource gave up leads nowhere.
+    // The workload has another address now, so nothing claims this one.
     live.apply(vec![workload("shop/b-0", "10.0.0.6")], &[], &[]);
     assert_eq!(name(&watched.borrow()), "unknown");
 }
@@ -176,13 +176,13 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
     assert!(ends().is_empty());
     tokio::time::advance(IDLE - Duration::from_secs(1)).await;
     assert!(ends().is_empty());
-    // A new watch starts the time over.
+    // A new watch restarts the time.
     drop(directory.watch(ip("10.96.1.3")));
     assert!(ends().is_empty());
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(ends(), [Subject::Address(ip("10.96.1.2"))]);
     assert_eq!(name(&kept.borrow()), "service far/a");
-    // What nobody watches is gone, but for the prefetched.
+    // Resources without a watch are gone, except for prefetched ones.
     let status = directory.status();
     assert_eq!((status.addresses, status.resources), (3, 2));
     let (watched, versions) = live.resume();
@@ -195,7 +195,7 @@ fn scanned(number: usize) -> IpAddr {
     std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap()).into()
 }
 
-/// As many watches as there may be, all of them held.
+/// The maximum number of watches, all with receivers.
 fn fill(directory: &Directory) -> Vec<watch::Receiver<Resolution>> {
     (0..MAX_WATCHED).map(|number| directory.watch(scanned(number))).collect()
 }
@@ -217,7 +217,7 @@ fn at_the_bound_what_is_meshed_is_not_taken_for_unknown() {
     let _held = fill(&directory);
     let mut known = directory.watch(ip("192.168.0.1"));
     assert_eq!(name(&known.borrow_and_update()), "workload shop/db-0");
-    // And it is kept up to date.
+    // The watch also receives updates.
     live.apply(vec![service("shop/db", &["192.168.0.1"])], &[], &[]);
     assert_eq!(name(&known.borrow()), "service shop/db");
     assert_eq!(directory.status().refused, 0);
@@ -230,10 +230,10 @@ async fn at_the_bound_the_oldest_that_nobody_watches_make_room() {
     assert_eq!(live.take_changes().0.len(), MAX_WATCHED);
     let back = ip("192.168.0.1");
     assert_eq!(name(&directory.watch(back).borrow()), "unknown");
-    // A quarter goes at a time; what was used since is not in it.
+    // A quarter of the addresses is dropped at a time, but none that was used recently.
     held.truncate(MAX_WATCHED / 2);
     drop(directory.watch(scanned(MAX_WATCHED / 2)));
-    // The search in vain is not repeated at once.
+    // After a search that found nothing to drop, the next search must wait.
     assert_eq!(name(&directory.watch(back).borrow()), "unknown");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(name(&directory.watch(back).borrow()), "pending");
@@ -256,7 +256,8 @@ fn strangers_take_no_room_from_what_is_dialled() {
     assert_eq!(name(&directory.watch(ip("192.168.0.2")).borrow()), "pending");
     drop(strangers);
     assert_eq!(directory.status().addresses, MAX_LOOKED_UP + 1);
-    // However many come, and nothing of those that were never told of needs to be told.
+    // Any number of clients may come. Addresses that were never subscribed to need no
+    // unsubscription.
     for number in 0..MAX_WATCHED {
         drop(directory.look_up(scanned(number)));
     }

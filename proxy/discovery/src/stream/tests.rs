@@ -1,4 +1,4 @@
-//! What is acknowledged, what is refused, and what stays.
+//! Which responses are acknowledged, which are rejected, and what stays in use.
 
 use leno_types::mesh::{
     Distribution, Endpoint, Place, Resolution, ServerPolicy, Service, ServicePort,
@@ -86,7 +86,7 @@ fn a_change_is_applied_to_what_is_held_and_another_one_is_fetched_whole() {
         Resolution::Service(service) => service.ports[0].endpoints[0].addresses[0].to_string(),
         other => panic!("not a service: {other:?}"),
     };
-    // Sent before the control plane heard that it was dropped: nothing is wrong with that.
+    // The control plane sent this before it received the unsubscription, so it is not an error.
     assert!(take(&live, change("e1", "f.e2", (1, 2))).error_detail.is_none());
     assert!(live.resume().1.is_empty());
 
@@ -153,7 +153,7 @@ fn what_does_not_convert_is_refused_and_harms_nothing_else() {
     let error = answer.error_detail.unwrap();
     assert_eq!(error.code, INVALID_ARGUMENT);
     assert!(error.message.starts_with("service/shop/db: not a Address"), "{}", error.message);
-    // The last good state of the bad one stays; the good one is taken.
+    // The invalid resource keeps its last good state; the valid one is applied.
     assert!(matches!(&*watched.borrow(), Resolution::Service(_)));
     assert!(live.resume().1.contains_key("service/shop/web"));
     assert_eq!(directory.status().nacks, 1);

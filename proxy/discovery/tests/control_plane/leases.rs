@@ -1,4 +1,4 @@
-//! Tokens of shared rate limits: who is leased some, and how many in all.
+//! Tokens of shared rate limits: which proxies get leases, and how many tokens in all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use leno_discovery::{Asker, Lease};
 
 use crate::plane::{Plane, eventually, mesh};
 
-/// The name of the limit below, as proxies and the control plane make it.
+/// The name of the limit below, in the form that proxies and the control plane use.
 const LIMIT: &str = "data/db/100/1000/20";
 
 fn documents(spec: &str) -> String {
@@ -21,7 +21,7 @@ fn documents(spec: &str) -> String {
 
 const SHARED: &str = "requests: 100, burst: 20, scope: Global";
 
-/// Asks until there is an answer that fits.
+/// Asks until a lease arrives for which `fits` holds.
 async fn asked(asker: &mut Asker, wanted: u32, fits: impl Fn(&Lease) -> bool) -> Lease {
     let limit: Arc<str> = LIMIT.into();
     let waited = tokio::time::timeout(Duration::from_secs(30), async {
@@ -56,14 +56,14 @@ async fn all_proxies_together_are_leased_the_rate_and_no_more() {
             most_holders = most_holders.max(lease.holders);
         }
     }
-    // The bucket begins empty, so that there is no burst on top; what was saved up is a part of the time.
+    // The bucket begins empty, so there is no burst on top: the tokens accrue over time only.
     let most = began.elapsed().as_secs_f64() * 100.0;
     assert!(f64::from(sum) <= most + 1.0, "{sum} of {most}");
     assert!(sum > 100, "{sum} in two seconds");
     assert_eq!(most_holders, 2);
     assert_eq!(plane.metric("leno_control_lease_streams"), 2);
     assert_eq!(plane.metric("leno_control_leased_tokens_total"), u64::from(sum));
-    // One that ends makes room for the others.
+    // When one proxy ends, the others share the whole limit.
     second.abort();
     let alone = asked(&mut a, 1, |lease| lease.holders == 1).await;
     assert_eq!(&*alone.limit, LIMIT);
@@ -90,7 +90,7 @@ async fn leases_come_back_with_the_control_plane() {
     plane.stop().await;
     plane.restart().await;
     asked(&mut asker, 1, |lease| lease.tokens > 0).await;
-    // Where nobody shares the limit any more there is none of that name.
+    // The limit is no longer shared, so the control plane has none of that name.
     plane.edit(&documents("requests: 100, burst: 20"));
     asked(&mut asker, 1, |lease| lease.holders == 0).await;
     proxy.abort();

@@ -1,4 +1,4 @@
-//! A service account that is called like the control plane's own, and tries to be taken for it.
+//! A service account with the same name as the control plane's own, used for impersonation.
 
 use std::sync::Arc;
 
@@ -24,8 +24,9 @@ fn server(certificate: &Certificate) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A user who may create pods in a namespace of this name, on a mesh that is installed elsewhere, gets a
-/// certificate of the service account, and must not get the tokens of proxies by it.
+/// The mesh's control plane runs in another namespace. A user may create pods in a namespace called
+/// `leno-system` and so gets a certificate of this service account. With it the user must not
+/// receive the tokens of proxies.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leno_system_look_alike_is_not_taken_for_the_control_plane() {
     let plane = Plane::start(&mesh(&["10.89.0.7"])).await;

@@ -1,4 +1,4 @@
-//! The client against the real control plane, over loopback: files, index, discovery, identity.
+//! The client against the real control plane over loopback: files, index, discovery, identity.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod leases;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use plane::{Plane, eventually, mesh};
 
-/// Waits until what is watched fits.
+/// Waits until the resolution fits.
 async fn until(
     watched: &mut watch::Receiver<Resolution>,
     fits: impl Fn(&Resolution) -> bool,
@@ -37,7 +37,7 @@ fn service(resolution: &Resolution) -> &Arc<Service> {
     }
 }
 
-/// The addresses of a service's endpoints on port 80, and whether all are meshed.
+/// The addresses of a service's endpoints on port 80, and whether all endpoints are meshed.
 fn endpoints(resolution: &Resolution) -> (Vec<IpAddr>, bool) {
     let port = service(resolution).port(80).unwrap();
     let addresses = port.endpoints.iter().flat_map(|one| one.addresses.clone()).collect();
@@ -49,7 +49,7 @@ async fn addresses_resolve_on_demand_and_follow_edits() {
     let mut plane = Plane::start(&mesh(&["10.89.0.7"])).await;
     let (proxy, directory) = plane.proxy("shop/web-0");
 
-    // Another namespace, so asked for when first watched.
+    // It is in another namespace, so the proxy queries it when it is first watched.
     let mut db = directory.watch("10.96.0.5".parse().unwrap());
     let first = until(&mut db, |now| !matches!(now, Resolution::Pending)).await;
     assert_eq!(endpoints(&first), (vec!["10.89.0.7".parse().unwrap()], true));
@@ -57,7 +57,7 @@ async fn addresses_resolve_on_demand_and_follow_edits() {
     assert!(matches!(by_address, Resolution::Workload(w) if w.name.to_string() == "data/db-0"));
     assert!(matches!(resolved(&directory, "192.0.2.1").await, Resolution::Unknown));
 
-    // What inbound enforces came with the namespace's annotation.
+    // The namespace's annotation sets the policy that inbound enforces.
     let mut policy = directory.server_policy();
     let policy = policy.wait_for(Option::is_some).await.unwrap().clone().unwrap();
     assert_eq!(
@@ -69,14 +69,14 @@ async fn addresses_resolve_on_demand_and_follow_edits() {
     let second = until(&mut db, |now| endpoints(now).0.len() == 2).await;
     assert_eq!(service(&second).name.to_string(), "data/db");
 
-    // A bad edit is refused as a whole, with its place, and nothing changes.
+    // An invalid edit is refused as a whole with its location, and nothing changes.
     plane.edit(&mesh(&["10.89.0.9"]).replace("replicas: 1", "replicas: one"));
     let problems = plane.refused().await;
     let text = problems[0].to_string();
     assert!(text.contains("spec.replicas") && text.contains("mesh.yaml:"), "{text}");
     assert_eq!(*db.borrow(), second);
 
-    // An address that nothing was at gets something, and loses it again.
+    // An address without a workload gets one, and loses it again.
     let mut late = directory.watch("10.89.0.9".parse().unwrap());
     plane.edit(&mesh(&["10.89.0.9"]));
     until(&mut late, |now| matches!(now, Resolution::Workload(_))).await;
@@ -95,7 +95,7 @@ async fn what_workloads_of_the_same_identity_use_is_there_without_asking() {
     let (second, directory) = plane.proxy("shop/web-0");
     let prefetched = tokio::time::timeout(Duration::from_secs(20), directory.prefetched());
     prefetched.await.expect("it comes in time");
-    // No pending state: what is known is known at once.
+    // There is no pending state: the prefetched service is resolved at once.
     let vip = directory.watch("10.96.0.5".parse().unwrap());
     assert!(matches!(&*vip.borrow(), Resolution::Service(_)));
     assert_eq!(directory.status().resources, 1, "another service of the namespace is not used");
@@ -114,7 +114,7 @@ async fn the_last_good_state_outlives_the_control_plane() {
     plane.stop().await;
     eventually("the loss is noticed", || !directory.status().connected).await;
     assert_eq!(*db.borrow(), before);
-    // Asked while nobody answers.
+    // Watched while no control plane answers.
     let mut web = directory.watch("10.96.0.6".parse().unwrap());
     let mut nothing = directory.watch("192.0.2.1".parse().unwrap());
     assert!(matches!(&*nothing.borrow(), Resolution::Pending));
@@ -123,7 +123,7 @@ async fn the_last_good_state_outlives_the_control_plane() {
     eventually("the stream is back", || directory.status().connected).await;
     until(&mut web, |now| matches!(now, Resolution::Service(_))).await;
     until(&mut nothing, |now| matches!(now, Resolution::Unknown)).await;
-    // The same state came back, so nobody was woken.
+    // The state is the same as before, so no receiver was notified.
     assert!(!db.has_changed().unwrap());
     plane.edit(&mesh(&["10.89.0.7", "10.89.0.8"]));
     until(&mut db, |now| endpoints(now).0.len() == 2).await;
@@ -143,7 +143,8 @@ async fn a_stream_of_age_is_followed_by_another_without_a_backoff() {
     db.mark_unchanged();
     eventually("several streams", || directory.status().connects >= 4).await;
     assert!(!db.has_changed().unwrap() && *db.borrow() == before);
-    // The server ends a stream 30 s after its age: the proxy has ended these before.
+    // The server would end a stream 30 s after its maximum age; the proxy has replaced the streams
+    // before.
     plane.edit(&mesh(&["10.89.0.7", "10.89.0.8"]));
     until(&mut db, |now| endpoints(now).0.len() == 2).await;
     assert_eq!(directory.status().nacks, 0);
@@ -175,7 +176,7 @@ async fn a_certificate_is_replaced_before_it_ends_and_the_stream_goes_on() {
     assert!(second.not_after > first.not_after);
     assert_ne!(second.key_der, first.key_der);
     assert_eq!(second.roots_der, first.roots_der);
-    // The control plane cuts a stream whose certificate has ended; the next one carries on.
+    // The control plane ends a stream whose certificate has expired; the next stream continues.
     eventually("a stream with the new certificate", || {
         let status = directory.status();
         status.connected && status.connects >= 2
@@ -206,7 +207,7 @@ async fn a_certificate_that_the_control_plane_does_not_accept_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_is_not_known_shows_its_token_again() {
     let mut plane = Plane::start(&mesh(&["10.89.0.7"])).await;
-    // In no document, so that its token alone says who it is.
+    // No document has this instance, so only its token proves its identity.
     let (proxy, directory) = plane.proxy("shop/job-0");
     eventually("the stream is open", || directory.status().connected).await;
 

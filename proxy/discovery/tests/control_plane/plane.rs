@@ -1,4 +1,4 @@
-//! A control plane on loopback, and what its proxies need.
+//! A control plane on loopback, and the files that its proxies need.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -63,7 +63,7 @@ impl Plane {
         plane
     }
 
-    /// Starts it, again on the same address and with the same authority.
+    /// Starts the control plane, or restarts it on the same address and with the same authority.
     pub(crate) async fn restart(&mut self) {
         let trust_domain = TrustDomain::default();
         let ca = self.directory.path().join("ca");
@@ -104,7 +104,7 @@ impl Plane {
         running.server.await.unwrap();
     }
 
-    /// Replaces the documents at once, as an editor does.
+    /// Replaces the documents atomically, as an editor does.
     pub(crate) fn edit(&self, documents: &str) {
         let next = self.directory.path().join("mesh.yaml.next");
         std::fs::write(&next, documents).unwrap();
@@ -116,7 +116,7 @@ impl Plane {
         self.refusals.recv().await.unwrap()
     }
 
-    /// Gives an instance a token; the file that holds it.
+    /// Issues a token for an instance. Returns the file that holds it.
     pub(crate) fn grant(&self, instance: &str) -> PathBuf {
         let name: InstanceName = instance.parse().unwrap();
         let account = name.name.trim_end_matches("-0");
@@ -128,17 +128,17 @@ impl Plane {
         path
     }
 
-    /// Voids the token of an instance.
+    /// Revokes the token of an instance.
     pub(crate) fn revoke(&self, instance: &str) {
         self.tokens.revoke(&instance.parse().unwrap()).unwrap();
     }
 
-    /// Takes the authority's key away: the next start makes another one.
+    /// Removes the authority's key: the next start makes another one.
     pub(crate) fn lose_authority(&self) {
         std::fs::remove_dir_all(self.directory.path().join("ca")).unwrap();
     }
 
-    /// What a proxy of that instance is told.
+    /// The settings of a proxy for that instance.
     pub(crate) fn settings(&self, instance: &str) -> Settings {
         Settings {
             control: format!("https://{}", self.address),
@@ -159,7 +159,7 @@ impl Plane {
         (tokio::spawn(client.run()), directory)
     }
 
-    /// One number of the control plane's metrics.
+    /// The value of one of the control plane's metrics.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         self.running.as_ref().unwrap().state.render_metrics(&mut text);
@@ -169,7 +169,7 @@ impl Plane {
     }
 }
 
-/// Polls until `holds`; a test that waits for longer than this has failed.
+/// Polls until `holds`. Fails the test after 30 s.
 pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let poll = async {
         while !holds() {

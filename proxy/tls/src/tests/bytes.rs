@@ -1,4 +1,5 @@
-//! Bytes through mTLS: whole, with their ends, and cut.
+//! Bytes through mTLS: they arrive complete, with the end of each direction, or with an error if
+//! the connection is cut.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
@@ -12,7 +13,7 @@ fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
 }
 
-/// An application, its proxy, the other proxy, and the other application.
+/// An application, its proxy, a second proxy, and a second application.
 async fn relayed() -> (TcpStream, TcpStream, tokio::task::JoinHandle<Ended>) {
     let (client, server) = Mesh::new().connected(Alpn::Opaque).await;
     let (near, a) = pair().await;
@@ -49,7 +50,7 @@ async fn large_streams_arrive_whole_both_ways_and_end_one_by_one() {
 async fn two_sides_that_both_write_do_not_wait_for_each_other() {
     let (client, server) = Mesh::new().connected(Alpn::Opaque).await;
     // Far more than the kernel and the buffers hold, so that each side must read while its own
-    // write is stuck.
+    // write is blocked.
     let sent = pattern(24 * 1024 * 1024);
     let both = [client, server].map(|stream| {
         let sent = sent.clone();
@@ -79,7 +80,7 @@ async fn an_idle_connection_holds_no_buffer() {
         echo(&mut client, &mut server).await;
         assert!(client.is_idle() && server.is_idle());
     }
-    // A read that waits holds none either.
+    // A waiting read holds no buffer either.
     tokio::select! {
         biased;
         read = server.read_u8() => panic!("{read:?}"),
@@ -184,7 +185,7 @@ async fn a_lasting_relay() {
 #[tokio::test]
 async fn a_cut_stream_is_not_taken_for_its_end() {
     let (client, mut server) = Mesh::new().connected(Alpn::Opaque).await;
-    // FIN without close_notify, as somebody in between could send it.
+    // FIN without close_notify, which an attacker on the path could send.
     socket2::SockRef::from(client.tcp()).shutdown(std::net::Shutdown::Write).unwrap();
     let error = server.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
@@ -198,7 +199,7 @@ async fn readiness_is_never_late() {
     let mut left = 1000;
     let mut few = [0; 7];
     while left > 0 {
-        // Also while only rustls has bytes, and the socket has none.
+        // Ready also if only rustls has bytes and the socket has none.
         std::future::poll_fn(|cx| Io::poll_read_ready(&mut server, cx)).await.unwrap();
         left -= server.read(&mut few).await.unwrap();
     }

@@ -1,4 +1,5 @@
-//! A certificate authority that issues what it is told, lies included, and a clock that is set.
+//! A certificate authority that issues any certificate, including false ones, and a clock that
+//! tests set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ pub(super) const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 /// 2030-06-15; certificates are valid in 2030.
 const NOW_S: u64 = 1_907_712_000;
 
-/// A clock that stands still until it is moved.
+/// A clock that advances only when a test says so.
 #[derive(Clone, Debug)]
 pub(super) struct Clock(Arc<AtomicU64>);
 
@@ -41,7 +42,7 @@ impl TimeProvider for Clock {
     }
 }
 
-/// What to put into a certificate.
+/// The contents of a certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) uris: Vec<&'static str>,

@@ -1,11 +1,12 @@
-//! Certificates that lie, presented to either side.
+//! Bad certificates, presented to a server and to a client.
 
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 
 use super::ca::Leaf;
 use super::*;
 
-/// Who issues, what, to whom it is shown, and what the other side says.
+/// Bad certificates: the expected reason of the refusal, then the certificate for the client and
+/// the one for the server.
 pub(super) fn lies(
     mesh: &Ca,
     other: &Ca,
@@ -43,7 +44,7 @@ async fn shown_to_server(mesh: &Mesh, certificate: Option<Presented>) -> Handsha
     let (near, far) = pair().await;
     let client = async {
         let mut client = liar::connect(near, certificate, &["leno-h1"]).await.unwrap();
-        // The refusal comes with the first read.
+        // The refusal arrives with the first read.
         let error = client.read_u8().await.unwrap_err();
         assert!(refused_by_server(&error).is_some(), "{error}");
     };
@@ -110,7 +111,7 @@ async fn tls_without_a_protocol_of_the_mesh_is_refused() {
     }
 }
 
-/// As of an application that meets TLS on its port, while its proxy is away.
+/// The server is an application without TLS, reached while its proxy is absent.
 #[tokio::test]
 async fn what_is_no_tls_is_refused_with_one_alert() {
     let mesh = Mesh::new();
@@ -131,7 +132,8 @@ async fn what_is_no_tls_is_refused_with_one_alert() {
         };
         let (client, after) = tokio::join!(client, server);
         assert_eq!(client.unwrap_err().reason(), "tls", "{answer:?}");
-        // RFC 8446 section 5.1: alert, TLS 1.2 for old eyes, two bytes; section 6: fatal.
+        // RFC 8446 section 5.1: an alert record, with the version of TLS 1.2 for compatibility and
+        // two bytes. Section 6: the level is fatal.
         assert_eq!((&after[..6], after.len()), (&[21, 3, 3, 0, 2, 2][..], 7), "{answer:?}");
     }
 }
@@ -169,7 +171,7 @@ fn credentials_are_read_from_pem_and_shown_without_the_key() {
     assert!(matches!(broken, CredentialsError::Pem("private key", _)), "{broken}");
 }
 
-/// RFC 7468, by hand: 64 characters of base64 a line.
+/// Encodes as in RFC 7468: 64 characters of base64 per line.
 fn to_pem(label: &str, der: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

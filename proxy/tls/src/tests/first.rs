@@ -1,11 +1,11 @@
-//! First bytes.
+//! The first bytes of a connection.
 
 use leno_transport::{ClientHello, Hello};
 use proptest::prelude::*;
 
 use super::*;
 
-/// Once it is whole.
+/// The ClientHello, once it is complete.
 fn read(first: &[u8]) -> Option<ClientHello> {
     match Hello::read(first) {
         Hello::Read(hello) => Some(hello),
@@ -13,7 +13,7 @@ fn read(first: &[u8]) -> Option<ClientHello> {
     }
 }
 
-/// What a client writes before it hears anything.
+/// The first bytes that a client writes, before it has received anything.
 async fn hello(alpn: &[&str]) -> Vec<u8> {
     let (near, far) = pair().await;
     let mut tcp = far.into_parts().1;
@@ -71,7 +71,8 @@ async fn a_mesh_client_tells_onlookers_no_name() {
     }
     let hello = read(&first).unwrap();
     assert!(hello.protocols().eq([Alpn::Opaque.as_bytes()]) && hello.server_name().is_none());
-    // The hybrid group and its share; without them the hello would be a quarter of that.
+    // The hybrid group and its key share. Without them the ClientHello would be a quarter of that
+    // size.
     assert!(first.len() > 1_200, "{}", first.len());
 }
 

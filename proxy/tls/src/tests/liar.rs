@@ -1,4 +1,4 @@
-//! The other side played with rustls alone: it believes anything and presents anything.
+//! A peer made of rustls alone: it accepts any certificate and presents any certificate.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Believes every server.
+/// Accepts every server.
 #[derive(Debug)]
 struct Anybody;
 
@@ -55,7 +55,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// A client with any certificate or none, naming any protocols.
+/// Connects as a client with any certificate or none, and offers any protocols.
 pub(super) async fn connect(
     tcp: TcpStream,
     certified: Option<Certified>,
@@ -75,7 +75,7 @@ pub(super) async fn connect(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-/// Presents a certificate and signs with a key that is not its.
+/// Presents a certificate and signs with another certificate's key.
 #[derive(Debug)]
 struct Mismatched(Arc<rustls::sign::CertifiedKey>);
 
@@ -93,7 +93,7 @@ impl ResolvesClientCert for Mismatched {
     }
 }
 
-/// A client that has a certificate, but not the key of it.
+/// Connects as a client that presents a certificate without having its key.
 pub(super) async fn connect_without_key(
     tcp: TcpStream,
     chain: Vec<CertificateDer<'static>>,
@@ -112,7 +112,7 @@ pub(super) async fn connect_without_key(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-/// A server with any certificate.
+/// Accepts as a server with any certificate.
 pub(super) async fn accept(
     tcp: Prefixed<TcpStream>,
     (chain, key): Certified,

@@ -1,4 +1,4 @@
-//! What a connection holds while it waits, as its worker's budget is charged.
+//! How much memory a waiting connection holds, measured by its worker's budget.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 
-/// More than what a few bytes need, and far less than a buffer.
+/// More than a few bytes need, and far less than a buffer.
 const FEW: usize = 64;
-/// A record that is read, and the plaintext of another.
+/// A record that was read, and the plaintext of another.
 const MOST: usize = 40 * 1024;
 
-/// Runs where no other test runs, since a budget belongs to its thread.
+/// Runs on a thread of its own, since a budget belongs to its thread.
 fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -25,8 +25,8 @@ fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     std::thread::spawn(run).join().unwrap();
 }
 
-/// A connection whose records pass through the test's hands: the client's other end, and the
-/// server's.
+/// A connection whose records the test forwards: the client, the socket behind it, the socket
+/// before the server, and the server.
 async fn tapped(mesh: &Mesh) -> (MeshStream, TcpStream, TcpStream, MeshStream) {
     let (near, tap) = pair().await;
     let mut tap = tap.into_parts().1;
@@ -48,7 +48,7 @@ async fn tapped(mesh: &Mesh) -> (MeshStream, TcpStream, TcpStream, MeshStream) {
     (client, tap, other_tap, server)
 }
 
-/// Reads whatever there is; none when the read waits.
+/// Reads what is available. `None` if the read would wait.
 async fn read_now(stream: &mut MeshStream) -> Option<Vec<u8>> {
     let mut bytes = [0; 100];
     let mut space = ReadBuf::new(&mut bytes);
@@ -136,7 +136,7 @@ fn while_memory_is_short_a_slow_reader_leaves_little_behind() {
         let _others = Charge::new(MIN_BUDGET);
         let before = budget::charged();
         let sent: Vec<u8> = (0..40_000_u32).map(|n| (n >> 5) as u8).collect();
-        // The kernel takes that much without a reader.
+        // The kernel accepts that much without a reader.
         client.write_all(&sent).await.unwrap();
         let mut received = Vec::new();
         let mut few = [0; 1000];

@@ -1,4 +1,5 @@
-//! Clients where an identity is optional: who does not prove one gets in as nobody.
+//! Acceptors for which an identity is optional: a client that does not prove one is accepted
+//! without.
 
 use rcgen::ExtendedKeyUsagePurpose::ServerAuth;
 use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -7,7 +8,8 @@ use super::ca::Leaf;
 use super::certificates::{Presented, lies};
 use super::*;
 
-/// Why a client that shows this is nobody to the acceptor; what it says arrives even so.
+/// Why the acceptor finds no identity for a client that presents this. Its bytes arrive
+/// nevertheless.
 async fn unproven(mesh: &Mesh, certificate: Option<Presented>) -> &'static str {
     let (near, far) = pair().await;
     let client = liar::connect(near, certificate, &["leno-h1"]);
@@ -64,7 +66,7 @@ async fn a_certificate_without_its_key_is_refused() {
 async fn a_session_begun_as_nobody_is_resumed_as_nobody_and_not_under_strict() {
     let mesh = Mesh::new();
     let other = Ca::new("other");
-    // It trusts the mesh, which does not trust it.
+    // The client trusts the mesh, but the mesh does not trust the client.
     let (chain, key) = other.issue(&Leaf::of(WEB));
     let credentials = Credentials::from_der(chain, key, vec![mesh.ca.root.clone()]).unwrap();
     let clock = std::sync::Arc::new(mesh.clock.clone());
@@ -94,7 +96,7 @@ async fn an_identity_ends_with_its_certificate_in_a_resumed_session_too() {
     let mesh = Mesh::new();
     let end_of_year = Duration::from_secs(199 * 86_400 + 86_400 - 3_600);
     mesh.clock.advance(end_of_year);
-    // The server's own certificate lives on, so that the client has nothing to say against it.
+    // The server's own certificate stays valid, so that the client has no reason to refuse it.
     let (chain, key) = mesh.ca.issue(&Leaf { years: (2030, 2032), ..Leaf::of(CART) });
     let credentials = Credentials::from_der(chain, key, vec![mesh.ca.root.clone()]).unwrap();
     let clock = std::sync::Arc::new(mesh.clock.clone());

@@ -1,4 +1,5 @@
-//! TLS with servers outside of the mesh: whom the proxy believes, and what is agreed.
+//! TLS with servers outside of the mesh: which certificates the proxy accepts, and which protocol
+//! is agreed.
 
 use std::sync::Arc;
 
@@ -14,12 +15,12 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::*;
 
-/// What a server is and says.
+/// The certificate and the settings of a server.
 struct Server {
     /// DNS names of its certificate.
     names: Vec<&'static str>,
     uri: Option<&'static str>,
-    /// In which years it is valid.
+    /// The first and the last year in which it is valid.
     years: (i32, i32),
     alpn: Vec<&'static str>,
     version: &'static rustls::SupportedProtocolVersion,
@@ -32,7 +33,7 @@ impl Default for Server {
     }
 }
 
-/// The authority of a server, and the server's settings.
+/// The root of the server's authority, and the server's configuration.
 fn made(of: &Server) -> (Vec<u8>, Arc<ServerConfig>) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
@@ -63,7 +64,8 @@ fn policy(roots: Roots, hostname: &str, names: &[SubjectName]) -> Origination {
     Origination { source, hostname: hostname.into(), roots, names: names.into() }
 }
 
-/// What comes of it: the name that the server heard, what was agreed and what came back; or why not.
+/// Connects and exchanges a few bytes. Returns the name that the server received, the agreed
+/// protocol and the reply; or why it failed.
 async fn asks(
     config: Arc<ServerConfig>,
     how: &Origination,
@@ -112,7 +114,7 @@ async fn a_server_is_asked_for_by_name_and_checked_by_authority_name_and_time() 
     assert_eq!(outcome(&other, plain).await, "external-wrong-name");
     let wild = Server { names: vec!["*.example.com"], ..Server::default() };
     assert_eq!(outcome(&wild, plain).await, "api.example.com hey");
-    // Names that the policy gives are instead of the one that is asked for.
+    // The names in the policy are checked instead of the host name.
     let named =
         |roots| policy(roots, "api.example.com", &[host("x.test"), host("www.example.com")]);
     assert_eq!(outcome(&other, named).await, "api.example.com hey");
@@ -139,7 +141,7 @@ async fn public_authorities_do_not_stand_for_ones_own() {
     let (_, config) = made(&Server::default());
     let how = policy(Roots::System, "api.example.com", &[]);
     let said = asks(config, &how, &[Alpn::Http1]).await;
-    // On a machine without any, nothing is sent either.
+    // On a machine without authorities nothing is sent either.
     assert!(matches!(said, Err("external-unknown-authority" | "unusable")), "{said:?}");
 }
 
