@@ -1,5 +1,5 @@
-//! The meshes, behind one trait: a lab with or without Leno's proxies, and for others a proxy that
-//! is placed beside each workload and captured by Leno's own capture.
+//! The meshes, behind one trait. Leno's mesh is a lab with its proxies; of another mesh, the lab
+//! runs a proxy beside each workload and captures its traffic with Leno's own capture.
 
 mod certificates;
 mod envoy;
@@ -36,57 +36,59 @@ pub trait Mesh {
     /// Its name in records.
     fn name(&self) -> &str;
 
-    /// Looks for its programs.
+    /// Looks for the mesh's programs.
     ///
     /// # Errors
-    /// What is missing, and the command that would bring it.
+    /// What is missing, and the command that installs it.
     fn find(&self) -> Result<Found, Missing>;
 
-    /// Why it cannot carry a scenario; none when it can.
+    /// Why the mesh cannot carry a scenario; `None` if it can.
     fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
         let _ = scenario;
         None
     }
 
-    /// By what Leno's own proxies are captured; none when the lab has none of them.
+    /// How Leno's own proxies are captured; `None` if the lab has none of them.
     fn own(&self) -> Option<Choice> {
         None
     }
 
-    /// How traffic comes to the proxy beside a workload.
+    /// How traffic reaches the proxy beside a workload.
     fn captured(&self, hop: &Hop<'_>) -> Captured {
         let _ = hop;
         Captured::Fully
     }
 
-    /// What answers on loopback of a workload, at this port, in place of the mesh's control plane.
+    /// The stand-in for the mesh's control plane on loopback of a workload, if the mesh needs one.
     fn control(&self, hop: &Hop<'_>, authority: &Arc<Authority>) -> Option<Control> {
         let _ = (hop, authority);
         None
     }
 
-    /// The configuration of the proxy beside one workload; none when it has none of its own.
+    /// The configuration of the proxy beside one workload; `None` if the mesh configures its
+    /// proxies itself.
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
         let _ = hop;
         None
     }
 }
 
-/// How traffic comes to the proxy beside a workload.
+/// How traffic reaches the proxy beside a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Captured {
-    /// Everything that leaves, and everything that arrives.
+    /// All outgoing and incoming connections are captured.
     Fully,
-    /// By itself: other proxies dial this port of its own, and the workload calls nobody.
+    /// Nothing is captured: other proxies dial this port of the proxy, and the workload calls no
+    /// service.
     Not(u16),
 }
 
 /// The programs of a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The proxy; none without one.
+    /// The proxy; `None` without one.
     pub program: Option<PathBuf>,
-    /// Its own words about its version.
+    /// The version, as the program prints it.
     pub version: String,
 }
 
@@ -94,36 +96,38 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is missing: {bring}")]
 pub struct Missing {
-    /// What was looked for.
+    /// The missing program.
     pub what: String,
-    /// The command that would bring it.
+    /// The command that installs it.
     pub bring: String,
 }
 
-/// What the proxy beside one workload has to do.
+/// What the configuration of the proxy beside one workload depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Hop<'a> {
-    /// What passes.
+    /// The protocol of the traffic.
     pub protocol: Protocol,
-    /// Whether calls over HTTP/1.1 and gRPC pass side by side.
+    /// Whether the traffic is a mix of HTTP/1.1 and gRPC calls.
     pub mixed: bool,
-    /// Where the application listens on loopback; none beside the client.
+    /// The application's address on loopback; `None` beside the client.
     pub application: Option<SocketAddrV4>,
-    /// The services that the workload calls; none beside one that only answers.
+    /// The services that the workload calls; empty beside a workload that only answers.
     pub services: &'a [SocketAddrV4],
-    /// Those of all services into which no proxy is to look, whatever passes elsewhere.
+    /// The services whose traffic every proxy must forward as opaque bytes, whatever the protocol
+    /// of the others.
     pub opaque: &'a [SocketAddrV4],
-    /// The workload that it is beside, in the namespace `bench`, with a service account of its name.
+    /// The workload beside the proxy. It is in the namespace `bench` and has a service account of
+    /// its own name.
     pub workload: &'a str,
     /// All workloads, with their addresses.
     pub workloads: &'a [(String, Ipv4Addr)],
-    /// Where the files are: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
+    /// The directory of the proxy's files: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
     pub directory: &'a Path,
-    /// What changes while it runs.
+    /// The change of configuration while the proxy runs.
     pub disturbance: Option<Disturbance>,
-    /// Which revision this is; 0 is what it starts with.
+    /// The number of this revision; 0 is the first.
     pub revision: u64,
-    /// The endpoints of the service that is called, in this revision; only where they come and go.
+    /// The endpoints of the called service in this revision; empty unless endpoints come and go.
     pub endpoints: &'a [SocketAddrV4],
 }
 
@@ -132,55 +136,56 @@ pub struct Hop<'a> {
 pub struct Configuration {
     /// The name of its file.
     pub file: &'static str,
-    /// What is in it.
+    /// The contents of that file.
     pub text: String,
-    /// Other files, which come into their place by a move.
+    /// Other files; each is replaced by a rename.
     pub others: Vec<(&'static str, String)>,
-    /// The arguments it is started with; `{}` is the file.
+    /// The arguments of the program; `{}` stands for the path of the file.
     pub arguments: Vec<String>,
-    /// What is added to its environment.
+    /// Variables to add to its environment.
     pub environment: Vec<(String, String)>,
-    /// By what it is told that files have changed; none when it watches them itself.
+    /// The signal that makes the proxy read its files again; `None` if it watches them itself.
     pub told_by: Option<Signal>,
 }
 
 impl Hop<'_> {
-    /// Whether HTTP/2 passes.
+    /// Whether the traffic is HTTP/2.
     fn http2(&self) -> bool {
         matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
     }
 
-    /// Whether this proxy is given other configurations while it runs: those that call are.
+    /// Whether this proxy gets new revisions while it runs, as the proxies of callers do.
     fn is_revised(&self) -> bool {
         let revised = self.disturbance.is_some_and(|one| one.period().is_some());
         revised && !self.services.is_empty()
     }
 
-    /// The number of the pushed configuration, beside the caller where configurations are pushed.
+    /// The revision of the pushed configuration; `None` if configurations are not pushed to this
+    /// proxy.
     fn pushed(&self) -> Option<u64> {
         let pushes = matches!(self.disturbance, Some(Disturbance::Push { .. }));
         (pushes && self.is_revised()).then_some(self.revision)
     }
 
-    /// The endpoints in this revision, beside the caller where they come and go.
+    /// The endpoints of this revision; `None` if they do not change or this proxy calls no service.
     fn churning(&self) -> Option<&[SocketAddrV4]> {
         let churns = matches!(self.disturbance, Some(Disturbance::Churn { .. }));
         (churns && self.is_revised()).then_some(self.endpoints)
     }
 }
 
-/// What the user says about meshes.
+/// The user's choices about meshes.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
-    /// Envoy in place of the installed one.
+    /// Path of Envoy, instead of the installed one.
     pub envoy: Option<PathBuf>,
-    /// ztunnel, which is nowhere installed.
+    /// Path of ztunnel, which has no installer.
     pub ztunnel: Option<PathBuf>,
-    /// linkerd2-proxy, which is nowhere installed either.
+    /// Path of linkerd2-proxy, which has no installer either.
     pub linkerd2_proxy: Option<PathBuf>,
 }
 
-/// Everything that can be asked for, with a line about each.
+/// The names of all meshes, with one line about each.
 pub const KNOWN: &[(&str, &str)] = &[
     ("none", "no proxy: the baseline, part of every round"),
     ("leno", "Leno, with the capture it would choose itself"),
@@ -194,10 +199,10 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("ztunnel", "Istio's proxy for layer 4 beside each workload, HBONE between them"),
 ];
 
-/// The mesh of this name.
+/// Looks up a mesh by its name.
 ///
 /// # Errors
-/// When there is none; says which there are.
+/// If no mesh has this name; the error lists the names.
 pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
     Ok(match name {
         NONE => Box::new(leno::None),
@@ -249,7 +254,7 @@ mod tests {
         assert!(missing.to_string().contains("/nowhere/envoy"), "{missing}");
     }
 
-    /// A proxy with nothing to do.
+    /// A proxy without services or application.
     pub(super) fn hop() -> Hop<'static> {
         Hop {
             protocol: Protocol::Http1,

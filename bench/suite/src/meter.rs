@@ -1,4 +1,4 @@
-//! What everything of a lab uses: CPU by whom, memory over time, context switches.
+//! Measures the resources of a lab: CPU by component, memory over time, context switches.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,28 +19,30 @@ use crate::run::measure::USAGE;
 use crate::scenario::Scenario;
 use crate::statistics::median;
 
-/// Time between two looks at memory: often enough for a peak of seconds, and below 0.1 % of a CPU.
+/// Time between two samples of memory: short enough for peaks of a few seconds, at less than 0.1 %
+/// of a CPU.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Looks at memory for each look at connections, which is dearer where there are many.
+/// Connections are counted in one of so many samples, because counting is expensive if there are
+/// many.
 const LOOKS_PER_COUNT: u32 = 2;
 
-/// Where the parts of a running lab are.
+/// The components of a running lab: their cgroups and processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts {
     proxies: Vec<PathBuf>,
     applications: Vec<PathBuf>,
     generator: Vec<PathBuf>,
-    /// Of who floods another service, of that service, and of the proxies of both.
+    /// The client that floods another service, that service, and the proxies of both.
     neighbour: Vec<PathBuf>,
     agent: u32,
     control: Option<u32>,
-    /// Under what names the capture keeps its kernel programs.
+    /// The names under which the capture pins its kernel programs.
     captured: Vec<String>,
-    /// A process in the namespace that the load comes from.
+    /// A process in the network namespace of the load's client.
     client: Option<u32>,
 }
 
-/// The counters of all parts at one moment.
+/// The counters of all components at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     cpu: CpuMs,
@@ -49,16 +51,16 @@ pub(crate) struct Reading {
     at: Instant,
 }
 
-/// What was used between two readings.
+/// The usage between two readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
     pub(crate) cpu: CpuMs,
     pub(crate) proxy_user_ms: f64,
     pub(crate) switches: ContextSwitches,
     pub(crate) wall: Duration,
-    /// The processors on which `cpu.machine` was counted; none where they are those of the record.
+    /// The number of processors that `cpu.machine` covers; `None` means those in the record.
     pub(crate) processors: Option<f64>,
-    /// What of `cpu` was used on machines that `cpu.machine` is not of.
+    /// The part of `cpu` that was used on machines that `cpu.machine` does not cover.
     pub(crate) elsewhere_ms: f64,
 }
 
@@ -88,27 +90,27 @@ impl Parts {
         Ok(parts)
     }
 
-    /// How many proxies run.
+    /// The number of running proxies.
     pub(crate) fn proxies(&self) -> u32 {
         let runs =
             |group: &&PathBuf| usage::pids_of_cgroup(group).is_ok_and(|pids| !pids.is_empty());
         u32::try_from(self.proxies.iter().filter(runs).count()).unwrap_or(u32::MAX)
     }
 
-    /// Resident memory of all proxies, and of the control plane.
+    /// Resident memory of all proxies together, and of the control plane.
     pub(crate) fn memory_kib(&self) -> (u64, u64) {
         let of = |group: &PathBuf| usage::of_cgroup(group).map_or(0, |usage| usage.rss_kib);
         let control = self.control.and_then(|pid| usage::of_process(pid).ok());
         (self.proxies.iter().map(of).sum(), control.map_or(0, |usage| usage.rss_kib))
     }
 
-    /// What the kernel programs of the capture have run so far; nothing where it has none.
+    /// The run time of the capture's kernel programs so far; zero if it has none.
     pub(crate) fn kernel_programs(&self) -> RunTime {
         let found = PinRoot::find().and_then(|root| leno_bpf::run_time(&root, &self.captured));
         found.unwrap_or_default()
     }
 
-    /// Connections that have left the client's namespace and are open.
+    /// Open connections that leave the client's namespace.
     fn connections(&self) -> u64 {
         self.client.map_or(0, counters::crossing_of)
     }
@@ -156,7 +158,7 @@ impl Parts {
 }
 
 impl Reading {
-    /// What was used since this reading.
+    /// The usage since this reading.
     pub(crate) fn since(&self, parts: &Parts) -> Result<Used> {
         let now = parts.read()?;
         let (new, old) = (now.cpu, self.cpu);
@@ -189,20 +191,20 @@ impl Reading {
     }
 }
 
-/// Looks at memory and CPU until it is told to stop, and writes each look into a file.
+/// Samples memory and CPU until it is stopped, and writes each sample into a file.
 pub(crate) struct Sampler {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<Result<Sampled>>,
 }
 
-/// What a sampler has seen.
+/// The results of a sampler.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sampled {
-    /// Memory of the proxies under load; idle is not its to say.
+    /// Memory of the proxies under load; `idle` stays 0.
     pub(crate) proxies: RssKib,
     /// Memory of the control plane under load.
     pub(crate) control: RssKib,
-    /// The most connections between the client's side and the services.
+    /// The largest number of connections between the client's side and the services.
     pub(crate) connections: u64,
 }
 
@@ -218,7 +220,7 @@ impl Sampler {
             let (mut proxies, mut control) = (Vec::new(), Vec::new());
             let mut connections = 0;
             for look in 0_u32.. {
-                // Not at the first: the load has not begun then.
+                // Not in the first sample, which precedes the load.
                 if look % LOOKS_PER_COUNT == 1 {
                     connections = parts.connections().max(connections);
                 }
@@ -244,13 +246,13 @@ impl Sampler {
     }
 
     pub(crate) fn stop(self) -> Result<Sampled> {
-        // A thread that has ended has a reason, which it gives.
+        // Sending fails if the thread has ended; `join` then returns its error.
         let _ = self.stop.send(());
         self.thread.join().map_err(|_| anyhow!("the sampler panicked"))?
     }
 }
 
-/// The median and the most of what was seen under load; what was idle is not its to say.
+/// The median and the maximum under load; `idle` stays 0.
 pub(crate) fn under_load(kib: &[f64]) -> RssKib {
     let peak = kib.iter().fold(0.0, |most, one| f64::max(most, *one));
     RssKib { idle: 0, load: median(kib) as u64, peak: peak as u64 }

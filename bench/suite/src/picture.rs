@@ -1,4 +1,4 @@
-//! Charts as files: SVG as it is, PNG by the program that Debian has for it.
+//! Charts as files: SVG directly, PNG through a program that Debian packages.
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Attempt, Error, Result};
 
-/// Draws SVG; a library for it would be a third of this program.
+/// Converts SVG to PNG. A library for it would be a third of the size of this program.
 const CONVERTER: &str = "rsvg-convert";
-/// Pixels of the picture for each of the chart: sharp in print.
+/// Pixels of the PNG per pixel of the chart, for sharp print.
 const ZOOM: &str = "2";
 
-/// Writes a chart as the file's name says, `.svg` or `.png`.
+/// Writes a chart in the format of the file's extension, `.svg` or `.png`.
 ///
 /// # Errors
-/// When the name ends otherwise, the file cannot be written, or there is no program for PNG.
+/// If the extension is another one, the file cannot be written, or the program for PNG is missing.
 pub fn write(svg: &str, file: &Path) -> Result<()> {
     match file.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => fs::write(file, svg).attempt(|| format!("write {}", file.display())),
@@ -47,7 +47,7 @@ fn png(svg: &str, file: &Path) -> Result<()> {
         Err(source) => return Err(Error::Io { what: format!("run {CONVERTER}"), source }),
     };
     if let Some(mut stdin) = running.stdin.take() {
-        // One that does not read to the end says why.
+        // A program that does not read all its input reports the reason itself.
         let _ = stdin.write_all(svg.as_bytes());
     }
     let done = running.wait_with_output().attempt(|| format!("run {CONVERTER}"))?;

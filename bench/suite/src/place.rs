@@ -1,5 +1,5 @@
-//! Which cluster something was measured on: a record of a cluster and one of a lab are never put side by side
-//! without a word about it.
+//! The cluster of a measurement. Records of a cluster and of a lab are never compared without a
+//! note.
 
 use std::collections::BTreeMap;
 
@@ -8,57 +8,58 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 use crate::real::Images;
 
-/// A cluster, as far as it matters to figures.
+/// The properties of a cluster that affect figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cluster {
     /// The context of the kubeconfig.
     pub context: String,
-    /// The UID of its namespace `kube-system`, which no other cluster has.
+    /// The UID of its namespace `kube-system`, which is unique.
     pub uid: String,
     /// The API server's version.
     pub server_version: String,
-    /// The nodes that take pods, or the first of many; the client is on the first.
+    /// The nodes that accept pods, or the first ones if there are many; the client runs on the
+    /// first.
     pub nodes: Vec<Node>,
-    /// The image of the client and the services.
+    /// The image of the client and of the suite's services.
     pub image: String,
-    /// The images of the real application, in place of the suite's own services.
+    /// The images of the real application, if it replaces the suite's own services.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub application: Option<Images>,
-    /// Whether the mesh was there before, so that others may use it as well.
+    /// Whether the mesh was installed before the run; then others may use it as well.
     pub found: bool,
-    /// What the mesh was told when it was installed, `NAME=VALUE`; empty for its own defaults.
+    /// The values the mesh was installed with, `NAME=VALUE`; empty for its defaults.
     pub told: Vec<String>,
-    /// Meshes that were there before the run.
+    /// Meshes that were installed before the run.
     pub beside: Vec<String>,
-    /// Which workload was on which node.
+    /// The node of each workload.
     pub placement: BTreeMap<String, String>,
 }
 
-/// A node, in its kubelet's words.
+/// A node, as its kubelet reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Release of its kernel.
+    /// The release of its kernel.
     pub kernel: String,
-    /// Its system.
+    /// Its operating system.
     pub system: String,
-    /// What runs containers there, with its version.
+    /// Its container runtime, with the version.
     pub runtime: String,
     /// The version of its kubelet.
     pub kubelet: String,
-    /// Architecture of its processors.
+    /// The architecture of its processors.
     pub architecture: String,
-    /// Its processors.
+    /// The number of its processors.
     pub cpus: usize,
     /// Its memory.
     pub memory_mib: u64,
 }
 
 impl Cluster {
-    /// The nodes taken together: kernels and architectures each once, processors and memory added up.
+    /// All nodes as one machine: each kernel and architecture once, processors and memory added up.
     #[must_use]
     pub fn machine(&self) -> Machine {
         let each = |of: fn(&Node) -> &str| {
@@ -76,13 +77,13 @@ impl Cluster {
         }
     }
 
-    /// What it is called, and what tells it from another of that name.
+    /// The context and the UID, which distinguishes clusters of the same name.
     #[must_use]
     pub fn called(&self) -> String {
         format!("{} (UID {})", self.context, self.uid)
     }
 
-    /// In one line.
+    /// A description in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let machine = self.machine();
@@ -98,8 +99,8 @@ impl Cluster {
     }
 }
 
-/// What is different between the places of two records beyond their machines, in words; empty where nothing is.
-/// None is the lab of one machine.
+/// The differences between the places of two records, apart from their machines, in words; empty if
+/// there are none. `None` is the lab of one machine.
 #[must_use]
 pub fn differences(one: Option<&Cluster>, two: Option<&Cluster>) -> Vec<String> {
     let (one, two) = match (one, two) {

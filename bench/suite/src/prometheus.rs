@@ -1,4 +1,4 @@
-//! What a Prometheus knows about the overhead of a mesh.
+//! Queries a Prometheus for the overhead of a mesh.
 
 use std::time::Duration;
 
@@ -11,32 +11,32 @@ use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
 
-/// The histogram that is asked for without a mesh.
+/// The default histogram without a mesh.
 pub const BASELINE: &str = "request_duration_seconds_bucket{mesh=\"none\"}";
-/// The histogram that is asked for with one.
+/// The default histogram with a mesh.
 pub const MESH: &str = "leno_request_duration_seconds_bucket{direction=\"outbound\"}";
-/// The gauge of the sidecars' memory, in bytes.
+/// The default gauge of the sidecars' memory, in bytes.
 pub const MEMORY: &str = "process_resident_memory_bytes{job=\"leno-proxy\"}";
-/// The counter of the sidecars' CPU time, in seconds.
+/// The default counter of the sidecars' CPU time, in seconds.
 pub const CPU: &str = "process_cpu_seconds_total{job=\"leno-proxy\"}";
 
-/// How often a query is tried: with the pauses below, over some 6 s.
+/// How often a query is tried; with the pauses below this takes about 6 s.
 const ATTEMPTS: u32 = 5;
 /// The first pause; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(400);
 /// How long one attempt may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The largest answer that is read: four numbers are asked for.
+/// The largest answer that is read; a query asks for one number.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// What is asked.
+/// The queries to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The time that figures are of, such as `5m`.
+    /// The time range of the figures, such as `5m`.
     pub window: String,
-    /// Buckets of latencies without a mesh.
+    /// The histogram of latencies without a mesh.
     pub baseline: String,
-    /// Buckets of latencies with one.
+    /// The histogram of latencies with the mesh.
     pub mesh: String,
     /// Memory of the sidecars.
     pub memory: String,
@@ -44,12 +44,12 @@ pub struct Question {
     pub cpu: String,
 }
 
-/// What was answered.
+/// The results of the queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Answer {
     /// The 99th percentile without a mesh, in seconds.
     pub baseline_p99_s: f64,
-    /// The 99th percentile with it, in seconds.
+    /// The 99th percentile with the mesh, in seconds.
     pub mesh_p99_s: f64,
     /// The difference, in seconds.
     pub added_p99_s: f64,
@@ -81,10 +81,11 @@ impl Answer {
     }
 }
 
-/// Asks a Prometheus at `url`.
+/// Queries the Prometheus at `url`.
 ///
 /// # Errors
-/// When it does not answer after all attempts, refuses a query, or lacks a metric, which is named.
+/// If it does not answer after all attempts, rejects a query, or lacks a metric; the error names
+/// the metric.
 pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
     let window = &question.window;
     let p99 = |buckets: &str| {
@@ -103,7 +104,8 @@ pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
     })
 }
 
-/// The one number that a query gives; `metric` is what is missing when it gives none.
+/// The single number that a query returns; `metric` is named in the error if the query returns
+/// nothing.
 async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     let mut pause = PAUSE;
     let mut attempt = 1;
@@ -134,11 +136,11 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     if number.is_finite() { Ok(number) } else { Err(missing()) }
 }
 
-/// Why a query was not answered.
+/// Why a query failed.
 enum Failure {
-    /// Another attempt may be.
+    /// Another attempt may succeed.
     Passing(String),
-    /// No other attempt will be.
+    /// Every attempt would fail.
     Final(String),
 }
 
@@ -152,7 +154,7 @@ struct Data {
     result: Vec<Sample>,
 }
 
-/// A moment and a number, which is text because it may be NaN.
+/// A time and a number. The number is text because it may be NaN.
 #[derive(Debug, Deserialize)]
 struct Sample {
     value: (f64, String),
@@ -177,7 +179,7 @@ async fn get(url: &str, query: &str) -> std::result::Result<Reply, Failure> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|e| passing("no HTTP", &e))?;
-    // Ends with the connection, whose error is the request's.
+    // The task ends with the connection; the request reports its error.
     tokio::spawn(async move { drop(connection.await) });
     let prefix = if prefix.is_empty() { String::new() } else { format!("/{prefix}") };
     let path = format!("{prefix}/api/v1/query?query={}", encode(query));
@@ -221,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives one answer after the other, and then none.
+    /// A server that sends the given answers one after the other, and then stops.
     fn server(answers: Vec<&'static str>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,7 +1,7 @@
-//! The real application in place of the suite's own services: in the lab a folder of programs, in a cluster a
-//! file of images.
+//! The real application instead of the suite's own services: a folder of programs in the lab, a
+//! file of images in a cluster.
 //!
-//! Only scenarios whose services have names are the shape of one.
+//! Only scenarios whose services have names model a real application.
 
 mod digest;
 mod images;
@@ -22,29 +22,31 @@ use crate::scenario::{self, Scenario};
 
 pub use images::{AppProtocol, Image, Images, Privileges};
 
-/// How long it may take until it answers, once it listens: databases are filled, and others are looked for.
+/// How long the application may take to answer after it listens: it fills databases and looks up
+/// other services.
 pub(crate) const ANSWERED: Duration = Duration::from_secs(300);
-/// Between two questions until then.
+/// The pause between two probes of a service.
 const EACH: Duration = Duration::from_millis(100);
-/// How long each of them may take.
+/// The time limit of a probe.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Files of images that are ready to be edited, by scenario.
+/// The files of images to edit, by scenario.
 const FILES: &[(&str, &str)] = &[
     ("faces", include_str!("../data/images/faces.yaml")),
     ("teastore", include_str!("../data/images/teastore.yaml")),
 ];
 
-/// A file of images for a scenario, with the published ones, to be edited.
+/// The file of images for a scenario, with the published images, for the user to edit.
 ///
 /// # Errors
-/// When the scenario has no real application; says which have.
+/// If the scenario has no real application; the error lists those that have one.
 pub fn printed(scenario: &str) -> Result<&'static str> {
     let found = FILES.iter().find(|(name, _)| *name == scenario);
     found.map(|(_, text)| *text).ok_or_else(|| none(scenario))
 }
 
-/// What has to be answered before it is measured: of each service under load, once, all that it will be asked for.
+/// Probes that must succeed before the measurement: they request every path of the load once, from
+/// each service under load.
 pub(crate) fn questions<A: Copy + Into<SocketAddr>>(
     addresses: &[A],
     scenario: &Scenario,
@@ -66,21 +68,21 @@ pub(crate) fn questions<A: Copy + Into<SocketAddr>>(
     addresses.iter().take(scenario.loaded() as usize).map(plan).collect()
 }
 
-/// What was not answered, and how it failed; none where all was.
+/// How many probes failed and why; `None` if all succeeded.
 pub(crate) fn unanswered(report: &Report) -> Option<String> {
     (report.errors > 0).then(|| format!("of {} requests: {}", report.requests, kinds(report)))
 }
 
-/// Refuses a folder in which something of the real application is missing.
+/// Checks that a folder has the whole real application.
 ///
 /// # Errors
-/// When it is no folder, a scenario has no real application, a service has neither a program nor a jar, or there is
-/// no `java` for one.
+/// If it is not a folder, a scenario has no real application, a service has neither a program nor a
+/// jar, or there is a jar but no `java`.
 pub(crate) fn check_folder(folder: &Path, scenarios: &[Scenario]) -> Result<()> {
     look_into(folder, scenarios, tools::find("java").is_some())
 }
 
-/// As [`check_folder`], on a machine that has `java` or has not.
+/// As [`check_folder`]; `java` is whether the machine has `java`.
 fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     let one = scenarios.first().map(|one| one.name.as_str()).unwrap_or_default();
     if !folder.is_dir() {
@@ -107,13 +109,13 @@ fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     Ok(())
 }
 
-/// What a folder has for a service.
+/// The program of a service in a folder.
 enum Found {
     Program(PathBuf),
     Jar(PathBuf),
 }
 
-/// What of this name is in a folder: a program, or without one a jar.
+/// The program of this name in a folder, or else the jar.
 fn found(folder: &Path, name: &str) -> Result<Found> {
     let (program, jar) = (folder.join(name), folder.join(format!("{name}.jar")));
     if program.is_file() {
@@ -131,21 +133,21 @@ fn found(folder: &Path, name: &str) -> Result<Found> {
     Err(Error::Refused(format!("{folder} has no program {name} and no {name}.jar")))
 }
 
-/// The command of a service of the real application, and its environment: a program or a jar of the service's name,
-/// which finds the others by theirs.
+/// The command and the environment of a service of the real application. The command is a program
+/// or jar with the service's name; the environment has the addresses of the other services.
 ///
 /// # Errors
-/// When there is neither, or its path is no text.
+/// If there is neither, or the path is not valid UTF-8.
 pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
     let name = scenario.service(nth);
     let words = match found(folder, &name)? {
         Found::Program(program) => vec![program],
         Found::Jar(jar) => vec![PathBuf::from("java"), PathBuf::from("-jar"), jar],
     };
-    // JSON is YAML.
+    // JSON is valid YAML.
     let command = serde_json::to_string(&words)
         .map_err(|error| Error::Refused(format!("{}: {error}", folder.display())))?;
-    // What the TeaStore's own images are told by, and then Faces'.
+    // First the variables of the TeaStore's images, then those of Faces.
     let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
     for other in (0..scenario.services).map(|nth| scenario.service(nth)) {
         let word = other.to_uppercase();
@@ -155,7 +157,7 @@ pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<St
     Ok(format!("{command}\n  env: {{{environment}}}"))
 }
 
-/// What is in the folder for each service, by the digest of its program or jar.
+/// The digest of each service's program or jar in the folder.
 pub(crate) fn digests(folder: &Path, scenario: &Scenario) -> Result<BTreeMap<String, String>> {
     let one = |name: String| {
         let (Found::Program(file) | Found::Jar(file)) = found(folder, &name)?;
@@ -164,7 +166,7 @@ pub(crate) fn digests(folder: &Path, scenario: &Scenario) -> Result<BTreeMap<Str
     (0..scenario.services).map(|nth| one(scenario.service(nth))).collect()
 }
 
-/// Refuses a scenario that is not the shape of a real application.
+/// Refuses a scenario that does not model a real application.
 fn is_one(scenario: &Scenario) -> Result<()> {
     if scenario.is_an_application() { Ok(()) } else { Err(none(&scenario.name)) }
 }

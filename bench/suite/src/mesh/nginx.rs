@@ -1,5 +1,5 @@
-//! nginx beside a workload: it cannot ask for the original destination, so the services are
-//! written down; mTLS between two.
+//! nginx beside a workload, with mTLS between proxies. It cannot get the original destination, so
+//! its configuration lists the services.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::{Configuration, Found, Hop, Mesh, Missing, tools};
 use crate::application::PUSHED;
 use crate::scenario::Scenario;
 
-/// Debian builds nginx's relay for TCP as a module of its own.
+/// Debian packages nginx's TCP proxy as a separate module.
 const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// nginx.
@@ -57,7 +57,7 @@ impl Mesh for Nginx {
 
 fn text(hop: &Hop<'_>) -> String {
     let at = hop.directory.display();
-    // A process above the worker reads the file again when it is told to.
+    // With a master process, nginx reads the file again on a signal.
     let master = if hop.is_revised() { "on" } else { "off" };
     let mut text = format!(
         "daemon off; master_process {master}; worker_processes 1; pid {at}/pid;\n\
@@ -117,7 +117,7 @@ fn text(hop: &Hop<'_>) -> String {
     )
 }
 
-/// Where it goes: each service of the client, or the application.
+/// The upstreams: each service of the client, or the application.
 fn upstreams(hop: &Hop<'_>) -> String {
     let servers = hop.services.iter().chain(&hop.application);
     let keep = match hop.protocol {
@@ -136,7 +136,7 @@ fn upstreams(hop: &Hop<'_>) -> String {
     text
 }
 
-/// Which of them, by the host that is asked for.
+/// Selects the upstream by the `Host` header.
 fn upstream_map(hop: &Hop<'_>) -> String {
     let mut text = "  map $http_host $to { default u0;".to_owned();
     let one = hop.churning().is_some();

@@ -1,4 +1,4 @@
-//! A proxy of somebody else's beside each workload of the lab, captured as Leno's own is.
+//! Proxies of other meshes beside each workload of the lab, captured in the same way as Leno's own.
 //!
 //! ```text
 //! place ─► certificates, configuration ─► capture ─► proxy (user 2102, its cgroup, the namespace)
@@ -32,36 +32,36 @@ use crate::interrupt::Interrupt;
 use crate::lab::{Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
 use crate::scenario::Scenario;
 
-/// Where an application is for the proxy beside it.
+/// The application's address, for the proxy beside it.
 const APPLICATION: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, crate::application::PORT);
 /// How long a proxy may take to listen.
 const LISTEN: Duration = Duration::from_secs(20);
-/// How often it is looked at.
+/// How often the proxy is checked while it starts.
 const LOOK: Duration = Duration::from_millis(5);
-/// How much of what a proxy printed is shown when it fails, in bytes from its end.
+/// How many of the last bytes of a proxy's output an error shows.
 const MAX_LOG: usize = 4096;
 
-/// The proxies of a lab; dropping them ends them and the capture.
+/// The proxies of a lab; dropping this stops them and the capture.
 pub(crate) struct Sidecars {
     all: Vec<Sidecar>,
     program: PathBuf,
-    /// What answers in place of a control plane, ended with this.
+    /// The stand-ins for the control plane, stopped together with the proxies.
     controls: Vec<linkerd::Running>,
 }
 
 struct Sidecar {
     instance: InstanceStatus,
-    /// None where traffic comes to the proxy by itself.
+    /// `None` if other proxies dial this one directly.
     captured: Option<Captured>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     task: Task,
-    /// What has to listen before traffic can pass.
+    /// The port that must accept connections before traffic can pass.
     port: u16,
     process: Option<(Child, File)>,
 }
 
-/// What a proxy has to do, as [`Hop`] has it.
+/// The owned data of a proxy's [`Hop`].
 struct Task {
     workload: String,
     workloads: Arc<[(String, Ipv4Addr)]>,
@@ -71,7 +71,8 @@ struct Task {
     directory: PathBuf,
 }
 
-/// The services into which no proxy is to look, which those of the real application are alone.
+/// The services whose traffic every proxy must forward as opaque bytes; only real applications have
+/// such services.
 #[derive(Clone)]
 struct Opaque {
     names: Arc<[String]>,
@@ -90,7 +91,7 @@ impl Opaque {
 }
 
 impl Task {
-    /// Works on what the proxy has to do in a revision.
+    /// Calls `work` with the [`Hop`] of a revision.
     fn with_hop<T>(
         &self,
         (scenario, revision): (&Scenario, u64),
@@ -132,7 +133,7 @@ impl Task {
 }
 
 impl Sidecars {
-    /// Places a proxy beside every workload.
+    /// Starts a proxy beside every workload.
     pub(crate) fn start(
         mesh: &dyn Mesh,
         program: &Path,
@@ -152,7 +153,7 @@ impl Sidecars {
             let directory = lab.directory().join(&instance.name);
             fs::create_dir(&directory)?;
             open_to_all(&directory)?;
-            // Where a proxy wants to write, it can.
+            // Some proxies write into this directory.
             chown(&directory, Some(PROXY_UID), Some(PROXY_UID))?;
             authority.write(&directory, &instance.workload)?;
             let client = makes_load(&instance);
@@ -213,13 +214,13 @@ impl Sidecars {
         Ok(sidecars)
     }
 
-    /// By what traffic is captured.
+    /// The name of the capture backend.
     pub(crate) fn capture(&self) -> String {
         let captured = self.all.iter().find_map(|one| one.captured.as_ref());
         captured.map_or_else(String::new, |captured| captured.backend().to_string())
     }
 
-    /// Ends every proxy and starts it again.
+    /// Stops every proxy and starts it again.
     pub(crate) fn restart_all(&mut self) -> Result<()> {
         let program = self.program.clone();
         for sidecar in &mut self.all {
@@ -229,7 +230,7 @@ impl Sidecars {
         Ok(())
     }
 
-    /// Gives the proxies another revision of their configuration, in the way of the mesh.
+    /// Gives the proxies another revision of their configuration, by the means of the mesh.
     pub(crate) fn revise(
         &self,
         mesh: &dyn Mesh,
@@ -245,7 +246,7 @@ impl Sidecars {
         Ok(())
     }
 
-    /// Ends the client's proxy and starts it again; the moment before its exec.
+    /// Stops the client's proxy and starts it again; returns the moment before its exec.
     pub(crate) fn restart_client(&mut self) -> Result<Instant> {
         let program = self.program.clone();
         let client = self.all.iter_mut().find(|one| is_client(&one.instance));
@@ -261,8 +262,8 @@ impl Drop for Sidecars {
     fn drop(&mut self) {
         for sidecar in &mut self.all {
             sidecar.end();
-            // The namespace goes with the lab, and the programs on its cgroup with that; what is
-            // left by name, the next run removes.
+            // The namespace disappears with the lab, and with it the programs on its cgroup. The
+            // next run removes anything that is left, by its name.
             let _ = sidecar.captured.as_mut().map(Captured::release);
         }
     }
@@ -272,7 +273,8 @@ impl Sidecar {
     fn start(&mut self, program: &Path) -> Result<()> {
         let surroundings = &self.instance.surroundings;
         let netns = Netns::open(&surroundings.netns)?;
-        // The binary may lie where the proxy's user may not look: it is laid over an empty file.
+        // The proxy's user may have no access to the binary's directory, so the binary is
+        // bind-mounted over an empty file.
         let laid = self.task.directory.join("program");
         if !laid.exists() {
             File::create(&laid)?;
@@ -293,7 +295,7 @@ impl Sidecar {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?);
-        // SAFETY: what runs between fork and exec makes system calls only; all it needs was
+        // SAFETY: the code between fork and exec only makes system calls; everything it needs was
         // prepared before the fork (see `Enclosure`).
         unsafe {
             command.pre_exec(move || {
@@ -308,7 +310,7 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Comes back when it listens.
+    /// Waits until the proxy listens.
     fn wait(&mut self, interrupt: &Interrupt) -> Result<()> {
         let deadline = Instant::now() + LISTEN;
         loop {
@@ -336,14 +338,14 @@ impl Sidecar {
             let _gone = child.kill();
             let _gone = child.wait();
         }
-        // Some work in processes of their own.
+        // Some proxies have worker processes.
         if let Ok(group) = proxy_cgroup(&self.instance) {
             let _gone = Cgroup::at(group).kill();
         }
     }
 }
 
-/// An instance's workload and its IPv4 address.
+/// The workload and the IPv4 address of an instance.
 fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
     let address = instance.addresses.iter().find_map(|address| match address {
         IpAddr::V4(address) => Some(*address),
@@ -352,8 +354,8 @@ fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
     Some((instance.workload.clone(), address))
 }
 
-/// Whether something in the network namespace of a process listens on a port (proc(5): the second
-/// field is the local address, the fourth the state, 0A is listening).
+/// Whether a socket in the network namespace of a process listens on a port (proc(5): the second
+/// field is the local address, the fourth the state, and 0A is listening).
 fn listens(pid: u32, port: u16) -> bool {
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
     table.lines().any(|line| {
@@ -370,7 +372,7 @@ fn said(log: &File) -> String {
     let end = log.metadata().map_or(0, |metadata| metadata.len());
     let mut bytes = vec![0; MAX_LOG];
     let read = log.read_at(&mut bytes, end.saturating_sub(MAX_LOG as u64)).unwrap_or(0);
-    // The message is the point; bytes that are no text are replaced.
+    // The text only adds to an error message, so invalid UTF-8 is replaced.
     text.push_str(&String::from_utf8_lossy(&bytes[..read]));
     text.trim().to_owned()
 }

@@ -1,9 +1,9 @@
-//! Finding the programs of others.
+//! Finds the programs of other projects.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program of the system, from PATH and the directories that root's PATH may lack.
+/// Finds a program in PATH and in the directories that root's PATH may lack.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -12,8 +12,8 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// What `scripts/tools.sh` has installed: in LENO_TOOLS, else in `tools` beside the profiles of the
-/// build that this program is from.
+/// Finds a program that `scripts/tools.sh` has installed: in LENO_TOOLS, or else in `tools` beside
+/// the directory of the build profile that this program is from.
 pub(crate) fn installed(path: &str) -> Option<PathBuf> {
     let given = std::env::var_os("LENO_TOOLS").map(PathBuf::from);
     let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("tools"));
@@ -21,7 +21,7 @@ pub(crate) fn installed(path: &str) -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// The first line in which a program says its version.
+/// The first line of a program's version output.
 pub(super) fn version(program: &Path, flag: &str) -> String {
     let Ok(output) = Command::new(program).arg(flag).output() else { return String::new() };
     let said = [output.stdout, output.stderr].concat();

@@ -1,7 +1,8 @@
-//! ztunnel, Istio's proxy for layer 4, beside each workload: HBONE between two, mTLS with the
-//! certificates of its own fake authority, everything it knows from a local file.
+//! ztunnel, Istio's proxy for layer 4, beside each workload. Proxies use HBONE with mTLS between
+//! them; their certificates come from ztunnel's fake authority, and their configuration from a
+//! local file.
 //!
-//! A build with its feature `testing` has the fake authority; released ones have not.
+//! Only a build with the feature `testing` has the fake authority; released builds do not.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,9 +10,9 @@ use std::path::PathBuf;
 use super::{Captured, Configuration, Found, Hop, Mesh, Missing, tools};
 use crate::scenario::{Disturbance, Scenario};
 
-/// Where it takes HBONE.
+/// The port for HBONE.
 const HBONE: u16 = 15008;
-/// The command that brings it.
+/// How to build it.
 const BRING: &str = "build istio/ztunnel with `cargo build --release --no-default-features \
                      --features tls-aws-lc,testing` and name the binary with --ztunnel PATH";
 
@@ -51,7 +52,7 @@ impl Mesh for Ztunnel {
         }
     }
 
-    /// What arrives for a service comes to its own port.
+    /// Connections to a service arrive at the proxy's own port.
     fn captured(&self, hop: &Hop<'_>) -> Captured {
         if hop.application.is_some() { Captured::Not(HBONE) } else { Captured::Fully }
     }
@@ -78,7 +79,7 @@ impl Mesh for Ztunnel {
     }
 }
 
-/// All workloads, by what is dialled: an address is enough, so that there are no services.
+/// Lists all workloads. Clients dial their addresses, so no services are needed.
 fn text(hop: &Hop<'_>) -> String {
     let mut text = "workloads:\n".to_owned();
     for (name, address) in hop.workloads {

@@ -1,4 +1,4 @@
-//! What a file holds, in a word: its SHA-256.
+//! The SHA-256 digest of a file.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -9,10 +9,10 @@ use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::error::{Attempt as _, Result};
 
-/// Bytes that are read at once: jars have many megabytes.
+/// Bytes of one read: jars have many megabytes.
 const PIECE: usize = 64 * 1024;
 
-/// `sha256:` and 64 digits.
+/// `sha256:` and 64 hexadecimal digits.
 pub(super) fn of(path: &Path) -> Result<String> {
     let what = || format!("read {}", path.display());
     let mut file = File::open(path).attempt(what)?;
@@ -25,7 +25,7 @@ pub(super) fn of(path: &Path) -> Result<String> {
     }
     let mut text = "sha256:".to_owned();
     for byte in context.finish().as_ref() {
-        // A string takes everything.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     Ok(text)

@@ -1,4 +1,4 @@
-//! The file of images: which image is each service of a scenario in a cluster.
+//! The file of images: the image of each service of a scenario in a cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,52 +11,53 @@ use crate::application::PORT;
 use crate::error::{Attempt, Error, Result};
 use crate::scenario::Scenario;
 
-/// The highest user that Kubernetes runs a container as.
+/// The highest user ID that Kubernetes allows for a container.
 const MAX_USER: u32 = i32::MAX as u32;
 
 /// A real application: an image for each service of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Images {
-    /// Whose services they are.
+    /// The scenario of these services.
     pub scenario: String,
-    /// By the names of the services, which are those of their Services in the namespace of the bench.
+    /// The images by service name. A Service of the same name is created in the namespace of the
+    /// bench.
     pub services: BTreeMap<String, Image>,
 }
 
-/// What runs as a service.
+/// The container of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
     /// The image, as a pod names it.
     pub image: String,
-    /// In place of the image's entrypoint.
+    /// Replaces the image's entrypoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// In place of the image's arguments.
+    /// Replaces the image's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// What it is told. Records have it too.
+    /// The container's environment. Records contain it too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Where the container listens, 8080 without it.
+    /// The port that the container listens on; 8080 by default.
     #[serde(default = "own_port")]
     pub port: NonZeroU16,
-    /// By which port others reach it, 8080 without it.
+    /// The port of the Service; 8080 by default.
     #[serde(default = "own_port")]
     pub service_port: NonZeroU16,
-    /// What it speaks, where that is not what the suite's own service in its place does.
+    /// The protocol, if it differs from that of the suite's own service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<AppProtocol>,
-    /// Whether it is held to what any pod may do.
+    /// The container's privileges; restricted by default.
     #[serde(default)]
     pub privileges: Privileges,
-    /// The user that it runs as, 1 to 2147483647; 65532 without it.
+    /// The user ID, 1 to 2147483647; 65532 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<NonZeroU32>,
 }
 
-/// What a service speaks, in the words of `appProtocol`.
+/// The protocol of a service, as in `appProtocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AppProtocol {
@@ -64,18 +65,19 @@ pub enum AppProtocol {
     Http,
     /// gRPC.
     Grpc,
-    /// Anything: a mesh is not to look into it.
+    /// Opaque bytes: a mesh must not detect a protocol.
     Tcp,
 }
 
-/// What a container may do.
+/// The privileges of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Privileges {
-    /// As Pod Security `restricted`, and its root file system cannot be written to.
+    /// Those of Pod Security `restricted`, with a read-only root file system.
     #[default]
     Restricted,
-    /// As its image has it: its user, which may be root, the usual capabilities, and files that it may write.
+    /// Those of the image: its user, which may be root, the default capabilities, and a writable
+    /// file system.
     Image,
 }
 
@@ -91,7 +93,8 @@ impl AppProtocol {
     }
 }
 
-/// Whether every Kubernetes takes it for the name of a variable of the environment (apimachinery's `IsEnvVarName`).
+/// Whether all versions of Kubernetes accept the name of an environment variable (apimachinery's
+/// `IsEnvVarName`).
 fn is_variable(word: &str) -> bool {
     let known = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     let begins_well = word.starts_with(|c: char| !c.is_ascii_digit());
@@ -103,11 +106,11 @@ fn own_port() -> NonZeroU16 {
 }
 
 impl Images {
-    /// Reads the file for a run of scenarios, of which there has to be one.
+    /// Reads the file for a run, which must have exactly one scenario.
     ///
     /// # Errors
-    /// When it cannot be read, or does not have an image for each service of the scenario and no other; says what is
-    /// wrong with it and what to do.
+    /// If the file cannot be read, or its services are not exactly those of the scenario; the error
+    /// says what is wrong and what to do.
     pub fn read(file: &Path, scenarios: &[Scenario]) -> Result<Self> {
         let [scenario] = scenarios else {
             return Err(Error::Refused(format!(
@@ -134,7 +137,7 @@ impl Images {
         serde_saphyr::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// Compares it with a scenario; what is wrong.
+    /// Compares the file with a scenario; the error says what is wrong.
     fn check(&self, scenario: &Scenario) -> Result<(), String> {
         let of = &scenario.name;
         if self.scenario != *of {
@@ -173,7 +176,7 @@ impl Images {
         Ok(())
     }
 
-    /// All that it says, in one line.
+    /// The complete contents in one line.
     #[must_use]
     pub fn in_full(&self) -> String {
         serde_json::to_string(&self.services).expect("it has only text keys")
@@ -193,7 +196,7 @@ mod tests {
     use crate::real::{FILES, printed};
     use crate::scenario;
 
-    /// What is said of a file for Faces.
+    /// Checks a file for Faces.
     fn read(text: &str) -> Result<Images, String> {
         let images = Images::parse(text)?;
         images.check(&scenario::find("faces").unwrap()).map(|()| images)
@@ -209,7 +212,7 @@ mod tests {
             let scenario = scenario::find(name).unwrap();
             let images = Images::parse(text).unwrap();
             images.check(&scenario).unwrap();
-            // Whoever is told of another is told of one that is there, by the port that it has.
+            // Every address in an environment must be that of an existing service, with its port.
             for (service, one) in &images.services {
                 for (word, value) in &one.env {
                     let host = value.split(':').next().unwrap_or_default();

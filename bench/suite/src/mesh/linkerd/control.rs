@@ -1,5 +1,5 @@
-//! The stand-in for Linkerd's identity, destination and policy services: the least that a proxy
-//! asks for, over linkerd2-proxy-api.
+//! The stand-in for Linkerd's identity, destination and policy services, over linkerd2-proxy-api:
+//! the minimum that a proxy needs.
 //!
 //! ```text
 //! Certify ─► a certificate    GetProfile(10.89.0.3:8080) ─► that endpoint, its identity, HTTP/2
@@ -41,22 +41,22 @@ use super::super::Hop;
 use super::super::certificates::Authority;
 use super::{CONTROL, identity};
 
-/// The name of the one policy that there is.
+/// The name of the only policy.
 const POLICY: &str = "all-authenticated";
-/// The weight of the one endpoint of an address.
+/// The weight of the only endpoint of an address.
 const WEIGHT: u32 = 10_000;
 
-/// What the stand-in knows.
+/// The state of the stand-in.
 #[derive(Clone, Debug)]
 pub struct Control {
     authority: Arc<Authority>,
     workloads: Vec<(String, Ipv4Addr)>,
     protocol: Protocol,
-    /// Addresses at which something else is spoken.
+    /// Addresses whose traffic is opaque, whatever `protocol` is.
     opaque: Vec<SocketAddr>,
 }
 
-/// A running stand-in; dropping it ends it.
+/// A running stand-in; dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Running {
     stop: Option<oneshot::Sender<()>>,
@@ -65,7 +65,7 @@ pub(crate) struct Running {
 
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Says one thing, and stays: proxies ask again when a stream ends.
+/// Sends one item and keeps the stream open, because proxies ask again when a stream ends.
 fn once_and_stay<T: Send + 'static>(item: T) -> Response<Streamed<T>> {
     Response::new(Box::pin(stream::once(async { Ok(item) }).chain(stream::pending())))
 }
@@ -76,12 +76,12 @@ impl Control {
         Self { authority, workloads: hop.workloads.to_vec(), protocol: hop.protocol, opaque }
     }
 
-    /// Where proxies look for it.
+    /// The address at which proxies connect to it.
     pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, CONTROL).into()
     }
 
-    /// Answers on a thread of its own.
+    /// Serves on a thread of its own.
     pub(crate) fn serve(self, listener: TcpListener) -> Result<Running> {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -94,7 +94,7 @@ impl Control {
             runtime.block_on(async {
                 tokio::select! {
                     () = self.accept(listener) => {}
-                    // A sender that is gone says the same.
+                    // A dropped sender also stops the server.
                     _ = stopped => {}
                 }
             });
@@ -117,20 +117,21 @@ impl Control {
                         identity_server::SERVICE_NAME => identity.call(request).await,
                         destination_server::SERVICE_NAME => destination.call(request).await,
                         inbound_server_policies_server::SERVICE_NAME => inbound.call(request).await,
-                        // Where there is no client policy, a proxy goes by the profile.
+                        // Without a client policy, a proxy uses the profile.
                         _ => Ok::<_, Infallible>(Status::not_found("no policy").into_http()),
                     }
                 }
             });
             tokio::spawn(async move {
                 let server = auto::Builder::new(TokioExecutor::new());
-                // How a connection ends is the proxy's to judge.
+                // The proxy reports how a connection ended.
                 drop(server.serve_connection(TokioIo::new(stream), answer).await);
             });
         }
     }
 
-    /// The endpoint at an address, with the identity of the workload there; none at any other.
+    /// The endpoint at an address, with the identity of its workload; `None` if no workload has the
+    /// address.
     fn endpoint(&self, path: &str) -> Option<WeightedAddr> {
         let address: SocketAddr = path.parse().ok()?;
         let (workload, _) = self.workloads.iter().find(|(_, ip)| address.ip() == *ip)?;
@@ -151,19 +152,20 @@ impl Control {
         })
     }
 
-    /// Whether a proxy is not to look into what goes to an address.
+    /// Whether a proxy must forward traffic to an address as opaque bytes.
     fn is_opaque(&self, path: &str) -> bool {
         let is_other = |address| self.opaque.contains(&address);
         self.protocol == Protocol::Tcp || path.parse().is_ok_and(is_other)
     }
 
-    /// What passes on a port, for every client with an identity of the mesh.
+    /// The protocol of a port, open to every client with an identity of the mesh.
     fn server(&self) -> Server {
         use proxy_protocol::{Http1, Http2, Kind, Tls};
         let kind = match self.protocol {
-            // mTLS is not looked for on an opaque port: in a cluster, what comes from the mesh goes to the
-            // proxy's own port instead, for which our capture answers no SO_ORIGINAL_DST. On a port of
-            // TLS that of the mesh is taken off, and nothing is detected in what is inside.
+            // On an opaque port, the proxy does not accept mTLS: in a cluster, clients of the mesh
+            // connect to the proxy's own port instead, but Leno's capture answers no
+            // SO_ORIGINAL_DST for connections to that port. On a port of kind TLS, the proxy
+            // terminates the mesh's mTLS and forwards the bytes inside without detection.
             Protocol::Tcp => Kind::Tls(Tls {}),
             Protocol::Http1 => Kind::Http1(Http1 { routes: vec![route()], ..Http1::default() }),
             _ => Kind::Http2(Http2 { routes: vec![route()], ..Http2::default() }),
@@ -185,7 +187,7 @@ fn metadata() -> meta::Metadata {
 
 fn authorization() -> Authz {
     let any = |net: (std::net::IpAddr, u8)| Network { net: Some(net.into()), except: Vec::new() };
-    // A suffix of no parts is every name.
+    // A suffix without parts matches every name.
     let suffixes = vec![IdentitySuffix { parts: Vec::new() }];
     let clients = authn::permit_mesh_tls::PermitClientIdentities {
         suffixes,
@@ -204,7 +206,7 @@ fn authorization() -> Authz {
     }
 }
 
-/// Every path.
+/// A route for every path.
 fn route() -> HttpRoute {
     let path = matching::PathMatch { kind: Some(matching::path_match::Kind::Prefix("/".into())) };
     let all = matching::HttpRouteMatch { path: Some(path), ..matching::HttpRouteMatch::default() };
@@ -241,7 +243,7 @@ impl Destination for Control {
     type GetProfileStream = Streamed<DestinationProfile>;
 
     async fn get(&self, _: Request<GetDestination>) -> Result<Response<Self::GetStream>, Status> {
-        // A proxy that knows the endpoint does not ask for a list of them.
+        // A proxy that has the endpoint from the profile does not need a list of endpoints.
         Ok(once_and_stay(Update::default()))
     }
 
@@ -278,7 +280,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say, and a panic was printed.
+            // The thread returns nothing, and a panic has been printed already.
             let _ = thread.join();
         }
     }

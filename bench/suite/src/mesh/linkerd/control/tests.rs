@@ -1,4 +1,4 @@
-//! The stand-in, asked as a proxy asks it: by the clients that linkerd2-proxy-api has.
+//! Calls the stand-in as a proxy does, with the clients of linkerd2-proxy-api.
 
 use linkerd2_proxy_api::destination::destination_client::DestinationClient;
 use linkerd2_proxy_api::identity::identity_client::IdentityClient;
@@ -10,7 +10,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::super::super::tests::hop;
 use super::*;
 
-/// What the stand-in says of a port.
+/// The stand-in's policy for a port.
 async fn server_of(protocol: Protocol) -> (Server, Channel, Running) {
     let (running, channel) = served(protocol).await;
     let port = PortSpec { workload: "s0".into(), port: 8080 };
@@ -18,7 +18,7 @@ async fn server_of(protocol: Protocol) -> (Server, Channel, Running) {
     (answer.into_inner().message().await.unwrap().unwrap(), channel, running)
 }
 
-/// A running stand-in for a lab of two, and a channel to it.
+/// A running stand-in for a lab with two workloads, and a channel to it.
 async fn served(protocol: Protocol) -> (Running, Channel) {
     let workloads =
         [("client".to_owned(), [10, 89, 0, 2].into()), ("s0".to_owned(), [10, 89, 0, 3].into())];
@@ -35,7 +35,7 @@ async fn served(protocol: Protocol) -> (Running, Channel) {
 async fn a_request_for_a_certificate_is_signed() {
     let (_running, channel) = served(Protocol::Http1).await;
     let directory = tempfile::tempdir().unwrap();
-    // Giving a file away takes root.
+    // Only root may change the owner of a file.
     if nix::unistd::geteuid().is_root() {
         Authority::write_request(directory.path(), &identity("s0")).unwrap();
         let request = CertifyRequest {
@@ -102,8 +102,8 @@ async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
     assert_eq!(none.code(), tonic::Code::NotFound, "a proxy goes by the profile then: {none}");
 }
 
-/// All connections of `tcp-64k` were refused: no mTLS is looked for on an opaque port, so that none came from
-/// the mesh.
+/// Regression: proxies refused all connections of `tcp-64k`. They did not accept mTLS on an opaque
+/// port, so no connection seemed to come from the mesh.
 #[tokio::test]
 async fn raw_tcp_comes_with_the_mtls_of_the_mesh() {
     let (server, _, _running) = server_of(Protocol::Tcp).await;
