@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Everything user space and the kernel programs must agree on. bpf/abi mirrors it in Rust and the
- * loader's layout test compares the two through BTF.
+/* The constants and structures that user space and the kernel programs share. bpf/abi mirrors them
+ * in Rust, and the loader's layout test compares the two through BTF.
  */
 #ifndef LENO_ABI_H
 #define LENO_ABI_H
@@ -10,8 +10,8 @@
 #define LENO_AF_INET 2
 #define LENO_AF_INET6 10
 
-/* An address and port. IPv4 stands in IPv4-mapped form (::ffff:a.b.c.d), so one comparison serves
- * both families; `family` still tells which one it is.
+/* An address and port. IPv4 is stored in IPv4-mapped form (::ffff:a.b.c.d), so that one comparison
+ * serves both families; `family` tells which one it is.
  */
 struct socket_address {
 	__be32 ip[4];
@@ -19,18 +19,18 @@ struct socket_address {
 	__u16 family;
 };
 
-/* What one workload's programs are told when they are loaded. It lives in read-only data, so the
- * verifier drops the branches that a workload does not need.
+/* The configuration of one workload's programs, fixed when they are loaded. It is read-only data,
+ * so the verifier removes the branches that a workload does not need.
  */
 struct capture_config {
-	__u64 proxy_cgroup_id; /* the proxy runs in this cgroup; 0: it is told by its user */
+	__u64 proxy_cgroup_id; /* the proxy runs in this cgroup; 0: it is recognised by its user */
 	__u64 netns_cookie;    /* capture only in this namespace; 0: the kernel has no cookies */
 	__u16 outbound_port;   /* the proxy's outbound listener */
 	__u16 inbound_port;    /* the proxy's inbound listener */
-	__u16 admin_port;      /* passes inbound */
-	__u8 fail_closed;      /* with no listener: refuse (1) or pass (0) */
-	__u8 has_excluded;     /* 0: `excluded` is empty, do not look */
-	__u32 proxy_uid;       /* with no cgroup of its own: the proxy is whoever runs as this user */
+	__u16 admin_port;      /* inbound connections to it pass */
+	__u8 fail_closed;      /* while the proxy does not listen: refuse (1) or pass (0) */
+	__u8 has_excluded;     /* 0: `excluded` is empty, skip the lookup */
+	__u32 proxy_uid;       /* the proxy's user, if proxy_cgroup_id is 0 */
 	__u32 reserved;
 };
 
@@ -41,7 +41,7 @@ struct prefix_key {
 };
 
 /* Slots of `listeners`, each with LISTENERS_PER_SLOT places. The kernel empties a place when its
- * socket closes, so a slot with a filled place is the "proxy is listening" switch.
+ * socket closes, so the proxy is listening if any place of the slot is filled.
  */
 enum listener_slot {
 	SLOT_INBOUND_IPV4,
@@ -83,8 +83,9 @@ enum counter {
 	COUNTERS,
 };
 
-/* The socket option by which the proxy names the client on whose behalf it connects to the application:
- * a sockaddr_in6, IPv4 in IPv4-mapped form. leno_types::source has the same numbers.
+/* The socket option by which the proxy passes the address of the client for which it connects to
+ * the application: a sockaddr_in6, IPv4 in IPv4-mapped form. leno_types::source has the same
+ * numbers.
  */
 enum client_option {
 	CLIENT_OPTION = 1,
@@ -92,18 +93,22 @@ enum client_option {
 };
 
 /* Original destinations between the SYN and the proxy's side of the handshake. Over loopback that
- * is microseconds; only a full accept queue (net.core.somaxconn, 4096 by default) lets them pile
- * up, so twice that. The oldest goes first and shows up in ORIGINAL_MISSED. About 1 MiB.
+ * takes microseconds; they only accumulate while the accept queue is full (net.core.somaxconn, 4096
+ * by default), so this is twice that. The oldest entry is evicted first, and its connection is
+ * counted in ORIGINAL_MISSED. About 1 MiB.
  */
 #define MAX_INFLIGHT 8192
 
-/* Listeners that are kept of those that share a port: one of each worker, of a proxy and of the one
- * that takes over from it. A sidecar has one worker, a large gateway a handful. More still get their
- * share of the connections; only if all that are kept end first is the switch off too early.
+/* Listeners of one port that are kept: one for each worker of a proxy and of the proxy that takes
+ * over from it. A sidecar has one worker, a large gateway a handful. Further listeners still get
+ * their share of the connections. Only if all kept listeners close before those do, the programs
+ * wrongly conclude that the proxy does not listen.
  */
 #define LISTENERS_PER_SLOT 16
 
-/* Excluded prefixes of one workload: gateway, DNS, control plane and what the operator adds. */
+/* Most excluded prefixes of one workload: gateway, DNS, control plane and those that the operator
+ * adds.
+ */
 #define MAX_EXCLUDED 256
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Socket addresses in the one form both families share. */
+/* Socket addresses, in one form for both families. */
 #ifndef LENO_ADDRESS_H
 #define LENO_ADDRESS_H
 
@@ -40,7 +40,7 @@ static __always_inline bool same_ip(const struct socket_address *a, const struct
 	       a->ip[3] == b->ip[3];
 }
 
-/* Loopback, or unspecified, which connect() takes for loopback. */
+/* Loopback, or the unspecified address, which connect() treats as loopback. */
 static __always_inline bool is_loopback(const struct socket_address *a)
 {
 	if (a->family == LENO_AF_INET)
@@ -50,7 +50,7 @@ static __always_inline bool is_loopback(const struct socket_address *a)
 }
 
 /* The source of the proxy's connections to the application, 192.0.0.8 (RFC 7600) or 100:0:0:1::8
- * (RFC 9780): addresses that no host has. leno_types::source has the same.
+ * (RFC 9780): addresses that no host has. leno_types::source has the same values.
  */
 static __always_inline bool is_stand_in(const struct socket_address *a)
 {
@@ -60,8 +60,9 @@ static __always_inline bool is_stand_in(const struct socket_address *a)
 	       a->ip[3] == bpf_htonl(8);
 }
 
-/* fe80::/10. Such an address names a neighbour only together with an interface, which the original
- * destination does not carry, so these connections cannot be steered; they are refused instead.
+/* fe80::/10. Such an address identifies a neighbour only together with an interface. The original
+ * destination has no field for an interface, so these connections cannot be steered; they are
+ * refused instead.
  */
 static __always_inline bool is_link_local_ipv6(const struct socket_address *a)
 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The client's address on its way from the proxy's socket to the application's.
+/* How the client's address travels from the proxy's socket to the application's.
  *
  *   setsockopt          clients[proxy's socket]        (cgroup/setsockopt)
  *   before the SYN      arriving[both addresses]       (sock_ops, proxy's side)
  *   handshake done      clients[application's socket]  (sock_ops, application's side)
  *   accept, getpeername read                           (cgroup/getpeername4,6)
  *
- * The application cannot accept the connection before the third step. If a step fails, the application
- * sees the source address that the proxy has bound: the stand-in address, never loopback.
+ * The application cannot accept the connection before the third step. If a step fails, the
+ * application sees the source address that the proxy has bound: the stand-in address, never
+ * loopback.
  */
 #ifndef LENO_CLIENT_H
 #define LENO_CLIENT_H
@@ -30,7 +31,8 @@ struct {
 	__type(value, struct socket_address);
 } clients SEC(".maps");
 
-/* Both ends: the proxy's source ports repeat across the application's ports. */
+/* Both ends: one source port of the proxy may be in use towards several ports of the application.
+ */
 struct connection_key {
 	struct socket_address from;
 	struct socket_address to;
@@ -52,7 +54,7 @@ static __always_inline bool remember_client(struct bpf_sock *sk, struct socket_a
 		count(CLIENT_FAILED);
 		return false;
 	}
-	*stored = *client; /* the proxy may name the client of a socket twice */
+	*stored = *client; /* the proxy may set the client of a socket twice */
 	return true;
 }
 
@@ -79,7 +81,7 @@ static __always_inline void announce_client(struct bpf_sock_ops *ops)
 		count(CLIENT_FAILED);
 	else
 		count(CLIENT_ANNOUNCED);
-	/* getpeername on the proxy's own socket answers the application's address. */
+	/* getpeername on the proxy's own socket must return the application's address */
 	bpf_sk_storage_delete(&clients, sk);
 }
 

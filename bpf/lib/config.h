@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The configuration of the workload these programs were loaded for. */
+/* The configuration of the workload that these programs were loaded for. */
 #ifndef LENO_CONFIG_H
 #define LENO_CONFIG_H
 
@@ -7,7 +7,9 @@
 
 #include "abi.h"
 
-/* A section of its own, so that the loader writes the whole structure without symbol look-ups. */
+/* In a section of its own, so that the loader writes the whole structure without looking up
+ * symbols.
+ */
 SEC(".rodata.config") const volatile struct capture_config config;
 
 #endif

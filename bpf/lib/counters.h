@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* What the programs decided, counted per CPU. */
+/* The counters of the programs' decisions, per CPU. */
 #ifndef LENO_COUNTERS_H
 #define LENO_COUNTERS_H
 

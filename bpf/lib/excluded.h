@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Destinations the operator took out of capture. */
+/* Destinations that the operator excluded from capture. */
 #ifndef LENO_EXCLUDED_H
 #define LENO_EXCLUDED_H
 

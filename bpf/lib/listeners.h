@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The proxy's listening sockets, which double as the "proxy is listening" switch. */
+/* The proxy's listening sockets. The proxy is listening if there are any. */
 #ifndef LENO_LISTENERS_H
 #define LENO_LISTENERS_H
 
@@ -15,14 +15,15 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__uint(max_entries, LISTENER_SLOTS * LISTENERS_PER_SLOT);
-	/* The slot times LISTENERS_PER_SLOT, and the place. The type puts the slots into BTF. */
+	/* Key: slot * LISTENERS_PER_SLOT + place. The type is there to put the slots into BTF. */
 	__type(key, enum listener_slot);
 	__type(value, __u64);
 } listeners SEC(".maps");
 
-/* Any listening socket of the proxy there, to be released, or none. Which one is the same: the kernel
- * balances between those that share its port. Listeners are not reference-counted (SOCK_RCU_FREE), so
- * this costs no shared write; the release is what the verifier asks for.
+/* Any listening socket of the proxy in this slot, which the caller must release, or 0. It does not
+ * matter which one: the kernel balances between the listeners that share a port. Listeners are not
+ * reference-counted (SOCK_RCU_FREE), so the release writes no shared memory; the verifier requires
+ * the call.
  */
 static __always_inline struct bpf_sock *listener_in(enum listener_slot slot)
 {
@@ -36,7 +37,7 @@ static __always_inline struct bpf_sock *listener_in(enum listener_slot slot)
 	return 0;
 }
 
-/* Is the proxy listening there? */
+/* Whether the proxy is listening in this slot. */
 static __always_inline bool is_listening(enum listener_slot slot)
 {
 	struct bpf_sock *sk = listener_in(slot);
@@ -47,7 +48,7 @@ static __always_inline bool is_listening(enum listener_slot slot)
 	return true;
 }
 
-/* Puts a socket of the proxy that begins to listen into a free place of its slot. */
+/* Puts a socket of the proxy that starts listening into a free place of its slot. */
 static __always_inline void register_listener(struct bpf_sock_ops *ops)
 {
 	bool ipv6 = ops->family == LENO_AF_INET6;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The original destination on its way from the application's socket to the proxy's.
+/* How the original destination travels from the application's socket to the proxy's.
  *
  *   connect        originals[application's socket]    (cgroup/connect4,6)
  *   before the SYN inflight[source address and port]  (sock_ops, application's side)
  *   handshake done originals[accepted socket]         (sock_ops, proxy's side)
  *
- * Each step happens before the proxy can accept, so there is nothing to race with.
+ * Each step happens before the proxy can accept the connection, so there is no race.
  */
 #ifndef LENO_ORIGINAL_H
 #define LENO_ORIGINAL_H

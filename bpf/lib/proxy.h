@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Who the proxy is: whoever runs in its cgroup or, where it has none of its own when the workload is
- * captured (a pod's containers come later), whoever runs as its user.
+/* Recognises the proxy: by its cgroup, or by its user if it has no cgroup of its own when the
+ * workload is captured (a pod is captured before its containers have cgroups).
  */
 #ifndef LENO_PROXY_H
 #define LENO_PROXY_H
@@ -11,7 +11,9 @@
 
 #include "config.h"
 
-/* What is read of the kernel's own structure, wherever its fields are in the running kernel. */
+/* The fields that are read of the kernel's own structure; their offsets are relocated for the
+ * running kernel.
+ */
 struct kernel_uid {
 	__u32 val;
 } __attribute__((preserve_access_index));
@@ -20,7 +22,7 @@ struct sock {
 	struct kernel_uid sk_uid;
 } __attribute__((preserve_access_index));
 
-/* Is it the proxy that makes this system call? */
+/* Whether the proxy makes this system call. */
 static __always_inline bool is_by_proxy(void)
 {
 	if (config.proxy_cgroup_id)
@@ -28,7 +30,9 @@ static __always_inline bool is_by_proxy(void)
 	return (__u32)bpf_get_current_uid_gid() == config.proxy_uid;
 }
 
-/* Did the proxy make this socket? sock_ops cannot ask who makes the call, the socket knows its maker. */
+/* Whether the proxy made this socket. sock_ops programs may run outside of its system calls, so the
+ * socket's owner is read.
+ */
 static __always_inline bool is_of_proxy(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;

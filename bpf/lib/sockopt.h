@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The answer to SO_ORIGINAL_DST, as netfilter's connection tracking would give it. */
+/* Answers SO_ORIGINAL_DST, as netfilter's connection tracking would. */
 #ifndef LENO_SOCKOPT_H
 #define LENO_SOCKOPT_H
 
@@ -19,12 +19,14 @@
 #define SOL_IPV6 41
 #define SO_ORIGINAL_DST 80 /* the same number on both levels */
 
-/* Above this the kernel hands the program no whole buffer and fails the call, unless told to leave
- * the buffer alone (optlen = 0).
+/* Above this length the kernel does not pass the whole buffer to the program, and fails the call
+ * unless the program sets optlen = 0 to leave the buffer alone.
  */
 #define MAX_OPTLEN 4096
 
-/* Outbound: what was stored. Inbound: sk_lookup left the original destination as local address. */
+/* Outbound: the stored destination. Inbound: the socket's local address, which sk_lookup left
+ * unchanged.
+ */
 static __always_inline bool find_original(struct bpf_sock *sk, struct socket_address *original)
 {
 	struct socket_address *stored = original_of(sk);
@@ -43,7 +45,9 @@ static __always_inline bool find_original(struct bpf_sock *sk, struct socket_add
 	return true;
 }
 
-/* Writes the address in the form of the asked level; its length, or 0 where it has none there. */
+/* Writes the address in the form of the requested level; returns its length, or 0 if the level has
+ * no form for it.
+ */
 static __always_inline __s32 write_original(struct bpf_sockopt *ctx, struct socket_address *from)
 {
 	if (ctx->level == SOL_IP && from->family == LENO_AF_INET) {

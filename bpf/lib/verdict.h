@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The decisions, free of hooks and maps, so that they are tested with BPF_PROG_TEST_RUN. */
+/* The decisions, without hooks and maps, so that they can be tested with BPF_PROG_TEST_RUN. */
 #ifndef LENO_VERDICT_H
 #define LENO_VERDICT_H
 
@@ -20,7 +20,7 @@ enum inbound_verdict {
 	INBOUND_LINK_LOCAL,
 };
 
-/* May a connection to this address be captured at all? */
+/* Whether a connection to this address may be captured. */
 static __always_inline enum outbound_verdict outbound_verdict(const struct socket_address *to)
 {
 	if (is_loopback(to))
@@ -30,12 +30,13 @@ static __always_inline enum outbound_verdict outbound_verdict(const struct socke
 	return OUTBOUND_STEER;
 }
 
-/* What becomes of a connection that arrives. What this workload sends to itself passes, or the proxy
- * would be handed its own connections without end: a loopback address on either side (the kernel
- * takes those from lo only; the other side may be an address of eth0 that the application bound),
- * the same address on both, or the proxy's stand-in address as the source (answers to it are routed to
- * lo, so that no other host can complete a handshake from it). The ingress interface does not tell: for an address of eth0 it reads
- * as eth0's even over lo.
+/* What to do with a connection that arrives. Connections of this workload to itself pass: otherwise
+ * the proxy's connections to the application would be steered back to the proxy, endlessly. They
+ * are recognised by their addresses: a loopback address on either side (the kernel accepts those
+ * only from lo; the other side may be an address of eth0 that the application bound), the same
+ * address on both, or the proxy's stand-in address as the source (answers to it are routed to lo,
+ * so no other host can complete a handshake from it). The ingress interface cannot be used: for an
+ * address of eth0 it is reported as eth0 even over lo.
  */
 static __always_inline enum inbound_verdict
 inbound_verdict(const volatile struct capture_config *c, const struct socket_address *remote,

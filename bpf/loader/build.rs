@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What a Debian machine lacks when a step below fails.
+/// The Debian packages that provide what a failing step may lack.
 const PACKAGES: &str = "apt-get install clang llvm libbpf-dev libelf-dev zlib1g-dev";
 
 fn main() -> ExitCode {
@@ -26,8 +26,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One object: BPF bytecode and BTF; the DWARF it was made from is stripped where llvm-strip is at
-/// hand, which only makes it smaller.
+/// Compiles one object with BPF bytecode and BTF. The DWARF that BTF is made from is stripped if
+/// llvm-strip is installed, which only makes the object smaller.
 fn compile(source: &Path, object: &Path) -> Result<(), String> {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
@@ -35,7 +35,7 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
         Ok("big") => "bpfeb",
         _ => "bpfel",
     };
-    // Where the headers of another architecture are (scripts/programs.sh).
+    // The headers of another architecture when cross-compiling (scripts/programs.sh).
     let root = env::var("LENO_SYSROOT").ok();
     let include = format!("/usr/include/{architecture}-linux-gnu");
     let output = Command::new(&clang)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Capture of one workload: its connections into its proxy, and those of others too.
+/* Captures one workload: steers its outbound connections, and inbound ones from other workloads, into
+ * its proxy.
  *
- * Loaded once for each workload with maps of its own. The hooks marked (proxy) are attached to the
- * proxy's cgroup where it has one of its own, sk_lookup to the network namespace, the others to the
- * workload's cgroup, which holds the proxy's.
+ * Loaded once for each workload, with its own maps. The hooks marked (proxy) are attached to the
+ * proxy's cgroup if it has one of its own, sk_lookup to the network namespace, the others to the
+ * workload's cgroup, which contains the proxy's.
  */
 #include <asm/socket.h>
 #include <linux/bpf.h>
@@ -31,7 +32,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define ALLOW 1
 #define DENY 0
 
-/* Fails the system call with this error; with EPERM before Linux 5.18, which has no helper. */
+/* Fails the system call with this error; with EPERM before Linux 5.18, which lacks the helper. */
 static __always_inline int deny(int error)
 {
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_set_retval))
@@ -39,13 +40,15 @@ static __always_inline int deny(int error)
 	return DENY;
 }
 
-/* Another namespace's loopback is not where the proxy listens. */
+/* Whether the socket is in another network namespace: the proxy does not listen on that one's
+ * loopback.
+ */
 static __always_inline bool is_foreign(struct bpf_sock_addr *ctx)
 {
 	return config.netns_cookie && bpf_get_netns_cookie(ctx) != config.netns_cookie;
 }
 
-/* Whether this connection stays as it is: the proxy's own, local, or excluded. */
+/* Whether this connection must not be captured: it is the proxy's own, local, or excluded. */
 static __always_inline bool is_exempt(struct bpf_sock_addr *ctx, const struct socket_address *to)
 {
 	if (outbound_verdict(to) == OUTBOUND_LOCAL || is_foreign(ctx)) {
@@ -63,8 +66,8 @@ static __always_inline bool is_exempt(struct bpf_sock_addr *ctx, const struct so
 	return false;
 }
 
-/* Link-local IPv6 cannot be steered and must not pass the proxy. ICMPv6 has no hook that calls this:
- * neighbour discovery is the kernel's own, and ping sockets are let through by their protocol.
+/* Link-local IPv6 cannot be steered and must not bypass the proxy. ICMPv6 is permitted: the kernel's
+ * neighbour discovery passes none of these hooks, and ping sockets are recognised by their protocol.
  */
 static __always_inline bool is_refused_link_local(struct bpf_sock_addr *ctx,
 						   const struct socket_address *to)
@@ -80,8 +83,8 @@ static __always_inline int refuse_link_local(void)
 	return deny(ECONNREFUSED);
 }
 
-/* A socket bound to eth0 cannot reach loopback, so the binding goes; the proxy's connection takes the
- * route that the namespace has.
+/* A socket bound to eth0 cannot reach the proxy on loopback, so the binding is removed; the proxy's
+ * own connection follows the namespace's routes.
  */
 static __always_inline bool unbind_device(struct bpf_sock_addr *ctx, struct bpf_sock *sk)
 {
@@ -92,7 +95,7 @@ static __always_inline bool unbind_device(struct bpf_sock_addr *ctx, struct bpf_
 	return !bpf_setsockopt(ctx, SOL_SOCKET, SO_BINDTODEVICE, none, sizeof(none));
 }
 
-/* Decides one connect(); *steer tells the caller to rewrite the destination. */
+/* Decides on one connect(); *steer tells the caller to rewrite the destination. */
 static __always_inline int outbound(struct bpf_sock_addr *ctx, struct socket_address *to,
 				    enum listener_slot slot, bool *steer)
 {
@@ -102,7 +105,7 @@ static __always_inline int outbound(struct bpf_sock_addr *ctx, struct socket_add
 	if (!sk)
 		return ALLOW;
 	if (is_exempt(ctx, to)) {
-		bpf_sk_storage_delete(&originals, sk); /* of an earlier connect() */
+		bpf_sk_storage_delete(&originals, sk); /* left by an earlier connect() */
 		return ALLOW;
 	}
 	if (is_listening(slot) && unbind_device(ctx, sk) && remember_original(sk, to)) {
@@ -162,8 +165,8 @@ int leno_connect6(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* UDP without connect(). It is not captured, but has no way past the proxy by a neighbour's link-local
- * address either.
+/* UDP without connect(). UDP is not captured, but must not bypass the proxy to a neighbour's
+ * link-local address.
  */
 SEC("cgroup/sendmsg6")
 int leno_sendmsg6(struct bpf_sock_addr *ctx)
@@ -174,8 +177,8 @@ int leno_sendmsg6(struct bpf_sock_addr *ctx)
 	return is_refused_link_local(ctx, &to) ? refuse_link_local() : ALLOW;
 }
 
-/* What the application is told of the other side: the address it dialled, for a captured socket; the
- * client, for one that the proxy has connected to the application.
+/* The peer's address that the application sees: for a captured socket the address that it dialled, for
+ * a connection that the proxy made to the application the client's address.
  */
 static __always_inline struct socket_address *peer_of(struct bpf_sock_addr *ctx)
 {
@@ -188,7 +191,9 @@ static __always_inline struct socket_address *peer_of(struct bpf_sock_addr *ctx)
 	return client_of(sk);
 }
 
-/* Also runs in accept(). An IPv4 socket cannot name an IPv6 client; it shows the stand-in address. */
+/* Also runs in accept(). An IPv4 socket cannot represent an IPv6 client; it shows the stand-in
+ * address.
+ */
 SEC("cgroup/getpeername4")
 int leno_getpeername4(struct bpf_sock_addr *ctx)
 {
@@ -216,8 +221,8 @@ int leno_getpeername6(struct bpf_sock_addr *ctx)
 	return ALLOW;
 }
 
-/* An MPTCP socket connects by subflows of its own, past getpeername and the stored destination.
- * Applications that ask for one fall back to TCP when there is none.
+/* An MPTCP socket connects through subflows of its own, which bypass getpeername and the stored
+ * destination. Applications that request MPTCP fall back to TCP if it is not available.
  */
 SEC("cgroup/sock_create")
 int leno_sock_create(struct bpf_sock *sk)
@@ -269,8 +274,8 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 	length = write_original(ctx, &original);
 	if (!length)
 		return ALLOW;
-	/* Barriers: clang would merge the two stores into one through a moved context pointer, which
-	 * the verifier refuses.
+	/* The barriers keep clang from merging the two stores through a modified context pointer, which the
+	 * verifier rejects.
 	 */
 	barrier_var(length);
 	ctx->optlen = length;
@@ -280,8 +285,8 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 	return ALLOW;
 }
 
-/* (proxy) Names the client on whose behalf this socket will connect to the application. Without this
- * program the kernel answers ENOPROTOOPT.
+/* (proxy) Stores the address of the client for which this socket will connect to the application.
+ * Without this program the kernel returns ENOPROTOOPT.
  */
 SEC("cgroup/setsockopt")
 int leno_setsockopt(struct bpf_sockopt *ctx)
@@ -305,11 +310,11 @@ int leno_setsockopt(struct bpf_sockopt *ctx)
 			      named->sin6_addr.in6_u.u6_addr32[3], named->sin6_port);
 	if (!remember_client(sk, &client))
 		return DENY;
-	ctx->optlen = -1; /* done: the kernel's own handler does not run */
+	ctx->optlen = -1; /* handled: the kernel's own handler does not run */
 	return ALLOW;
 }
 
-/* Hands the connection to the proxy; with no proxy listening the workload's policy decides. */
+/* Steers the connection to the proxy; if the proxy does not listen, the workload's policy decides. */
 static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listener_slot slot)
 {
 	struct bpf_sock *sk = listener_in(slot);
@@ -329,8 +334,8 @@ static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listene
 	return SK_PASS;
 }
 
-/* UDP that arrives for a socket that is not connected. It passes, except to a link-local address; the
- * answer of an excluded server passes too.
+/* UDP that arrives for a socket that is not connected. It passes unless it is sent to a link-local
+ * address; the response of an excluded server passes even then.
  */
 static __always_inline int datagram(const struct socket_address *remote,
 				    const struct socket_address *local)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Runs the decisions of lib/verdict.h on cases that a test supplies as packet data: cgroup hooks
- * have no BPF_PROG_TEST_RUN, tc has. Never attached anywhere.
+/* Runs the decisions of lib/verdict.h on cases that a test passes as packet data: cgroup hooks have
+ * no BPF_PROG_TEST_RUN, tc programs do. Never attached.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>

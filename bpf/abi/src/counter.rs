@@ -11,7 +11,7 @@ macro_rules! indexes {
         }
 
         impl $name {
-            /// All of them, in index order.
+            /// All values, in index order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The stable name, in lower case; `bpf/lib/abi.h` has it in upper case.
@@ -22,7 +22,7 @@ macro_rules! indexes {
                 }
             }
 
-            /// Where it stands in the kernel programs' array.
+            /// The index in the kernel programs' array.
             #[must_use]
             pub fn index(self) -> u32 {
                 self as u32
@@ -32,51 +32,52 @@ macro_rules! indexes {
 }
 
 indexes! {
-    /// What the kernel programs count for one workload.
+    /// The counters of one workload's kernel programs.
     Counter {
         /// Connections steered to the proxy.
         OutboundCaptured = "outbound_captured",
-        /// Connections of the proxy itself.
+        /// Connections of the proxy itself, which pass.
         OutboundPassedProxy = "outbound_passed_proxy",
-        /// To loopback addresses, or from another namespace.
+        /// Connections to loopback addresses, or from another namespace, which pass.
         OutboundPassedLocal = "outbound_passed_local",
-        /// To an excluded prefix.
+        /// Connections to an excluded prefix, which pass.
         OutboundPassedExcluded = "outbound_passed_excluded",
         /// Passed because no proxy listens (fail open).
         OutboundPassedOpen = "outbound_passed_open",
         /// Refused because no proxy listens (fail closed), or the original destination could not
         /// be stored.
         OutboundRefused = "outbound_refused",
-        /// Original destinations handed over before the SYN.
+        /// Original destinations that were put into `inflight` before the SYN was sent.
         OriginalAnnounced = "original_announced",
-        /// Original destinations that arrived at the proxy's socket.
+        /// Original destinations that were moved to the socket that the proxy accepts.
         OriginalAccepted = "original_accepted",
-        /// Accepted by the outbound listener with no original destination: evicted, or dialled
-        /// directly.
+        /// Connections to the outbound listener without an original destination: it was evicted, or
+        /// the client dialled the listener directly.
         OriginalMissed = "original_missed",
-        /// `SO_ORIGINAL_DST` answers.
+        /// Calls of `getsockopt(SO_ORIGINAL_DST)` that were answered.
         OriginalAnswered = "original_answered",
         /// The kernel had no memory to store an original destination.
         OriginalFailed = "original_failed",
         /// Connections handed to the inbound listener.
         InboundCaptured = "inbound_captured",
-        /// From this workload to itself.
+        /// Connections from this workload to itself, which pass.
         InboundPassedLocal = "inbound_passed_local",
-        /// To the admin port.
+        /// Connections to the admin port, which pass.
         InboundPassedAdmin = "inbound_passed_admin",
         /// Passed because no proxy listens (fail open).
         InboundPassedOpen = "inbound_passed_open",
-        /// From outside to a port of the mesh.
+        /// Connections from outside to a port of the mesh, which are dropped.
         InboundDroppedMeshPort = "inbound_dropped_mesh_port",
         /// Refused because no proxy listens (fail closed).
         InboundRefused = "inbound_refused",
-        /// The kernel refused the inbound listener.
+        /// Connections that the kernel refused to assign to the inbound listener.
         InboundFailed = "inbound_failed",
-        /// Listeners of the proxy that filled a place of their slot.
+        /// Listeners of the proxy that were put into a free place of their slot.
         ListenerRegistered = "listener_registered",
-        /// Listeners of the proxy that found every place taken. They share the connections too.
+        /// Listeners of the proxy that found every place of their slot taken. The kernel still
+        /// gives them a share of the connections.
         ListenerUnkept = "listener_unkept",
-        /// Listeners of the proxy that the kernel did not take.
+        /// Listeners of the proxy that the kernel refused to put into the map.
         ListenerFailed = "listener_failed",
         /// MPTCP sockets refused, so that the application uses TCP.
         MptcpRefused = "mptcp_refused",
@@ -84,9 +85,10 @@ indexes! {
         OutboundDroppedLinkLocal = "outbound_dropped_link_local",
         /// TCP connections and UDP datagrams from elsewhere to the workload's link-local IPv6 address.
         InboundDroppedLinkLocal = "inbound_dropped_link_local",
-        /// Connections of the proxy to the application with the client's address on their way.
+        /// Connections of the proxy to the application whose client's address was put into
+        /// `arriving`.
         ClientAnnounced = "client_announced",
-        /// Connections that show the application its client's address.
+        /// Connections on which the application sees its client's address.
         ClientShown = "client_shown",
         /// The kernel had no memory for a client's address; the application sees the stand-in address.
         ClientFailed = "client_failed",

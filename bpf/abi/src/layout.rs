@@ -1,17 +1,17 @@
-//! Where each field of a shared structure stands, for comparison with BTF.
+//! The offset and size of each field of a shared structure, for comparison with BTF.
 
 use std::mem::offset_of;
 
 use crate::{CaptureConfig, PrefixKey, SocketAddress};
 
-/// One structure as Rust lays it out.
+/// The layout of one structure in Rust.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Its name in C.
     pub name: &'static str,
     /// In bytes.
     pub size: usize,
-    /// In order.
+    /// The fields, in order.
     pub fields: &'static [Field],
 }
 
@@ -26,7 +26,7 @@ pub struct Field {
     pub size: usize,
 }
 
-/// The size of a field's type, taken from an accessor that is never called.
+/// The size of a field's type, inferred from an accessor that is never called.
 const fn size_of_field<S, T>(_: fn(&S) -> &T) -> usize {
     size_of::<T>()
 }

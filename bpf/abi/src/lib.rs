@@ -1,11 +1,11 @@
-//! What the kernel programs and user space must agree on: `bpf/lib/abi.h` in Rust.
+//! The constants and structures that kernel programs and user space share: `bpf/lib/abi.h` in Rust.
 //!
 //! Plain values with no I/O. The loader's layout test compares every structure listed in
-//! [`LAYOUTS`], every [`Counter`] and every [`Slot`] with the BTF of the object it embeds, so the
-//! two files cannot drift apart unseen.
+//! [`LAYOUTS`], every [`Counter`] and every [`Slot`] with the BTF of the object it embeds, so a
+//! difference between the two files fails a test.
 //!
-//! Read first: [`CaptureConfig`] (what a workload's programs are told), [`SocketAddress`] (the one
-//! form of an address) and [`Counter`] (what they count).
+//! Read first: [`CaptureConfig`] (the configuration of a workload's programs), [`SocketAddress`]
+//! (one form for addresses of both families) and [`Counter`].
 
 mod counter;
 mod layout;
@@ -18,10 +18,10 @@ pub use layout::{Field, LAYOUTS, Layout};
 /// Most prefixes that one workload excludes from capture (`MAX_EXCLUDED`).
 pub const MAX_EXCLUDED: usize = 256;
 
-/// Original destinations under way at once (`MAX_INFLIGHT`).
+/// Most original destinations that are in flight at once (`MAX_INFLIGHT`).
 pub const MAX_INFLIGHT: u32 = 8192;
 
-/// Listeners that are kept of those that share a port (`LISTENERS_PER_SLOT`).
+/// Most listeners that are kept for one port (`LISTENERS_PER_SLOT`).
 pub const LISTENERS_PER_SLOT: u32 = 16;
 
 /// An address and port; IPv4 in IPv4-mapped form. Multi-byte fields are in network byte order.
@@ -36,27 +36,27 @@ pub struct SocketAddress {
     pub family: u16,
 }
 
-/// What one workload's programs are told when they are loaded.
+/// The configuration of one workload's programs, fixed when they are loaded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// The proxy runs in this cgroup; 0 where it is told by its user.
+    /// The id of the cgroup that the proxy runs in; 0 if the proxy is recognised by its user.
     pub proxy_cgroup_id: u64,
-    /// Capture only in this network namespace; 0 where the kernel has no cookies (before 5.14).
+    /// Capture only in this network namespace; 0 if the kernel has no cookies (before 5.14).
     pub netns_cookie: u64,
     /// The proxy's outbound listener, host byte order.
     pub outbound_port: u16,
     /// The proxy's inbound listener, host byte order.
     pub inbound_port: u16,
-    /// Passes inbound, host byte order.
+    /// The proxy's admin port, which inbound connections reach uncaptured; host byte order.
     pub admin_port: u16,
-    /// With no listener: refuse (1) or pass (0).
+    /// While the proxy does not listen: refuse connections (1) or pass them (0).
     pub fail_closed: u8,
-    /// 0 when no prefix is excluded.
+    /// 0 if no prefix is excluded.
     pub has_excluded: u8,
-    /// With no cgroup of its own: the proxy is whoever runs as this user.
+    /// The user that the proxy runs as; used if `proxy_cgroup_id` is 0.
     pub proxy_uid: u32,
-    /// Fills the structure.
+    /// Padding.
     pub reserved: u32,
 }
 
@@ -88,8 +88,8 @@ impl CaptureConfig {
 }
 
 impl PrefixKey {
-    /// The key of a CIDR prefix; the host bits need not be zero. `None` where `length` is longer
-    /// than the address.
+    /// The key of a CIDR prefix; the host bits need not be zero. `None` if `length` is longer than
+    /// the address.
     #[must_use]
     pub fn new(ip: IpAddr, length: u8) -> Option<Self> {
         let (octets, bits, most) = match ip {
@@ -112,7 +112,7 @@ impl PrefixKey {
 }
 
 impl SocketAddress {
-    /// The address of either family.
+    /// An IPv4 address, an IPv6 address, or an IPv4-mapped one, which counts as IPv4.
     #[must_use]
     pub fn new(ip: IpAddr, port: u16) -> Self {
         let (octets, family) = match ip {

@@ -5,7 +5,7 @@ use std::io;
 /// What failed. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file, a directory or a mount.
+    /// An operation on a file, a directory or a mount failed.
     #[error("cannot {action}")]
     Io {
         /// What was tried, as a verb and its object.
@@ -18,7 +18,7 @@ pub enum Error {
     Bpf {
         /// What was tried, as a verb and its object.
         action: String,
-        /// The end of what libbpf and the verifier said, empty if nothing.
+        /// The end of the output of libbpf and the verifier; empty if there was none.
         log: String,
         /// Why it failed.
         source: libbpf_rs::Error,
@@ -31,7 +31,7 @@ pub enum Error {
     /// More prefixes than the kernel map holds.
     #[error("{0} excluded prefixes are too many: the most is {most}", most = leno_bpf_abi::MAX_EXCLUDED)]
     TooManyExcluded(usize),
-    /// A prefix length that its address family does not have.
+    /// A prefix length that the address family does not have.
     #[error("{0}/{1} is not an address prefix")]
     Prefix(std::net::IpAddr, u8),
 }
@@ -50,7 +50,7 @@ impl Error {
     }
 }
 
-/// Nothing, or a colon and the text on lines of its own.
+/// An empty string, or a colon and the text on lines of its own.
 fn after_colon(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(":\n{log}") }
 }

@@ -13,7 +13,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ProgramMut};
 use crate::error::Error;
 use crate::{PinRoot, netns, object, pins};
 
-/// Where a program is attached.
+/// What a program is attached to.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// The workload's cgroup, which holds the proxy's.
@@ -24,8 +24,8 @@ enum Place {
     Namespace,
 }
 
-/// Every program and its place, in the order of attachment: what a captured connection will need
-/// comes before what captures. They are detached in the opposite order.
+/// Every program and what it is attached to, in the order of attachment: programs that serve
+/// captured connections come before those that capture. They are detached in reverse order.
 const HOOKS: &[(&str, Place)] = &[
     ("leno_proxy_sockops", Place::Proxy),
     ("leno_getsockopt", Place::Proxy),
@@ -40,18 +40,19 @@ const HOOKS: &[(&str, Place)] = &[
     ("leno_sendmsg6", Place::Workload),
 ];
 
-/// Those of them that capture; the others serve what was captured.
+/// The programs that capture; the others serve connections that were captured.
 const CAPTURING: [&str; 4] = ["leno_sendmsg6", "leno_connect6", "leno_connect4", "leno_sk_lookup"];
 
 /// The workload that is captured.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// Its name among all captured workloads of the machine.
+    /// Its name, unique among the captured workloads of the machine.
     pub owner: &'a str,
     /// Its cgroup (version 2): every process in it and below is captured.
     pub cgroup: &'a Path,
-    /// The proxy's cgroup, below the workload's. The proxy runs in this very cgroup, not below it.
-    /// The workload's itself where the proxy has none of its own: then it is told by its user.
+    /// The proxy's cgroup, below the workload's. The proxy runs in this cgroup itself, not below
+    /// it. Equal to `cgroup` if the proxy has none of its own; the proxy is then recognised by its
+    /// user.
     pub proxy_cgroup: &'a Path,
     /// Its network namespace, as a file of `/run/netns` or `/proc/<pid>/ns/net`.
     pub netns: &'a Path,
@@ -64,28 +65,28 @@ pub struct Options {
     pub outbound_port: u16,
     /// The proxy's inbound listener, on 0.0.0.0 and `[::]` (IPv6 only).
     pub inbound_port: u16,
-    /// Passes inbound.
+    /// The proxy's admin port, which inbound connections reach uncaptured.
     pub admin_port: u16,
     /// While the proxy is not listening: refuse connections instead of passing them.
     pub fail_closed: bool,
     /// Destinations that are never captured: an address and a prefix length.
     pub excluded: Vec<(IpAddr, u8)>,
-    /// The user that the proxy runs as, by which it is told where it has no cgroup of its own.
+    /// The user that the proxy runs as; identifies the proxy if it has no cgroup of its own.
     pub proxy_uid: u32,
 }
 
-/// What the kernel programs of a workload have counted, over all CPUs.
+/// The counters of a workload's kernel programs, added up over all CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(Vec<u64>);
 
 impl Counters {
-    /// One of them.
+    /// The value of one counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.0.get(counter as usize).copied().unwrap_or_default()
     }
 
-    /// All with their names.
+    /// All counters by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Counter::ALL.iter().map(|counter| (counter.name(), self.get(*counter)))
     }
@@ -98,12 +99,12 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Loads, attaches and pins. What an earlier process left under the same name is removed
-    /// first. Attach before the proxy listens: its sockets are noticed when they begin to.
+    /// Loads, attaches and pins the programs. Removes what an earlier process left under the same
+    /// name first. Attach before the proxy listens: the programs only notice sockets that start
+    /// listening later.
     ///
     /// # Errors
-    /// When the kernel refuses, or a path of the target is not what it should be; nothing stays
-    /// attached then.
+    /// If the kernel refuses, or a path of the target is invalid; nothing stays attached then.
     pub fn attach(root: &PinRoot, target: &Target<'_>, options: &Options) -> Result<Self, Error> {
         let instance = Self { directory: root.of(target.owner)? };
         instance.detach()?;
@@ -116,22 +117,22 @@ impl Instance {
         attached.map(|()| instance)
     }
 
-    /// What is pinned under this name, if anything.
+    /// The instance that is pinned under this name, if there is one.
     ///
     /// # Errors
-    /// When it is not a possible name.
+    /// If the name is invalid.
     pub fn open(root: &PinRoot, owner: &str) -> Result<Option<Self>, Error> {
         let directory = root.of(owner)?;
         Ok(directory.is_dir().then_some(Self { directory }))
     }
 
     /// Replaces the programs of the pinned links by those of this build with these options. No
-    /// connection is lost: every hook has the old or the new program at any time, and both use the
-    /// same maps.
+    /// connection is lost: every hook has either the old or the new program at any time, and both
+    /// use the same maps.
     ///
     /// # Errors
-    /// When the kernel refuses, for example because the maps of the other version differ; then
-    /// each hook keeps one of the two.
+    /// If the kernel refuses, for example because the maps of the other version differ; each hook
+    /// then keeps one of the two programs.
     pub fn upgrade(&self, target: &Target<'_>, options: &Options) -> Result<(), Error> {
         let places = Places::open(target)?;
         let object = object::load(places.config(options)?, Some(&self.directory))?;
@@ -157,7 +158,7 @@ impl Instance {
         pins::write_note(&self.directory, "version", env!("CARGO_PKG_VERSION"))
     }
 
-    /// What the programs have counted since they were attached.
+    /// The counters since the programs were attached.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -190,8 +191,9 @@ impl Instance {
         Ok(false)
     }
 
-    /// Captures no new connection from here on; fine if none was. The proxy can still ask where those were
-    /// meant to go that are on their way to it, until [`Instance::detach`].
+    /// Stops capturing new connections; succeeds if none were captured. Until [`Instance::detach`]
+    /// the proxy can still look up the original destination of connections that it has not accepted
+    /// yet.
     ///
     /// # Errors
     /// When a pin cannot be removed.
@@ -202,7 +204,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Detaches and unpins everything; fine if nothing is there.
+    /// Detaches and unpins everything; succeeds if there is nothing.
     ///
     /// # Errors
     /// When a pin cannot be removed.
@@ -213,7 +215,7 @@ impl Instance {
         pins::remove_all(&self.directory)
     }
 
-    /// The steps of `attach` that a failure undoes.
+    /// The steps of `attach` that are undone if one fails.
     fn attach_new(&self, target: &Target<'_>, options: &Options) -> Result<(), Error> {
         let places = Places::open(target)?;
         let config = places.config(options)?;
@@ -254,7 +256,7 @@ impl Places {
         })
     }
 
-    /// What the programs are told.
+    /// The configuration of the programs.
     fn config(&self, options: &Options) -> Result<CaptureConfig, Error> {
         // The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
         let id = |cgroup: &File| cgroup.metadata().map(|it| it.ino());
@@ -298,7 +300,7 @@ fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>, Error> 
     object.progs_mut().find(|program| program.name() == name).ok_or_else(|| missing(name))
 }
 
-/// Makes the map of excluded prefixes hold exactly these.
+/// Makes the map of excluded prefixes contain exactly these.
 fn exclude(object: &Object, prefixes: &[(IpAddr, u8)]) -> Result<(), Error> {
     if prefixes.len() > MAX_EXCLUDED {
         return Err(Error::TooManyExcluded(prefixes.len()));
@@ -321,7 +323,8 @@ fn exclude(object: &Object, prefixes: &[(IpAddr, u8)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The embedded object lacks something: a build that mixes versions.
+/// The error if the embedded object lacks a program or map, which only a build that mixes versions
+/// causes.
 fn missing(name: &str) -> Error {
     let error = std::io::Error::other(format!("{name} is not in the embedded object"));
     Error::io("use the kernel programs")(error)

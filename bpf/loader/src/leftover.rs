@@ -1,4 +1,4 @@
-//! What earlier processes left pinned.
+//! Programs that earlier processes left pinned.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use crate::{PinRoot, pins};
 /// The pinned programs of one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// Under which name they were attached.
+    /// The name under which they were attached.
     pub owner: String,
-    /// By which version of Leno.
+    /// The version of Leno that attached them.
     pub version: String,
-    /// Whether any is still attached; links detach by themselves when the last of their cgroup
-    /// and namespace goes.
+    /// Whether any of them is still attached. The kernel detaches a link when its cgroup or
+    /// namespace is gone.
     pub attached: bool,
     /// Where the pins are.
     pub directory: PathBuf,
@@ -40,7 +40,7 @@ pub fn list(root: &PinRoot) -> Result<Vec<Leftover>, Error> {
     Ok(found)
 }
 
-/// Detaches and unpins what `keep` does not want; what was removed.
+/// Detaches and unpins the workloads that `keep` rejects; returns them.
 ///
 /// # Errors
 /// When a pin cannot be removed.
@@ -55,8 +55,8 @@ pub fn prune(root: &PinRoot, keep: impl Fn(&Leftover) -> bool) -> Result<Vec<Lef
     Ok(removed)
 }
 
-/// Whether the kernel still runs the program of a pinned link: a link that lost its cgroup or
-/// namespace names none.
+/// Whether the kernel still runs the program of a pinned link. A link whose cgroup or namespace is
+/// gone reports the id 0 for it.
 fn is_attached(path: &std::path::Path) -> bool {
     match Link::open(path).and_then(|link| link.info()) {
         Ok(info) => match info.info {

@@ -1,18 +1,18 @@
 //! Loads, attaches, pins and updates the kernel programs of `bpf/progs`.
 //!
-//! One [`Instance`] is one load of the object, with maps of its own, for one workload: attached to
-//! the workload's cgroup, the proxy's cgroup inside it, and the network namespace. Everything is
-//! pinned under one directory, so that the programs outlive the process that attached them and any
-//! later process can find, upgrade or remove them:
+//! One [`Instance`] is one load of the object, with its own maps, for one workload: attached to the
+//! workload's cgroup, the proxy's cgroup inside it, and the network namespace. Everything is pinned
+//! in one directory, so that the programs outlive the process that attached them and any later
+//! process can find, upgrade or remove them:
 //!
 //! ```text
 //! <bpffs>/leno/<owner>/     owner, version       notes (symbolic links: bpffs has no plain files)
-//!                           map_<name>           listeners, originals, inflight, excluded, counters
+//!                           map_<name>           listeners, originals, inflight, clients, arriving, excluded, counters
 //!                           link_<program>       one for each hook
 //! ```
 //!
-//! It does not know what a mesh is, who chooses the backend, or why a workload is captured; that is
-//! `leno-capture`. Read first: [`Instance`], [`Target`], [`Options`].
+//! This crate does not know what a mesh is, who chooses the backend, or why a workload is captured:
+//! `leno-capture` does. Read first: [`Instance`], [`Target`], [`Options`].
 
 mod error;
 mod instance;

@@ -1,4 +1,4 @@
-//! Finds a mounted pseudo file system, or mounts one at a place of our own.
+//! Finds a mounted pseudo file system, or mounts one in Leno's own directory.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,15 +10,15 @@ use nix::mount::{MsFlags, mount};
 
 use crate::Error;
 
-/// Where Leno mounts what a machine does not have mounted.
+/// The directory in which Leno mounts file systems that the machine has not mounted.
 pub const PRIVATE: &str = "/run/leno";
 
-/// One line of mountinfo, as far as it is of interest (proc(5)).
+/// One line of mountinfo, with only the fields that are used here (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The directory of the file system that is mounted; `/` for all of it.
+    /// The directory of the file system that is mounted; `/` if all of it is.
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub at: PathBuf,
     /// The type, for example `cgroup2`.
     pub kind: String,
@@ -26,7 +26,7 @@ pub struct Mount {
     pub writable: bool,
 }
 
-/// What this process sees mounted.
+/// The mounts that this process sees.
 ///
 /// # Errors
 /// When `/proc/self/mountinfo` cannot be read.
@@ -46,8 +46,8 @@ pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
     Ok(best.map(Path::to_path_buf).or_else(|| found.into_iter().next()))
 }
 
-/// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. Processes that do this at once
-/// take turns, since a second mount would hide the first.
+/// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. A file lock keeps two processes
+/// from doing this at once, since the second mount would hide the first.
 ///
 /// # Errors
 /// When the directory cannot be made or the kernel refuses the mount (no such file system, no
@@ -69,7 +69,7 @@ pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
     Ok(at)
 }
 
-/// `36 35 98:0 /root /at rw,noatime shared:1 - kind source rw`
+/// Parses `36 35 98:0 /root /at rw,noatime shared:1 - kind source rw`.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ').skip(3);
     let root = unescape(fields.next()?);
@@ -79,7 +79,8 @@ fn parse(line: &[u8]) -> Option<Mount> {
     Some(Mount { root, at, kind: String::from_utf8_lossy(kind).into_owned(), writable })
 }
 
-/// Space, tab, newline and backslash are written as `\` and three octal digits.
+/// Decodes mountinfo's escapes: space, tab, newline and backslash are written as `\` and three
+/// octal digits.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! What a network namespace is called by the kernel.
+//! Reads the kernel's cookie of a network namespace.
 #![expect(unsafe_code, reason = "SO_NETNS_COOKIE has no safe wrapper")]
 
 use std::fs::File;
@@ -10,17 +10,17 @@ use std::thread;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-/// The cookie of a network namespace; 0 where the kernel has none to give (before 5.14).
+/// The cookie of a network namespace; 0 if the kernel has no cookies (before 5.14).
 pub(crate) fn cookie(namespace: &File) -> io::Result<u64> {
     let ask = || {
         setns(namespace, CloneFlags::CLONE_NEWNET)?;
         cookie_of_this_thread()
     };
-    // A thread of its own, which ends in the other namespace and takes nobody along.
+    // On a thread of its own, so that the caller's thread stays in its namespace.
     thread::scope(|scope| scope.spawn(ask).join().expect("the thread does not panic"))
 }
 
-/// Asks a socket, which belongs to the namespace of the thread that makes it.
+/// Reads the cookie from a socket; a socket belongs to the namespace of the thread that makes it.
 fn cookie_of_this_thread() -> io::Result<u64> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut cookie = 0u64;

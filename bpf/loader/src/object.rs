@@ -11,28 +11,29 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLeve
 use crate::error::Error;
 use crate::{OBJECT, pins};
 
-/// The map that is the configuration: a read-only data section of that name.
+/// The map that holds the configuration: the read-only data section of that name.
 const CONFIG_SECTION: &str = ".rodata.config";
 
-/// What is kept of libbpf's words for an error message, in bytes: the end of a verifier log, where
-/// the reason stands.
+/// Most bytes of libbpf's output that an error message keeps: the end of a verifier log, where the
+/// reason is.
 const MAX_LOG: usize = 4096;
 
 thread_local! {
-    /// What libbpf said on this thread since the last `take_log`.
+    /// The output of libbpf on this thread since the last `take_log`.
     static LOG: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The maps that outlive an upgrade, pinned by these names.
+/// The maps that outlive an upgrade, pinned under these names.
 pub(crate) const PINNED_MAPS: &[&str] =
     &["listeners", "originals", "inflight", "clients", "arriving", "excluded", "counters"];
 
-/// Has the kernel verify every program, attaching none, to tell whether it can run them.
+/// Has the kernel verify every program without attaching any, to find out whether it can run them.
 ///
 /// # Errors
-/// What the kernel objects to.
+/// The reason why the kernel rejects a program.
 pub fn probe() -> Result<(), Error> {
-    // Values that leave every branch in; the proxy is told by its cgroup or by its user.
+    // Values that keep every branch; once with the proxy recognised by its cgroup, once by its
+    // user.
     for (proxy_cgroup_id, proxy_uid) in [(1, 0), (0, 1)] {
         let config = CaptureConfig {
             proxy_cgroup_id,
@@ -47,7 +48,7 @@ pub fn probe() -> Result<(), Error> {
     Ok(())
 }
 
-/// Loads the object; maps that are pinned in `directory` are used again, others are pinned there.
+/// Loads the object. Maps that are pinned in `directory` are reused; the others are pinned there.
 pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Object, Error> {
     let mut object = open(OBJECT)?;
     for mut map in object.maps_mut() {
@@ -71,8 +72,8 @@ pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Ob
     verify(object)
 }
 
-/// Another version may count other things. Its counters are unpinned, so that its other maps can still be
-/// used; counting starts from zero then.
+/// Another version may have other counters. Its counters are then unpinned and restart from zero,
+/// so that its other maps can still be used.
 fn drop_counters_of_another_size(pin: &Path, entries: u32) -> Result<(), Error> {
     if !pin.exists() {
         return Ok(());
@@ -101,7 +102,7 @@ pub(crate) fn verify(object: OpenObject) -> Result<Object, Error> {
     object.load().map_err(with_log("load the kernel programs"))
 }
 
-/// An error with what libbpf said about it.
+/// An error with libbpf's output.
 fn with_log(action: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
     move |source| Error::Bpf { action: action.to_owned(), log: take_log(), source }
 }
@@ -119,7 +120,7 @@ fn keep(level: PrintLevel, text: String) {
     });
 }
 
-/// What libbpf said on this thread, without the last line break.
+/// Removes and returns libbpf's output on this thread, without the last line break.
 fn take_log() -> String {
     LOG.with_borrow_mut(std::mem::take).trim_end().to_owned()
 }

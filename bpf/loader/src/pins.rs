@@ -1,4 +1,4 @@
-//! The directory of bpffs that holds everything pinned, and the names in it.
+//! The directory in bpffs with all pins, and the names in it.
 
 use std::fs;
 use std::io;
@@ -19,8 +19,8 @@ pub struct PinRoot {
 }
 
 impl PinRoot {
-    /// On `/sys/fs/bpf` if that is a bpffs, else on one mounted at `/run/leno/bpf`. Another bpffs
-    /// is never used: every mount of it is a file system of its own, and pins would go with it.
+    /// Uses `/sys/fs/bpf` if that is a bpffs, else a bpffs mounted at `/run/leno/bpf`. No other
+    /// mount is used: each mount of bpffs is a separate file system, and its pins end with it.
     ///
     /// # Errors
     /// When bpffs cannot be mounted or written.
@@ -33,7 +33,7 @@ impl PinRoot {
         Self::at(&mounts::mount_privately("bpf", "bpf")?)
     }
 
-    /// On a bpffs that the caller has mounted.
+    /// Uses a bpffs that the caller has mounted.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -55,12 +55,12 @@ impl PinRoot {
         if owner.is_empty() || owner.len() > MAX_OWNER || !owner.bytes().all(allowed) {
             return Err(Error::Owner(owner.to_owned()));
         }
-        // bpffs refuses dots.
+        // bpffs allows no dots in names.
         Ok(self.directory.join(owner.replace('.', ":")))
     }
 }
 
-/// Makes a directory that only its owner may look into; fine if it exists.
+/// Makes a directory that only its owner may enter; succeeds if it exists.
 pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -70,7 +70,7 @@ pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Writes a note, as the target of a symbolic link, in place of an older one.
+/// Writes a note as the target of a symbolic link, replacing an older one.
 pub(crate) fn write_note(directory: &Path, name: &str, text: &str) -> Result<(), Error> {
     let path = directory.join(name);
     remove(&path)?;
@@ -95,13 +95,13 @@ pub(crate) fn map_path(directory: &Path, map: &str) -> PathBuf {
     directory.join(format!("map_{map}"))
 }
 
-/// The pinned links that are there, in no order.
+/// The pinned links in the directory, unordered.
 pub(crate) fn links(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let all = entries(directory)?;
     Ok(all.into_iter().filter(|path| file_name(path).starts_with("link_")).collect())
 }
 
-/// What a directory holds; nothing if it does not exist.
+/// The entries of a directory; empty if it does not exist.
 pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let action = || format!("list {}", directory.display());
     match fs::read_dir(directory) {
@@ -113,13 +113,14 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     }
 }
 
-/// Detaches the program of a pinned link and removes the pin; fine if it is gone.
+/// Detaches the program of a pinned link and removes the pin; succeeds if it is gone.
 pub(crate) fn detach(path: &Path) -> Result<(), Error> {
     if !path.exists() {
         return Ok(());
     }
-    // Removing the pin alone would detach when the last descriptor closes. A link whose cgroup or
-    // namespace went away is detached already, and says so with an error that does not matter.
+    // Removing only the pin would detach the program when the last descriptor closes. Detaching a
+    // link whose cgroup or namespace is gone fails; that is harmless, because the kernel has
+    // detached it already.
     match Link::open(path) {
         Ok(link) => {
             if let Err(error) = link.detach() {
@@ -131,7 +132,7 @@ pub(crate) fn detach(path: &Path) -> Result<(), Error> {
     remove(path)
 }
 
-/// Removes a file; fine if it is gone.
+/// Removes a file; succeeds if it is gone.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -141,7 +142,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the directory of a workload with all that is pinned in it: links first.
+/// Removes the directory of a workload with all its pins, links first.
 pub(crate) fn remove_all(directory: &Path) -> Result<(), Error> {
     for link in links(directory)? {
         detach(&link)?;

@@ -1,4 +1,5 @@
-//! How long kernel programs have run, those of workloads or all, which the kernel counts while it is asked to.
+//! Run times of kernel programs, of some workloads or of the whole machine; the kernel measures
+//! them while [`Counting`] lives.
 #![expect(unsafe_code, reason = "bpf_enable_stats has no safe wrapper")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,42 +12,42 @@ use libbpf_rs::query::ProgInfoIter;
 
 use crate::{Error, PinRoot, pins};
 
-/// Has the kernel count, for every program of the machine, until it is dropped. That costs each run
-/// of a program two looks at a clock.
+/// Has the kernel measure the run time of every program of the machine until this is dropped. The
+/// kernel then reads the clock twice for each run of a program.
 #[derive(Debug)]
 pub struct Counting {
-    /// The kernel counts as long as anybody holds one of these.
+    /// The kernel measures as long as any such descriptor is open.
     _descriptor: OwnedFd,
 }
 
 impl Counting {
-    /// Begins; Linux 5.8 can.
+    /// Starts the measurement; needs Linux 5.8.
     ///
     /// # Errors
-    /// When the kernel does not.
+    /// If the kernel refuses.
     pub fn start() -> Result<Self, Error> {
-        // SAFETY: a number goes in and a number comes out.
+        // SAFETY: the call takes and returns plain numbers.
         let descriptor = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
         if descriptor < 0 {
             let error = io::Error::from_raw_os_error(-descriptor);
             return Err(Error::io("have kernel programs timed")(error));
         }
-        // SAFETY: the kernel has just made it for this call, so that nobody else closes it.
+        // SAFETY: the kernel has just made this descriptor for this call, so no other code owns it.
         Ok(Self { _descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
     }
 }
 
-/// What was counted.
+/// The measured runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
-    /// Runs of a program.
+    /// How often the programs ran.
     pub runs: u64,
-    /// All of them together.
+    /// The time of all runs together.
     pub took: Duration,
 }
 
-/// What the programs of these workloads have run in all, while that was counted. Workloads that
-/// have none add nothing.
+/// The run time of these workloads' programs, in total over all measured periods. Workloads without
+/// programs add nothing.
 ///
 /// # Errors
 /// When the directory of a workload cannot be listed.
@@ -54,7 +55,7 @@ pub fn run_time(root: &PinRoot, owners: &[String]) -> Result<RunTime, Error> {
     let mut programs = BTreeSet::new();
     for owner in owners {
         for path in pins::links(&root.of(owner)?)? {
-            // One that was removed meanwhile counts no more.
+            // A link that was removed meanwhile is left out.
             let Ok(info) = Link::open(&path).and_then(|link| link.info()) else { continue };
             programs.insert(info.prog_id);
         }
@@ -70,8 +71,8 @@ pub fn run_time(root: &PinRoot, owners: &[String]) -> Result<RunTime, Error> {
     Ok(sum)
 }
 
-/// What each program of the kernel has run, by its ID, while that was counted; empty where this process may not
-/// look at programs.
+/// The run time of each program of the kernel by its id, in total over all measured periods; empty
+/// if this process may not list programs.
 #[must_use]
 pub fn run_times() -> BTreeMap<u32, RunTime> {
     let of = |runs, ns| RunTime { runs, took: Duration::from_nanos(ns) };

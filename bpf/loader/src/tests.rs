@@ -1,4 +1,4 @@
-//! Layouts and names against BTF, and the decisions through `BPF_PROG_TEST_RUN`.
+//! Compares layouts and names with BTF, and runs the decisions with `BPF_PROG_TEST_RUN`.
 
 use std::ffi::OsStr;
 
@@ -87,7 +87,7 @@ fn maps_have_the_bounds_of_the_abi() {
     }
 }
 
-/// Whether the kernel can be asked; a skip is a failure where `LENO_REQUIRE` names root.
+/// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
 fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
