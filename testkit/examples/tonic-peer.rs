@@ -1,4 +1,4 @@
-//! A gRPC server and client of tonic, whose messages are bytes.
+//! A gRPC server and client built with tonic; messages are plain bytes.
 //!
 //! ```text
 //! tonic-peer serve PORT [NAME]  serves until it is killed; NAME is sent as x-served-by
@@ -29,11 +29,11 @@ use tower_service::Service;
 
 /// How long a case may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// A deadline that passes.
+/// A deadline that is shorter than the call.
 const SHORT: Duration = Duration::from_millis(300);
-/// Messages of a stream that wait for their reader.
+/// Most messages of a stream that wait for their reader.
 const WAITING: usize = 4;
-/// Below tonic's bound of 4 MiB on a message.
+/// Length of a large message, below tonic's limit of 4 MiB.
 const LARGE: usize = 3_000_000;
 
 #[tokio::main(flavor = "current_thread")]
@@ -53,7 +53,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// Messages as they are.
+/// A codec that passes messages unchanged.
 #[derive(Clone, Copy, Default)]
 struct Raw;
 
@@ -93,7 +93,7 @@ impl Decoder for Raw {
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The server, with its name: what it does with a call is in the path.
+/// The server, with its name; the method in the path selects what it does.
 #[derive(Clone)]
 struct Echo(String);
 
@@ -122,11 +122,11 @@ impl Service<http::Request<Body>> for Echo {
     }
 }
 
-/// Methods that answer what they are told: at once, two of three times not, and in a server called
-/// `late` never.
+/// Methods that echo the message: `Echo` always; `Unsteady` fails two of three times; `Late` never
+/// answers in a server named `late`.
 const ECHOED: [&str; 3] = ["/t.Peer/Echo", "/t.Peer/Unsteady", "/t.Peer/Late"];
 
-/// Calls of `Unsteady`, from the second on: the first fails.
+/// Number of the next call of `Unsteady`. Starts at 1, so that the first call fails.
 static CALLS: AtomicU32 = AtomicU32::new(1);
 
 struct Play(String);
@@ -185,7 +185,7 @@ async fn play(
             }
             "/t.Peer/Count" => {
                 for number in 0..message.len() {
-                    // The client may have left.
+                    // Fails if the client has cancelled.
                     let _left = answer.send(Ok(number.to_string().into())).await;
                 }
                 Ok(())
@@ -201,7 +201,7 @@ async fn play(
         }
     }
     if path == "/t.Peer/Join" {
-        // The client may have left.
+        // Fails if the client has cancelled.
         let _left = answer.send(Ok(total.to_string().into())).await;
     }
 }
@@ -216,7 +216,8 @@ async fn call(server: String) -> Result<()> {
     Ok(())
 }
 
-/// One unary call: its status, and the `x-served-by` and `leno-error` of its answer.
+/// Makes one unary call; returns its status, and the `x-served-by` and `leno-error` of its
+/// response.
 async fn single(server: String, path: &str, metadata: &[&str]) -> Result<String> {
     let channel = Endpoint::new(server)?.connect_timeout(LIMIT).connect().await?;
     let mut grpc = tonic::client::Grpc::new(channel);
@@ -299,7 +300,7 @@ async fn one(case: &str, channel: &Channel) -> Result<String> {
             let mut request = request(1);
             request.set_timeout(SHORT);
             let code = grpc.unary(request, path("Sleep")?, Raw).await.map_err(|it| it.code()).err();
-            // tonic's server says Cancelled where others say DeadlineExceeded.
+            // tonic's server returns Cancelled, other servers DeadlineExceeded.
             format!("{}", matches!(code, Some(Code::Cancelled | Code::DeadlineExceeded)))
         }
         "left" => left(channel, path("Sleep")?, path("Echo")?).await?,
@@ -314,7 +315,7 @@ async fn one(case: &str, channel: &Channel) -> Result<String> {
     })
 }
 
-/// A call that its client gives up; the next one finds the connection as it was.
+/// Makes a call that the client cancels, then one that finds the connection still usable.
 async fn left(channel: &Channel, sleep: PathAndQuery, echo: PathAndQuery) -> Result<String> {
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     grpc.ready().await?;
@@ -325,7 +326,7 @@ async fn left(channel: &Channel, sleep: PathAndQuery, echo: PathAndQuery) -> Res
     Ok(format!("{left} {} bytes", answer.into_inner().len()))
 }
 
-/// A message goes only when the answer to the one before is here.
+/// Sends each message only after the answer to the one before has arrived.
 async fn both(grpc: &mut tonic::client::Grpc<Channel>, path: PathAndQuery) -> Result<String> {
     let (send, messages) = mpsc::channel(WAITING);
     send.send(message(1)).await?;

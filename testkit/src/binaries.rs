@@ -1,4 +1,4 @@
-//! Where the binaries under test are.
+//! Finds the binaries under test.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub fn tools() -> Result<PathBuf> {
     Ok(target.join("tools"))
 }
 
-/// What `scripts/tools.sh NAME` has installed at `path` below [`tools`].
+/// The file at `path` below [`tools`] that `scripts/tools.sh NAME` has installed.
 pub fn tool(name: &str, path: &str) -> Result<PathBuf> {
     let file = tools()?.join(path);
     if !file.is_file() {
@@ -38,7 +38,7 @@ pub fn tool(name: &str, path: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A program of the system, from PATH and the directories that root's PATH may lack.
+/// A system program, from PATH and the directories that root's PATH may lack.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

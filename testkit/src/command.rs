@@ -1,4 +1,4 @@
-//! Running a command, to its end with a bound or as long as a test needs it.
+//! Runs commands, either to their end with a time limit or for as long as a test needs them.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::wait;
 
-/// A command that runs; its output is collected meanwhile. Dropping it kills it.
+/// A running command, whose output is collected. Dropping it kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -40,7 +40,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for its end, at most `limit`; then it is killed and that is an error.
+    /// Waits at most `limit` for its end; then it is killed, and that is an error.
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
         let status = wait::until(&format!("the end of {}", self.what), limit, || {
             Ok(self.child.try_wait()?)
@@ -55,7 +55,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it has ended and was waited for.
+        // Both fail only if the command has ended and was reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -106,14 +106,14 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Output> {
     Running::start(command)?.finish(limit)
 }
 
-/// Runs `command` and gives its standard output; an exit status other than 0 is an error that
+/// Runs `command` and returns its standard output; an exit status other than 0 is an error that
 /// quotes both outputs.
 pub fn text(command: &mut Command, limit: Duration) -> Result<String> {
     let what = format!("{command:?}");
     success(&what, run(command, limit)?)
 }
 
-/// The standard output, if the command has succeeded.
+/// The standard output, if the command succeeded.
 pub fn success(what: &str, output: Output) -> Result<String> {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
@@ -126,7 +126,7 @@ pub fn success(what: &str, output: Output) -> Result<String> {
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is still worth showing.
+        // The bytes that were read before an error are kept.
         let _ = from.read_to_end(&mut bytes);
         bytes
     })

@@ -1,4 +1,4 @@
-//! A real mesh, brought up by the real `leno up`, and what a test does with it.
+//! A real mesh, started by the real `leno up`, and the operations of tests on it.
 //!
 //! ```text
 //!   Lab::start ── writes mesh.yaml ── leno up --name t123-0 ... ── until all instances are ready
@@ -28,16 +28,16 @@ use crate::peer::{Step, Transcript};
 use crate::usage::{self, Usage};
 use crate::{binaries, load, netns, wait};
 
-/// How long a mesh may take to be ready: databases initialise meanwhile on a loaded machine.
+/// How long a mesh may take to be ready; on a loaded machine databases take long to initialise.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// How long a mesh may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// How long one command in a workload may take.
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
-/// Lines of the mesh's output kept for failures.
+/// Most lines of the mesh's output that are kept for failure messages.
 const MAX_LINES: usize = 10_000;
 
-/// How traffic is steered into the proxies.
+/// The backend that steers traffic into the proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Capture {
     /// Kernel programs.
@@ -49,7 +49,7 @@ pub enum Capture {
 }
 
 impl Capture {
-    /// All of them.
+    /// All backends.
     pub const ALL: [Capture; 3] = [Capture::Ebpf, Capture::Nftables, Capture::Iptables];
 
     /// The name that `leno up --capture` takes.
@@ -63,22 +63,22 @@ impl Capture {
     }
 }
 
-/// How to bring a mesh up.
+/// How a mesh is started.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory of Leno's programs; that of the build without it.
+    /// The directory of Leno's programs; `None` for those of this build.
     pub programs: Option<PathBuf>,
     /// How traffic is captured.
     pub capture: Capture,
-    /// `strict`, `permissive` or `disabled`; the default of `leno up` without it.
+    /// `strict`, `permissive` or `disabled`; `None` for the default of `leno up`.
     pub mtls: Option<&'static str>,
-    /// How long certificates live; the default of `leno up` without it.
+    /// How long certificates live; `None` for the default of `leno up`.
     pub cert_lifetime: Option<Duration>,
-    /// The name of the network namespace that the mesh is started in; that of the test without it.
+    /// The network namespace that the mesh is started in; `None` for the test's own.
     pub machine: Option<String>,
-    /// Whether the mesh has a way out of that.
+    /// Whether workloads can connect to destinations outside of the mesh.
     pub uplink: bool,
-    /// Who is asked for names that are not of the mesh; the host's resolvers without it.
+    /// The resolver for names outside of the mesh; `None` for the host's resolvers.
     pub resolver: Option<SocketAddr>,
 }
 
@@ -111,7 +111,7 @@ pub enum Piece<'a> {
     Application(&'a str),
 }
 
-/// A running mesh; dropping it ends it and removes what it left.
+/// A running mesh. Dropping it ends it and removes everything it made.
 #[derive(Debug)]
 pub struct Lab {
     name: String,
@@ -124,9 +124,9 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Brings up the mesh that `yaml` describes and waits until every instance of it is ready.
-    /// `yaml` may hold `@BIN@` for the directory of our binaries and `@DIR@` for a directory that
-    /// lives as long as the mesh; `prepare` fills that directory before.
+    /// Starts the mesh that `yaml` describes and waits until every instance is ready. `@BIN@` in
+    /// `yaml` stands for the directory of the binaries under test, `@DIR@` for a directory that
+    /// lives as long as the mesh; `prepare` fills that directory before the start.
     pub fn start(
         options: &Options,
         yaml: &str,
@@ -187,7 +187,7 @@ impl Lab {
         self.ready_after
     }
 
-    /// What runs, as `leno up` itself keeps it for its other commands.
+    /// The status file that `leno up` keeps for its other commands.
     pub fn status(&self) -> Result<Status> {
         Status::read(&self.name)
     }
@@ -197,14 +197,14 @@ impl Lab {
         self.wait_for("the mesh to be ready", Status::ready)
     }
 
-    /// Waits until `look` says so of the status; `what` names it in the error. Fails at once when
+    /// Waits until `look` accepts the status; `what` describes that in the error. Fails at once if
     /// `leno up` has ended.
     pub fn wait_for(&self, what: &str, look: impl Fn(&Status) -> bool) -> Result<()> {
         wait::until(what, READY_LIMIT, || {
             if let Some(status) = self.ended()? {
                 bail!("leno up has ended: {status}");
             }
-            // There is no status before it was first written.
+            // Before the first write there is no status.
             Ok(self.status().ok().filter(&look).map(|_| ()))
         })
     }
@@ -226,7 +226,8 @@ impl Lab {
         command
     }
 
-    /// A command that runs as workload or instance `who`; our binaries are found by their names.
+    /// A command that runs as workload or instance `who`; names that begin with `leno-` are
+    /// binaries of this build.
     pub fn as_workload(&self, who: &str, command: &[&str]) -> Result<Command> {
         let mut exec = self.leno("exec");
         exec.args([who, "--"]);
@@ -245,12 +246,12 @@ impl Lab {
         command::run(&mut self.as_workload(who, command)?, EXEC_LIMIT)
     }
 
-    /// Runs a command as `who` and gives its standard output; failure is an error.
+    /// Runs a command as `who` and returns its standard output; failure is an error.
     pub fn text(&self, who: &str, command: &[&str]) -> Result<String> {
         command::success(&format!("{who}: {command:?}"), self.exec(who, command)?)
     }
 
-    /// What the proxy of `who` counts: its page of metrics.
+    /// The metrics page of the proxy of `who`.
     pub fn metrics(&self, who: &str) -> Result<String> {
         let url = "http://127.0.0.1:15020/metrics";
         self.text(who, &["curl", "-sS", "--fail", "-m", "20", url])
@@ -268,8 +269,8 @@ impl Lab {
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Waits until `http://service/` answers `who` with success, and says how long that took: a
-    /// server listens some time after it was started.
+    /// Waits until `http://service/` answers `who` with success, and returns how long that took: a
+    /// server listens only some time after its start.
     pub fn reach(&self, who: &str, service: &str) -> Result<Duration> {
         let start = Instant::now();
         let ask = format!("GET / HTTP/1.1\r\nHost: {service}\r\n\r\n");
@@ -297,7 +298,7 @@ impl Lab {
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Replaces the documents; `leno up` sees that by itself.
+    /// Replaces the mesh's documents; `leno up` notices the change itself.
     pub fn edit(&self, yaml: &str) -> Result<()> {
         write(&self.file, &fill(yaml, self.directory.path())?)
     }
@@ -320,7 +321,7 @@ impl Lab {
             .with_context(|| format!("cannot send {signal} to {piece:?}"))
     }
 
-    /// What a piece uses.
+    /// The resources that a piece uses.
     pub fn usage(&self, piece: Piece<'_>) -> Result<Usage> {
         usage::of_process(self.pid_of(piece)?)
     }
@@ -335,15 +336,15 @@ impl Lab {
         Ok(netns::path(&self.status()?.switch_netns))
     }
 
-    /// What the mesh has printed.
+    /// The output of `leno up` so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.lines.lock().map(|lines| lines.join("\n")).unwrap_or_default()
     }
 
-    /// `outcome`, with what the mesh has printed lately behind its error.
+    /// Adds the last lines of the mesh's output to the error of `outcome`.
     pub fn explain<T>(&self, outcome: Result<T>) -> Result<T> {
-        /// Lines quoted; what happened lately is at the end.
+        /// Most lines that are quoted, from the end.
         const LINES: usize = 40;
         outcome.map_err(|error| {
             let log = self.log();
@@ -363,7 +364,8 @@ impl Lab {
         Ok(())
     }
 
-    /// What the mesh has left on this machine, by name: namespaces, control groups, files.
+    /// Everything of the mesh that still exists on this machine, by name: namespaces, control
+    /// groups, files.
     pub fn remains(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/run/netns").into_iter().flatten() {
@@ -383,7 +385,7 @@ impl Lab {
         Ok(found)
     }
 
-    /// Removes what a killed mesh left.
+    /// Removes the remains of a killed mesh.
     pub fn clean_up(&self) -> Result<()> {
         command::text(&mut self.leno("cleanup"), END_LIMIT).map(drop)
     }
@@ -393,7 +395,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let ended = self.end();
         if ended.is_err() {
-            // It must not stay, whatever it hangs in; cleanup removes the rest.
+            // The process must not stay, whatever it hangs in; cleanup removes the rest.
             let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = up.kill();
             let _ = up.wait();
@@ -406,17 +408,17 @@ impl Drop for Lab {
     }
 }
 
-/// Load that runs inside a workload.
+/// A load generator that runs inside a workload.
 #[derive(Debug)]
 pub struct Load(Running);
 
 impl Load {
-    /// Waits for its end and gives the report.
+    /// Waits for its end and returns the report.
     pub fn finish(self) -> Result<load::Report> {
         /// Longest load of any test, with room.
         const LIMIT: Duration = Duration::from_secs(300);
         let output = self.0.finish(LIMIT)?;
-        // Exit status 1 says that requests failed: the report tells more.
+        // Exit status 1 means that requests failed; the report has the details.
         serde_json::from_slice(&output.stdout)
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
     }
@@ -448,7 +450,7 @@ fn fill(yaml: &str, directory: &Path) -> Result<String> {
         .replace("@DIR@", &directory.display().to_string()))
 }
 
-/// Writes a file so that a reader sees it whole.
+/// Replaces a file atomically, so that readers see the whole old or the whole new content.
 fn write(file: &Path, text: &str) -> Result<()> {
     let draft = file.with_extension("draft");
     fs::write(&draft, text)?;
@@ -465,7 +467,7 @@ fn first(cgroup: &Path) -> Result<u32> {
     pids.first().copied().with_context(|| format!("no process in {}", cgroup.display()))
 }
 
-/// Collects what is printed; the thread ends with the pipe.
+/// Collects printed lines; the thread ends when the pipe closes.
 fn keep_lines(from: impl std::io::Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
     let lines = Arc::clone(lines);
     std::thread::spawn(move || {

@@ -1,17 +1,19 @@
-//! What the tests and benches of Leno stand on: load, scripted peers, a network lab, and eyes.
+//! The foundation of Leno's tests and benches: load, scripted peers, a network lab, and packet
+//! captures.
 //!
-//! Everything here looks at the mesh from outside, with its own small HTTP/1.1 reader and packet
-//! parser, so that a bug of the mesh cannot hide behind the same bug in its test. It knows no
-//! type of the data plane and no wire format of the control plane.
+//! Everything here observes the mesh from outside, with its own small HTTP/1.1 reader and packet
+//! parser, so that a bug of the mesh cannot be hidden by the same bug in its test. It uses no type
+//! of the data plane and no wire format of the control plane.
 //!
-//! - [`load`]: an open-loop load generator (`leno-load`); latency counts from the moment a
-//!   request was due, so a stalled server cannot slow the clock that measures it.
+//! - [`load`]: an open-loop load generator (`leno-load`); latency counts from the moment a request
+//!   was due, so a stalled server cannot slow the clock that measures it.
 //! - [`usage`]: CPU, memory and descriptors of a process or a cgroup, from /proc.
-//! - [`peer`]: servers and clients that follow a script (`leno-peer` makes workloads of them).
-//! - [`proxy`]: `leno-proxy` alone, from a file, before one server.
-//! - [`tunnel`]: the same behind TLS, as another proxy would reach it.
+//! - [`peer`]: servers and clients that follow a script (`leno-peer` runs them as workloads).
+//! - [`proxy`]: `leno-proxy` alone, configured by a file, in front of one server.
+//! - [`tunnel`]: the same behind mTLS, as another proxy would reach it.
 //! - [`lab`]: drives the real `leno up` and cleans up after it.
-//! - [`sniff`]: what crossed the bridge, by tcpdump, classified by our own reader of pcap files.
+//! - [`sniff`]: packets that crossed the bridge, captured by tcpdump and classified by an own
+//!   reader of pcap files.
 //!
 //! ```text
 //!   test ── Lab ── leno up ── namespaces ── nginx, redis, leno-peer ...

@@ -1,4 +1,4 @@
-//! Doing something inside a network namespace.
+//! Runs code inside a network namespace.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
 
-/// The file of the named network namespace, as `ip netns` lays them out.
+/// The file of a named network namespace, where `ip netns` keeps it.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     Path::new("/run/netns").join(name)

@@ -1,6 +1,6 @@
 //! Scripted peers: a plain HTTP backend with switches, raw servers, and clients that follow steps.
 //!
-//! `leno-peer` makes commands of them, so that a workload of the lab can be one.
+//! `leno-peer` offers them as commands, so that a workload of the lab can be one.
 
 mod backend;
 mod faulty;

@@ -1,4 +1,4 @@
-//! `leno-proxy --static` in a process of its own, before one server.
+//! `leno-proxy --static` in its own process, in front of one server.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,45 +15,45 @@ use crate::{binaries, wait};
 /// How long the proxy may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often it is started at most, should another program have taken one of its ports: a
-/// connection of a test that runs beside can have any free one.
+/// How often the proxy is started at most if another program has taken one of its ports: the kernel may
+/// assign any free port to a connection of a test that runs in parallel.
 const START_ATTEMPTS: usize = 5;
-/// What it says then.
+/// The error that the proxy prints then.
 const TAKEN: &str = "Address already in use";
 
-/// Which plane of the proxy stands before the server.
+/// The plane of the proxy that is in front of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The outbound side, with a service whose `appProtocol` is this.
+    /// The outbound side, with a service of this `appProtocol`.
     Outbound(&'static str),
-    /// The inbound side, where nothing is declared and the protocol is found out.
+    /// The inbound side, with no declared protocol, so that it is detected.
     Inbound,
 }
 
-/// A proxy in plaintext with one worker; dropping it ends it.
+/// A plaintext proxy with one worker; dropping it ends it.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     admin: SocketAddr,
     child: Child,
     directory: TempDir,
-    /// Keeps its ports from everybody who wants any free one.
+    /// Reserve its ports, so that the kernel assigns them to no other program.
     _ports: [Socket; 2],
 }
 
 impl Proxy {
-    /// Starts it before `server` and waits until it listens.
+    /// Starts the proxy in front of `server` and waits until it listens.
     pub fn start(side: Side, server: SocketAddr) -> Result<Self> {
         Self::start_with(|address, admin| documents(side, (address, admin), server))
     }
 
-    /// Starts it with documents of the caller's own, made of the addresses where it is to accept and
-    /// where its admin server is to listen, and waits until it accepts.
+    /// Starts the proxy with the caller's documents and waits until it accepts. `documents` gets the
+    /// addresses of the listener and of the admin server.
     pub fn start_with(documents: impl Fn(SocketAddr, SocketAddr) -> String) -> Result<Self> {
         Self::start_logging("off", documents)
     }
 
-    /// The same with an access log in this form, `text` or `json`; see [`Self::log`].
+    /// Like [`Self::start_with`], with an access log in this form, `text` or `json`; see [`Self::log`].
     pub fn start_logging(
         form: &str,
         documents: impl Fn(SocketAddr, SocketAddr) -> String,
@@ -61,7 +61,7 @@ impl Proxy {
         Self::start_once_more((&["--access-log", form], ""), documents)
     }
 
-    /// The same with these arguments.
+    /// Like [`Self::start_with`], with these arguments.
     pub fn start_given(
         arguments: &[&str],
         documents: impl Fn(SocketAddr, SocketAddr) -> String,
@@ -69,8 +69,8 @@ impl Proxy {
         Self::start_once_more((arguments, ""), documents)
     }
 
-    /// The same with a panic that the proxy, which must be a debug build, is asked for: see
-    /// `LENO_TEST_PANIC` in `leno_transport::test_panic`.
+    /// Like [`Self::start_logging`], with a panic that the proxy, which must be a debug build, causes on
+    /// purpose: see `LENO_TEST_PANIC` in `leno_transport::test_panic`.
     pub fn start_panicking(
         form: &str,
         panic: &str,
@@ -79,7 +79,7 @@ impl Proxy {
         Self::start_once_more((&["--access-log", form], panic), documents)
     }
 
-    /// Tries other ports while one that was reserved is taken.
+    /// Retries with other ports while a reserved one is taken.
     fn start_once_more(
         (arguments, panic): (&[&str], &str),
         documents: impl Fn(SocketAddr, SocketAddr) -> String,
@@ -103,7 +103,7 @@ impl Proxy {
         let file = directory.path().join("proxy.yaml");
         fs::write(&file, documents(address, admin))?;
         let log = log_of(&directory);
-        // Both append: one that wrote where it stood would write over the other's lines.
+        // Both append; otherwise each would overwrite the other's lines.
         let log = fs::File::options().create(true).append(true).open(&log)?;
         let child = Command::new(binary)
             .arg("--static")
@@ -125,24 +125,24 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where it accepts.
+    /// The address that it accepts on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its admin server listens.
+    /// The address of its admin server.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// What it has printed so far, the access log among it.
+    /// Everything that it has printed so far, including the access log.
     pub fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(log_of(&self.directory))?)
     }
 
-    /// How it ended, if it has, with what it printed.
+    /// How it ended and what it printed, if it has ended.
     pub fn ended(&mut self) -> Result<Option<String>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         Ok(Some(format!("leno-proxy ended ({status}): {}", self.log()?)))
@@ -167,12 +167,13 @@ fn log_of(directory: &TempDir) -> PathBuf {
     directory.path().join("log")
 }
 
-/// A port of 127.0.0.1 that is the proxy's alone while the socket is held. Two proxies that were told the
-/// same port would share it (`SO_REUSEPORT`), and each test be answered by the other's.
+/// A port of 127.0.0.1 that is reserved for the proxy while the socket is held. Two proxies with the same
+/// port would share its connections (`SO_REUSEPORT`), and a test could be answered by the other test's
+/// proxy.
 fn reserved() -> Result<(SocketAddr, Socket)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // The proxy may bind it all the same, since this one does not listen; whoever asks for any free port
-    // does not get it.
+    // The proxy may bind the port too, because this socket does not listen. The kernel does not assign it
+    // to programs that ask for any free port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
@@ -180,8 +181,8 @@ fn reserved() -> Result<(SocketAddr, Socket)> {
     Ok((address, socket))
 }
 
-/// A free port of 127.0.0.1, for programs that cannot choose one themselves; should another
-/// process take it first, the program says so.
+/// A free port of 127.0.0.1, for programs that cannot choose one themselves. If another process takes it
+/// first, the program fails with an error.
 pub fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -1,4 +1,4 @@
-//! A DNS server that answers as it is told, over UDP and TCP (RFC 1035), for A records.
+//! A scripted DNS server over UDP and TCP (RFC 1035), for A records.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -8,16 +8,16 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-/// What is said of a name.
+/// The answer for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Says {
-    /// These addresses, for so many seconds.
+    /// These addresses, with a TTL in seconds.
     Addresses(Vec<Ipv4Addr>, u32),
-    /// That the server has failed.
+    /// SERVFAIL.
     Failure,
 }
 
-/// A server; its threads end with the process. A name that it was told nothing of does not exist.
+/// A server; its threads end with the process. Names without an answer do not exist (NXDOMAIN).
 #[derive(Clone, Debug)]
 pub struct Resolver {
     address: SocketAddr,
@@ -52,26 +52,26 @@ impl Resolver {
         thread::spawn(move || {
             for stream in tcp.incoming().flatten() {
                 let serving = serving.clone();
-                // An error is a client that has left.
+                // An error means that the client has closed the connection.
                 thread::spawn(move || serving.converse(stream).unwrap_or_default());
             }
         });
         Ok(resolver)
     }
 
-    /// Where it serves.
+    /// The address that it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What to say of a name from now on.
+    /// Sets the answer for a name from now on.
     pub fn set(&self, name: &str, says: Says) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert(name.to_owned(), says);
     }
 
-    /// How often it was asked for a name.
+    /// How often a name was queried.
     #[must_use]
     pub fn asked(&self, name: &str) -> usize {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ impl Resolver {
         stream.write_all(&[&length.to_be_bytes()[..], &answer].concat())
     }
 
-    /// None where it is no question.
+    /// The response; `None` if the message is not a valid query.
     fn answer(&self, question: &[u8]) -> Option<Vec<u8>> {
         let (name, end) = name(question)?;
         let kind = u16::from_be_bytes([*question.get(end)?, *question.get(end + 1)?]);
@@ -102,7 +102,7 @@ impl Resolver {
             None => (NO_NAME, Vec::new(), 0),
         };
         let mut answer = question[..2].to_vec();
-        // A response, recursion desired and available; one question.
+        // Flags: response, recursion desired and available. Counts: one question, the answers.
         answer.extend([
             0x81,
             0x80 | code,
@@ -117,7 +117,7 @@ impl Resolver {
         ]);
         answer.extend(asked);
         for address in addresses {
-            // The name of the question, A, IN.
+            // A pointer to the name in the question, type A, class IN.
             answer.extend([0xc0, 0x0c, 0, 1, 0, 1]);
             answer.extend(ttl.to_be_bytes());
             answer.extend([0, 4]);
@@ -127,7 +127,7 @@ impl Resolver {
     }
 }
 
-/// The name that is asked for, in lower case, and where it ends.
+/// The name in the question, in lower case, and the offset of its end.
 fn name(question: &[u8]) -> Option<(String, usize)> {
     let (mut labels, mut at) = (Vec::new(), HEADER);
     loop {

@@ -1,4 +1,4 @@
-//! What crossed a network namespace, by tcpdump, and what it was.
+//! Captures the packets of a network namespace with tcpdump, and classifies them.
 
 mod packet;
 
@@ -18,32 +18,33 @@ pub use packet::{Kind, Segment, classify, segments};
 
 use crate::{binaries, netns, wait};
 
-/// Longest capture file: what a test of some seconds can make, and no disk full.
+/// Longest capture file: enough for a test of some seconds, and too little to fill a disk.
 const MAX_FILE_MB: &str = "256";
-/// Longest packet kept whole: 64 KiB, as segmentation offload makes them, and its link header. The
-/// kernel's buffer has a slot of this size for every packet, so more would leave it few slots.
+/// Longest packet that is kept whole: 64 KiB, as segmentation offload makes them, and the link
+/// header. The kernel's buffer reserves a slot of this size for every packet, so a larger value
+/// would leave it few slots.
 const SNAP_BYTES: &str = "66000";
-/// That buffer: room for about a thousand packets that tcpdump has not read yet.
+/// The size of that buffer: room for about a thousand packets that tcpdump has not read yet.
 const BUFFER_KIB: &str = "65536";
 /// How long tcpdump may take to start or to end.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Where the last connection of a capture goes (tcpmux: nobody serves it).
+/// The destination of the last connection of a capture (tcpmux, which no server uses).
 const SENTINEL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-/// A tcpdump of TCP on all interfaces of one network namespace; dropping it ends it.
+/// A tcpdump of all TCP packets in one network namespace; dropping it ends it.
 #[derive(Debug)]
 pub struct Sniffer {
     tcpdump: Child,
     file: PathBuf,
     namespace: PathBuf,
-    /// What it says on standard error after its first line, once it has ended.
+    /// Its standard error after the first line, available once it has ended.
     last_words: Option<JoinHandle<String>>,
     _directory: tempfile::TempDir,
 }
 
 impl Sniffer {
-    /// Starts to capture in the network namespace of `namespace` (see [`netns::path`]); returns
-    /// when packets are being caught.
+    /// Starts a capture in the network namespace of `namespace` (see [`netns::path`]); returns once
+    /// packets are captured.
     pub fn start(namespace: &Path) -> Result<Self> {
         let program = binaries::require("tcpdump", "tcpdump")?;
         let directory = tempfile::tempdir()?;
@@ -70,10 +71,10 @@ impl Sniffer {
                 bail!("tcpdump: {}", said.trim());
             }
         }
-        // Read on, so that tcpdump never waits for us; ends with it.
+        // Keeps reading, so that tcpdump never blocks on a full pipe; the thread ends with tcpdump.
         let last_words = Some(std::thread::spawn(move || {
             let mut words = String::new();
-            // What cannot be read is missed by whoever looks for it.
+            // If this fails, `stop` misses tcpdump's summary and reports that.
             let _ = lines.read_to_string(&mut words);
             words
         }));
@@ -81,7 +82,7 @@ impl Sniffer {
         Ok(Sniffer { tcpdump, file, namespace, last_words, _directory: directory })
     }
 
-    /// Ends the capture and reads it; fails if packets are missing from it.
+    /// Ends the capture and returns its segments; fails if packets were lost.
     pub fn stop(mut self) -> Result<Vec<Segment>> {
         self.catch_up()?;
         self.interrupt()?;
@@ -93,9 +94,10 @@ impl Sniffer {
         segments(&self.read()?)
     }
 
-    /// Waits until all that was sent so far is in the file: an interrupted tcpdump forgets what
-    /// it has not read yet. The sentinel is a connection to a port where nothing listens; each
-    /// look sends another, since the kernel drops packets that find tcpdump's buffer full.
+    /// Waits until everything that was sent so far is in the file: an interrupted tcpdump discards
+    /// what it has not read yet. The sentinel is a connection to a port where no server listens.
+    /// Each attempt sends another one, because the kernel drops packets while tcpdump's buffer is
+    /// full.
     fn catch_up(&self) -> Result<()> {
         wait::until("tcpdump to catch up", LIMIT, || {
             netns::inside(&self.namespace, || match TcpStream::connect(SENTINEL) {
@@ -127,7 +129,7 @@ impl Sniffer {
 impl Drop for Sniffer {
     fn drop(&mut self) {
         if self.interrupt().is_err() {
-            // It ignored the interrupt or has gone; neither may be left behind.
+            // tcpdump ignored the interrupt or has ended; neither may be left behind.
             let _ = self.tcpdump.kill();
             let _ = self.tcpdump.wait();
         }

@@ -1,4 +1,4 @@
-//! Tools that tests judge with, installed by `scripts/tools.sh` into the target directory.
+//! Tools that tests use as a reference, installed by `scripts/tools.sh` into the target directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::{binaries, command};
 /// How long an installation may take: a Go module with all its dependencies, compiled.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 
-/// The directory of `tool`, which is installed if it is not there.
+/// The directory of `tool`; installs it if it is missing.
 pub fn install(tool: &str) -> Result<PathBuf> {
     let tools = binaries::tools()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/tools.sh");
@@ -21,8 +21,8 @@ pub fn install(tool: &str) -> Result<PathBuf> {
     Ok(tools.join(tool))
 }
 
-/// Like [`install`]; none, and the reason printed, where it cannot be installed, which is a
-/// failure when `LENO_REQUIRE` has `tools`.
+/// Like [`install`]; if the installation fails, prints the reason and returns `None`. That is an
+/// error if `LENO_REQUIRE` has `tools`.
 pub fn install_or_skip(tool: &str) -> Result<Option<PathBuf>> {
     match install(tool) {
         Ok(directory) => Ok(Some(directory)),
@@ -34,7 +34,7 @@ pub fn install_or_skip(tool: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Whether a skip for want of `what` is a failure.
+/// Whether a test that is skipped because `what` is missing must fail.
 #[must_use]
 pub fn required(what: &str) -> bool {
     std::env::var("LENO_REQUIRE").is_ok_and(|all| all.split(',').any(|one| one.trim() == what))

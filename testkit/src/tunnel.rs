@@ -1,5 +1,5 @@
-//! mTLS before an inbound side, as another proxy's would be: what is sent here comes to it as it is,
-//! behind ALPN `leno-h2`, with a certificate of the mesh or without one.
+//! mTLS in front of an inbound side, as from another proxy: bytes sent here reach it unchanged, in
+//! TLS with ALPN `leno-h2`, with a certificate of the mesh or without one.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use crate::proxy::{Proxy, free_address};
 /// How long openssl may take.
 const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
 
-/// Where connections of [`Tunnel::stranger`] come from.
+/// The source address of the connections of [`Tunnel::stranger`].
 pub const STRANGER: &str = "127.0.0.66";
 
-/// A proxy with an identity, both sides of it before one application, and HAProxy, which carries
-/// connections inside mTLS to its inbound side. Dropping it ends both.
+/// A proxy with an identity, both sides of it in front of one application, and HAProxy, which
+/// forwards connections over mTLS to its inbound side. Dropping it ends both.
 #[derive(Debug)]
 pub struct Tunnel {
     carrier: Listening,
@@ -30,13 +30,13 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts both before the application at this address, with one identity for both. The proxy is
-    /// permissive, so that clients without one may ask it as well.
+    /// Starts both in front of the application at this address, with one identity for both. The
+    /// proxy is permissive, so that clients without an identity may send requests too.
     pub fn start(application: SocketAddr) -> Result<Self> {
         Self::start_given(application, "permissive", &[])
     }
 
-    /// The same in this mode of mTLS, with these arguments of the proxy.
+    /// Like [`Self::start`], with this mTLS mode and these arguments of the proxy.
     pub fn start_given(application: SocketAddr, mtls: &str, arguments: &[&str]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let (key, certificate) = (directory.path().join("key"), directory.path().join("crt"));
@@ -76,7 +76,8 @@ impl Tunnel {
         Ok(Tunnel { carrier, outbound, proxy, directory })
     }
 
-    /// Carries connections to the inbound side inside TLS without a certificate, from [`STRANGER`].
+    /// Starts a listener that forwards to the inbound side over TLS without a client certificate,
+    /// from [`STRANGER`].
     pub fn stranger(&self) -> Result<Listening> {
         carrier(self.proxy.address(), &format!("source {STRANGER}"), &self.directory, "stranger")
     }
@@ -87,13 +88,13 @@ impl Tunnel {
         self.outbound
     }
 
-    /// Where connections are accepted that go on inside TLS.
+    /// The address whose connections are forwarded over mTLS.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.carrier.address()
     }
 
-    /// The proxy behind.
+    /// The proxy.
     #[must_use]
     pub fn proxy(&self) -> &Proxy {
         &self.proxy

@@ -1,13 +1,14 @@
-//! Waiting for a condition with a bound, never by sleeping a guessed time.
+//! Waits for a condition with a time limit, never by sleeping a guessed time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Pause between two looks; short against what is waited for (a process start, a file).
+/// Pause between two polls, short compared with what is waited for (a process start, a file).
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks until `look` gives a value, at most `limit`; `what` names it in the error.
+/// Polls until `look` returns a value, at most for `limit`; `what` describes the condition in the
+/// error.
 pub fn until<T>(
     what: &str,
     limit: Duration,

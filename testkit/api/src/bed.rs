@@ -16,14 +16,14 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long anything that is waited for may take, on a busy machine.
+/// How long any wait may take, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks at something that is waited for.
+/// Pause between two polls of a condition.
 const LOOK: Duration = Duration::from_millis(50);
-/// Who may do everything.
+/// The token of the administrator.
 const ADMIN: &str = "admin-of-the-test";
 
-/// Looks until there is an answer.
+/// Polls until `look` returns a value.
 ///
 /// # Panics
 /// After [`LIMIT`] without one.
@@ -38,10 +38,11 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// The components' binary; none where the test has to be skipped, which is said.
+/// The binary with etcd and the API server; `None` if there is none, and a line says that the test
+/// is skipped.
 ///
 /// # Panics
-/// Where `LENO_REQUIRE` has `kubernetes` and there is none.
+/// If `LENO_REQUIRE` has `kubernetes` and there is no binary.
 pub fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("CLUSTER_KUBE") {
         return Some(path.into());
@@ -54,21 +55,21 @@ pub fn binary() -> Option<PathBuf> {
     None
 }
 
-/// The API server; everything ends with it. Its methods panic where something does not go as it should.
+/// An API server and its etcd, which end when this is dropped. The methods panic if a step fails.
 pub struct Bed {
     kube: PathBuf,
-    /// Where it listens, on loopback.
+    /// The API server's port on loopback.
     pub port: u16,
     etcd: Child,
     server: Option<Child>,
-    /// A client that may do everything.
+    /// A client with the administrator's rights.
     pub admin: Client,
-    /// Its files, and those of whoever asks it.
+    /// The files of etcd and the API server, and the kubeconfigs of the programs under test.
     pub directory: TempDir,
 }
 
 impl Bed {
-    /// Starts both.
+    /// Starts etcd and the API server.
     pub async fn start(kube: &Path) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
@@ -80,7 +81,8 @@ impl Bed {
             .args(["etcd", "--name=one", "--log-level=warn", "--unsafe-no-fsync"])
             .arg(format!("--data-dir={}", path.join("etcd").display()))
             .arg(format!("--listen-client-urls=unix://{}", path.join("etcd.sock").display()))
-            // Said to nobody: there is one member, and its only client has the socket's path.
+            // No program uses these addresses: etcd has one member, and its only client uses the
+            // socket.
             .args(["--advertise-client-urls=http://127.0.0.1:2379"])
             .args(["--listen-peer-urls=http://127.0.0.1:0"])
             .args(["--initial-advertise-peer-urls=http://127.0.0.1:2380"])
@@ -90,7 +92,7 @@ impl Bed {
             .stderr(File::create(path.join("etcd.log")).unwrap())
             .spawn()
             .unwrap();
-        // The API server takes no port 0: one that was free a moment ago.
+        // The API server does not accept port 0, so it gets one that was free a moment ago.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let server = Some(api_server(kube, path, port));
         until("the API server's certificate", async || {
@@ -103,25 +105,25 @@ impl Bed {
         bed
     }
 
-    /// Kills the API server, as a crash does.
+    /// Kills the API server, as a crash would.
     pub fn stop(&mut self) {
         let mut server = self.server.take().unwrap();
         server.kill().unwrap();
         server.wait().unwrap();
     }
 
-    /// Starts it again, on the same port and data.
+    /// Starts the API server again, on the same port and data.
     pub async fn restart(&mut self) {
         self.server = Some(api_server(&self.kube, self.directory.path(), self.port));
         self.ready().await;
     }
 
-    /// The kubeconfig of who may do everything.
+    /// Writes the kubeconfig of the administrator.
     pub fn administrator(&self) -> PathBuf {
         self.kubeconfig("admin.kubeconfig", self.port, ADMIN)
     }
 
-    /// A kubeconfig for whoever has a token, by the server's own port or another that leads to it.
+    /// Writes a kubeconfig with this token; `port` is the server's own or one that forwards to it.
     pub fn kubeconfig(&self, name: &str, port: u16, token: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         let text = serde_json::to_string(&kubeconfig(self.directory.path(), port, token));
@@ -129,7 +131,7 @@ impl Bed {
         path
     }
 
-    /// Makes the object, or makes it as it is given here.
+    /// Creates the object, or changes it to what is given here.
     pub async fn apply(&self, object: Value) {
         let (api, name) = self.api(&object);
         let params = PatchParams::apply("test").force();
@@ -137,7 +139,7 @@ impl Bed {
         applied.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    /// Makes the objects of a text of YAML documents.
+    /// Applies the objects of a text of YAML documents.
     pub async fn apply_yaml(&self, text: &str) {
         let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
         for document in documents.into_iter().filter(|one| !one.is_null()) {
@@ -145,7 +147,7 @@ impl Bed {
         }
     }
 
-    /// What an object would be stored as, or why it would not be.
+    /// The object as it would be stored, or the error if it would be rejected (dry run).
     pub async fn tried(&self, object: &Value) -> Result<Value, String> {
         let (api, _) = self.api(object);
         let try_only = PostParams { dry_run: true, ..PostParams::default() };
@@ -160,25 +162,25 @@ impl Bed {
         api.patch(&name, &PatchParams::default(), patch).await.unwrap();
     }
 
-    /// Merges fields into an object; those that are null are taken away.
+    /// Merges fields into an object; fields that are null are removed.
     pub async fn merge(&self, object: Value, fields: Value) {
         self.change(object, &Patch::Merge(fields)).await;
     }
 
-    /// Sets the status of an object that is there.
+    /// Sets the status of an existing object.
     pub async fn set_status(&self, object: Value) {
         let (api, name) = self.api(&object);
         let status = json!({"status": object["status"]});
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
     }
 
-    /// An object, where it is there.
+    /// An object, if it exists.
     pub async fn get(&self, object: Value) -> Option<DynamicObject> {
         let (api, name) = self.api(&object);
         api.get_opt(&name).await.unwrap()
     }
 
-    /// Ends an object at once.
+    /// Deletes an object without a grace period, and waits until it is gone.
     pub async fn delete(&self, object: Value) {
         let (api, name) = self.api(&object);
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
@@ -189,7 +191,7 @@ impl Bed {
         .await;
     }
 
-    /// What there is of these kinds, each `apiVersion Kind`, as `Kind name`, in order.
+    /// The objects of these kinds, each kind as `apiVersion Kind`; as `Kind name`, sorted.
     pub async fn names(&self, kinds: &[&str]) -> Vec<String> {
         let mut all = Vec::new();
         for one in kinds {
@@ -203,13 +205,13 @@ impl Bed {
         all
     }
 
-    /// Whether the kind of an object can be asked for.
+    /// Whether the API server serves the kind of an object.
     pub async fn serves(&self, object: &Value) -> Option<()> {
         let (api, _) = self.api(object);
         api.list(&ListParams::default()).await.ok().map(drop)
     }
 
-    /// A token of a service account, for an audience and, where named, of a pod.
+    /// A token of a service account, for an audience and, if one is named, bound to a pod.
     pub async fn token(
         &self,
         (namespace, account): (&str, &str),
@@ -267,7 +269,7 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         for child in self.server.iter_mut().chain([&mut self.etcd]) {
-            // Ended already, where the test went wrong.
+            // Fails if a failed test has ended it already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,5 +1,5 @@
-//! What a cluster's own controllers and kubelets would do, as far as a test needs it: namespaces that are deleted go,
-//! and pods become what the test says.
+//! Plays the controllers and kubelets of a cluster, as far as tests need them: finalises deleted
+//! namespaces, and sets the status of pods.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::task::JoinHandle;
 
 use crate::Bed;
 
-/// Between two looks.
+/// Pause between two rounds.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A namespace with its pods.
 type Seen = Mutex<Option<(Namespace, Vec<Pod>)>>;
 
-/// Works until it is dropped.
+/// A task that plays them until it is dropped.
 pub struct Hands {
     task: JoinHandle<()>,
     seen: Arc<Seen>,
@@ -31,8 +31,8 @@ impl Drop for Hands {
 }
 
 impl Hands {
-    /// Has namespaces go once they are deleted, and gives this status to new pods of namespaces whose names begin
-    /// so.
+    /// Finalises namespaces once they are deleted, and sets this status on new pods in namespaces
+    /// whose names begin with `beginning`.
     pub fn begin(bed: &Bed, beginning: &'static str, status: Value) -> Self {
         let (client, seen) = (bed.admin.clone(), Arc::default());
         let shared = Arc::clone(&seen);
@@ -45,7 +45,7 @@ impl Hands {
         Self { task, seen }
     }
 
-    /// Such a namespace and its pods, at the moment when they were most.
+    /// Such a namespace and its pods, from the round that saw the most pods.
     pub fn seen(&self) -> Option<(Namespace, Vec<Pod>)> {
         self.seen.lock().unwrap().clone()
     }
@@ -61,11 +61,11 @@ async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &Seen)
             let there = pods.list(&ListParams::default()).await.unwrap().items;
             for pod in there.iter().filter(|pod| !is_going && is_new(pod)) {
                 let patch = Patch::Merge(json!({"status": status}));
-                // Gone meanwhile, where whoever made it was quicker.
+                // The pod may be deleted in the meantime by the program that made it.
                 let _gone =
                     pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await;
             }
-            // The last that are made may be seen first when all are to go.
+            // The last pods that are made may be seen only after their namespace was deleted.
             let mut seen = seen.lock().unwrap();
             if seen.as_ref().is_none_or(|(_, pods)| pods.len() < there.len()) {
                 *seen = Some((namespace.clone(), there));
@@ -79,7 +79,7 @@ async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &Seen)
     }
 }
 
-/// Lets a namespace go, as the controller does that has emptied it.
+/// Finalises a namespace, as the namespace controller does once it is empty.
 async fn finalize(client: &Client, namespace: &Namespace) {
     let mut empty = serde_json::to_value(namespace).unwrap();
     empty["spec"]["finalizers"] = json!([]);
@@ -88,11 +88,11 @@ async fn finalize(client: &Client, namespace: &Namespace) {
     let path = format!("/api/v1/namespaces/{}/finalize", namespace.name_any());
     let request = http::Request::put(path).header("content-type", "application/json");
     let request = request.body(serde_json::to_vec(&empty).unwrap()).unwrap();
-    // Gone already, where it was looked at twice.
+    // Fails if an earlier round has finalised it already.
     let _gone = client.request_text(request).await;
 }
 
-/// Whether nobody has said yet what became of a pod.
+/// Whether no status has been set on a pod yet.
 fn is_new(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status.is_none_or(|status| status.conditions.is_none() && status.container_statuses.is_none())

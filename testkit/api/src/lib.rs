@@ -1,18 +1,19 @@
-//! A real Kubernetes API server with its etcd, on loopback and without root, for tests of whoever asks
-//! one: the control plane and the command line.
+//! A real Kubernetes API server with its etcd, on loopback and without root, for tests of its clients: the
+//! control plane and the command line.
 //!
-//! Both are one binary that `CLUSTER_KUBE` names (`scripts/cluster.sh api` builds it). Nothing runs in such
-//! a cluster: no pod is scheduled, no controller fills an EndpointSlice. A test says in objects what a
-//! cluster would have, statuses included, and whatever it starts asks the API server as it would anywhere.
+//! Both are in one binary, which `CLUSTER_KUBE` names (`scripts/cluster.sh api` builds it). No controller and
+//! no kubelet runs: no pod is scheduled, and no controller fills an EndpointSlice. A test creates the objects
+//! that a cluster would contain, with their statuses, and the programs under test use the API server as they
+//! would anywhere.
 //!
-//! It knows nothing of Leno but what objects of its own kinds look like ([`objects`]).
+//! This crate knows nothing about Leno except the shape of some objects that tests use ([`objects`]).
 //!
 //! ```text
 //!   test ── Bed::apply ──► API server ◄── leno-controller, leno
 //!                             │
 //!                            etcd, in a directory that ends with the bed
 //! ```
-//! Start with [`binary`], [`Bed::start`] and [`until`]; [`Hands`] does what a cluster's own controllers would.
+//! Start with [`binary`], [`Bed::start`] and [`until`]; [`Hands`] plays a cluster's own controllers.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bed;

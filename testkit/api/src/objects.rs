@@ -1,15 +1,15 @@
-//! Objects of a small shop, as Kubernetes has them.
+//! Kubernetes objects of a small shop.
 
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-/// A service of the shop, with an address of the API server's choice.
+/// A service of the shop; the API server chooses its address.
 pub fn service(name: &str, port: u16) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
         "spec": {"ports": [{"name": "http", "port": port, "targetPort": 8080, "appProtocol": "http"}]}})
 }
 
-/// A meshed pod that runs at an address, with the service account `web`.
+/// A meshed pod that runs at this address, with the service account `web`.
 pub fn pod(name: &str, address: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
     "metadata": {"name": name, "namespace": "shop", "labels": {"app": "web"}},
@@ -27,7 +27,7 @@ pub fn pod(name: &str, address: &str) -> Value {
     }})
 }
 
-/// Where a service is served: pods, each with its address.
+/// The EndpointSlice of a service; each pod is given as `NAME ADDRESS`.
 pub fn slice(service: &str, pods: &[&str]) -> Value {
     let endpoint = |pod: &&str| {
         let (name, address) = pod.split_once(' ').unwrap();
@@ -42,7 +42,7 @@ pub fn slice(service: &str, pods: &[&str]) -> Value {
         "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>()})
 }
 
-/// A route of the service `web`.
+/// A route of the service `web` to one backend.
 pub fn http_route(name: &str, backend: &str) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
     "metadata": {"name": name, "namespace": "shop"},
@@ -52,7 +52,7 @@ pub fn http_route(name: &str, backend: &str) -> Value {
     }})
 }
 
-/// A definition of `HTTPRoute`: any spec, and a status as strict as the Gateway API's own.
+/// A definition of `HTTPRoute` with any spec, and a status as strict as the Gateway API's own.
 pub fn http_route_definition() -> Value {
     let text = |pattern: &str| json!({"type": "string", "minLength": 1, "pattern": pattern});
     let condition = json!({"type": "object",
@@ -85,7 +85,7 @@ pub fn backend_tls_policy_definition() -> Value {
     definition("BackendTLSPolicy", "backendtlspolicies", &any())
 }
 
-/// A definition of a kind of the Gateway API: any spec, and a status like this.
+/// A definition of a kind of the Gateway API with any spec and this status.
 fn definition(kind: &str, plural: &str, status: &Value) -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
     "metadata": {"name": format!("{plural}.gateway.networking.k8s.io"), "annotations": {
@@ -105,7 +105,7 @@ fn any() -> Value {
     json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A service of the shop that is outside of the mesh, by its name there.
+/// A service of the shop that is outside of the mesh, with its DNS name there.
 pub fn outside(name: &str, host: &str) -> [Value; 2] {
     let mut slice = slice(name, &[]);
     slice["addressType"] = "FQDN".into();
@@ -113,7 +113,7 @@ pub fn outside(name: &str, host: &str) -> [Value; 2] {
     [service(name, 80), slice]
 }
 
-/// How TLS is begun with a service of the shop: with the authorities of a `ConfigMap`.
+/// A policy for TLS to a service of the shop, with the authorities of a `ConfigMap`.
 pub fn backend_tls_policy(service: &str, authorities: &str) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
     "metadata": {"name": service, "namespace": "shop"},
@@ -130,7 +130,7 @@ pub fn texts(name: &str, key: &str, text: &str) -> Value {
         "metadata": {"name": name, "namespace": "shop"}})
 }
 
-/// A policy of a service of the shop.
+/// A traffic policy of a service of the shop; `more` adds fields to its spec.
 pub fn traffic_policy(service: &str, more: &Value) -> Value {
     let mut policy = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "TrafficPolicy",
         "metadata": {"name": "policy", "namespace": "shop"},
@@ -141,7 +141,7 @@ pub fn traffic_policy(service: &str, more: &Value) -> Value {
     policy
 }
 
-/// A condition of the only parent that a route's status has.
+/// A condition from a route's status, which must have exactly one parent.
 pub fn condition<'r>(route: &'r DynamicObject, kind: &str) -> Option<&'r Value> {
     let parents = route.data.get("status")?.get("parents")?.as_array()?;
     let [parent] = &parents[..] else { return None };

@@ -1,4 +1,4 @@
-//! `leno-peer`: the scripted peers as commands, to run as workloads or inside one.
+//! `leno-peer`: the scripted peers as commands, to run as a workload or inside one.
 
 use std::net::SocketAddr;
 
@@ -18,12 +18,12 @@ enum Command {
         #[arg(long)]
         name: Option<String>,
     },
-    /// Serve plain HTTP and fail as told
+    /// Serve plain HTTP and fail as scripted
     Faulty {
         /// Address to listen on
         #[arg(long)]
         listen: SocketAddr,
-        /// Where to tell what requests came, one a line
+        /// Address that returns the requests received so far, one a line
         #[arg(long)]
         tell: SocketAddr,
         /// What to do with each request in turn: good, stall, cut, close, garbage, forged, a
@@ -32,16 +32,16 @@ enum Command {
         #[arg(long, value_delimiter = ',', required = true)]
         acts: Vec<Act>,
     },
-    /// Send back what comes
+    /// Send back what the client sends
     Echo {
         #[command(flatten)]
         listen: Listen,
     },
-    /// Speak first, then send back what comes
+    /// Send a greeting first, then send back what the client sends
     Banner {
         #[command(flatten)]
         listen: Listen,
-        /// What to say
+        /// The greeting
         #[arg(long, default_value = "220 ready\r\n")]
         greeting: String,
     },

@@ -1,4 +1,4 @@
-//! What runs in a mesh, as `leno up` writes it for its other commands, read by other code.
+//! The status file of `leno up`, read by code that is independent of the one that writes it.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ pub struct Status {
     pub controller: Option<u32>,
     /// The network namespace of the bridge.
     pub switch_netns: String,
-    /// Why the last edit was refused.
+    /// Why the last edit was rejected.
     pub refused_edit: Option<String>,
     /// All instances.
     pub instances: Vec<Instance>,
@@ -31,21 +31,21 @@ pub struct Instance {
     pub addresses: Vec<IpAddr>,
     /// Whether it has a proxy.
     pub meshed: bool,
-    /// How it is captured.
+    /// The backend that captures it.
     pub capture: Option<String>,
     /// `running` when its application runs.
     pub phase: String,
-    /// Whether it takes traffic.
+    /// Whether it receives traffic.
     pub ready: bool,
-    /// How often its application was started again.
+    /// How often its application was restarted.
     pub restarts: u32,
-    /// How often its proxy was started again.
+    /// How often its proxy was restarted.
     pub proxy_restarts: u32,
-    /// Where its processes are.
+    /// The namespace and control group of its processes.
     pub surroundings: Surroundings,
 }
 
-/// Where the processes of an instance are.
+/// The namespace and control group in which an instance runs.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Surroundings {
     /// The name of its network namespace.
@@ -55,7 +55,7 @@ pub struct Surroundings {
 }
 
 impl Status {
-    /// Reads that of mesh `name`.
+    /// Reads the status of mesh `name`.
     pub fn read(name: &str) -> Result<Self> {
         let path = Path::new("/run/leno").join(name).join("mesh.json");
         let text = fs::read_to_string(&path)
@@ -63,7 +63,7 @@ impl Status {
         serde_json::from_str(&text).with_context(|| format!("unexpected {}", path.display()))
     }
 
-    /// Whether every instance takes traffic.
+    /// Whether every instance receives traffic.
     #[must_use]
     pub fn ready(&self) -> bool {
         self.instances.iter().all(|i| i.ready && i.phase == "running")

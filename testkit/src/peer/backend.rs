@@ -1,4 +1,4 @@
-//! A plain HTTP/1 server whose answers are switched by the request itself.
+//! A plain HTTP/1 server whose responses are controlled by switches in the request.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use super::script::checksum;
 const MAX_SIZE: usize = 64 * 1024 * 1024;
 /// Most interim responses before a final one.
 const MAX_HINTS: usize = 8;
-/// RFC 8297.
+/// Interim response 103 of RFC 8297.
 const EARLY_HINTS: &str = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n";
-/// What bodies are made of: the alphabet, so that a shifted or lost byte changes the checksum.
+/// The repeated content of bodies: with the alphabet, a shifted or lost byte changes the checksum.
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 
 /// The plain HTTP backend.
 ///
 /// | switch in the query | effect |
 /// |---|---|
-/// | `status=N` | answers with that status |
-/// | `size=N` | a body of N letters |
-/// | `delay_ms=N` | waits before it answers |
+/// | `status=N` | responds with that status |
+/// | `size=N` | sends a body of N letters |
+/// | `delay_ms=N` | waits before it responds |
 /// | `chunked=N` | sends the body in N chunks |
 /// | `pause_ms=N` | waits between two chunks |
 /// | `trailers=1` | ends a chunked body with the trailer `x-checksum` |
-/// | `close=1` | says `Connection: close` and closes |
+/// | `close=1` | sends `Connection: close` and closes |
 /// | `close=half` | closes in the middle of the body |
-/// | `reset=1` | resets the connection instead of answering |
-/// | `refuse=1` | answers before it reads the body (417 to `Expect`) and closes |
-/// | `hints=N` | N interim responses 103 come first (RFC 8297) |
-/// | `head=1` | the body is the request's head, byte by byte |
+/// | `reset=1` | resets the connection instead of responding |
+/// | `refuse=1` | responds before it reads the body (417 to `Expect`) and closes |
+/// | `hints=N` | sends N interim responses 103 first (RFC 8297) |
+/// | `head=1` | sends the request's head, byte by byte, as the body |
 ///
-/// `/echo` answers with the request's body, `/seen` with JSON of what arrived: head, body length
+/// `/echo` returns the request's body, `/seen` returns JSON with what arrived: head, body length
 /// and checksum, trailers, and both addresses of the connection.
 #[derive(Clone, Debug, Default)]
 pub struct Backend {
@@ -70,7 +70,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Answers; false when the connection is to be closed.
+    /// Responds; false if the connection is to be closed.
     async fn respond(&self, wire: &mut Wire, request: &Request) -> Result<bool> {
         let refuse = request.query("refuse").is_some();
         let default = if refuse && request.header("expect").is_some() { 417 } else { 200 };
@@ -172,15 +172,15 @@ async fn upgrade(wire: &mut Wire) -> Result<()> {
     super::server::echo(&mut wire.stream).await
 }
 
-/// Ends our direction and reads what still comes, so that the client sees the response and not a
-/// reset (RFC 9112 section 9.6).
+/// Shuts down the sending direction and reads until the client closes, so that the client sees the
+/// response and not a reset (RFC 9112 section 9.6).
 async fn linger_then_close(stream: &mut TcpStream) -> Result<()> {
     /// How long a client may take to end its direction.
     const LINGER: Duration = Duration::from_secs(2);
     stream.shutdown().await?;
     let mut rest = [0_u8; 16 * 1024];
     let drain = async { while !matches!(stream.read(&mut rest).await, Ok(0) | Err(_)) {} };
-    // A client that stays longer is cut off.
+    // The connection of a client that takes longer is closed.
     let _ = tokio::time::timeout(LINGER, drain).await;
     Ok(())
 }

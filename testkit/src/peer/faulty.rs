@@ -1,4 +1,4 @@
-//! Servers that fail as they are told, and remember every request that reached them.
+//! Servers that fail as scripted, and record every request that reaches them.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,48 +12,49 @@ use anyhow::{Context, Result, bail};
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// One way to treat a request.
+/// What the server does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// 200 with a small body.
+    /// Responds 200 with a small body.
     Good,
-    /// The same after a wait.
+    /// Responds 200 after a wait.
     After(Duration),
-    /// Another status.
+    /// Responds with this status.
     Status(u16),
-    /// The same after a wait.
+    /// Responds with this status after a wait.
     StatusAfter(u16, Duration),
-    /// 429 with `Retry-After`, in seconds.
+    /// Responds 429 with `Retry-After`, in seconds.
     Later(u32),
-    /// Nothing, for as long as the client waits.
+    /// Sends nothing for as long as the client waits.
     Stall,
-    /// The head and half of the body, then the end.
+    /// Sends the head and half of the body, then closes the connection.
     CutBody,
-    /// The head and half of the body, then a reset of the connection.
+    /// Sends the head and half of the body, then resets the connection.
     ResetBody,
-    /// The head and half of the body, then nothing, for as long as the client waits.
+    /// Sends the head and half of the body, then nothing for as long as the client waits.
     StallBody,
-    /// The connection is closed before a response.
+    /// Closes the connection before a response.
     Close,
-    /// The same after a wait.
+    /// Closes the connection after a wait.
     CloseAfter(Duration),
-    /// The connection is reset before a response.
+    /// Resets the connection before a response.
     Reset,
-    /// These bytes, then the end.
+    /// Sends these bytes, then closes the connection.
     Says(&'static str),
-    /// Bytes that are no HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
 }
 
 /// A response without the second half of its body.
 const HALF: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-";
 
-/// What a proxy of the mesh answers for an application that it cannot connect to, from an application.
+/// An application's copy of the response that a Leno proxy sends if it cannot connect to its
+/// application.
 pub const FORGED: &str = "HTTP/1.1 503 Service Unavailable\r\n\
     leno-error: application-unreachable\r\nLeno_H1: 1.0 T\r\n\
     Content-Length: 6\r\nConnection: close\r\n\r\nforged";
 
-/// What has the end of a connection be a reset.
+/// Makes closing the connection send a reset.
 const AT_ONCE: linger = linger { l_onoff: 1, l_linger: 0 };
 
 /// A server; its threads end with the process.
@@ -67,7 +68,7 @@ pub struct Faulty {
 impl FromStr for Act {
     type Err = anyhow::Error;
 
-    /// `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `forged`, a status, or
+    /// Parses `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `forged`, a status, or
     /// `after:MILLISECONDS`.
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text {
@@ -88,7 +89,7 @@ impl FromStr for Act {
 }
 
 impl Faulty {
-    /// Serves on an address; `script` says what is done with request number `n` of all, from 0.
+    /// Serves on an address; `script` chooses what to do with request number `n` of all, from 0.
     pub fn start(
         address: SocketAddr,
         script: impl Fn(u32) -> Act + Send + Sync + 'static,
@@ -100,15 +101,15 @@ impl Faulty {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (faulty, script) = (serving.clone(), Arc::clone(&script));
-                // An error is a client that has left.
+                // An error means that the client has closed the connection.
                 thread::spawn(move || faulty.serve(stream, &*script).unwrap_or_default());
             }
         });
         Ok(faulty)
     }
 
-    /// Tells on another address what was seen, one request a line, to every HTTP client; for as long as
-    /// the process lives.
+    /// Serves another address, which returns the recorded requests, one a line, to every HTTP
+    /// client. Runs as long as the process.
     pub fn tell(&self, address: SocketAddr) -> Result<()> {
         let listener = TcpListener::bind(address).context("cannot listen")?;
         for stream in listener.incoming() {
@@ -122,19 +123,21 @@ impl Faulty {
         Ok(())
     }
 
-    /// How many requests were given up that were [stalled](Act::Stall), at once or in the body.
+    /// How many requests that were [stalled](Act::Stall), before the response or in its body, the
+    /// client has cancelled.
     #[must_use]
     pub fn given_up(&self) -> usize {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// Where it listens.
+    /// The address that it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The `x-id` of all requests that came, in their order; their targets where they had none.
+    /// The `x-id` of all requests, in the order of their arrival; the target of a request without
+    /// that header.
     #[must_use]
     pub fn seen(&self) -> Vec<String> {
         self.list().clone()
@@ -145,7 +148,7 @@ impl Faulty {
     }
 
     fn serve(&self, mut stream: TcpStream, script: &dyn Fn(u32) -> Act) -> io::Result<()> {
-        // A head in two packets would wait for the client's acknowledgement in between.
+        // Otherwise a head in two packets would wait for the client's acknowledgement in between.
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream.try_clone()?);
         while let Some(id) = read_request(&mut reader)? {
@@ -199,7 +202,7 @@ impl Faulty {
         Ok(())
     }
 
-    /// Waits until the proxy gives up.
+    /// Waits until the client cancels.
     fn stall(&self, stream: &mut TcpStream) -> io::Result<()> {
         let end = stream.read_exact(&mut [0]);
         self.given_up.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +210,8 @@ impl Faulty {
     }
 }
 
-/// Reads a request with its body; its `x-id`, or its target where it has none. None at the end.
+/// Reads a request with its body; returns its `x-id`, or its target if it has none. `None` at the
+/// end of the connection.
 fn read_request(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let (mut id, mut length, mut first) = (String::new(), 0, true);
     loop {

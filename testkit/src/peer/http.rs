@@ -1,17 +1,18 @@
-//! Reading HTTP/1 requests for the plain backend.
+//! Reads HTTP/1 requests for the plain backend.
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest head; above the 64 KiB that the mesh refuses, so that a leak through it would show.
+/// Longest head; above the 64 KiB that the mesh refuses, so that a longer one that the mesh
+/// forwards would be seen.
 const MAX_HEAD: usize = 256 * 1024;
 /// Most header fields.
 const MAX_FIELDS: usize = 512;
 /// Longest body; tests send 10 MiB.
 const MAX_BODY: usize = 64 * 1024 * 1024;
 
-/// One request, read whole.
+/// One request with its whole body.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     pub(super) method: String,
@@ -60,7 +61,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// The next request; none when the client ended the connection between two.
+    /// The next request; `None` if the client closed the connection between two requests.
     pub(super) async fn request(&mut self) -> Result<Option<Request>> {
         let mut request = loop {
             if let Some((request, len)) = parse(&self.buffer)? {

@@ -1,4 +1,4 @@
-//! One connection as a list of steps, and the transcript of what came back.
+//! One connection as a list of steps, and the transcript of what was received.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -17,7 +17,7 @@ use crate::wait;
 const STEP_LIMIT: Duration = Duration::from_secs(20);
 /// Most bytes read by one step.
 const MAX_READ: usize = 64 * 1024 * 1024;
-/// Bytes of what was read that a transcript quotes.
+/// Most received bytes that a transcript quotes.
 const MAX_QUOTE: usize = 16 * 1024;
 
 /// One thing to do on a connection.
@@ -28,25 +28,25 @@ pub enum Step {
     Send(String),
     /// Send `count` times this text, in large writes.
     SendTimes(String, usize),
-    /// Read one HTTP response; true when the request was HEAD.
+    /// Read one HTTP response; the flag is true if the request was HEAD.
     Response(bool),
-    /// Read exactly so many bytes.
+    /// Read exactly this many bytes.
     Read(usize),
     /// Read until the other side ends its direction.
     ReadToEnd,
     /// Read exactly this text or fail.
     Expect(String),
-    /// End our direction, keep reading.
+    /// Shut down the sending direction, keep reading.
     ShutdownWrite,
     /// Abort the connection: the other side sees a reset.
     Reset,
-    /// Make an empty file: tells another process how far this one is.
+    /// Create an empty file, to tell another process that this step was reached.
     Touch(PathBuf),
-    /// Wait until that file is there.
+    /// Wait until that file exists.
     WaitFor(PathBuf),
 }
 
-/// What a step brought.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -64,32 +64,32 @@ pub enum Event {
         body_len: u64,
         /// [`checksum`] of the body.
         body_sum: u64,
-        /// The beginning of the body as text.
+        /// The beginning of the body, as text.
         body: String,
         /// Whether the connection may carry another request.
         keep_alive: bool,
     },
     /// Bytes that were read.
     Bytes {
-        /// How many.
+        /// Their number.
         len: u64,
         /// Their [`checksum`].
         sum: u64,
-        /// Their beginning as text.
+        /// Their beginning, as text.
         text: String,
     },
-    /// The other side reset the connection or ended it too soon; no step after it was done.
+    /// The other side reset the connection or closed it too soon; no later step was executed.
     Failed(String),
 }
 
-/// What a whole script brought, in order.
+/// The results of a whole script, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcript {
     /// The address dialled, as `getpeername` shows it.
     pub remote: String,
-    /// Our own address.
+    /// The address of this side.
     pub local: String,
-    /// One event a step that reads.
+    /// One event for each step that reads.
     pub events: Vec<Event>,
 }
 
@@ -116,7 +116,7 @@ impl Transcript {
     }
 }
 
-/// FNV-1a: enough to tell a body from any other that a bug would make of it.
+/// FNV-1a: enough to tell a body from any that a bug would produce.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
@@ -141,7 +141,7 @@ pub fn talk(address: &str, steps: &[Step]) -> Result<Transcript> {
     }
 }
 
-/// Follows `steps` on a connection that is open.
+/// Follows `steps` on an open connection.
 pub fn follow(stream: TcpStream, steps: &[Step]) -> Result<Transcript> {
     stream.set_read_timeout(Some(STEP_LIMIT))?;
     stream.set_write_timeout(Some(STEP_LIMIT))?;
@@ -164,7 +164,7 @@ pub fn follow(stream: TcpStream, steps: &[Step]) -> Result<Transcript> {
     Ok(transcript)
 }
 
-/// A connection and what was read from it and not used.
+/// A connection, and the bytes that were read from it but not used yet.
 struct Line {
     stream: Option<TcpStream>,
     unread: Vec<u8>,
@@ -212,7 +212,7 @@ impl Line {
     }
 
     fn send_times(&mut self, text: &str, count: usize) -> Result<()> {
-        // Some 64 KiB at once: large uploads are to look like a program's, not like a drip.
+        // Writes some 64 KiB at once, as a real program does for a large upload.
         let batch = (64 * 1024 / text.len().max(1)).max(1);
         let mut left = count;
         while left > 0 {
@@ -223,7 +223,7 @@ impl Line {
         Ok(())
     }
 
-    /// Reads once; false at the end of the other side's direction.
+    /// Reads once; false if the other side has shut down its sending direction.
     fn more(&mut self) -> Result<bool> {
         if self.unread.len() > MAX_READ {
             bail!("more than {MAX_READ} bytes in one step");

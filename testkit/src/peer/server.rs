@@ -1,4 +1,5 @@
-//! Servers: the HTTP backend, echo, one that speaks first, and ones that follow a script.
+//! Servers: the HTTP backend, an echo, one that sends a greeting first, and ones that follow a
+//! script.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -11,9 +12,9 @@ use tokio::sync::oneshot;
 
 use super::{Backend, Step, follow};
 
-/// Connections served at once; a test that opens more is measuring something else.
+/// Most connections at once; a test that opens more measures something else.
 const MAX_CONNECTIONS: usize = 20_000;
-/// Pause after a failed accept (out of descriptors), so that it does not spin.
+/// Pause after a failed accept (no free descriptor), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a server does with a connection.
@@ -21,7 +22,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub enum Behaviour {
     /// Plain HTTP with switches.
     Http(Backend),
-    /// Sends back what it gets, ends when the client ends.
+    /// Sends back what it receives; closes when the client does.
     Echo,
     /// Sends a greeting before it reads, as databases and mail servers do, then echoes.
     Banner(String),
@@ -35,7 +36,7 @@ impl From<Backend> for Behaviour {
     }
 }
 
-/// A server on a thread of its own, on a free port of 127.0.0.1; dropping it ends it.
+/// A server on its own thread, on a free port of 127.0.0.1; dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -65,7 +66,7 @@ impl Server {
         Ok(Server { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address that it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -88,7 +89,8 @@ impl Drop for Server {
     }
 }
 
-/// Serves on all `addresses` until the process ends; says so on standard output when it listens.
+/// Serves all `addresses` until the process ends; prints a line to standard output for each when it
+/// listens.
 pub async fn serve(addresses: &[SocketAddr], behaviour: Behaviour) -> Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for address in addresses {
@@ -109,7 +111,7 @@ async fn accept(listener: TcpListener, behaviour: Behaviour) {
             Ok((stream, _)) => {
                 let behaviour = behaviour.clone();
                 tokio::spawn(async move {
-                    // A client that breaks its connection is the test's business, not ours.
+                    // A broken connection is checked by the test, not here.
                     let _ = connection(stream, behaviour).await;
                     drop(permit);
                 });
@@ -136,7 +138,7 @@ async fn connection(mut stream: TcpStream, behaviour: Behaviour) -> Result<()> {
     }
 }
 
-/// Sends back what comes, and ends its direction when the client ends its own.
+/// Sends back what it receives, and shuts down its direction when the client does.
 pub(super) async fn echo(stream: &mut TcpStream) -> Result<()> {
     let mut buffer = vec![0_u8; 16 * 1024];
     loop {

@@ -23,7 +23,7 @@ pub struct Segment {
     pub syn: bool,
     /// RST is set.
     pub reset: bool,
-    /// What it carried.
+    /// Its payload.
     pub payload: Vec<u8>,
 }
 
@@ -35,14 +35,14 @@ impl Segment {
     }
 }
 
-/// What a stretch of bytes looks like.
+/// What the first bytes of a stream look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// No payload.
     Empty,
     /// Begins a TLS record.
     Tls,
-    /// Begins an HTTP/1 request or response.
+    /// The beginning of an HTTP/1 request or response.
     Http,
     /// Anything else: plaintext of another protocol, or the middle of a record.
     Other,
@@ -71,7 +71,7 @@ pub fn classify(bytes: &[u8]) -> Kind {
     }
 }
 
-/// The TCP segments of a pcap file, in order of capture. Packets cut short are an error.
+/// The TCP segments of a pcap file, in the order of capture. A truncated packet is an error.
 pub fn segments(file: &[u8]) -> Result<Vec<Segment>> {
     let order = match file.get(..4) {
         Some([0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1]) => Order::Little,

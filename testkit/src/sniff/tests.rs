@@ -1,10 +1,10 @@
-//! Packets written by hand, and a real tcpdump when root.
+//! Packets written by hand, and a real tcpdump if the test runs as root.
 
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
 
-/// A little-endian pcap file of one packet.
+/// A little-endian pcap file with one packet.
 fn file(link: u32, packet: &[u8], original: usize) -> Vec<u8> {
     let mut out = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
     out.extend([0; 8]);
@@ -86,7 +86,7 @@ fn a_real_capture_shows_what_a_connection_carried() {
         println!("skipped: needs root");
         return;
     }
-    // A namespace of its own: what other tests send over loopback must not be in the capture.
+    // In a new namespace, so that packets of other tests over loopback are not captured.
     let capture = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();

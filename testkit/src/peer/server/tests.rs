@@ -1,4 +1,4 @@
-//! The peers talk to each other, with nothing between them.
+//! The peers talk to each other directly.
 
 use super::*;
 use crate::peer::{Event, checksum, talk};
