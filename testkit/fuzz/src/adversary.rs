@@ -1,14 +1,14 @@
-//! What an adversary sends: crafted requests, each with what the proxy may make of it.
+//! Crafted requests of an adversary, each with the outcomes that are permitted.
 //!
-//! Every case passes each plane of a real proxy in process ([`crate::proxy`]), with an application behind
-//! it that reads HTTP strictly. A request is forwarded with the one meaning that the RFCs give it, or it
-//! is refused; what an application gets is never open to a second reading. The cases come from
-//! generators, one for each family:
+//! Every case is sent through each plane of a real proxy in this process ([`crate::proxy`]), in front of an
+//! application that parses HTTP strictly. The proxy must forward a request with the only meaning that the RFCs give
+//! it, or refuse it; the application must never receive bytes that can be read in two ways. Each family of cases has
+//! a generator:
 //!
 //! | module | families |
 //! |---|---|
 //! | `lines` | methods, targets and versions; absolute form; `Host` |
-//! | `fields` | names and values, byte by byte; whitespace; folding; fields of one connection; upgrades |
+//! | `fields` | names and values, byte by byte; whitespace; folding; connection-specific fields; upgrades |
 //! | `framing` | `Content-Length` and `Transfer-Encoding` in every disguise; chunks and their extensions; trailers |
 //! | `streams` | HTTP/2: pseudo-fields, fields, lengths, frames on the wrong stream, in the wrong size or order |
 
@@ -19,31 +19,31 @@ mod streams;
 
 use crate::proxy::{Config, Exchanged, Planes, exchange};
 
-/// What no application may ever be asked for: cases hide it where only a wrong reading finds a request.
+/// The target of smuggled requests: cases hide it where only a wrong parser finds a request.
 const HIDDEN: &str = "/smuggled";
 
 /// One crafted connection.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The family and what is special about it.
+    /// The family, and what is special about this case.
     pub name: String,
-    /// What the client sends.
+    /// The bytes that the client sends.
     pub sent: Vec<u8>,
-    /// What may become of it.
+    /// The permitted outcomes.
     pub expected: Expected,
 }
 
-/// What may become of what a client sends.
+/// The permitted outcomes of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// The requests that the application may get: all of them, or none if a refusal is right as well.
+    /// The requests that the application may receive: all of them, or none if a refusal is permitted as well.
     pub requests: Vec<Asked>,
-    /// The statuses with which it may be refused instead; the end of the connection or stream without a
-    /// response is a refusal, too. Empty where it must be forwarded.
+    /// The statuses with which the proxy may refuse instead. Closing the connection or stream without a response is
+    /// a refusal, too. Empty if the proxy must forward.
     pub refused: &'static [u16],
 }
 
-/// A request as an application understands it.
+/// A request as the application parses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The method.
@@ -52,7 +52,7 @@ pub struct Asked {
     pub target: String,
     /// The content.
     pub body: Vec<u8>,
-    /// A field that it has, where the case is about one.
+    /// A field that it must have, if the case is about one.
     pub field: Option<(String, Vec<u8>)>,
 }
 
@@ -67,24 +67,23 @@ impl Asked {
 }
 
 impl Case {
-    /// It is forwarded as this, and not refused.
+    /// The proxy must forward this.
     fn forwarded(name: String, sent: impl Into<Vec<u8>>, requests: Vec<Asked>) -> Self {
         Self { name, sent: sent.into(), expected: Expected { requests, refused: &[] } }
     }
 
-    /// It is refused, and no application hears of it.
+    /// The proxy must refuse, and no application may receive a request.
     fn refused(name: String, sent: impl Into<Vec<u8>>) -> Self {
         Self::either(name, sent, Vec::new())
     }
 
-    /// It is forwarded as this, or refused.
+    /// The proxy may forward this or refuse.
     fn either(name: String, sent: impl Into<Vec<u8>>, requests: Vec<Asked>) -> Self {
         Self { name, sent: sent.into(), expected: Expected { requests, refused: &REFUSALS } }
     }
 }
 
-/// What a refusal may be: a bad request, one that is too long, an expectation, a method or version that
-/// is not served.
+/// The statuses of a refusal: a bad or too long request, an expectation, a method or version that is not supported.
 const REFUSALS: [u16; 10] = [400, 403, 405, 411, 413, 414, 417, 431, 501, 505];
 
 /// All cases.
@@ -93,10 +92,10 @@ pub fn cases() -> Vec<Case> {
     [lines::cases(), fields::cases(), framing::cases(), streams::cases()].concat()
 }
 
-/// Sends a case through a plane; `Err` says what was wrong.
+/// Sends a case through a plane.
 ///
 /// # Errors
-/// What the application or the client got that it should not have.
+/// A description of what the application or the client received wrongly.
 pub fn check(case: &Case, planes: Planes) -> Result<(), String> {
     let config = Config { planes, ..Config::default() };
     let got = exchange(&config, &case.sent);
@@ -135,7 +134,7 @@ pub fn check(case: &Case, planes: Planes) -> Result<(), String> {
     match got.statuses.last() {
         _ if is_ended(&got) && got.statuses.is_empty() => Ok(()),
         Some(status) if expected.refused.contains(status) => Ok(()),
-        // What came before was answered, and the connection ended there.
+        // The earlier requests were answered, and the connection was closed after them.
         Some(200) if got.statuses.len() == got.requests.len() && is_ended(&got) => Ok(()),
         _ => wrong(&format!("refused with {:?}", got.statuses)),
     }
@@ -155,7 +154,7 @@ fn is_same(got: &crate::proxy::Received, expected: &Asked) -> bool {
         && expected.field.as_ref().is_none_or(has)
 }
 
-/// A target in origin form: a proxy may keep absolute form, whose meaning is the same (RFC 9112 section 3.2.2).
+/// A target in origin form. A proxy may keep the absolute form, whose meaning is the same (RFC 9112 section 3.2.2).
 fn path(target: &str) -> String {
     let Some((scheme, rest)) = target.split_once("://") else { return target.to_owned() };
     if scheme.contains(['/', '?']) {

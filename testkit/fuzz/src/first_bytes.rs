@@ -1,9 +1,9 @@
-//! Detection and the ClientHello: a verdict never changes when more bytes follow, and there is one
-//! at the bound.
+//! Protocol detection and the ClientHello: a verdict must not change when more bytes follow, and
+//! there must be one once the bound is reached.
 
 use leno_transport::{Detected, Hello, MAX_DETECT, MAX_FIRST, detect};
 
-/// Cuts tried besides every one near the start, so that long inputs stay cheap.
+/// Long inputs are only cut at every such position and at each of the first 64, to save time.
 const STEP: usize = 97;
 
 pub(crate) fn run(bytes: &[u8]) {

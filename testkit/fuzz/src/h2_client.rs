@@ -1,4 +1,4 @@
-//! Frames of a server, raw, to our client with two requests under way.
+//! Sends raw frames of a server to Leno's HTTP/2 client, which has two requests in flight.
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use tokio::task::{spawn_local, yield_now};
 
 use crate::quiet::{self, PIPE};
 
-/// An empty SETTINGS.
+/// An empty SETTINGS frame.
 const OPENING: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
 
-/// The first byte says in which pieces the rest comes.
+/// The first byte chooses the size of the pieces in which the rest is sent.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&first, frames)) = bytes.split_first() else { return };
     quiet::run(async {
@@ -40,7 +40,7 @@ pub(crate) fn run(bytes: &[u8]) {
     });
 }
 
-/// A response is interim heads, one final head, data and trailers.
+/// Reads a response: interim heads, one final head, data and trailers.
 async fn read(mut stream: leno_h2::Stream) {
     loop {
         let Ok(head) = stream.head().await else { return };

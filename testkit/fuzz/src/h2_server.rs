@@ -1,7 +1,8 @@
-//! Frames of a client, raw: our server and that of the `h2` crate see the same requests.
+//! Sends raw frames of a client to Leno's HTTP/2 server and to that of the `h2` crate, which must
+//! see the same requests.
 //!
-//! A request that only one of them takes must have been refused by the other, with RST_STREAM or
-//! GOAWAY; of those that both take, heads, bodies and trailers are equal.
+//! If only one of them accepts a request, the other must have refused it with RST_STREAM or GOAWAY.
+//! If both accept it, its heads, bodies and trailers are equal.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +14,14 @@ use tokio::task::{spawn_local, yield_now};
 
 use crate::quiet::{self, PIPE};
 
-/// RFC 9113 section 3.4, and an empty SETTINGS.
+/// The preface (RFC 9113 section 3.4), and an empty SETTINGS frame.
 const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The same for both.
+/// The same limits for both servers.
 const MAX_STREAMS: u32 = 100;
 const MAX_LIST: u32 = 16 * 1024;
 
-/// A request as far as it came.
+/// A request, as far as it was received.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     head: Vec<(Vec<u8>, Vec<u8>)>,
@@ -31,20 +32,20 @@ struct Seen {
 
 type Requests = Rc<RefCell<BTreeMap<u32, Seen>>>;
 
-/// What one side has said about requests that it does not take, or give any longer.
+/// The requests that one side has refused or cancelled.
 #[derive(Debug, Default)]
 struct Refused {
     streams: BTreeSet<u32>,
     goaway: bool,
 }
 
-/// The first byte says in which pieces our server gets the rest.
+/// The first byte chooses the size of the pieces in which Leno's server gets the rest.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&first, frames)) = bytes.split_first() else { return };
     let wire = [OPENING, frames].concat();
     let (ours, our_refused) = quiet::run(ours(&wire, usize::from(first) * 8 + 1));
     let (theirs, their_refused) = quiet::run(theirs(&wire));
-    // What the client gave up itself need not be seen by anybody.
+    // A request that the client itself cancelled need not be seen by either server.
     let given_up = refusals(frames);
     for (id, request) in ours.iter().filter(|(id, _)| !refused(&given_up, **id)) {
         match theirs.get(id) {
@@ -72,7 +73,8 @@ fn same(id: u32, ours: &Seen, theirs: &Seen) {
     }
 }
 
-/// What both tell of a head: the `http` crate has no scheme where there is no authority.
+/// The fields of a head that both servers report: the `http` crate drops the scheme if there is no
+/// authority.
 fn told(head: &[(Vec<u8>, Vec<u8>)]) -> Vec<&(Vec<u8>, Vec<u8>)> {
     let has_authority = head.iter().any(|(name, _)| name == b":authority");
     head.iter().filter(|(name, _)| has_authority || name != b":scheme").collect()
@@ -115,7 +117,7 @@ async fn read_ours(mut stream: leno_h2::Stream, requests: Requests) {
     }
     let trailers = stream.trailers().map(|trailers| sorted(&trailers)).unwrap_or_default();
     with(&requests, id, |seen| (seen.trailers, seen.ended) = (trailers, true));
-    // Dropped, it would be reset.
+    // Dropping the stream now would reset it.
     stream.closed().await;
 }
 
@@ -151,14 +153,14 @@ async fn read_theirs(
     let id: u32 = body.stream_id().into();
     while let Some(piece) = body.data().await {
         let Ok(piece) = piece else { return };
-        // Only an ended stream takes none.
+        // Fails only for an ended stream.
         let _ended = body.flow_control().release_capacity(piece.len());
         with(&requests, id, |seen| seen.body.extend_from_slice(&piece));
     }
     let Ok(trailers) = body.trailers().await else { return };
     let trailers = trailers.map(|map| of_map(&map)).unwrap_or_default();
     with(&requests, id, |seen| (seen.trailers, seen.ended) = (trailers, true));
-    // Dropped, it would be reset.
+    // Dropping the stream now would reset it.
     let _reset = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
 }
 
@@ -166,7 +168,7 @@ fn with(requests: &Requests, id: u32, change: impl FnOnce(&mut Seen)) {
     change(requests.borrow_mut().get_mut(&id).expect("put in before it is read"));
 }
 
-/// Says `wire` in pieces and reads what comes back until nothing moves.
+/// Sends `wire` in pieces, and reads the replies until nothing moves any more.
 async fn talk(far: DuplexStream, wire: &[u8], step: usize) -> Refused {
     let (mut read, mut write) = tokio::io::split(far);
     for piece in wire.chunks(step) {
@@ -177,7 +179,7 @@ async fn talk(far: DuplexStream, wire: &[u8], step: usize) -> Refused {
         yield_now().await;
     }
     quiet::settle().await;
-    // What is there, and no wait for more.
+    // Reads what has arrived, without waiting for more.
     let mut said = Vec::new();
     let mut chunk = vec![0; PIPE];
     while let Some(Ok(count @ 1..)) = now_or_never(read.read(&mut chunk)).await {
@@ -186,7 +188,7 @@ async fn talk(far: DuplexStream, wire: &[u8], step: usize) -> Refused {
     refusals(&said)
 }
 
-/// The outcome if it is there already.
+/// The future's output if it is ready at once.
 async fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -196,7 +198,7 @@ async fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// RST_STREAM and GOAWAY among frames (RFC 9113 section 4.1).
+/// The RST_STREAM and GOAWAY frames in a sequence of frames (RFC 9113 section 4.1).
 fn refusals(mut frames: &[u8]) -> Refused {
     let mut refused = Refused::default();
     while let Some((header, rest)) = frames.split_first_chunk::<9>() {
@@ -212,7 +214,7 @@ fn refusals(mut frames: &[u8]) -> Refused {
     refused
 }
 
-/// In an order of their own, since the other implementation keeps none.
+/// The fields sorted, because the other implementation does not keep their order.
 fn sorted(head: &Head) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut fields: Vec<_> =
         head.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect();

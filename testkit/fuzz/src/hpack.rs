@@ -1,16 +1,17 @@
-//! Field sections of one connection: limits cut and change nothing else, and what is decoded and
-//! encoded again reads the same here and with loona-hpack.
+//! Field sections of one connection: limits cut sections short and change nothing else, and fields
+//! that are decoded and encoded again are decoded equally by Leno's decoder and by loona-hpack.
 
 use leno_hpack::{Block, Coding, DecodeError, Decoder, Encoder, Limits, Outcome};
 
 const LIMITS: Limits = Limits { list_bytes: 4096, fields: 40 };
 const WIDE: Limits = Limits { list_bytes: 1 << 24, fields: usize::MAX };
 
-/// Sections from which an encoder knows one by heart, and one more.
+/// One more than the number of repetitions after which an encoder reuses a section without encoding
+/// it again.
 const REPEATED: usize = 4;
 
-/// Takes an input as the sections of one connection, each behind its length in two octets; the
-/// first octet says how large the table may be, and whether each section is relayed again and again.
+/// Reads the input as the field sections of one connection, each after its length in two octets.
+/// The first octet chooses the size of the table, and whether each section is relayed repeatedly.
 pub(crate) fn run(input: &[u8]) {
     let Some((&first, mut rest)) = input.split_first() else { return };
     let table = usize::from(first) * 32;
@@ -50,8 +51,8 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// The other implementation refuses a section that is an update of the table's size and nothing
-/// else, after it has done it.
+/// The other implementation rejects a section that consists of a table size update alone, but only
+/// after applying it.
 fn same(block: &Block, theirs: Option<Vec<(Vec<u8>, Vec<u8>)>>) {
     if block.is_empty() {
         return assert!(theirs.is_none_or(|fields| fields.is_empty()));
@@ -61,7 +62,8 @@ fn same(block: &Block, theirs: Option<Vec<(Vec<u8>, Vec<u8>)>>) {
     assert!(ours.eq(theirs), "another implementation reads other fields");
 }
 
-/// Encodes what was decoded, and reads it back here and with the other implementation.
+/// Encodes decoded fields, and decodes the result with Leno's decoder and with the other
+/// implementation.
 struct Relay {
     encoder: Encoder,
     decoder: Decoder,

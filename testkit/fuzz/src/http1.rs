@@ -1,21 +1,21 @@
-//! HTTP/1 messages, heads and bodies: cut anywhere they are the same messages or the same fault,
-//! and requests that are taken mean the same to httparse.
+//! HTTP/1 messages, heads and bodies: however they are cut into pieces, the parser finds the same
+//! messages or the same error, and requests that it accepts mean the same to httparse.
 
 use leno_http::{BodyError, BodyWalker, Framing, HeadError, Limits, RequestHead, ResponseHead};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Bytes of a head and of the body behind it.
+    /// The lengths of a head and of its body.
     Message(usize, usize),
     Unfinished,
     Head(HeadError),
     Body(BodyError),
 }
 
-/// The first byte says which messages these are and how they are cut.
+/// The first byte chooses the kind of messages, and the size of the pieces.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&first, stream)) = bytes.split_first() else { return };
-    // A fault within a line is noticed at the latest when the line ends.
+    // An error within a line is reported at the end of the line at the latest.
     let mut stream = stream.to_vec();
     if stream.last() != Some(&b'\n') {
         stream.push(b'\n');
@@ -29,7 +29,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// What is found in a stream of requests that comes in pieces of `step` bytes.
+/// The requests in a stream that is read in pieces of `step` bytes.
 pub(crate) fn requests(stream: &[u8], step: usize) -> Vec<Found> {
     messages(stream, step, RequestHead::default, RequestHead::parse, |head| {
         (head.len(), head.framing())
@@ -88,7 +88,7 @@ fn messages<H>(
     found
 }
 
-/// Length of a body with its framing; none if it goes on behind the end.
+/// The length of a body with this framing; `None` if it goes on beyond the end.
 fn body(bytes: &[u8], framing: Framing, step: usize) -> Result<Option<usize>, BodyError> {
     let mut walker = BodyWalker::new(framing);
     let mut length = 0;
@@ -101,8 +101,8 @@ fn body(bytes: &[u8], framing: Framing, step: usize) -> Result<Option<usize>, Bo
     Ok(walker.finish().then_some(length))
 }
 
-/// The heads of the requests found, as another parser takes them; it refuses targets that are not
-/// UTF-8, which many servers take.
+/// Compares the heads of the requests with another parser. It rejects targets that are not UTF-8,
+/// which many servers accept.
 fn assert_httparse_agrees(stream: &[u8], found: &[Found]) {
     if std::str::from_utf8(stream).is_err() {
         return;

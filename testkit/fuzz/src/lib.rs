@@ -1,7 +1,7 @@
-//! Fuzz targets: for every parser that reads what others wrote, and for the whole proxy, what must hold for
-//! any input.
+//! Fuzz targets for every parser of untrusted input and for the whole proxy: each states properties that
+//! hold for any input.
 //!
-//! A [`Target`] takes bytes and panics if something does not hold. Two programs feed them:
+//! A [`Target`] takes bytes and panics if a property does not hold. Two programs run them:
 //!
 //! ```text
 //! corpus/TARGET/* ──► tests/corpus.rs   every input, in `make test`
@@ -10,18 +10,18 @@
 //!     libFuzzer ────► leno-fuzz         mutated for coverage, by `make fuzz`
 //! ```
 //!
-//! libFuzzer needs no nightly compiler: coverage is put in by flags of the stable one
-//! (`scripts/fuzz.sh`). Without the feature `engine` nothing of it is built.
+//! libFuzzer needs no nightly compiler: flags of the stable one insert the coverage counters
+//! (`scripts/fuzz.sh`). It is only built with the feature `engine`.
 //!
-//! The target `proxy` runs both planes on scripted sockets, with a clock that only the script moves. Its
-//! inputs are decoded into a configuration, requests, answers and an order of events, so that any bytes are
-//! a case; its module says what must hold. [`adversary`] sends crafted requests through the same planes.
+//! The target `proxy` runs both planes on scripted sockets, with a clock that only the script advances. Its
+//! inputs are decoded into a configuration, requests, responses and an order of events, so that any bytes
+//! are a case; its module lists the properties. [`adversary`] sends crafted requests through the same
+//! planes.
 //!
-//! Where there is another implementation of the same standard, a target holds ours against it:
-//! httparse, loona-hpack and the `h2` crate. gRPC's own framing has no target, since the proxy
-//! does not read it.
+//! If there is another implementation of the same standard, the target compares Leno's with it: httparse,
+//! loona-hpack and the `h2` crate. gRPC's own framing has no target, because the proxy does not parse it.
 //!
-//! Read first: [`TARGETS`], then the module of the target; of the whole proxy [`proxy::Case`].
+//! Read first: [`TARGETS`], then the module of the target; for the whole proxy [`proxy::Case`].
 
 pub mod adversary;
 mod first_bytes;
@@ -35,12 +35,12 @@ mod translate;
 mod wire;
 mod yaml;
 
-/// One parser, several that meet the same bytes, or the whole proxy.
+/// One parser, several parsers of the same bytes, or the whole proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, that of its folder in `corpus` too.
+    /// Its name, and that of its folder in `corpus`.
     pub name: &'static str,
-    /// Panics if something does not hold for these bytes.
+    /// Panics if a property does not hold for these bytes.
     pub run: fn(&[u8]),
 }
 

@@ -1,5 +1,5 @@
-//! The whole proxy in one process: both planes and the real engine, on scripted sockets, with a clock that
-//! only the script moves.
+//! The whole proxy in one process: both planes and the real HTTP engine, on scripted sockets, with a clock
+//! that only the script advances.
 //!
 //! ```text
 //! clients ──► Outbound ──► application          the planes of the product, on sockets of
@@ -7,16 +7,17 @@
 //! clients ──► Outbound ──► Inbound ──► application
 //! ```
 //!
-//! An input is a [`Case`]: a configuration, requests with their answers, and an order of sending, waiting,
-//! closing and not reading. Every request consists of one letter (`letters`), so that a byte in the wrong
-//! place shows. What must hold, whatever the input:
+//! An input is a [`Case`]: a configuration, requests with their responses, and an order in which clients
+//! and applications send, wait, close and stop reading. Every request consists of one repeated letter
+//! (`letters`), so that a byte in the wrong message is noticed. For every input:
 //!
 //! - nothing panics, and the event loop comes to rest;
 //! - no byte of one request or response is in another one;
-//! - applications get HTTP that has one meaning;
+//! - applications receive HTTP that has one meaning;
 //! - every request is answered, or its connection ends;
 //! - a request reaches an application once, unless policy allows more;
-//! - once all clients and applications have left there is no task, no charged byte and nothing in progress.
+//! - once all clients and applications have left, no task, no charged byte and no exchange in progress is
+//!   left.
 //!
 //! Read first: [`Case`], then `world`.
 
@@ -51,17 +52,17 @@ pub use config::{Config, Dead, Planes};
 pub use exchange::Exchanged;
 
 thread_local! {
-    /// The first panic of this thread: one of a task ends there.
+    /// The first panic on this thread; the runtime catches the panic of a task.
     static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Panics if something does not hold.
+/// Panics if a property does not hold.
 pub(crate) fn run(bytes: &[u8]) {
     let violations = play(&Case::decode(bytes));
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
-/// Runs a case; what did not hold.
+/// Runs a case; returns the properties that did not hold.
 #[must_use]
 pub fn play(case: &Case) -> Vec<String> {
     let (mut violations, panicked) = in_process(async || world::World::new(case).run().await);
@@ -69,7 +70,7 @@ pub fn play(case: &Case) -> Vec<String> {
     violations
 }
 
-/// Sends bytes through the planes, with an application that answers 200; what came of it.
+/// Sends bytes through the planes to an application that responds 200; returns the outcome.
 #[must_use]
 pub fn exchange(config: &Config, sent: &[u8]) -> Exchanged {
     let case = Case { config: config.clone(), ..Case::default() };
@@ -78,7 +79,7 @@ pub fn exchange(config: &Config, sent: &[u8]) -> Exchanged {
     got
 }
 
-/// Runs in an event loop of its own, whose clock stands still; with the panic of a task, if there was one.
+/// Runs in a new event loop with a paused clock; also returns the panic of a task, if there was one.
 fn in_process<T>(run: impl AsyncFnOnce() -> T) -> (T, Option<String>) {
     watch_panics();
     PANICKED.take();
@@ -92,7 +93,7 @@ fn in_process<T>(run: impl AsyncFnOnce() -> T) -> (T, Option<String>) {
     (done, PANICKED.take().map(|panic| format!("panicked: {panic}")))
 }
 
-/// Remembers panics of tasks, beside what is done with them already.
+/// Records panics of tasks, and then calls the previous hook.
 fn watch_panics() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {

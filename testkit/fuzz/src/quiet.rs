@@ -1,13 +1,14 @@
-//! Futures run until nothing moves any more. Nothing here waits for the clock, so an input that would
-//! make a peer wait ends there.
+//! Runs futures until nothing moves any more. Nothing here waits for the clock, so a run ends when
+//! a peer would wait.
 
 use tokio::runtime::Runtime;
 use tokio::task::{LocalSet, yield_now};
 
-/// What a pipe takes before its writer must wait: more than the longest input.
+/// The capacity of a pipe: more than the longest input.
 pub(crate) const PIPE: usize = 256 * 1024;
 
-/// Turns of the event loop that count as quiet. Each side of a connection moves in every one.
+/// Turns of the event loop that count as quiet. Each side of a connection makes progress in every
+/// turn.
 const TURNS: usize = 100;
 
 thread_local! {
@@ -22,7 +23,7 @@ pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     RUNTIME.with(|runtime| LocalSet::new().block_on(runtime, test))
 }
 
-/// Lets everything else run until nothing moves.
+/// Runs all other tasks until nothing moves any more.
 pub(crate) async fn settle() {
     for _ in 0..TURNS {
         yield_now().await;

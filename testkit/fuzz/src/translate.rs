@@ -1,11 +1,11 @@
-//! Requests and responses through proxies, HTTP/1 to HTTP/1, over HTTP/2 and from HTTP/2: what comes
-//! out are the same messages, as many and no more.
+//! Requests and responses through proxies, HTTP/1 to HTTP/1, over HTTP/2 and from HTTP/2: the other
+//! end receives the same messages, and no others.
 //!
 //! ```text
 //! 0: client ─ HTTP/1 ─► proxy ─ HTTP/1 ─► application
 //! 1: client ─ HTTP/1 ─► proxy ─ HTTP/2 ─► proxy ─ HTTP/1 ─► application
 //! 2: client ─ HTTP/2 ─────────────────────► proxy ─ HTTP/1 ─► application
-//! 3: as 2, of another proxy: what it says in the mesh's own field is heard
+//! 3: as 2, but the client is another proxy, whose mesh field is trusted
 //! ```
 
 use std::cell::RefCell;
@@ -21,31 +21,33 @@ use tokio::task::spawn_local;
 
 use crate::quiet::{self, PIPE};
 
-/// RFC 9113 section 3.4, and an empty SETTINGS.
+/// The preface (RFC 9113 section 3.4), and an empty SETTINGS frame.
 const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Ways that a message may take.
+/// The number of paths that a message may take.
 const WAYS: u8 = 4;
 
-/// What the applications have received, one a connection, in the order of their opening.
+/// The bytes that applications received, one entry for each connection, in the order of their
+/// opening.
 type Received = Rc<RefCell<Vec<Vec<u8>>>>;
 
-/// How the proxies reach the application, which answers each connection's first bytes so.
+/// The application: records what it receives, and sends `answer` after the first bytes of each
+/// connection.
 #[derive(Clone)]
 struct Application {
     received: Received,
     answer: Rc<[u8]>,
 }
 
-/// A request as far as it decides who is asked for what.
+/// The part of a request that decides what is requested.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     method: String,
     target: Vec<u8>,
 }
 
-/// The first byte is the way, the next two the length of the client's part; the rest is what the
-/// application answers.
+/// The first byte chooses the path, the next two the length of the client's bytes; the rest is the
+/// application's response.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&[way, high, low], rest)) = bytes.split_first_chunk::<3>() else { return };
     let length = usize::from(u16::from_be_bytes([high, low])).min(rest.len());
@@ -56,7 +58,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let heard = quiet::run(through(way, said, application));
     let received: Vec<Vec<Asked>> = received.take().iter().map(|bytes| requests(bytes)).collect();
     if way > 0 {
-        // Each stream has a connection of its own to the application.
+        // Each stream gets a connection of its own to the application.
         let smuggled = received.iter().find(|asked| asked.len() > 1);
         assert!(smuggled.is_none(), "one stream asked for {smuggled:?}");
     }
@@ -65,7 +67,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
     let asked: Vec<Asked> = received.into_iter().flatten().collect();
     let sent = requests_of_client(said);
-    // Over HTTP/2 targets are told in another form, and requests may overtake.
+    // Over HTTP/2 targets have another form, and requests may overtake each other.
     assert!(asked.len() <= sent.len(), "{asked:?} of {sent:?}");
     if way == 0 {
         assert_eq!(asked[..], sent[..asked.len()], "others were asked for");
@@ -79,14 +81,14 @@ async fn through(way: u8, said: &[u8], application: Application) -> Vec<u8> {
         0 => drop(spawn_local(by_http1(near, application))),
         1 => drop(spawn_local(by_http2(near, application))),
         _ => {
-            // What fails before the whole preface is here says nothing.
+            // The preface goes first: a proxy that fails before it has all of it sends nothing back.
             far.write_all(OPENING).await.expect("the pipe takes it");
             drop(spawn_local(from_http2(near, application, way == 3)));
         }
     }
     far.write_all(said).await.expect("the pipe takes it");
     quiet::settle().await;
-    // The client ends; what it is still told is read first.
+    // The client shuts down its direction, and first reads what was sent to it.
     let mut heard = Vec::new();
     let _ended = far.shutdown().await;
     let read = far.read_to_end(&mut heard);
@@ -152,7 +154,7 @@ impl Application {
                     received[number].extend_from_slice(&chunk[..count]);
                     received[number].len() == count
                 };
-                // The proxy may have left.
+                // Fails if the proxy has closed the connection.
                 if first && (far.write_all(&answer).await.is_err() || far.shutdown().await.is_err())
                 {
                     return;
@@ -163,7 +165,7 @@ impl Application {
     }
 }
 
-/// What an application was asked; the last one may be cut, but nothing is malformed.
+/// The requests that an application received; the last one may be cut off, but none is malformed.
 fn requests(mut bytes: &[u8]) -> Vec<Asked> {
     let mut asked = Vec::new();
     while !bytes.is_empty() {
@@ -179,7 +181,7 @@ fn requests(mut bytes: &[u8]) -> Vec<Asked> {
         let Ok(length) = walked else {
             panic!("the application got {walked:?}: {}", bytes.escape_ascii());
         };
-        // What follows an upgrade is no request.
+        // The bytes after an upgrade are not a request.
         if !walker.is_done() || head.upgrade() {
             return asked;
         }
@@ -188,7 +190,7 @@ fn requests(mut bytes: &[u8]) -> Vec<Asked> {
     asked
 }
 
-/// What the client asked for, as far as it can be read.
+/// The requests that the client sent, as far as they can be parsed.
 fn requests_of_client(mut bytes: &[u8]) -> Vec<Asked> {
     let mut asked = Vec::new();
     loop {
@@ -211,10 +213,11 @@ fn asked_by(head: &RequestHead, bytes: &[u8]) -> Asked {
     Asked { method: view.method().into(), target: view.target().to_vec() }
 }
 
-/// What the client was told: a response for each request at the most, the last one may be cut.
+/// Checks what the client received: at most one response for each request, of which the last may be
+/// cut off.
 fn responses(mut bytes: &[u8], asked: &[Asked]) {
     let limits = Limits { headers: 1000, ..Limits::default() };
-    // A request that could not be read is answered too.
+    // An unreadable request gets a response, too.
     let mut left = asked.len() + 1;
     let mut asked = asked.iter();
     while !bytes.is_empty() {
@@ -240,7 +243,7 @@ fn responses(mut bytes: &[u8], asked: &[Asked]) {
         let mut walker = BodyWalker::new(head.framing(asked.is_some_and(|it| it.method == "HEAD")));
         match walker.walk(&bytes[head.len()..]) {
             Ok(length) if walker.is_done() => bytes = &bytes[head.len() + length..],
-            // Cut, or malformed where it could not be held back any more.
+            // Cut off, or malformed at a point where the proxy had forwarded the beginning already.
             _ => return,
         }
     }

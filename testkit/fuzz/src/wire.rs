@@ -1,4 +1,5 @@
-//! What the control plane sends: whatever decodes is encoded again as an equal value.
+//! Messages of the control plane: values that were decoded are equal after encoding and decoding
+//! them again.
 
 use leno_wire::decode::{Address, address, server_policy};
 use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, encode, names, proto};

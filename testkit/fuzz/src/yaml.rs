@@ -1,4 +1,5 @@
-//! Documents: what is taken is written again as equal objects; problems have a place in the text.
+//! YAML documents: accepted ones are equal after writing and parsing them again; rejected ones name
+//! at least one problem.
 
 use leno_resources::{parse, to_yaml};
 

@@ -1,9 +1,9 @@
-//! Every crafted case of an adversary, through both planes.
+//! Sends every crafted case of an adversary through both planes.
 
 use leno_fuzz::adversary::{cases, check};
 use leno_fuzz::proxy::Planes;
 
-/// The families are large; fewer mean that a generator is broken.
+/// Fewer cases mean that a generator is broken.
 const FEWEST: usize = 1000;
 
 #[test]

@@ -1,11 +1,11 @@
-//! Replays the corpus of every target. An input that failed once stays there.
+//! Replays the corpus of every target. An input that failed once stays in the corpus.
 
 use std::fs;
 use std::path::Path;
 
 use leno_fuzz::TARGETS;
 
-/// Every target has been fuzzed: fewer inputs mean that its corpus is not there.
+/// Every target has been fuzzed: fewer inputs mean that its corpus is missing.
 const FEWEST: usize = 10;
 
 #[test]
@@ -15,7 +15,7 @@ fn every_input_of_the_corpus_holds() {
         let mut inputs = 0;
         for file in fs::read_dir(corpus.join(target.name)).expect("a folder for the target") {
             let path = file.expect("a file").path();
-            // Shown when it fails.
+            // Printed so that a failure names its input.
             println!("{}", path.display());
             (target.run)(&fs::read(&path).expect("a file that can be read"));
             inputs += 1;

@@ -1,4 +1,4 @@
-//! Field lines (RFC 9110 section 5, RFC 9112 section 5), fields of one connection, and upgrades.
+//! Field lines (RFC 9110 section 5, RFC 9112 section 5), connection-specific fields, and upgrades.
 
 use super::lines::is_token;
 use super::{Asked, Case};
@@ -21,13 +21,13 @@ fn asked() -> Asked {
     Asked::new("GET", "/", b"")
 }
 
-/// A name with each byte in its middle.
+/// A field name with each possible byte in its middle.
 fn names() -> Vec<Case> {
     let with = |byte: u8| {
         let case = format!("field name with byte {byte:#04x}");
         let sent = get(&[b"x-a", &[byte][..], b"b: c\r\n"].concat());
         match byte {
-            // The field is called `x-a` then.
+            // The field's name is `x-a` then.
             b':' => Case::forwarded(case, sent, vec![asked().with("x-a", b"b: c")]),
             _ if is_token(byte) => {
                 let name = format!("x-a{}b", byte as char);
@@ -39,7 +39,7 @@ fn names() -> Vec<Case> {
     (0..=255).map(with).collect()
 }
 
-/// A value with each byte in its middle.
+/// A field value with each possible byte in its middle.
 fn values() -> Vec<Case> {
     let with = |byte: u8| {
         let name = format!("field value with byte {byte:#04x}");
@@ -49,7 +49,7 @@ fn values() -> Vec<Case> {
             b'\t' | b' '..=b'~' | 0x80.. => {
                 Case::forwarded(name, sent, vec![asked().with("x-a", &value)])
             }
-            // What is invalid may be kept where it ends no line (RFC 9110 section 5.5).
+            // An invalid byte may be kept unless it ends a line (RFC 9110 section 5.5).
             0 | b'\r' | b'\n' => Case::refused(name, sent),
             _ => Case::either(name, sent, vec![asked().with("x-a", &value)]),
         }
@@ -125,7 +125,7 @@ fn lines() -> Vec<Case> {
     cases
 }
 
-/// What is of one connection stays there (RFC 9110 section 7.6.1).
+/// Connection-specific fields, which must not be forwarded (RFC 9110 section 7.6.1).
 fn of_the_connection() -> Vec<Case> {
     let mut cases = Vec::new();
     for options in [
@@ -164,7 +164,7 @@ fn of_the_connection() -> Vec<Case> {
             cases.push(Case::either(format!("{name}: {value}"), sent, vec![asked()]));
         }
     }
-    // A content length that is named by Connection still frames the content.
+    // A Content-Length that Connection names still frames the content.
     for option in ["content-length", "Content-Length, close", "host, content-length"] {
         let sent = format!(
             "POST / HTTP/1.1\r\nHost: cart\r\nConnection: {option}\r\nContent-Length: 31\r\n\r\n\
@@ -178,7 +178,7 @@ fn of_the_connection() -> Vec<Case> {
     cases
 }
 
-/// What follows an upgrade that was not agreed on is content, or another request.
+/// The bytes after an upgrade that the server did not accept are content or another request.
 fn upgrades() -> Vec<Case> {
     let mut cases = Vec::new();
     for (protocol, extra) in [

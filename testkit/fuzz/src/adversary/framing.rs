@@ -71,7 +71,7 @@ const DISGUISES: [&str; 44] = [
     "Transfer-Encoding: CHUN\u{212a}ED",
 ];
 
-/// Each is refused, however the content is framed beside it.
+/// All are refused, whatever other framing the message has.
 fn transfer_encodings() -> Vec<Case> {
     let hidden = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: cart\r\n\r\n";
     let whole = hidden.len().to_string();
@@ -88,7 +88,7 @@ fn transfer_encodings() -> Vec<Case> {
             }
         }
     }
-    // Names of other fields: what they say has no meaning.
+    // These are names of other fields, so their value has no meaning.
     for name in ["Transfer_Encoding", "XTransfer-Encoding", "Transfer-Encodin", "Transfer.Encoding"]
     {
         let fields = format!("{name}: chunked\r\nContent-Length: {whole}\r\n");
@@ -107,7 +107,7 @@ fn transfer_encodings() -> Vec<Case> {
     cases
 }
 
-/// What is no length; equal ones may be one.
+/// Invalid lengths; a list of equal values may count as one length.
 const NO_LENGTHS: &[&str] = &[
     "+5",
     "-5",
@@ -167,7 +167,8 @@ fn lengths() -> Vec<Case> {
             let equal = matches!(value, "5,5" | "5, 5");
             let name = format!("Content-Length {value:?} of {method}");
             if equal {
-                // Equal values may be one (RFC 9110 section 8.6); what follows is another request then.
+                // Equal values may count as one (RFC 9110 section 8.6); the bytes after the content
+                // are another request then.
                 let sent = sent.replace("/smuggled", "/next");
                 let asked =
                     vec![Asked::new(method, "/", b"12345"), Asked::new("GET", "/next", b"")];
@@ -205,8 +206,8 @@ fn lengths() -> Vec<Case> {
     cases
 }
 
-/// Both framings: chunks hold, or it is refused; what follows is never read as a request of this
-/// connection (RFC 9112 section 6.1).
+/// Both framings at once: the chunks count, or the request is refused. The proxy never parses the
+/// following bytes as a request of this connection (RFC 9112 section 6.1).
 fn both() -> Vec<Case> {
     let mut cases = Vec::new();
     let body = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: cart\r\n\r\n";
@@ -292,7 +293,7 @@ fn chunk_sizes() -> Vec<Case> {
     cases
 }
 
-/// Ends of lines and of data.
+/// Variants of the ends of chunk lines and of chunk data.
 fn chunk_ends() -> Vec<Case> {
     let mut cases = Vec::new();
     for body in [
@@ -322,7 +323,7 @@ fn chunk_ends() -> Vec<Case> {
     cases
 }
 
-/// Extensions have no meaning, and must not hide anything (RFC 9112 section 7.1.1).
+/// Chunk extensions have no meaning, and must not hide anything (RFC 9112 section 7.1.1).
 fn extensions() -> Vec<Case> {
     let mut cases = Vec::new();
     for extension in [
@@ -372,7 +373,7 @@ fn extensions() -> Vec<Case> {
 
 fn trailers() -> Vec<Case> {
     let mut cases = Vec::new();
-    // Where they are allowed they may be left out; as heads they mean nothing.
+    // Permitted trailers may be dropped; they must not act as header fields.
     for trailer in [
         "x-a: b",
         "Content-Length: 5",
@@ -423,7 +424,7 @@ fn trailers() -> Vec<Case> {
     cases
 }
 
-/// Content where none is usual is framed as any other.
+/// Content of methods that usually have none is framed like any other.
 fn methods_without_content() -> Vec<Case> {
     let mut cases = Vec::new();
     for method in ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "X"] {

@@ -21,7 +21,7 @@ fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: cart\r\n\r\n").into_bytes()
 }
 
-/// A method with each byte in its middle.
+/// A method with each possible byte in its middle.
 fn methods() -> Vec<Case> {
     let with = |byte: u8| {
         let name = format!("method with byte {byte:#04x}");
@@ -36,8 +36,8 @@ fn methods() -> Vec<Case> {
     (0..=255).map(with).collect()
 }
 
-/// A target with each byte in its middle. Bytes above 0x7f are against RFC 3986, and servers that take
-/// them take them as they are.
+/// A target with each possible byte in its middle. Bytes above 0x7f violate RFC 3986; servers that
+/// accept them use them unchanged.
 fn targets() -> Vec<Case> {
     let with = |byte: u8| {
         let name = format!("target with byte {byte:#04x}");
@@ -122,7 +122,7 @@ fn versions() -> Vec<Case> {
         "RTSP/1.0",
     ] {
         let sent = format!("GET / {version}\r\nHost: cart\r\n\r\n");
-        // A higher minor version is served as 1.1 is (RFC 9110 section 2.5).
+        // A request with a higher minor version is served like 1.1 (RFC 9110 section 2.5).
         let asked = vec![Asked::new("GET", "/", b"")];
         let name = format!("version {version:?}");
         cases.push(match version {
@@ -133,7 +133,7 @@ fn versions() -> Vec<Case> {
     cases
 }
 
-/// The line as a whole.
+/// Invalid request lines.
 fn lines() -> Vec<Case> {
     let mut cases = Vec::new();
     for line in [
@@ -169,7 +169,7 @@ fn lines() -> Vec<Case> {
         let sent = format!("{line}\r\nHost: cart\r\n\r\n");
         cases.push(Case::refused(format!("request line {line:?}"), sent));
     }
-    // Empty lines before a request are passed over (RFC 9112 section 2.2).
+    // Empty lines before a request are ignored (RFC 9112 section 2.2).
     for before in ["\r\n", "\r\n\r\n"] {
         let sent = format!("{before}GET / HTTP/1.1\r\nHost: cart\r\n\r\n");
         let asked = vec![Asked::new("GET", "/", b"")];
@@ -178,7 +178,7 @@ fn lines() -> Vec<Case> {
     cases
 }
 
-/// Absolute form: its authority takes the place of `Host` (RFC 9112 section 3.2.2).
+/// Absolute form: its authority replaces `Host` (RFC 9112 section 3.2.2).
 fn absolute() -> Vec<Case> {
     let mut cases = Vec::new();
     for (target, authority, path) in [
@@ -194,7 +194,8 @@ fn absolute() -> Vec<Case> {
         for host in ["cart", "evil"] {
             let sent = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
             let asked = Asked::new("GET", path, b"").with("host", authority.as_bytes());
-            // A proxy may keep the form; the application then reads the same (RFC 9112 section 3.2.2).
+            // A proxy may keep the absolute form; its meaning for the application is the same (RFC
+            // 9112 section 3.2.2).
             let name = format!("absolute {target} with Host {host}");
             cases.push(Case::either(name, sent, vec![asked]));
         }

@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113): fields that HTTP/1 would read differently, lengths that are not true, and frames
-//! where they must not be. A refusal is the reset of the stream, GOAWAY, or a status.
+//! HTTP/2 (RFC 9113): fields that HTTP/1 would parse differently, false lengths, and misplaced
+//! frames. A refusal is a reset of the stream, GOAWAY, or a status.
 
 use super::lines::is_token;
 use super::{Asked, Case};
@@ -147,7 +147,7 @@ fn methods() -> Vec<Case> {
     cases
 }
 
-/// RFC 9113 section 8.3.
+/// Pseudo-fields (RFC 9113 section 8.3).
 fn pseudo() -> Vec<Case> {
     let extra: Field<'_> = ("x-a", b"b");
     let [method, scheme, authority, path] = GET;
@@ -178,7 +178,7 @@ fn pseudo() -> Vec<Case> {
     ] {
         let sent = opened(&[headers(1, &fields, true)]);
         let name = format!("HTTP/2 pseudo-fields: {what}");
-        // The authority is what counts (RFC 9113 section 8.3.1).
+        // The authority takes precedence (RFC 9113 section 8.3.1).
         let allowed = match what {
             "a Host that differs" => vec![asked().with("host", b"cart")],
             "an authority with a user" => vec![asked()],
@@ -189,7 +189,7 @@ fn pseudo() -> Vec<Case> {
     cases
 }
 
-/// Fields of one connection (RFC 9113 section 8.2.2).
+/// Connection-specific fields, which HTTP/2 forbids (RFC 9113 section 8.2.2).
 fn of_http1() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, value) in [
@@ -216,7 +216,7 @@ fn of_http1() -> Vec<Case> {
     cases
 }
 
-/// RFC 9113 section 8.1.1.
+/// Content lengths that do not match the content (RFC 9113 section 8.1.1).
 fn lengths() -> Vec<Case> {
     let mut cases = Vec::new();
     for declared in [
@@ -245,7 +245,8 @@ fn lengths() -> Vec<Case> {
             let name =
                 format!("HTTP/2 content-length {declared:?} of 5 bytes, trailers: {}", !ends);
             cases.push(Case {
-                // What has begun may be cut off: it is never complete with another length.
+                // A request that was forwarded in part may be cut off; it must never be complete
+                // with another length.
                 expected: super::Expected { requests: Vec::new(), refused: &super::REFUSALS },
                 name,
                 sent,
@@ -312,7 +313,7 @@ fn trailers() -> Vec<Case> {
     cases
 }
 
-/// Frames on streams where they have no place, beside a request that has nothing to do with them.
+/// Frames on streams where they are not permitted, followed by an unrelated request.
 fn misplaced() -> Vec<Case> {
     let mut cases = Vec::new();
     for number in 0..=12_u8 {
@@ -328,7 +329,7 @@ fn misplaced() -> Vec<Case> {
     cases
 }
 
-/// Frames and blocks that are too long or have no end.
+/// Frames and field blocks that are too long or have no end.
 fn sizes() -> Vec<Case> {
     let mut cases = Vec::new();
     let long = vec![0; 16_385];
@@ -412,8 +413,8 @@ fn padding() -> Vec<Case> {
             } else if usize::from(padding) > there + block.len() {
                 Case::refused(name, sent)
             } else {
-                // The padding is taken from the fields, which are cut, or go on: any reading that is
-                // not a request is right, and so is one whose rest is no field.
+                // The padding is taken from the field block, which is then cut off or continues.
+                // The proxy may refuse it, or forward a request if the remaining fields form one.
                 Case::either(name, sent, vec![asked()])
             });
         }

@@ -1,4 +1,4 @@
-//! libFuzzer over the target that `LENO_FUZZ_TARGET` names; `scripts/fuzz.sh` runs it.
+//! Runs libFuzzer on the target that `LENO_FUZZ_TARGET` names; `scripts/fuzz.sh` starts it.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -11,12 +11,12 @@ static TARGET: LazyLock<&'static Target> = LazyLock::new(|| {
     leno_fuzz::target(&name).expect("there is such a target")
 });
 
-/// What the start of every Rust program does, and libFuzzer's does not: a write to a closed connection is an
-/// error, and not the end of the process.
+/// Makes a write to a closed connection an error, instead of ending the process. Rust's runtime
+/// does this at the start of `main`; libFuzzer has its own `main`.
 #[expect(unsafe_code, reason = "setting the disposition of a signal")]
 fn ignore_broken_pipes() {
     use nix::sys::signal::{SigHandler, Signal, signal};
-    // SAFETY: no handler runs where the signal is ignored.
+    // SAFETY: no handler runs for an ignored signal.
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.expect("SIGPIPE can be ignored");
 }
 

@@ -1,4 +1,4 @@
-//! Applications: they answer as the requests say, and check what reaches them.
+//! Applications: they respond as the case says, and check the requests that reach them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,21 +15,21 @@ use super::framing;
 use super::letters::{filled, mutate, runs};
 use super::streams::Streams;
 
-/// A field of an answer that is longer than most buffers.
+/// Length of a response field that is longer than most buffers.
 const LONG: usize = 9000;
 
-/// What all applications of a run share.
+/// State that all applications of a run share.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// The requests, by their letter, and which connection each is of.
+    /// The requests by their letter, each with the number of its connection.
     pub(crate) requests: BTreeMap<u8, (usize, Request)>,
-    /// Nothing in the case is against HTTP.
+    /// Whether nothing in the case violates HTTP.
     pub(crate) is_clean: bool,
-    /// What reaches an application is HTTP, whatever clients send.
+    /// Whether applications must receive HTTP, whatever clients send.
     pub(crate) is_http: bool,
-    /// How often a service has seen a request.
+    /// How often each request has reached a service.
     pub(crate) seen: RefCell<BTreeMap<(usize, u8), usize>>,
-    /// What did not hold.
+    /// The properties that did not hold.
     pub(crate) violations: RefCell<Vec<String>>,
 }
 
@@ -38,7 +38,7 @@ impl Shared {
         self.violations.borrow_mut().push(what);
     }
 
-    /// A request has come; what to answer.
+    /// Counts a request that has arrived; returns the response to send.
     pub(crate) fn saw(&self, service: usize, letter: u8) -> (Method, Answer, bool) {
         *self.seen.borrow_mut().entry((service, letter)).or_default() += 1;
         let Some((_, request)) = self.requests.get(&letter) else {
@@ -48,7 +48,8 @@ impl Shared {
         (request.method, request.answer.clone(), upgrades)
     }
 
-    /// What of a request has come is of one request; of one connection, where clients send anything.
+    /// Checks that the bytes of a request are all from that request; if clients send invalid HTTP,
+    /// that they are all from one connection.
     pub(crate) fn check(&self, letter: u8, runs: &[u8]) {
         if self.requests.is_empty() {
             return;
@@ -65,21 +66,21 @@ impl Shared {
     }
 }
 
-/// A request as an application has understood it.
+/// A request as the application parsed it.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     /// The method.
     pub method: String,
     /// The target.
     pub target: String,
-    /// The fields, `host` being the authority in HTTP/2.
+    /// The fields; in HTTP/2 the authority is listed as `host`.
     pub fields: Vec<(String, Vec<u8>)>,
     /// The content.
     pub body: Vec<u8>,
 }
 
 impl Received {
-    /// The first request, and how long it is.
+    /// Parses the first request; returns it with its length.
     fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let readable = in_ascii(bytes);
         let mut fields = [httparse::EMPTY_HEADER; 300];
@@ -115,18 +116,18 @@ pub(crate) struct Application {
 }
 
 enum Spoken {
-    /// The first bytes have not come.
+    /// The first bytes have not arrived.
     Nothing,
     Http1 {
         at: usize,
         current: Option<Current>,
     },
     Http2(Box<Streams>),
-    /// Anything: bytes of an upgrade, or what no HTTP is.
+    /// Bytes after an upgrade, or bytes that are not HTTP.
     Bytes,
 }
 
-/// The request that an HTTP/1 connection is at.
+/// The request that an HTTP/1 connection is serving.
 struct Current {
     letter: u8,
     answer: Answer,
@@ -144,7 +145,7 @@ impl Application {
         Self { end, service, spoken: Spoken::Nothing, closes: false }
     }
 
-    /// Whether nothing is under way.
+    /// Whether no request is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         match &self.spoken {
             Spoken::Nothing => self.end.inbox.is_empty(),
@@ -154,7 +155,7 @@ impl Application {
         }
     }
 
-    /// The requests that have come in whole.
+    /// The requests that were received completely.
     pub(crate) fn received(&self) -> Vec<Received> {
         let mut received = Vec::new();
         let mut rest = &self.end.inbox[..];
@@ -170,7 +171,7 @@ impl Application {
         received
     }
 
-    /// Moves what can be moved; whether anything was.
+    /// Reads and writes what is possible; whether anything moved.
     pub(crate) fn pump(&mut self, shared: &Rc<Shared>) -> bool {
         let mut moved = self.end.pump();
         if self.closes {
@@ -202,14 +203,14 @@ impl Application {
                 moved |= sent;
             }
         }
-        // An application closes a connection that its client has ended.
+        // The application closes a connection after its client has.
         if self.end.ended && self.end.unsent() == 0 && !self.end.is_closed() {
             self.end.close();
         }
         moved
     }
 
-    /// One step of an HTTP/1 connection; whether there was one.
+    /// Makes one step of an HTTP/1 connection; false if none was possible.
     fn http1(&mut self, shared: &Rc<Shared>) -> bool {
         let Spoken::Http1 { at, current } = &mut self.spoken else { return false };
         let inbox = &self.end.inbox;
@@ -274,7 +275,7 @@ impl Application {
 }
 
 impl Current {
-    /// The answer to a request whose head is `length` bytes long, at `at`.
+    /// The state of a request whose head starts at `at` and is `length` bytes long.
     fn new(
         (at, length): (usize, usize),
         letter: u8,
@@ -286,14 +287,14 @@ impl Current {
         Self { letter, answer, method, upgrades, body_at, framing, end, due, is_answered }
     }
 
-    /// Whether it is to be answered now; its wait begins with the first call.
+    /// Whether the response is due; its delay starts with the first call.
     fn is_due(&mut self) -> bool {
         let delay = Duration::from_millis(self.answer.delay_ms.into());
         Instant::now() >= *self.due.get_or_insert_with(|| Instant::now() + delay)
     }
 }
 
-/// A request whose line is of ASCII alone: httparse wants targets to be UTF-8, which servers do not.
+/// The request with an ASCII request line: httparse requires targets to be UTF-8, servers do not.
 fn in_ascii(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let line = bytes.iter_mut().take_while(|byte| **byte != b'\n');
@@ -301,7 +302,7 @@ fn in_ascii(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first request's length, letter and framing; none if it has not come in whole.
+/// The length, letter and framing of the first request head.
 type Head = (usize, u8, Option<framing::Framing>);
 
 fn head(bytes: &[u8]) -> Result<Option<Head>, String> {
@@ -320,7 +321,7 @@ fn head(bytes: &[u8]) -> Result<Option<Head>, String> {
     }
 }
 
-/// The fields of an answer, as they are in both versions.
+/// The header fields of a response, in either HTTP version.
 pub(crate) fn fields(letter: u8, answer: &Answer) -> Vec<(&'static str, Vec<u8>)> {
     let mut fields = vec![("x-tag", vec![letter]), ("x-fill", filled(letter, 10))];
     match answer.extra {
@@ -336,7 +337,7 @@ pub(crate) fn fields(letter: u8, answer: &Answer) -> Vec<(&'static str, Vec<u8>)
     fields
 }
 
-/// An HTTP/1 answer, and whether the connection ends with it.
+/// An HTTP/1 response, and how the application ends the connection after it, if it does.
 fn http1(letter: u8, method: Method, answer: &Answer) -> (Vec<u8>, Option<Ending>) {
     let mut bytes = Vec::new();
     for _ in 0..answer.interim {

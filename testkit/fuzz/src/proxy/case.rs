@@ -1,12 +1,12 @@
-//! What one run is made of: a configuration, connections with requests and their answers, and the order in
-//! which things happen.
+//! The parts of one run: a configuration, connections with requests and their responses, and the
+//! order of events.
 
 use super::config::Config;
 use super::input::Input;
 
-/// Most connections of clients.
+/// Most client connections.
 const CONNECTIONS: usize = 4;
-/// Most requests on one.
+/// Most requests on one connection.
 const REQUESTS: usize = 5;
 /// Most steps.
 const STEPS: usize = 40;
@@ -14,49 +14,49 @@ const STEPS: usize = 40;
 /// One run.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
-    /// What the planes are told.
+    /// The configuration of the planes.
     pub config: Config,
-    /// Connections of clients.
+    /// The client connections.
     pub connections: Vec<Connection>,
-    /// What happens, in this order. What has not been sent at the end is sent then.
+    /// The events, in order. Bytes that are unsent after the last one are sent then.
     pub steps: Vec<Step>,
 }
 
 /// A client's connection.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
-    /// It speaks HTTP/2.
+    /// The client speaks HTTP/2.
     pub http2: bool,
-    /// INITIAL_WINDOW_SIZE of an HTTP/2 client; none leaves it at 65,535.
+    /// INITIAL_WINDOW_SIZE of an HTTP/2 client; `None` leaves it at 65,535.
     pub window: Option<u32>,
-    /// The client ends its side after the last request.
+    /// The client shuts down its sending direction after the last request.
     pub half_closes: bool,
     /// What it asks for.
     pub requests: Vec<Request>,
-    /// What is changed in its bytes.
+    /// Changes to the bytes that it sends.
     pub mutations: Vec<Mutation>,
 }
 
-/// One request and its answer.
+/// One request and its response.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// Bytes of the path, behind its slash.
+    /// Length of the path after its slash.
     pub path: usize,
-    /// HTTP/1.0, where the connection is not of HTTP/2.
+    /// The request is HTTP/1.0, unless the connection is HTTP/2.
     pub http10: bool,
-    /// Fields beside those that every request has.
+    /// Fields in addition to those of every request.
     pub extras: Vec<Extra>,
-    /// Bytes of content.
+    /// Length of the content.
     pub body: usize,
-    /// Content comes in chunks of this size, or DATA frames; zero means a Content-Length.
+    /// The size of the chunks or DATA frames of the content; zero means a Content-Length.
     pub chunk: usize,
     /// Trailers follow the content.
     pub trailers: bool,
-    /// The client of an HTTP/2 stream resets it after its last frame.
+    /// An HTTP/2 client resets the stream after its last frame.
     pub reset: bool,
-    /// What the application answers.
+    /// The application's response.
     pub answer: Answer,
 }
 
@@ -73,7 +73,7 @@ pub enum Method {
     Patch,
 }
 
-/// Fields of requests.
+/// Extra fields of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say what they are")]
 pub enum Extra {
@@ -95,28 +95,28 @@ pub enum Extra {
     Query,
 }
 
-/// What the application answers.
+/// A response of the application.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// The status; zero means 200.
     pub status: u16,
-    /// Heads of 103 before it.
+    /// Number of 103 heads before it.
     pub interim: usize,
-    /// Bytes of content.
+    /// Length of the content.
     pub body: usize,
     /// How an HTTP/1 response ends.
     pub framing: Framing,
-    /// It does not wait for the end of the request.
+    /// The application responds before it has read the whole request.
     pub early: bool,
-    /// Milliseconds of waiting before it.
+    /// The delay before it, in milliseconds.
     pub delay_ms: u32,
     /// Trailers follow the content.
     pub trailers: bool,
-    /// A field beside those that every answer has.
+    /// A field in addition to those of every response.
     pub extra: Option<AnswerExtra>,
-    /// Where it breaks off, and how.
+    /// Where it is cut off, and how the connection ends there.
     pub cut: Option<(u16, Ending)>,
-    /// What is changed in its bytes.
+    /// Changes to its bytes.
     pub mutations: Vec<Mutation>,
 }
 
@@ -130,7 +130,7 @@ pub enum Framing {
     Close,
 }
 
-/// Fields of answers.
+/// Extra fields of responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say what they are")]
 pub enum AnswerExtra {
@@ -143,7 +143,7 @@ pub enum AnswerExtra {
     LongField,
 }
 
-/// How a response breaks off.
+/// How a connection ends after a response that is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say what they are")]
 pub enum Ending {
@@ -153,29 +153,29 @@ pub enum Ending {
     GoAway,
 }
 
-/// A change of bytes.
+/// A change to a message's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutation {
-    /// Where, in parts of 256 of the whole.
+    /// Its position, in 256ths of the message's length.
     pub at: u8,
-    /// And so many bytes further.
+    /// Added to that position, in bytes.
     pub further: u8,
-    /// What.
+    /// The change at that position.
     pub change: Change,
 }
 
-/// What is changed.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// Another byte.
+    /// Replaces a byte.
     Byte(u8),
-    /// So many are left out.
+    /// Deletes this many bytes.
     Delete(u8),
-    /// One of [`TOKENS`] is put in.
+    /// Inserts one of [`TOKENS`].
     Insert(u8),
 }
 
-/// What is put into messages.
+/// Fragments that are inserted into messages.
 pub(crate) const TOKENS: [&[u8]; 20] = [
     b"\r\n",
     b"\n",
@@ -199,31 +199,31 @@ pub(crate) const TOKENS: [&[u8]; 20] = [
     b"GET /0 HTTP/1.1\r\nHost: 0\r\n\r\n",
 ];
 
-/// Something that happens.
+/// One event.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// A client sends so many bytes of what it has to send.
+    /// A client sends this many of its remaining bytes.
     Send(usize, usize),
-    /// Time passes.
+    /// The clock advances by this many milliseconds.
     Wait(u32),
     /// A client closes its connection.
     Close(usize),
-    /// A client reads no more.
+    /// A client stops reading.
     Deafen(usize),
-    /// It reads again.
+    /// The client reads again.
     Listen(usize),
-    /// The application reads nothing any more, on no connection.
+    /// The application stops reading on all connections.
     DeafenApplication,
-    /// It reads again.
+    /// The application reads again.
     ListenApplication,
-    /// The application closes connections on which nothing is under way.
+    /// The application closes connections without a request in progress.
     CloseIdle,
-    /// The planes drain.
+    /// Both planes start draining.
     Drain,
 }
 
 impl Case {
-    /// The case that an input stands for.
+    /// Decodes the case from an input.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Self {
         let input = &mut Input::new(bytes);
@@ -237,7 +237,7 @@ impl Case {
         Self { config, connections, steps }
     }
 
-    /// Whether anything that clients or applications send is not what HTTP allows.
+    /// Whether everything that clients and applications send is valid HTTP.
     pub(crate) fn is_clean(&self) -> bool {
         let request = |request: &Request, http2: bool| {
             let upgrades = request.extras.contains(&Extra::Upgrade) && !http2;
@@ -249,7 +249,7 @@ impl Case {
         self.connections.iter().all(connection)
     }
 
-    /// Whether an application breaks off answers in this way.
+    /// Whether an application cuts off a response in this way.
     pub(crate) fn breaks_off_by(&self, ending: Ending) -> bool {
         let requests = self.connections.iter().flat_map(|connection| &connection.requests);
         requests.into_iter().any(|of| of.answer.cut.is_some_and(|(_, by)| by == ending))
@@ -325,7 +325,7 @@ fn mutation(input: &mut Input<'_>) -> Mutation {
         change: match input.below(3) {
             0 => Change::Insert(input.byte()),
             1 => Change::Delete(input.byte()),
-            // A letter would be taken for another request's.
+            // A letter could be mistaken for bytes of another request.
             _ => Change::Byte(match input.byte() {
                 letter if letter.is_ascii_alphabetic() => b'0',
                 other => other,

@@ -1,21 +1,21 @@
-//! Clients: what they send, and what must hold for what they get.
+//! Clients: what they send, and checks of what they receive.
 
 use super::case::{Connection, Extra, Method, Request};
 use super::end::End;
 use super::frames::{self, END_STREAM, FRAME, INITIAL_WINDOW, PREFACE, Peer, kind};
 use super::letters::{filled, mutate, runs};
 
-/// Bytes of a field that is longer than most limits, and of an origin.
+/// Length of a field that is longer than most limits.
 const LONG: usize = 20_000;
 
-/// A connection of a client.
+/// A client's connection.
 pub(crate) struct Client {
     pub(crate) end: End,
     spec: Connection,
-    /// The letter of its first request; the others have those that follow.
+    /// The letter of its first request; the others have the letters after it.
     pub(crate) first: u8,
     script: Vec<u8>,
-    /// Where frames end, and requests in turn.
+    /// The offsets at which frames end.
     frames: Vec<usize>,
     requests: Vec<usize>,
     sent: usize,
@@ -100,7 +100,7 @@ impl Client {
         self.frames.push(self.script.len());
     }
 
-    /// Lets the client send so many more bytes.
+    /// Lets the client send this many more bytes.
     pub(crate) fn allow(&mut self, bytes: usize) {
         self.allowed = self.allowed.saturating_add(bytes).min(self.script.len());
     }
@@ -109,7 +109,7 @@ impl Client {
         self.first..self.first + self.spec.requests.len() as u8
     }
 
-    /// Moves what can be moved; whether anything was.
+    /// Reads and writes what is possible; whether anything moved.
     pub(crate) fn pump(&mut self) -> Result<bool, String> {
         if self.sent < self.allowed {
             self.end.send(&self.script[self.sent..self.allowed]);
@@ -121,7 +121,7 @@ impl Client {
         let mut moved = self.end.pump();
         if let Some(peer) = &mut self.peer {
             peer.read(&self.end.inbox).map_err(|error| format!("to an HTTP/2 client: {error}"))?;
-            // In the middle of a frame there is no place for another one.
+            // Replies may only be sent between two frames.
             let between = self.sent == self.script.len() || self.frames.contains(&self.sent);
             if between && !peer.replies.is_empty() && !self.spec.half_closes {
                 let replies = std::mem::take(&mut peer.replies);
@@ -132,8 +132,8 @@ impl Client {
         Ok(moved)
     }
 
-    /// What must hold at any time for what came: nothing of another connection; in a case without
-    /// mutations each response is for its request.
+    /// Checks what the client has received so far: no bytes of another connection, and in a case
+    /// without mutations each response belongs to its request.
     pub(crate) fn check(&self, is_clean: bool) -> Result<(), String> {
         match &self.peer {
             Some(peer) => self.check_streams(peer, is_clean),
@@ -161,7 +161,7 @@ impl Client {
                 return Err(mixed(letter, self.first, "a connection"));
             }
         }
-        // A server that speaks first, of HTTP/2, has been connected to a client that was silent.
+        // An HTTP/2 server that sends first was connected to a client that had sent nothing yet.
         let is_other = self.end.inbox.starts_with(b"\0\0");
         if !is_clean || is_other {
             return Ok(());
@@ -181,8 +181,8 @@ impl Client {
                 return Ok(());
             }
             rest = behind;
-            // A request whose head was too long, or not there in time, has no method: its response has
-            // content, and ends the connection.
+            // If the head of a request was too long or late, the proxy does not know its method:
+            // the response has content, and closes the connection.
             let text = response.to_ascii_lowercase();
             let closes = text.windows(17).any(|part| part == b"connection: close");
             if is_head && closes && self.end.ended && is_error(&text) {
@@ -199,7 +199,7 @@ impl Client {
         self.peer.is_some()
     }
 
-    /// Whether the connection is over, or has nothing to wait for.
+    /// Whether the connection is closed, or waits for nothing.
     pub(crate) fn is_over(&self) -> bool {
         let is_reset_by_client = |stream: u32| {
             let nth = usize::try_from(stream.saturating_sub(1) / 2).unwrap_or_default();
@@ -214,7 +214,7 @@ impl Client {
         self.end.is_closed() || self.end.ended || self.peer.as_ref().is_some_and(is_done)
     }
 
-    /// How many requests were sent in whole.
+    /// How many requests were sent completely.
     pub(crate) fn whole(&self) -> usize {
         let sent = self.sent.saturating_sub(self.end.unsent());
         self.requests.iter().filter(|end| **end <= sent).count()
@@ -228,7 +228,7 @@ impl Client {
     }
 }
 
-/// Whether a response says that its request was not read.
+/// Whether a response reports that the request was not read.
 fn is_error(response: &[u8]) -> bool {
     [b"http/1.1 408", b"http/1.1 414", b"http/1.1 431"]
         .iter()
@@ -239,7 +239,7 @@ fn mixed(letter: u8, own: u8, place: &str) -> String {
     format!("bytes of {:?} in {place} of {:?}", letter as char, own as char)
 }
 
-/// The length of the first response with its interim ones; none if it is not there in whole.
+/// The length of the first response with its interim ones; `None` if it is incomplete.
 fn response(bytes: &[u8], is_head: bool, has_ended: bool) -> Result<Option<usize>, String> {
     let mut at = 0;
     loop {
@@ -280,7 +280,7 @@ impl Method {
         }
     }
 
-    /// RFC 9110 section 9.2.2.
+    /// Whether the method is idempotent (RFC 9110 section 9.2.2).
     pub(crate) fn is_idempotent(self) -> bool {
         !matches!(self, Self::Post | Self::Patch)
     }
@@ -295,7 +295,7 @@ fn target(letter: u8, request: &Request) -> Vec<u8> {
     target
 }
 
-/// The fields of a request, as they are in both versions.
+/// The header fields of a request, in either HTTP version.
 fn fields(letter: u8, request: &Request) -> Vec<(&'static str, Vec<u8>)> {
     let mut fields = vec![("x-tag", vec![letter]), ("x-fill", filled(letter, 10))];
     for extra in &request.extras {

@@ -1,4 +1,5 @@
-//! What the planes are told: limits, routes with every filter, and the policies of a service.
+//! The configuration of the planes: limits, routes with every filter, and the policies of a
+//! service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,52 +21,52 @@ use super::input::Input;
 
 /// The port of every service.
 pub(crate) const PORT: u16 = 80;
-/// The services: the one that clients call, two that routes lead to, one that gets copies.
+/// The services: the one that clients call, two backends of routes, and the target of mirrors.
 pub(crate) const SERVICES: [&str; 4] = ["cart", "blue", "green", "mirror"];
-/// The one that gets copies.
+/// The index of the mirrors' target.
 const MIRROR: usize = 3;
 /// Most endpoints of a service.
 pub(crate) const ENDPOINTS: usize = 3;
 
-/// Which planes requests pass.
+/// The planes that requests pass through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planes {
-    /// A client, the outbound plane, the application.
+    /// Client, outbound plane, application.
     #[default]
     Outbound,
-    /// A client, the inbound plane, the application.
+    /// Client, inbound plane, application.
     Inbound,
-    /// Both, in plaintext between them.
+    /// Client, outbound plane, inbound plane (in plaintext), application.
     Both,
 }
 
-/// What the planes are told.
+/// The configuration of the planes.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which planes requests pass.
+    /// The planes that requests pass through.
     pub planes: Planes,
-    /// What the service's port is declared to carry.
+    /// The declared protocol of the service's port.
     pub protocol: Protocol,
     /// How many endpoints each service has.
     pub endpoints: usize,
-    /// The first endpoint of the service refuses connections, or never answers.
+    /// How the first endpoint of the service fails, if it does.
     pub dead: Option<Dead>,
-    /// The bounds of the engine.
+    /// The limits of the HTTP engine.
     pub limits: Limits,
-    /// Rules of one route; without any there is no route.
+    /// The rules of a route; if empty there is no route.
     pub rules: Vec<Rule>,
-    /// What a policy says of the service.
+    /// The traffic policy of the service.
     pub traffic: Option<Traffic>,
-    /// How many requests the workload takes.
+    /// The rate limits of the workload.
     pub rate_limits: Vec<RateLimit>,
 }
 
-/// How an endpoint cannot be reached.
+/// Why an endpoint cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dead {
     /// It refuses connections.
     Refuses,
-    /// It answers nothing.
+    /// It never answers.
     Silent,
 }
 
@@ -98,7 +99,7 @@ impl Config {
         }
     }
 
-    /// The service of this number, with the routes and policies if it is the one that clients call.
+    /// The service with this number; the one that clients call gets the routes and policies.
     pub(crate) fn service(&self, number: usize) -> Service {
         let route = Route {
             kind: RouteKind::Http,
@@ -127,8 +128,8 @@ impl Config {
         }
     }
 
-    /// How often a request may reach the service: once, and again as policy says. `None` where that is
-    /// not bounded by a number of tries alone.
+    /// How often a request may reach the service: once, and the retries and hedges that policy
+    /// allows.
     pub(crate) fn most_sent(&self, is_idempotent: bool) -> usize {
         let traffic = self.traffic.as_ref();
         let retries = traffic.and_then(|traffic| traffic.retries.as_ref());
@@ -146,7 +147,7 @@ impl Config {
         let copied = hedging
             .filter(|hedging| is_idempotent || hedging.non_idempotent)
             .map_or(0, |hedging| hedging.copies);
-        // Each try of policy may have its copies.
+        // Each retry may be hedged.
         (1 + retried as usize) * (1 + copied as usize)
     }
 }
@@ -155,7 +156,7 @@ pub(crate) fn name(number: usize) -> ServiceName {
     ServiceName::new("shop", SERVICES[number]).expect("a valid name")
 }
 
-/// Where an endpoint is: documentation addresses, that no machine has (RFC 5737).
+/// The address of an endpoint: documentation addresses, which no machine has (RFC 5737).
 pub(crate) fn address(service: usize, nth: usize) -> SocketAddr {
     let last = u8::try_from(service * 10 + nth + 1).expect("few services and endpoints");
     SocketAddr::from(([198, 51, 100, last], 8000))

@@ -1,7 +1,7 @@
 //! Scripted ends of connections.
 //!
-//! The planes hold a `TcpStream`, whose descriptor is one end of a Unix socket pair: bytes are at the other
-//! end as soon as they are written, so that a run depends on neither the network nor the machine's load.
+//! The planes hold a `TcpStream` whose descriptor is one end of a Unix socket pair. Written bytes
+//! are at the other end at once, so a run depends on neither the network nor the machine's load.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -11,27 +11,27 @@ use std::os::unix::net::UnixStream;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-/// What the kernel buffers of what the planes write: little, so that slow readers are felt.
+/// The kernel's send buffer of the planes' end: small, so that slow readers have an effect.
 const SEND_BUFFER: usize = 16 * 1024;
-/// Read at once.
+/// Most bytes of one read.
 const CHUNK: usize = 64 * 1024;
 
 /// The scripted end of a connection.
 #[derive(Debug)]
 pub(crate) struct End {
     socket: Option<UnixStream>,
-    /// Everything that was read.
+    /// All bytes that were read.
     pub(crate) inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// The other side has ended, or reset the connection.
+    /// The other side has closed or reset the connection.
     pub(crate) ended: bool,
-    /// Nothing is read.
+    /// This side does not read.
     pub(crate) is_deaf: bool,
-    /// The side ends when everything is written.
+    /// This side shuts down its sending direction once everything is written.
     finishes: bool,
 }
 
-/// A connection: for the planes, and for the script.
+/// A connection: the planes' end and the scripted end.
 pub(crate) fn pair() -> (TcpStream, End) {
     let (near, far) = UnixStream::pair().expect("a descriptor is free");
     for socket in [&near, &far] {
@@ -49,7 +49,7 @@ pub(crate) fn pair() -> (TcpStream, End) {
     (near, end)
 }
 
-/// A socket as the planes take it.
+/// A socket in the form that the planes take.
 fn stream(socket: UnixStream) -> TcpStream {
     SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).expect("sockets have buffers");
     let socket = std::net::TcpStream::from(OwnedFd::from(socket));
@@ -57,24 +57,25 @@ fn stream(socket: UnixStream) -> TcpStream {
 }
 
 impl End {
-    /// The end as the planes take it, on which nothing has been sent.
+    /// This end, unused, in the form that the planes take.
     pub(crate) fn into_stream(mut self) -> TcpStream {
         stream(self.socket.take().expect("it was never closed"))
     }
 
-    /// Sends when there is room.
+    /// Queues bytes, which are sent when there is room.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         if self.socket.is_some() {
             self.outbox.extend_from_slice(bytes);
         }
     }
 
-    /// Ends this side once everything is sent.
+    /// Shuts down the sending direction once everything is sent.
     pub(crate) fn finish(&mut self) {
         self.finishes = true;
     }
 
-    /// Closes the connection at once; the other side is reset if it has sent what was not read.
+    /// Closes the connection at once; the other side sees a reset if it has sent bytes that were
+    /// not read.
     pub(crate) fn close(&mut self) {
         self.socket = None;
         self.outbox.clear();
@@ -84,12 +85,12 @@ impl End {
         self.socket.is_none()
     }
 
-    /// How many bytes have not been taken.
+    /// How many bytes are still queued.
     pub(crate) fn unsent(&self) -> usize {
         self.outbox.len()
     }
 
-    /// Moves what can be moved; whether anything was.
+    /// Reads and writes what is possible; whether anything moved.
     pub(crate) fn pump(&mut self) -> bool {
         let moved = self.write();
         self.read() || moved
@@ -102,7 +103,7 @@ impl End {
             match socket.write(&self.outbox[written..]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The other side is gone.
+                // The other side has closed the connection.
                 Err(_) => {
                     self.outbox.clear();
                     break;
@@ -112,7 +113,7 @@ impl End {
         self.outbox.drain(..written.min(self.outbox.len()));
         if self.finishes && self.outbox.is_empty() {
             self.finishes = false;
-            // It fails only for a connection that is gone.
+            // Fails only if the connection is closed already.
             let _gone = socket.shutdown(Shutdown::Write);
             return true;
         }

@@ -1,25 +1,25 @@
-//! What came of bytes that a client has sent.
+//! The outcome of sending bytes through the planes.
 
 use super::application::Received;
 use super::frames::Peer;
 
-/// What came of them.
+/// What applications and the client received.
 #[derive(Clone, Debug, Default)]
 pub struct Exchanged {
-    /// What applications got, each request in whole.
+    /// The complete requests that applications received.
     pub requests: Vec<Received>,
-    /// The statuses of the responses, without the interim ones.
+    /// The statuses of the responses, without interim ones.
     pub statuses: Vec<u16>,
-    /// What the client got.
+    /// The bytes that the client received.
     pub client: Vec<u8>,
-    /// The proxy has ended the connection, or in HTTP/2 a stream.
+    /// The proxy has closed the connection, or reset an HTTP/2 stream.
     pub ended: bool,
-    /// What did not hold in any case.
+    /// The general properties that did not hold.
     pub violations: Vec<String>,
 }
 
 impl Exchanged {
-    /// What a client has got.
+    /// Parses what a client has received.
     pub(crate) fn read(client: Vec<u8>, http2: bool) -> Self {
         let mut got = Self { client, ..Self::default() };
         if http2 {

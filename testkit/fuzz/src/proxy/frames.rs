@@ -1,13 +1,13 @@
-//! HTTP/2 as a script speaks it: frames are written raw, and read without judging them.
+//! HTTP/2 for scripts: frames are written raw, and read without validation.
 
 use std::collections::BTreeMap;
 
 use loona_hpack::Decoder;
 
-/// RFC 9113 section 3.4.
+/// The client's preface (RFC 9113 section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// RFC 9113 section 6.
+/// Frame types (RFC 9113 section 6).
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
@@ -27,7 +27,7 @@ const PRIORITY: u8 = 0x20;
 /// SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 section 6.5.2).
 pub(crate) const INITIAL_WINDOW: u16 = 4;
 const DEFAULT_WINDOW: i64 = 65_535;
-/// The largest frame that every side takes (RFC 9113 section 4.2).
+/// The largest frame that every side must accept (RFC 9113 section 4.2).
 pub(crate) const FRAME: usize = 16_384;
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -38,7 +38,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// SETTINGS with these values.
+/// A SETTINGS frame with these values.
 pub(crate) fn settings(values: &[(u16, u32)]) -> Vec<u8> {
     let mut payload = Vec::new();
     for (name, value) in values {
@@ -48,7 +48,7 @@ pub(crate) fn settings(values: &[(u16, u32)]) -> Vec<u8> {
     frame(kind::SETTINGS, 0, 0, &payload)
 }
 
-/// HEADERS, and CONTINUATION where the fields are long.
+/// A HEADERS frame, and CONTINUATION frames if the fields are long.
 pub(crate) fn headers(stream: u32, fields: &[(&str, &[u8])], end: bool) -> Vec<u8> {
     let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
     let block = fields_block(&fields);
@@ -78,7 +78,7 @@ pub(crate) fn fields_block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
 }
 
 fn string(block: &mut Vec<u8>, text: &[u8]) {
-    // RFC 7541 section 5.1, with a prefix of seven bits.
+    // A string length as an integer with a prefix of seven bits (RFC 7541 section 5.1).
     let mut length = text.len();
     if length < 127 {
         block.push(length as u8);
@@ -96,17 +96,17 @@ fn string(block: &mut Vec<u8>, text: &[u8]) {
 
 pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What came on a stream.
+/// A message received on a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
-    /// Heads and trailers, in their order.
+    /// Heads and trailers, in the order of arrival.
     pub(crate) heads: Vec<Fields>,
     pub(crate) body: Vec<u8>,
     pub(crate) is_complete: bool,
     pub(crate) is_reset: bool,
 }
 
-/// One side of a connection.
+/// One side of a connection: parses frames, and keeps the flow-control windows for sending.
 pub(crate) struct Peer {
     read: usize,
     decoder: Decoder<'static>,
@@ -114,16 +114,17 @@ pub(crate) struct Peer {
     ends: bool,
     pub(crate) streams: BTreeMap<u32, Message>,
     pub(crate) went_away: bool,
-    /// What may be sent on the connection, on a new stream, and beyond that on each.
+    /// Flow-control windows for sending: of the connection, of a new stream, and the difference
+    /// from that for each stream.
     window: i64,
     initial: i64,
     windows: BTreeMap<u32, i64>,
-    /// Answers to frames.
+    /// Frames to send in reply to those that were read.
     pub(crate) replies: Vec<u8>,
 }
 
 impl Peer {
-    /// A side that reads from this byte on.
+    /// A side that starts reading at this offset.
     pub(crate) fn new(read: usize) -> Self {
         Self {
             read,
@@ -139,7 +140,7 @@ impl Peer {
         }
     }
 
-    /// Reads the frames that are complete. `Err` for what is no HTTP/2.
+    /// Reads all complete frames. `Err` if the bytes are not HTTP/2.
     pub(crate) fn read(&mut self, inbox: &[u8]) -> Result<(), String> {
         while let Some((header, rest)) = inbox[self.read..].split_first_chunk::<9>() {
             let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
@@ -219,7 +220,7 @@ impl Peer {
         }
     }
 
-    /// How much of so many bytes may be sent on a stream now; taken from its windows.
+    /// How many of the `wanted` bytes may be sent on a stream now; takes them from both windows.
     pub(crate) fn take(&mut self, stream: u32, wanted: usize) -> usize {
         let own = self.windows.entry(stream).or_default();
         let room = self.window.min(self.initial + *own).max(0) as usize;

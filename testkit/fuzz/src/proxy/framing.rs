@@ -1,6 +1,7 @@
-//! Where an HTTP/1 message ends (RFC 9112 section 6.3), read strictly: what the proxy sends has one meaning.
+//! Where an HTTP/1 message ends (RFC 9112 section 6.3), parsed strictly: what the proxy sends must
+//! have one meaning.
 
-/// How long content is.
+/// How the length of content is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length(usize),
@@ -32,7 +33,7 @@ pub(crate) fn of(fields: &[httparse::Header<'_>]) -> Result<Option<Framing>, Str
 }
 
 impl Framing {
-    /// The bytes of content with its framing; none if they are not all there.
+    /// The length of framed content; `None` if it is incomplete.
     pub(crate) fn length(self, bytes: &[u8]) -> Result<Option<usize>, String> {
         match self {
             Self::Length(length) => Ok((bytes.len() >= length).then_some(length)),
@@ -42,7 +43,7 @@ impl Framing {
 }
 
 impl Framing {
-    /// The content of what [`Self::length`] has measured.
+    /// The content in bytes that [`Self::length`] has measured.
     pub(crate) fn content(self, mut framed: &[u8]) -> Vec<u8> {
         if self != Self::Chunked {
             return framed.to_vec();

@@ -1,7 +1,7 @@
-//! Choices read from bytes. Bytes that are missing read as zero, so that every input is a case and
-//! a shorter input is a simpler one.
+//! Choices decoded from bytes. Missing bytes read as zero, so that every input is a case, and a
+//! shorter input is a simpler one.
 
-/// What is left of an input.
+/// The rest of an input.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -23,22 +23,22 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// True for one of `n` inputs, and not for zero.
+    /// True for one of `n` byte values; false for zero.
     pub(crate) fn one_in(&mut self, n: u8) -> bool {
         self.byte() % n == n - 1
     }
 
-    /// A number below `n`, of which zero is the simplest.
+    /// A number below `n`; the byte zero gives zero, the simplest choice.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         usize::from(self.byte()) % n
     }
 
-    /// One of the values, the first of which is the simplest.
+    /// One of the values; the first one is the simplest.
     pub(crate) fn of<T: Clone>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())].clone()
     }
 
-    /// The same, mostly none.
+    /// One of the values, or `None` for two thirds of the byte values and for zero.
     pub(crate) fn maybe<T: Clone>(&mut self, values: &[T]) -> Option<T> {
         let choice = self.below(3 * values.len());
         choice.checked_sub(2 * values.len()).map(|nth| values[nth].clone())

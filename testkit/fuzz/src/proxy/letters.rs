@@ -1,13 +1,14 @@
-//! Whose bytes are whose: each request consists of one letter, in lower case, and its answer of the same
-//! letter in upper case. A run of it is proof of where bytes come from, wherever they turn up.
+//! Marks the bytes of each request: it consists of one letter, repeated, in lower case, and its
+//! response of the same letter in upper case. A run of the letter shows where bytes come from,
+//! wherever they appear.
 
 use super::case::Mutation;
 use super::case::{Change, TOKENS};
 
-/// A shorter run may be ordinary text.
+/// The shortest run that counts; shorter ones may be ordinary text.
 pub(crate) const RUN: usize = 8;
 
-/// The letters of which there are runs.
+/// The letters that occur in runs.
 pub(crate) fn runs(bytes: &[u8]) -> Vec<u8> {
     let mut found: Vec<u8> = bytes
         .chunk_by(|one, other| one == other)
@@ -23,7 +24,7 @@ pub(crate) fn filled(letter: u8, length: usize) -> Vec<u8> {
     vec![letter; length]
 }
 
-/// The bytes with changes made to them.
+/// Applies changes to the bytes.
 pub(crate) fn mutate(bytes: &mut Vec<u8>, mutations: &[Mutation]) {
     for mutation in mutations {
         let at = bytes.len() * usize::from(mutation.at) / 256 + usize::from(mutation.further);

@@ -11,7 +11,7 @@ use super::end::End;
 use super::frames::{END_STREAM, Message, Peer, frame, headers, kind};
 use super::letters::{filled, mutate, runs};
 
-/// RFC 9113 section 7.
+/// Error codes (RFC 9113 section 7).
 const REFUSED_STREAM: u32 = 7;
 const INTERNAL_ERROR: u32 = 2;
 
@@ -24,7 +24,7 @@ pub(crate) struct Streams {
     sending: BTreeMap<u32, Sending>,
 }
 
-/// An answer that is not due.
+/// A response that is not due yet.
 struct Waiting {
     stream: u32,
     letter: u8,
@@ -33,7 +33,7 @@ struct Waiting {
     due: Option<Instant>,
 }
 
-/// Content on its way.
+/// Content that is being sent.
 struct Sending {
     letter: u8,
     left: usize,
@@ -55,7 +55,7 @@ impl Streams {
         self.waiting.is_empty() && self.sending.is_empty()
     }
 
-    /// The requests that have come in whole.
+    /// The requests that were received completely.
     pub(crate) fn received(&self) -> Vec<Received> {
         let complete = self.peer.streams.values().filter(|message| message.is_complete);
         let request = |message: &Message| {
@@ -76,10 +76,12 @@ impl Streams {
         complete.map(request).collect()
     }
 
-    /// Reads and answers; whether anything was sent, and whether the connection is to be closed.
+    /// Reads requests and sends responses. Returns whether anything was sent, and whether to close
+    /// the connection.
     pub(crate) fn pump(&mut self, end: &mut End, service: usize, shared: &Shared) -> (bool, bool) {
         if let Err(error) = self.peer.read(&end.inbox) {
-            // A client that stops inside the preface is relayed as bytes, whatever they are.
+            // The planes relay a client that stops within the preface as plain bytes, so any bytes
+            // may arrive.
             if shared.is_http {
                 shared.violation(format!("to an HTTP/2 application: {error}"));
             }
@@ -199,7 +201,7 @@ impl Streams {
     }
 }
 
-/// Breaks a stream off; whether the connection is to be closed.
+/// Cuts a stream off; returns whether to close the connection.
 fn end(out: &mut Vec<u8>, stream: u32, ending: Ending, is_unseen: bool) -> bool {
     match ending {
         Ending::Stall => false,

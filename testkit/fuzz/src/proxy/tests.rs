@@ -1,4 +1,4 @@
-//! The cases behind what was found, and proof that each thing that must hold is looked at.
+//! Regression cases, and proof that each property is checked.
 
 use std::future::pending;
 
@@ -58,7 +58,7 @@ fn a_client_and_a_server_that_are_both_silent_are_not_kept_for_ever() {
     }
 }
 
-/// What is found in a plain case in which `plant` does something wrong.
+/// The violations that are reported for a plain case in which `plant` does something wrong.
 fn found(plant: impl FnOnce(&mut World)) -> String {
     let case = one(Request { method: Method::Post, body: 10, ..Request::default() });
     let (violations, panicked) = in_process(async || {

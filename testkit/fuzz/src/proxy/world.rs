@@ -1,4 +1,4 @@
-//! One run: the planes, their sockets, and the order of things.
+//! One run: the planes, their sockets, and the order of events.
 
 use std::cell::RefCell;
 use std::io;
@@ -30,26 +30,26 @@ use super::end::{End, pair};
 use super::exchange::Exchanged;
 use super::frames::PREFACE;
 
-/// Turns of the event loop in which no script is moved, after which nothing will be: what one side writes
-/// passes both planes in fewer.
+/// Turns of the event loop without any progress after which there will be none: bytes that one side
+/// writes pass both planes in fewer turns.
 const QUIET: usize = 10;
-/// Most turns of one step. A run that is not quiet then moves without end.
+/// Most turns of one step; a run that is not quiet by then never will be.
 const TURNS: usize = 50_000;
-/// Where the inbound plane finds its application.
+/// The address of the inbound plane's application.
 const APPLICATION: ([u8; 4], u16) = ([203, 0, 113, 1], 9000);
-/// Where the inbound plane listens.
+/// The address that the inbound plane listens on.
 const LISTENER: ([u8; 4], u16) = ([198, 51, 100, 1], 15_006);
-/// Time that passes once nothing is sent any more: longer than any wait of the planes, in steps that let
-/// what is due early be seen early.
+/// Times that pass after the last byte was sent, in seconds: together longer than any wait of the
+/// planes, and short at first so that early timeouts are seen early.
 const AFTERWARDS: [u64; 12] = [1, 4, 30, 60, 120, 310, 610, 3610, 3610, 3610, 3610, 3610];
-/// Further steps of the longest wait, for requests that are tried again after each.
+/// How often the longest of them is repeated, for requests that are retried after each.
 const FURTHER: usize = 100;
-/// Time that passes once clients and applications have left, in seconds.
+/// Times that pass after clients and applications have left, in seconds.
 const ALONE: [u64; 6] = [3, 10, 60, 120, 310, 3610];
 
-/// Connections between the planes that the inbound one has not accepted.
+/// Connections from the outbound plane that the inbound one has not accepted yet.
 type Dialled = Rc<RefCell<Vec<TcpStream>>>;
-/// Connections that the planes opened and scripts serve.
+/// Connections that the planes opened, and that scripts serve.
 type Opened = Rc<RefCell<Vec<(usize, End)>>>;
 
 /// One run.
@@ -62,7 +62,7 @@ pub(crate) struct World {
     to_inbound: Dialled,
     opened: Opened,
     pub(super) clients: Vec<Client>,
-    /// A client that sends bytes, and only listens then.
+    /// A client that sends given bytes, and then only reads.
     stranger: Option<End>,
     applications: Vec<Application>,
     charged: usize,
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// Runs the case to its end; what did not hold.
+    /// Runs the case to its end; returns the properties that did not hold.
     pub(crate) async fn run(mut self) -> Vec<String> {
         let mut first = b'a';
         for connection in &self.case.connections {
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Lets everything go on until nothing moves.
+    /// Runs everything until nothing moves any more.
     async fn settle(&mut self) {
         let mut quiet = 0;
         for _ in 0..TURNS {
@@ -229,7 +229,7 @@ impl World {
         moved
     }
 
-    /// Sends bytes through the planes; what came of it.
+    /// Sends bytes through the planes; returns the outcome.
     pub(crate) async fn exchange(mut self, sent: &[u8]) -> Exchanged {
         let (near, mut far) = pair();
         far.send(sent);
@@ -255,7 +255,7 @@ impl World {
             if let Err(error) = client.check(self.shared.is_clean) {
                 self.shared.violation(format!("{error}; {}", client.describe()));
             }
-            // A stream may be quiet for hours, where no limit says otherwise.
+            // A stream may be idle for hours if no limit applies.
             let lasts = !self.shared.is_clean || self.case.breaks_off_by(Ending::Stall);
             let may_last = client.is_http2() && lasts && !self.case.config.limits.stall_streams;
             if !client.is_over() && !may_last {
@@ -266,17 +266,18 @@ impl World {
         }
     }
 
-    /// No request reaches a service more often than policy allows.
+    /// Checks that no request reaches a service more often than policy allows.
     fn check_sent(&self) {
         let config = &self.case.config;
         for ((service, letter), count) in &*self.shared.seen.borrow() {
             let Some((_, request)) = self.shared.requests.get(letter) else { continue };
-            // An application may say that requests were not processed; then they are sent again.
+            // An application may report that requests were not processed; the proxy then sends them
+            // again.
             let is_unseen = self.case.breaks_off_by(Ending::GoAway)
                 || matches!(request.answer.cut, Some((_, Ending::Refuse)))
                 || request.answer.extra == Some(AnswerExtra::Unreachable);
             let is_idempotent = request.method.is_idempotent();
-            // Those that may be sent twice are, where a connection that was kept breaks.
+            // If a reused connection breaks, idempotent requests are sent again.
             let kept = if is_idempotent { 9 } else { 1 };
             let hops = if config.planes == Planes::Both { 2 } else { 1 };
             let most = config.most_sent(is_idempotent) * kept * hops;
@@ -288,7 +289,7 @@ impl World {
         }
     }
 
-    /// Clients and applications leave; nothing may be left behind.
+    /// Clients and applications leave; then checks that nothing is left behind.
     async fn leave(&mut self) {
         self.clients.clear();
         self.settle().await;
@@ -311,7 +312,7 @@ impl World {
     }
 }
 
-/// Has connections of the planes end in scripts.
+/// Has scripts serve the connections that the planes open.
 fn dial(case: &Case, to_inbound: &Dialled, opened: &Opened) {
     let (to_inbound, opened) = (Rc::clone(to_inbound), Rc::clone(opened));
     let (planes, dead) = (case.config.planes, case.config.dead);
