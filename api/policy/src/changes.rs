@@ -1,24 +1,24 @@
-//! What a rule and one of its backends change together.
+//! The combined changes of a rule and one of its backends.
 
 use leno_types::routes::{Backend, Filter, HeaderChanges, Mirror, Rewrite, Rule};
 
 use crate::headers::combined;
 
-/// The filters of a rule, and then those of a backend, laid together.
+/// The filters of a rule and of a backend, merged. The rule's filters apply first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Of the request's headers.
+    /// Changes of the request's headers.
     pub request: HeaderChanges,
-    /// Of the response's headers.
+    /// Changes of the response's headers.
     pub response: HeaderChanges,
-    /// Of host and path; the backend's goes before the rule's.
+    /// Changes of host and path; the backend's take precedence over the rule's.
     pub rewrite: Rewrite,
-    /// Where copies go.
+    /// Where copies of the request go.
     pub mirrors: Vec<Mirror>,
 }
 
 impl Changes {
-    /// Lays them together.
+    /// Merges the filters of a rule and a backend.
     #[must_use]
     pub fn new(rule: &Rule, backend: &Backend) -> Self {
         let mut changes = Self::default();

@@ -1,4 +1,4 @@
-//! Choosing by weight, and by parts of a whole. Randomness is the caller's.
+//! Choices by weight, and samples of a share. The caller provides random numbers.
 
 use leno_types::routes::{InvalidTarget, Target};
 
@@ -7,23 +7,23 @@ use crate::table::TableRule;
 /// The weights of a rule's backends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// Each with all before it.
+    /// For each backend, the sum of its own weight and all before it.
     sums: Box<[u64]>,
 }
 
-/// What a rule makes of one request.
+/// Where a rule sends one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// It goes to this backend, by its place in the rule.
+    /// To this backend, by its position in the rule.
     Backend(usize),
-    /// It fails, for the backend chosen is none.
+    /// The request fails: the chosen backend, at this position, is invalid.
     Invalid(usize, InvalidTarget),
-    /// It fails, for the rule has no backend, or none with a weight.
+    /// The request fails: the rule has no backend, or none with a weight.
     NoBackend,
 }
 
 impl Weights {
-    /// Sums them up.
+    /// Computes the cumulative sums.
     pub fn new(weights: impl Iterator<Item = u32>) -> Self {
         let mut sum = 0;
         let sums = weights.map(|weight| {
@@ -33,8 +33,8 @@ impl Weights {
         Self { sums: sums.collect() }
     }
 
-    /// The place that a random number falls on, each as often as its weight says; none where all
-    /// weights are zero.
+    /// The position that a random number selects, each with a probability proportional to its
+    /// weight. `None` if all weights are zero.
     #[must_use]
     pub fn pick(&self, random: u64) -> Option<usize> {
         let total = *self.sums.last()?;
@@ -42,7 +42,7 @@ impl Weights {
         Some(self.sums.partition_point(|sum| *sum <= point))
     }
 
-    /// The sum of all.
+    /// The sum of all weights.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.sums.last().copied().unwrap_or(0)
@@ -50,8 +50,8 @@ impl Weights {
 }
 
 impl TableRule {
-    /// Chooses a backend. A backend that is none takes its part too, of failures: otherwise a mistake
-    /// in one reference would silently shift traffic to the others.
+    /// Chooses a backend. An invalid backend keeps its share, and its requests fail: otherwise a
+    /// mistake in one reference would silently shift traffic to the other backends.
     #[must_use]
     pub fn choose(&self, random: u64) -> Choice {
         let Some(place) = self.weights().pick(random) else { return Choice::NoBackend };
@@ -62,13 +62,13 @@ impl TableRule {
     }
 }
 
-/// Whether a random number falls into `numerator` of `denominator`.
+/// Whether a random number falls into a share of `numerator` out of `denominator`.
 #[must_use]
 pub fn sampled(random: u64, numerator: u32, denominator: u32) -> bool {
     scaled(random, u64::from(denominator)).is_some_and(|point| point < u64::from(numerator))
 }
 
-/// A number below `bound` from one of 64 random bits.
+/// Scales 64 random bits to a number below `bound`.
 fn scaled(random: u64, bound: u64) -> Option<u64> {
     let point = (u128::from(random) * u128::from(bound)) >> 64;
     (bound > 0).then(|| u64::try_from(point).expect("less than the bound"))

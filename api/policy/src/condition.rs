@@ -1,4 +1,4 @@
-//! One match, compiled: its conditions, and its place among all others.
+//! One compiled match: its conditions, and its precedence over other matches.
 
 use std::cmp::Reverse;
 
@@ -7,22 +7,23 @@ use leno_types::routes::{Match, PathMatch, Route, TextMatch, ValueMatch};
 use crate::pattern::{Pattern, PatternError};
 use crate::request::Request;
 
-/// The first condition of a match that a request does not fulfil.
+/// The first condition of a match that a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// The path.
     Path,
     /// The method.
     Method,
-    /// A header, by its place in the match.
+    /// A header, by its position in the match.
     Header(usize),
-    /// A query parameter, by its place in the match.
+    /// A query parameter, by its position in the match.
     Query(usize),
 }
 
-/// Which of two matches that both fit is taken: the smaller. As HTTPRoute and GRPCRoute have it; an
-/// expression, which the specification leaves open, goes after what is exact and before prefixes:
-/// as every rule without a path is one, it would never be reached otherwise.
+/// The precedence of a match; of two that both match a request, the smaller wins. The order is that
+/// of HTTPRoute and GRPCRoute. The specification leaves open where a regular expression ranks: here
+/// after exact paths and before prefixes. After prefixes, no expression would ever be reached,
+/// because every rule without a path is a prefix match of `/`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Precedence {
     path: [(u8, Reverse<usize>); 2],
@@ -43,7 +44,7 @@ pub(crate) struct Condition {
     pub(crate) method: Option<Box<str>>,
     pub(crate) headers: Box<[Value]>,
     pub(crate) query: Box<[Value]>,
-    /// The rule, by its place in the table.
+    /// The rule, by its position in the table.
     pub(crate) rule: usize,
     pub(crate) precedence: Precedence,
 }
@@ -51,7 +52,7 @@ pub(crate) struct Condition {
 #[derive(Clone, Debug)]
 pub(crate) enum Path {
     Exact(Box<[u8]>),
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     Prefix(Box<[u8]>),
     Regex(Pattern),
     Grpc {
@@ -68,20 +69,20 @@ pub(crate) enum Text {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Value {
-    /// Its place in the match as given.
+    /// Its position in the match as written.
     place: usize,
     pub(crate) name: Box<str>,
     pub(crate) text: Text,
 }
 
-/// What a match is of.
+/// Where a match comes from.
 pub(crate) struct Origin<'a> {
     pub(crate) route: &'a Route,
-    /// The rule's place in the table.
+    /// The rule's position in the table.
     pub(crate) rule: usize,
-    /// The rule's place in the route.
+    /// The rule's position in the route.
     pub(crate) rule_of_route: usize,
-    /// The match's place in the rule.
+    /// The match's position in the rule.
     pub(crate) place: usize,
 }
 
@@ -109,12 +110,12 @@ impl Condition {
         })
     }
 
-    /// Its place in its rule.
+    /// Its position in its rule.
     pub(crate) fn place(&self) -> usize {
         self.precedence.place
     }
 
-    /// Whether a request fulfils every condition.
+    /// Checks that a request fulfils every condition.
     pub(crate) fn check(&self, request: &impl Request) -> Result<(), Mismatch> {
         if !self.path.matches(request.path()) {
             return Err(Mismatch::Path);
@@ -122,7 +123,7 @@ impl Condition {
         self.check_rest(request)
     }
 
-    /// The same of a request whose path is known to match.
+    /// Checks all conditions but the path, which is known to match.
     #[inline]
     pub(crate) fn check_rest(&self, request: &impl Request) -> Result<(), Mismatch> {
         if self.method.as_deref().is_some_and(|method| method != request.method()) {
@@ -174,7 +175,7 @@ impl Path {
         }
     }
 
-    /// The exact path that it is, where it is one.
+    /// The only path that it matches, if it is exact.
     pub(crate) fn exact(&self) -> Option<Box<[u8]>> {
         match self {
             Self::Exact(path) => Some(path.clone()),
@@ -187,7 +188,7 @@ impl Path {
 }
 
 impl Path {
-    /// What it begins with, where that is all that is known of it: of gRPC, the service.
+    /// The literal prefix that alone decides the match, if there is one; for gRPC, the service.
     pub(crate) fn prefix(&self) -> Option<Box<[u8]>> {
         match self {
             Self::Prefix(prefix) => Some(prefix.clone()),
@@ -215,7 +216,7 @@ impl Text {
     }
 }
 
-/// `/<service>/<method>` (gRPC over HTTP/2, "Requests").
+/// Splits `/<service>/<method>` (gRPC over HTTP/2, "Requests").
 fn grpc_parts(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = path.strip_prefix(b"/")?;
     let slash = rest.iter().position(|byte| *byte == b'/')?;
@@ -223,7 +224,7 @@ fn grpc_parts(path: &[u8]) -> Option<(&[u8], &[u8])> {
     (!method.contains(&b'/')).then_some((service, method))
 }
 
-/// The value of the first parameter of a name, as sent.
+/// The value of the first parameter of that name, as sent.
 fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
     query.split(|byte| *byte == b'&').find_map(|pair| match pair.strip_prefix(name)? {
         [] => Some(&b""[..]),
@@ -232,7 +233,7 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
     })
 }
 
-/// Of each name the first entry counts, as the specification has it.
+/// Of several entries for one name, the first counts, as the specification requires.
 fn values(
     wanted: &[ValueMatch],
     same: impl Fn(&str, &str) -> bool,

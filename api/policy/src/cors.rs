@@ -1,4 +1,4 @@
-//! The CORS protocol of the Fetch standard: what a browser is told of requests of other origins.
+//! The CORS protocol of the Fetch standard: what browsers may do with requests from other origins.
 
 use leno_types::routes::Cors;
 
@@ -7,8 +7,8 @@ use crate::request::Request;
 /// A header of the response.
 pub type Line = (&'static str, Vec<u8>);
 
-/// Whether a request is a preflight, which is answered in the application's place (Fetch, section
-/// 3.3.3): it asks what an actual request may do.
+/// Whether a request is a preflight, which asks what an actual request may do. The proxy answers it
+/// instead of the application (Fetch, section 3.3.3).
 #[must_use]
 pub fn is_preflight(request: &impl Request) -> bool {
     request.method() == "OPTIONS"
@@ -16,8 +16,8 @@ pub fn is_preflight(request: &impl Request) -> bool {
         && request.header("access-control-request-method").is_some()
 }
 
-/// The headers of the answer to a preflight. None of them where the origin may do nothing, so that
-/// the browser refuses the request by itself.
+/// The headers of the response to a preflight. Empty if the origin is not allowed; the browser then
+/// blocks the request by itself.
 #[must_use]
 pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<Line> {
     let Some(mut lines) = allowed_origin(cors, request) else { return Vec::new() };
@@ -27,7 +27,8 @@ pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<Line> {
     ];
     for (name, allowed, asked) in lists {
         let value = if allowed.iter().any(|one| &**one == "*") {
-            // With credentials a browser takes `*` literally, so it is told what it has asked for.
+            // For requests with credentials, browsers take `*` literally, so return what they
+            // requested.
             match (cors.credentials, request.header(asked)) {
                 (false, _) => Some(b"*".to_vec()),
                 (true, asked) => asked.map(<[u8]>::to_vec),
@@ -41,7 +42,7 @@ pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<Line> {
     lines
 }
 
-/// The headers that are set on the response to an actual request.
+/// The headers to set on the response to an actual request.
 #[must_use]
 pub fn actual(cors: &Cors, request: &impl Request) -> Vec<Line> {
     let Some(mut lines) = allowed_origin(cors, request) else { return Vec::new() };
@@ -54,7 +55,7 @@ pub fn actual(cors: &Cors, request: &impl Request) -> Vec<Line> {
     lines
 }
 
-/// That the origin may, where it may.
+/// The headers that allow the origin; `None` if it is not allowed.
 fn allowed_origin(cors: &Cors, request: &impl Request) -> Option<Vec<Line>> {
     let origin = request.header("origin")?;
     let any = cors.origins.iter().any(|allowed| &**allowed == "*");
@@ -64,7 +65,7 @@ fn allowed_origin(cors: &Cors, request: &impl Request) -> Option<Vec<Line>> {
     let shown = if any && !cors.credentials { b"*".to_vec() } else { origin.to_vec() };
     let mut lines = Vec::new();
     if shown != b"*" {
-        // A cache must not give one origin what was made for another.
+        // Prevents caches from serving one origin's response to another.
         lines.push(("Vary", b"Origin".to_vec()));
     }
     lines.push(("Access-Control-Allow-Origin", shown));
@@ -74,8 +75,8 @@ fn allowed_origin(cors: &Cors, request: &impl Request) -> Option<Vec<Line>> {
     Some(lines)
 }
 
-/// Whether an origin is the allowed one, whose host may begin with `*`. A port that is the scheme's
-/// own may be left out on either side.
+/// Whether an origin matches an allowed one, whose host may begin with `*`. On either side, the
+/// scheme's default port may be omitted.
 fn is_origin(allowed: &str, origin: &[u8]) -> bool {
     let Some(origin) = std::str::from_utf8(origin).ok().and_then(parts) else { return false };
     let Some(allowed) = parts(allowed) else { return false };

@@ -1,4 +1,5 @@
-//! What becomes of a request, as far as routes say: a proxy does it, an explanation tells it.
+//! What happens to a request according to its routes. Proxies carry it out, explanations describe
+//! it.
 
 use std::fmt;
 
@@ -9,36 +10,36 @@ use crate::cors;
 use crate::request::Request;
 use crate::table::{Found, RouteTable, TableRule};
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Decision<'t> {
-    /// No rule is for it, and it is refused.
+    /// No rule matches the request; it is refused.
     NoRule,
-    /// It asks what requests of another origin may do, and is told so.
+    /// The request is a CORS preflight, which the proxy answers.
     Preflight(Found<'t>, &'t Cors),
-    /// It is answered with another place.
+    /// The proxy answers with a redirection.
     Redirect(Found<'t>, &'t Redirect),
-    /// It goes to this backend, by its place in the rule.
+    /// It goes to this backend, by its position in the rule.
     Backend(Found<'t>, usize),
-    /// It fails: the backend chosen is none, or there is none to choose.
+    /// It fails: the chosen backend is invalid, or there is no backend to choose.
     Nowhere(Found<'t>, Option<InvalidTarget>),
 }
 
-/// An error in the place of a response. Displays as the value of `leno-error`.
+/// An error response of the mesh. Displays as the value of `leno-error`.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'t> {
-    /// The status; of gRPC it says what the call's status is made of.
+    /// The status; for gRPC, the call's status is derived from it.
     pub status: u16,
-    /// For metrics and logs.
+    /// The cause, for metrics and logs.
     pub cause: &'static str,
-    /// The reason as the Gateway API's conditions have it.
+    /// The reason, as in the conditions of the Gateway API.
     pub reason: Option<&'static str>,
-    /// The rule at fault.
+    /// The rule that caused it.
     pub rule: Option<&'t TableRule>,
 }
 
 impl RouteTable {
-    /// Decides on a request; `random` is asked for where weights decide.
+    /// Decides on a request. `random` is called only if weights decide.
     #[must_use]
     pub fn decide(&self, request: &impl Request, random: impl FnOnce() -> u64) -> Decision<'_> {
         let Some(found) = self.find(request) else { return Decision::NoRule };
@@ -57,15 +58,15 @@ impl RouteTable {
         }
     }
 
-    /// How a request is refused that no rule is for: routes replace what would happen without them
-    /// (GEP-1294, "Route presence").
+    /// The refusal of a request that no rule matches. Routes replace what would happen without
+    /// routes (GEP-1294, "Route presence").
     #[must_use]
     pub fn no_rule(&self) -> Refusal<'static> {
         Refusal { status: 404, cause: "no-route-matches", reason: None, rule: None }
     }
 
-    /// How a request is refused whose rule sends it nowhere: 500, and UNAVAILABLE of gRPC, as the
-    /// specification has it.
+    /// The refusal of a request whose rule has no valid backend: 500, or UNAVAILABLE for gRPC, as
+    /// the specification requires.
     #[must_use]
     pub fn nowhere<'t>(&self, rule: &'t TableRule, why: Option<InvalidTarget>) -> Refusal<'t> {
         let status = match self.kind() {

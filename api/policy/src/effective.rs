@@ -1,4 +1,4 @@
-//! Which parts of several policies hold for a request.
+//! Merges the policies that apply to a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use leno_types::traffic::{
     Backoff, Budget, Conditions, Retries, Scope, StatusRange, Timeouts, Traffic,
 };
 
-/// The longest `Retry-After` that is waited for where no policy says more, as in a policy.
+/// The longest `Retry-After` that is waited for if no policy sets it, the same as in a policy.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What a try ends before its time.
+/// How long before the rule's own timeout an attempt ends.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// The rule of a route that a request follows.
@@ -23,14 +23,14 @@ pub struct RuleOf<'a> {
     pub namespace: &'a str,
     /// Its name.
     pub name: &'a str,
-    /// The name of the rule, where it has one.
+    /// The name of the rule, if it has one.
     pub rule: Option<&'a str>,
 }
 
-/// What holds for a request to `port` that follows `route`: of each part, what the policy with the
-/// narrowest scope says that speaks of it (a rule before a route, a route before a port, a port before a
-/// service); of two with the same scope the older one, then the first by namespace and name, as
-/// Gateway API resolves conflicts.
+/// The effective policy of a request to `port` that follows `route`. Each part comes from the
+/// policy with the narrowest scope that sets it: a rule before a route, a route before a port, a
+/// port before a service. Of two policies with the same scope the older one wins, then the first by
+/// namespace and name, as in the Gateway API.
 #[must_use]
 pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>) -> Traffic {
     let mut holding: Vec<&Traffic> = policies.iter().map(|policy| &**policy).collect();
@@ -45,20 +45,21 @@ pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>
     merged
 }
 
-/// The same with what the rule itself says about retries (GEP-1731), which is narrower than any policy.
-/// What it does not speak of is as in a policy for it: the budget above all. Where there is none,
-/// its attempts are the only bound, as upstream has it.
+/// Adds the retries that the rule itself sets (GEP-1731), which take precedence over those of any
+/// policy. Fields that the rule does not set keep the policy's value, most importantly the budget.
+/// Without a policy, the number of attempts is the only bound, as the Gateway API specifies.
 #[must_use]
 pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
     let Some(retry) = &rule.retry else { return traffic };
     let before = traffic.retries.take();
     let attempts = retry.attempts.unwrap_or(1);
     let free = Budget { percent: attempts.saturating_mul(100), ..Budget::default() };
-    // A moment before its end, so that a try that is late is told from a request that is over.
+    // An attempt ends a moment before the rule's timeout, so that a late attempt can be told apart
+    // from a request that has timed out.
     let of_try =
         rule.timeouts.backend_request.map(|time| time.saturating_sub(MOMENT).max(time / 2));
     let per_try = before.as_ref().and_then(|retries| retries.per_try_timeout);
-    // The random part of a wait is up to its half.
+    // The random part of a wait is up to half of it.
     let backoff = retry.backoff.map(|least| Backoff { base: least * 2, max: least * 2 });
     traffic.retries = Some(Retries {
         attempts,
@@ -74,7 +75,7 @@ pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
     traffic
 }
 
-/// How narrow a scope is; none where it does not hold for the request.
+/// How narrow a scope is; `None` if it does not include the request.
 pub(crate) fn narrowness(scope: &Scope, port: u16, route: Option<RuleOf<'_>>) -> Option<u8> {
     match scope {
         Scope::Service => Some(0),
@@ -90,7 +91,7 @@ pub(crate) fn narrowness(scope: &Scope, port: u16, route: Option<RuleOf<'_>>) ->
     }
 }
 
-/// Puts what `policy` speaks of over what holds without it.
+/// Replaces parts of `merged` by those that `policy` sets.
 fn overlay(merged: &mut Traffic, policy: &Traffic) {
     fn part<T: Clone>(merged: &mut Option<T>, of: &Option<T>) {
         if of.is_some() {
@@ -207,7 +208,7 @@ mod tests {
         let traffic = Traffic { retries: Some(policy), ..Traffic::default() };
         let both = with_rule(traffic.clone(), &rule).retries.unwrap();
         assert_eq!((both.budget, both.non_idempotent, both.attempts), (budget, true, 3));
-        // Without a word of the rule's all is policy's.
+        // A rule that sets no retries leaves the policy unchanged.
         assert_eq!(with_rule(traffic.clone(), &Rule::default()), traffic);
         let timeouts = leno_types::routes::Timeouts {
             backend_request: Some(Duration::from_millis(200)),

@@ -1,4 +1,5 @@
-//! Why a request goes where it goes: every match in the order of precedence, with what it lacks.
+//! Explains a routing decision: every match in the order of precedence, with the condition that
+//! failed.
 
 use std::fmt;
 
@@ -8,30 +9,31 @@ use crate::condition::{Condition, Mismatch};
 use crate::request::Request;
 use crate::table::{Found, RouteTable, TableRule};
 
-/// What becomes of a request, and why of nothing else.
+/// What happens to a request, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation<'t> {
-    /// The rule for it, as [`RouteTable::find`] has it.
+    /// The rule that it follows, as from [`RouteTable::find`].
     pub found: Option<Found<'t>>,
-    /// Every match that was considered, in the order of precedence, up to the one that held.
+    /// The matches that were evaluated, in the order of precedence, up to and including the one
+    /// that holds.
     pub considered: Vec<Considered<'t>>,
-    /// The matches after that one, which a proxy does not come to: what they lack, if anything.
+    /// The matches after that one, which a proxy does not evaluate, with the conditions that fail.
     pub outranked: Vec<Considered<'t>>,
 }
 
-/// One match of a rule, and how a request stands to it.
+/// One match of a rule, and the result for a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Considered<'t> {
     /// Its rule.
     pub rule: &'t TableRule,
-    /// Its place in the rule.
+    /// Its position in the rule.
     pub place: usize,
-    /// What it lacks; none where it held.
+    /// The first condition that fails; `None` if all hold.
     pub mismatch: Option<Mismatch>,
 }
 
 impl RouteTable {
-    /// Explains what becomes of a request.
+    /// Explains what happens to a request.
     #[must_use]
     pub fn explain(&self, request: &impl Request) -> Explanation<'_> {
         let mut explanation =
@@ -58,7 +60,7 @@ impl RouteTable {
 }
 
 impl Considered<'_> {
-    /// What the request lacks, or that it lacks nothing.
+    /// The condition that fails, or that none does.
     #[must_use]
     pub fn reason(&self) -> String {
         Reason(self).to_string()

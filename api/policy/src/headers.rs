@@ -1,10 +1,10 @@
-//! Changes of headers, laid together.
+//! Combines changes of headers.
 
 use std::sync::Arc;
 
 use leno_types::routes::HeaderChanges;
 
-/// The changes that come to the same as `first` and then `second`.
+/// One set of changes with the same effect as `first` followed by `second`.
 #[must_use]
 pub fn combined(first: &HeaderChanges, second: &HeaderChanges) -> HeaderChanges {
     let touched = |name: &str| {
@@ -14,7 +14,7 @@ pub fn combined(first: &HeaderChanges, second: &HeaderChanges) -> HeaderChanges 
     let kept = |list: &[(Arc<str>, Arc<str>)]| {
         list.iter().filter(|(name, _)| !touched(name)).cloned().collect::<Vec<_>>()
     };
-    // `second` adds to what `first` has set, so both lines go out.
+    // `second` adds to the headers that `first` sets, so both lines are sent.
     HeaderChanges {
         set: kept(&first.set).into_iter().chain(second.set.iter().cloned()).collect(),
         add: kept(&first.add).into_iter().chain(second.add.iter().cloned()).collect(),
@@ -22,14 +22,14 @@ pub fn combined(first: &HeaderChanges, second: &HeaderChanges) -> HeaderChanges 
     }
 }
 
-/// Whether a text is a header's name (RFC 9110 section 5.1).
+/// Whether a text is a valid header name (RFC 9110 section 5.1).
 #[must_use]
 pub fn is_field_name(text: &str) -> bool {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(token)
 }
 
-/// Longest name of a header that a route may have, in bytes, as upstream.
+/// Longest header name in a route, in bytes, as in the Gateway API.
 const MAX_NAME: usize = 256;
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
         HeaderChanges { set: list(set), add: list(add), remove }
     }
 
-    /// What headers become: the plain meaning of changes, one after the other.
+    /// The reference implementation: applies changes to headers one after the other.
     fn apply(changes: &HeaderChanges, mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
         let gone = |name: &str| {
             changes.remove.iter().any(|other| other.eq_ignore_ascii_case(name))

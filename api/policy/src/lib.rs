@@ -1,17 +1,17 @@
-//! Decisions about requests: which route, which backend, what is changed. Pure: no I/O, no clock, no
-//! randomness of its own.
+//! Decisions about requests: which route, which backend, which changes. Pure: no I/O, no clock, no
+//! random numbers of its own.
 //!
-//! [`RouteTable`] is compiled from the [routes](leno_types::routes) that hold for one port of a
-//! service. [`RouteTable::decide`] is what a proxy runs for every request, and allocates nothing;
-//! [`RouteTable::explain`] walks the same conditions and says of each why it did not hold, and
-//! [`RouteTable::shadowed`] which of them no request can reach.
-//! [`StreamTable`] is the same for connections that are relayed as bytes.
-//! What follows from a rule stands beside it: [`Choice`] (the backend, by weight), [`Changes`] (its
-//! filters laid together), [`rewrite`] (targets and redirections), [`cors`]. [`effective`] says which
-//! parts of several [traffic policies](leno_types::traffic) hold.
+//! [`RouteTable`] is compiled from the [routes](leno_types::routes) of one port of a service.
+//! [`RouteTable::decide`] is what a proxy runs for every request; it allocates nothing.
+//! [`RouteTable::explain`] evaluates the same conditions and reports for each why it failed, and
+//! [`RouteTable::shadowed`] finds the matches that no request can reach. [`StreamTable`] is the
+//! same for connections that are relayed as bytes.
+//! What follows from a rule is beside it: [`Choice`] (the backend, by weight), [`Changes`] (its
+//! filters, merged), [`rewrite`] (targets and redirections), [`cors`]. [`effective`] merges the
+//! [traffic policies](leno_types::traffic) that apply to a request.
 //!
-//! It does not know where routes come from, what connections are, or how heads are held: a request
-//! is whatever implements [`Request`].
+//! It does not know where routes come from, what connections are, or how requests are stored: a
+//! request is any type that implements [`Request`].
 //!
 //! ```text
 //! routes ─ compile ─► RouteTable ─ decide(request) ─► Decision ─ rule, backend ─► Changes

@@ -1,27 +1,27 @@
-//! The matches that share a path, and which of them can be the one for a request.
+//! The matches that share a path, and a search for the first that a request fulfils.
 
 use std::collections::HashMap;
 
 use crate::condition::{Condition, Text};
 use crate::request::Request;
 
-/// Up to so many matches are tried one by one, which costs less than a look-up.
+/// Up to this many matches are tried one by one, which is cheaper than a lookup.
 const FEW: usize = 4;
 
-/// Matches by their places among all conditions, in the order of precedence.
+/// Matches, by their positions among all conditions, in the order of precedence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct List {
     all: Vec<u32>,
-    /// Where there are many.
+    /// Present if there are more than `FEW`.
     index: Option<Box<Index>>,
 }
 
-/// The same by a header whose value they ask for.
+/// The same matches, grouped by a header whose exact value they require.
 ///
 /// ```text
-///   x-tenant: a ──► 1, 4        one look-up for each name, whatever the number of values
+///   x-tenant: a ──► 1, 4        one lookup per header name, whatever the number of values
 ///   x-tenant: b ──► 2
-///   the others  ──► 0, 3        one by one: no header, an expression, a query
+///   others      ──► 0, 3        one by one: no header, an expression, a query
 /// ```
 #[derive(Clone, Debug, Default)]
 struct Index {
@@ -32,24 +32,24 @@ struct Index {
 type ByValue = HashMap<Box<[u8]>, Vec<u32>>;
 
 impl List {
-    /// Takes one more, which goes after all that are there.
+    /// Appends a match, which ranks after all present ones.
     pub(crate) fn push(&mut self, place: u32) {
         self.all.push(place);
     }
 
-    /// Makes the index, once all are there.
+    /// Builds the index, once all matches are there.
     pub(crate) fn finish(&mut self, conditions: &[Condition]) {
         if self.all.len() > FEW {
             self.index = Some(Box::new(Index::new(&self.all, conditions)));
         }
     }
 
-    /// All of them.
+    /// All matches.
     pub(crate) fn places(&self) -> &[u32] {
         &self.all
     }
 
-    /// The first that a request fulfils; `check` tells which it does.
+    /// The first match that a request fulfils, according to `check`.
     pub(crate) fn first<'c>(
         &self,
         conditions: &'c [Condition],
@@ -71,7 +71,8 @@ impl List {
 }
 
 impl Index {
-    /// Each match goes under the header that the fewest of them ask for: one that all share tells nothing.
+    /// Each match is filed under the header value that the fewest matches require: one that all of
+    /// them share would not narrow the search.
     fn new(all: &[u32], conditions: &[Condition]) -> Self {
         let mut shared = HashMap::<_, usize>::new();
         for key in all.iter().flat_map(|place| exact(&conditions[*place as usize])) {
@@ -95,7 +96,7 @@ impl Index {
     }
 }
 
-/// The headers whose whole value it asks for: name, in lower case, and value.
+/// The headers whose exact value it requires: name, in lower case, and value.
 fn exact(condition: &Condition) -> impl Iterator<Item = (String, &[u8])> {
     condition.headers.iter().filter_map(|header| match &header.text {
         Text::Exact(value) => Some((header.name.to_ascii_lowercase(), &**value)),

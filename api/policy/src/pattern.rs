@@ -4,25 +4,25 @@ use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::literal::Extractor;
 
-/// Most memory that one compiled expression may take, in bytes: enough for what paths and headers
-/// need, and a table of many rules stays small. Matching is linear in the text whatever it is.
+/// How much memory one compiled expression may take, in bytes. It suffices for paths and headers,
+/// and a table of many rules stays small. Matching takes linear time for every expression.
 pub const MAX_PATTERN_BYTES: usize = 64 << 10;
 /// Deepest nesting of groups.
 const MAX_NESTING: u32 = 32;
-/// Most texts that an expression is taken apart into.
+/// How many texts an expression may be expanded into.
 const MAX_TEXTS: usize = 64;
-/// The longest of them, in bytes.
+/// The longest of these texts, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
-/// What anchors an expression at the beginning of the text.
+/// Anchors an expression at the beginning of the text.
 const BEFORE: &str = "^(?:";
-/// What anchors it at the end.
+/// Anchors an expression at the end of the text.
 const AFTER: &str = ")$";
 
-/// A regular expression of RE2's dialect, over bytes; classes as `\d` and `\w` are ASCII's.
+/// A regular expression in the dialect of RE2, over bytes; classes such as `\d` and `\w` are ASCII.
 #[derive(Clone, Debug)]
 pub struct Pattern(Regex);
 
-/// Why a text is no usable expression.
+/// Why a text is not a usable expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pattern:?} is not a regular expression that can be used: {reason}")]
 pub struct PatternError {
@@ -34,10 +34,10 @@ impl Pattern {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// [`PatternError`] for one that does not parse or needs more than [`MAX_PATTERN_BYTES`].
+    /// [`PatternError`] if it does not parse or needs more than [`MAX_PATTERN_BYTES`].
     pub fn new(pattern: &str) -> Result<Self, PatternError> {
         let error = |reason: String| PatternError { pattern: pattern.to_owned(), reason };
-        // Alone first: `a)(b` would become another expression within the anchors.
+        // Parse it without anchors first: within them `a)(b` would become a different expression.
         let build = |text: &str| {
             RegexBuilder::new(text)
                 .unicode(false)
@@ -58,14 +58,15 @@ impl Pattern {
         anchored.strip_prefix(BEFORE).and_then(|rest| rest.strip_suffix(AFTER)).unwrap_or(anchored)
     }
 
-    /// What all that it matches begins with, where it matches everything that begins so: `/a.*`.
+    /// The literal prefix, if the expression matches exactly the texts that begin with it: `/a.*`.
     pub(crate) fn literal_prefix(&self) -> Option<&str> {
         let literal = self.text().strip_suffix(".*")?;
         let plain = |c: char| !r"\.+*?()|[]{}^$".contains(c);
         literal.chars().all(plain).then_some(literal)
     }
 
-    /// Texts among which are all that it matches, where these are few: `v1` and `v2` of `v[12]`.
+    /// All texts that it matches, if they are few: `v1` and `v2` for `v[12]`. The result may
+    /// contain further texts.
     pub(crate) fn texts(&self) -> Option<Vec<Vec<u8>>> {
         let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
         let parsed = parser.parse(self.text()).ok()?;
@@ -83,7 +84,7 @@ impl Pattern {
     }
 }
 
-/// The errors of the parser draw a picture over several lines, of which the last says what it is.
+/// The parser's errors are drawings of several lines; the last line is the message.
 fn last_line(text: &str) -> String {
     let last = text.lines().last().unwrap_or_default();
     last.strip_prefix("error: ").unwrap_or(last).to_owned()

@@ -1,16 +1,16 @@
-//! A request as its matching sees it.
+//! A request, as matching sees it.
 
-/// A request's head, however it is held.
+/// A request's head, in whatever form the caller stores it.
 pub trait Request {
     /// The method, as sent.
     fn method(&self) -> &str;
 
-    /// The path, as sent and without its query; `*` where the request is about none.
+    /// The path, as sent and without its query; `*` if the request has no path.
     fn path(&self) -> &[u8];
 
-    /// What follows the first `?`.
+    /// The part after the first `?`.
     fn query(&self) -> Option<&[u8]>;
 
-    /// The value of the first header of a name, in any case. `host` is the authority.
+    /// The value of the first header of that name, ignoring case. `host` is the authority.
     fn header(&self, name: &str) -> Option<&[u8]>;
 }

@@ -1,9 +1,9 @@
-//! Targets and redirections made of a request's.
+//! Rewritten targets and redirections.
 
 use leno_types::routes::{PathChange, Redirect};
 
-/// The target that a changed path makes, with the query that was there. `prefix` is how much of the
-/// path the rule's prefix match has matched.
+/// The new target of a request whose path changes; the query stays. `prefix` is the length of the
+/// path that the rule's prefix match has matched.
 #[must_use]
 pub fn target(
     change: &PathChange,
@@ -19,8 +19,8 @@ pub fn target(
     target
 }
 
-/// A changed path. What follows a replaced prefix is joined to the new one with one slash, as the
-/// specification's table of `replacePrefixMatch` has it.
+/// The changed path. The part after a replaced prefix is joined to the new prefix with one slash,
+/// as in the specification's table for `replacePrefixMatch`.
 fn path(change: &PathChange, path: &[u8], prefix: Option<usize>) -> Vec<u8> {
     let (new, rest) = match change {
         PathChange::Full(new) => (new.as_bytes(), &b""[..]),
@@ -33,7 +33,7 @@ fn path(change: &PathChange, path: &[u8], prefix: Option<usize>) -> Vec<u8> {
     if whole.first() == Some(&b'/') { whole } else { [b"/", &whole[..]].concat() }
 }
 
-/// Where a request came in, as far as a redirection keeps it.
+/// The original URL of a request, as far as a redirection keeps it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'r> {
     /// `http` or `https`.
@@ -44,11 +44,11 @@ pub struct Place<'r> {
     pub port: u16,
     /// The path.
     pub path: &'r [u8],
-    /// What follows the first `?`.
+    /// The part after the first `?`.
     pub query: Option<&'r [u8]>,
 }
 
-/// The `Location` of a redirection.
+/// The `Location` header of a redirection.
 #[must_use]
 pub fn location(redirect: &Redirect, place: &Place<'_>, prefix: Option<usize>) -> Vec<u8> {
     let scheme = redirect.scheme.as_deref().unwrap_or(place.scheme);
@@ -77,7 +77,7 @@ pub fn location(redirect: &Redirect, place: &Place<'_>, prefix: Option<usize>) -
     location
 }
 
-/// Host and port of an authority (RFC 3986 section 3.2); an IPv6 host keeps its brackets.
+/// Splits an authority into host and port (RFC 3986 section 3.2); an IPv6 host keeps its brackets.
 fn split_authority(authority: &str) -> (&str, Option<&str>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !host.is_empty() => {

@@ -1,29 +1,30 @@
-//! Matches that no request ever reaches, because another one takes all of theirs first.
+//! Finds matches that no request reaches, because matches of higher precedence take all their
+//! requests.
 
 use crate::condition::{Condition, Path, Text, Value};
 use crate::table::{RouteTable, TableRule};
 
-/// Most requests that a match is taken apart into, to see whether others take them all: a handful of
-/// versions in two or three places.
+/// How many cases a match is split into, to see whether others together take them all: enough for a
+/// handful of versions in two or three places.
 const MAX_CASES: usize = 256;
 
-/// A match that is never reached.
+/// A match that no request reaches.
 #[derive(Clone, Debug)]
 pub struct Shadowed<'t> {
     /// Its rule.
     pub rule: &'t TableRule,
-    /// Its place in the rule.
+    /// Its position in the rule.
     pub place: usize,
-    /// The matches that go before it and together take every request that it would: their rules,
-    /// and their places in them. The first precedes the others.
+    /// The matches that take precedence and together take all its requests: their rules, and their
+    /// positions in them, in the order of precedence.
     pub by: Vec<(&'t TableRule, usize)>,
 }
 
 impl RouteTable {
-    /// The matches that are never reached, in the order of precedence. Each is compared with those
-    /// that go before it, one by one; one with expressions that stand for a few texts (`v1|v2`) text by
-    /// text, so that others may take them together. What two other expressions have in common is
-    /// not found.
+    /// The matches that no request reaches, in the order of precedence. Each match is compared with
+    /// every single one that takes precedence. A match whose expressions stand for a few texts
+    /// (`v1|v2`) is compared text by text, so that several others together can shadow it. The
+    /// overlap of other expressions is not analysed.
     #[must_use]
     pub fn shadowed(&self) -> Vec<Shadowed<'_>> {
         let mut found = Vec::new();
@@ -50,24 +51,25 @@ impl RouteTable {
         found
     }
 
-    /// One match before `at` that takes all requests of this.
+    /// One match before `at` that takes all requests of this one.
     fn taken_by(&self, condition: &Condition, at: usize) -> Option<u32> {
         let mut rivals = self.rivals(condition).take_while(|rival| (*rival as usize) < at);
         rivals.find(|rival| covers(&self.conditions[*rival as usize], condition))
     }
 
-    /// Those that take the requests of this between them, where it stands for a few.
+    /// Several matches that together take all requests of this one, if it can be split into a few
+    /// cases.
     fn taken_together(&self, condition: &Condition, at: usize) -> Option<Vec<u32>> {
         let cases = cases(condition).filter(|cases| cases.len() > 1)?;
         cases.iter().map(|case| self.taken_by(case, at)).collect()
     }
 
-    /// The matches that can take a request before this one, in the order of precedence: those of the
-    /// same path, and expressions before prefixes.
+    /// The matches that can take a request before this one, in the order of precedence: those of
+    /// the same path, and for prefixes also regular expressions.
     fn rivals<'t>(&'t self, condition: &'t Condition) -> impl Iterator<Item = u32> {
         let same = self.same_path(condition);
         let listed = match condition.path {
-            // An expression that was taken apart is exact here, and goes after other expressions.
+            // A split expression has an exact path here, but still ranks after other expressions.
             Path::Prefix(_) | Path::Exact(_) => self.listed(),
             _ => &[],
         };
@@ -77,8 +79,8 @@ impl RouteTable {
     }
 }
 
-/// A match with its expressions taken apart into the texts that they stand for; none where those are
-/// too many. All requests of the match are among those of the cases.
+/// The cases of a match: its expressions replaced by each text that they stand for. `None` if there
+/// are too many. Every request of the match belongs to one of the cases.
 fn cases(condition: &Condition) -> Option<Vec<Condition>> {
     let mut cases = vec![condition.clone()];
     let mut split = |texts: Option<Vec<Vec<u8>>>, put: &dyn Fn(&mut Condition, Box<[u8]>)| {
@@ -125,7 +127,7 @@ fn cases(condition: &Condition) -> Option<Vec<Condition>> {
     fits.then_some(cases)
 }
 
-/// Whether every request that `b` holds for is one that `a` holds for.
+/// Whether `a` matches every request that `b` matches.
 fn covers(a: &Condition, b: &Condition) -> bool {
     let all = |a: &[Value], b: &[Value], same: fn(&str, &str) -> bool| {
         let fits = |a: &Value, b: &Value| same(&a.name, &b.name) && text(&a.text, &b.text);
@@ -145,7 +147,7 @@ fn path(a: &Path, b: &Path) -> bool {
             b.starts_with(a) && matches!(b.get(a.len()), None | Some(b'/'))
         }
         (Path::Regex(a), Path::Regex(b)) => a.text() == b.text() || a.text() == ".*",
-        // Every path that a prefix has begins with a slash.
+        // Every path that a prefix matches begins with a slash.
         (Path::Regex(a), Path::Prefix(b)) => a
             .literal_prefix()
             .is_some_and(|literal| literal == "/" || b.starts_with(literal.as_bytes())),
@@ -156,7 +158,7 @@ fn path(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Of a part of a gRPC path, where none means every one.
+/// Compares one part of a gRPC path, where `None` matches every value.
 fn part(a: Option<&Text>, b: Option<&Text>) -> bool {
     match (a, b) {
         (None, _) => true,

@@ -1,4 +1,5 @@
-//! How each part of each policy stands to a request: which hold, and why the others do not.
+//! The result of each part of each policy for a request: which parts apply, and why the others do
+//! not.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -7,55 +8,55 @@ use leno_types::traffic::{Scope, Traffic};
 
 use crate::effective::{RuleOf, narrowness};
 
-/// A part of a policy, of which one holds for a request.
+/// A part of a policy. For each part, only one policy applies to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
-    /// When a request is sent again.
+    /// When a request is retried.
     Retries,
-    /// How long it may take in all.
+    /// Timeout of the whole request.
     RequestTimeout,
-    /// How long until its response begins.
+    /// Timeout until the response begins.
     ResponseTimeout,
-    /// How long without a byte.
+    /// Timeout without any byte.
     IdleTimeout,
-    /// How long a connection of bytes may take.
+    /// Timeout of an opaque connection.
     StreamTimeout,
-    /// When it is sent in copies.
+    /// When copies of a request are sent.
     Hedging,
-    /// What is made to fail.
+    /// Injected failures.
     Faults,
-    /// How much may be under way.
+    /// Limits on concurrent connections and requests.
     Limits,
-    /// When an endpoint is left out.
+    /// When an endpoint is ejected.
     Ejection,
     /// How endpoints are chosen.
     Balancing,
 }
 
-/// How a part of a policy stands to a request.
+/// The result of one part of a policy for a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing<'p> {
     /// The part.
     pub part: Part,
-    /// The policy that speaks of it.
+    /// The policy that sets it.
     pub policy: &'p Traffic,
-    /// What it comes to.
+    /// Whether it applies.
     pub verdict: Verdict<'p>,
 }
 
-/// What a part of a policy comes to.
+/// Whether a part of a policy applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict<'p> {
-    /// It holds.
+    /// It applies.
     Holds,
-    /// Another policy goes before it.
+    /// Another policy takes precedence.
     Outranked(&'p Traffic),
     /// It is for another port or route.
     Elsewhere,
 }
 
 impl Part {
-    /// All of them, in the order of the documents.
+    /// All parts, in the order of documents.
     pub const ALL: [Self; 10] = [
         Self::Retries,
         Self::RequestTimeout,
@@ -69,7 +70,7 @@ impl Part {
         Self::Balancing,
     ];
 
-    /// As documents call it.
+    /// The name that documents use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -86,13 +87,13 @@ impl Part {
         }
     }
 
-    /// Whether it is of the endpoints of a service, and not of the requests that were sent to one.
+    /// Whether it concerns a service's endpoints, rather than requests to the service.
     #[must_use]
     pub const fn is_of_endpoints(self) -> bool {
         matches!(self, Self::Limits | Self::Ejection | Self::Balancing)
     }
 
-    /// Whether a policy speaks of it.
+    /// Whether a policy sets it.
     #[must_use]
     pub const fn is_in(self, policy: &Traffic) -> bool {
         match self {
@@ -110,8 +111,8 @@ impl Part {
     }
 }
 
-/// How every part of every policy stands to a request to `port` that follows `route`: by part, the
-/// one that holds first. [`crate::effective`] is what those that hold say together.
+/// The results of all parts of all policies for a request to `port` that follows `route`. For each
+/// part, the policy that applies comes first. [`crate::effective`] merges those that apply.
 #[must_use]
 pub fn standings<'p>(
     policies: &'p [Arc<Traffic>],
@@ -123,7 +124,7 @@ pub fn standings<'p>(
         let mut speaking: Vec<&Traffic> =
             policies.iter().map(|policy| &**policy).filter(|policy| part.is_in(policy)).collect();
         let rank = |scope: &Scope| narrowness(scope, port, route);
-        // None sorts last: it is for something else.
+        // A policy that is for another port or route sorts last.
         speaking.sort_by_key(|policy| (Reverse(rank(&policy.scope)), &policy.source));
         let first = speaking.first().copied();
         found.extend(speaking.into_iter().map(|policy| {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is said to hold is what holds.
+        /// A part is reported to apply exactly if it is in effect.
         #[test]
         fn standings_agree_with_what_holds(policies in prop::collection::vec(policy(), 0..6)) {
             let effective = effective(&policies, 80, None);
@@ -183,7 +184,7 @@ mod tests {
             let request = holding(Part::RequestTimeout)?.and_then(|one| one.timeouts.request);
             prop_assert_eq!(request, effective.timeouts.request);
             prop_assert_eq!(holding(Part::Faults)?.is_some(), effective.faults.is_some());
-            // Each is told of once, whatever it comes to.
+            // Each part of each policy is reported once.
             let spoken: usize = policies
                 .iter()
                 .map(|policy| Part::ALL.iter().filter(|part| part.is_in(policy)).count())

@@ -1,4 +1,4 @@
-//! The routes of connections to one port of a service, compiled.
+//! The compiled connection routes of one port of a service.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,19 +9,21 @@ use crate::choice::Choice;
 use crate::decide::Refusal;
 use crate::table::TableRule;
 
-/// What connections to one port of a service are matched against, where they are relayed as bytes.
+/// The routes that connections to one port of a service are matched against, if they are relayed as
+/// bytes.
 ///
-/// The name of the server that a TLS client asks for decides: the exact one, then the longest `*.`
-/// above it. What has no such name, or another one, follows the `TCPRoute`. Of two routes for the same
-/// the older one holds, then the first by `namespace/name`.
+/// The server name in the client's TLS hello decides: an exact name, then the longest `*.` wildcard
+/// above it. A connection without a server name, or with one that no route has, follows the
+/// `TCPRoute`. Of two routes for the same name the older one wins, then the first by
+/// `namespace/name`.
 #[derive(Clone, Debug)]
 pub struct StreamTable {
     rules: Vec<TableRule>,
-    /// Rules by server name.
+    /// Rules by exact server name.
     exact: HashMap<Box<str>, usize>,
-    /// Rules by what follows the `*`.
+    /// Rules by the part of a wildcard after the `*`.
     below: HashMap<Box<str>, usize>,
-    /// The rule for everything else.
+    /// The rule for all other connections.
     rest: Option<usize>,
     shadowed: Vec<StreamShadowed>,
 }
@@ -31,25 +33,26 @@ pub struct StreamTable {
 pub struct StreamShadowed {
     /// The route.
     pub route: Arc<Route>,
-    /// The name's place among its host names; none for a `TCPRoute`.
+    /// The name's position among the route's host names; `None` for a `TCPRoute`.
     pub hostname: Option<usize>,
-    /// The route that holds instead.
+    /// The route that takes its connections.
     pub by: Arc<Route>,
 }
 
-/// What becomes of a connection.
+/// What happens to a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum StreamDecision<'t> {
-    /// No route is for it, and it is refused.
+    /// No route is for it; it is refused.
     NoRule,
-    /// It goes to this backend: the rule's place in [`StreamTable::rules`], the backend's in the rule.
+    /// It goes to this backend: the rule's position in [`StreamTable::rules`], the backend's in the
+    /// rule.
     Backend(usize, usize),
-    /// It is refused: the backend chosen is none, or there is none to choose.
+    /// It is refused: the chosen backend is invalid, or there is none to choose.
     Nowhere(&'t TableRule, Option<InvalidTarget>),
 }
 
 impl StreamTable {
-    /// Compiles the routes that attach to a port; none where none does.
+    /// Compiles the routes that attach to a port; `None` if no route attaches.
     #[must_use]
     pub fn compile(routes: &[Arc<Route>], port: u16) -> Option<Self> {
         let here = |route: &&Arc<Route>| {
@@ -70,27 +73,26 @@ impl StreamTable {
         (!table.rules.is_empty()).then_some(table)
     }
 
-    /// The rules, one for each route.
+    /// The rules, one per route.
     #[must_use]
     pub fn rules(&self) -> &[TableRule] {
         &self.rules
     }
 
-    /// What no connection follows.
+    /// Routes and host names that no connection follows.
     #[must_use]
     pub fn shadowed(&self) -> &[StreamShadowed] {
         &self.shadowed
     }
 
-    /// Whether it matters which server a client asks for, so that its first bytes have to be waited
-    /// for.
+    /// Whether the server name decides, so that the proxy has to wait for the client's first bytes.
     #[must_use]
     pub fn asks_for_names(&self) -> bool {
         !self.exact.is_empty() || !self.below.is_empty()
     }
 
-    /// Decides on a connection by the server that its client asks for; none where it speaks no TLS, or
-    /// does not say.
+    /// Decides on a connection by the server name of its TLS hello; `None` if there is no hello or
+    /// no name in it.
     #[must_use]
     pub fn decide(&self, server_name: Option<&str>, random: u64) -> StreamDecision<'_> {
         let named = server_name.and_then(|name| self.named(&name.to_ascii_lowercase()));
@@ -106,14 +108,14 @@ impl StreamTable {
     fn named(&self, name: &str) -> Option<usize> {
         let above = || {
             let dots = name.match_indices('.').map(|(at, _)| at);
-            // Something has to stand for the `*`.
+            // The `*` stands for at least one character.
             dots.filter(|at| *at > 0).find_map(|at| self.below.get(&name[at..]))
         };
         self.exact.get(name).or_else(above).copied()
     }
 
     fn add(&mut self, route: &Arc<Route>) {
-        // One rule a route: nothing could tell two of them apart.
+        // Only one rule per route counts: rules have no conditions that could distinguish them.
         if route.rules.is_empty() {
             return;
         }
@@ -150,10 +152,10 @@ impl StreamTable {
 }
 
 impl<'t> StreamDecision<'t> {
-    /// Why a connection is refused; none where it is not.
+    /// Why the connection is refused; `None` if it is not.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal<'t>> {
-        // A connection has no status; a request in its place would have this one.
+        // A connection has no status; this is the status that a request would get.
         let refusal = |status, cause, reason: Option<InvalidTarget>, rule| Refusal {
             status,
             cause,

@@ -1,4 +1,4 @@
-//! The routes of one port of a service, compiled.
+//! The compiled routes of one port of a service.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,11 +11,12 @@ use crate::list::List;
 use crate::pattern::PatternError;
 use crate::request::Request;
 
-/// What requests to one port of a service are matched against.
+/// The routes that requests to one port of a service are matched against.
 ///
-/// A lookup costs one hash of the path, one of each of its prefixes down to the deepest that any rule
-/// has, one of a header's value for each name that rules of that path ask for, and what can only be tried
-/// one by one: expressions, and queries. How many rules there are beside does not matter.
+/// A lookup hashes the path once, each prefix of the path down to the deepest prefix of any rule
+/// once, and one header value for each header name that rules of that path require. Regular
+/// expressions and query conditions are tried one by one. The total number of rules does not
+/// matter.
 #[derive(Clone, Debug)]
 pub struct RouteTable {
     kind: RouteKind,
@@ -23,13 +24,13 @@ pub struct RouteTable {
     /// In the order of precedence.
     pub(crate) conditions: Vec<Condition>,
     ignored: Vec<Ignored>,
-    /// Conditions by their exact path. All lists are in the order of precedence.
+    /// Conditions by exact path. All lists are in the order of precedence.
     exact: HashMap<Box<[u8]>, List>,
-    /// Conditions by what the path begins with, without a slash at its end. Of gRPC: by service.
+    /// Conditions by path prefix, without a trailing slash; for gRPC, by service.
     prefixes: HashMap<Box<[u8]>, List>,
-    /// The others, whose paths are tried one by one.
+    /// The other conditions, whose paths are tried one by one.
     listed: Vec<u32>,
-    /// Most slashes of any key of `prefixes`.
+    /// The largest number of slashes in a key of `prefixes`.
     depth: usize,
 }
 
@@ -39,29 +40,29 @@ pub struct TableRule {
     route: Arc<Route>,
     index: usize,
     weights: Weights,
-    /// By its place among the rule's filters.
+    /// By its position among the rule's filters.
     redirect: Option<usize>,
-    /// By its place among the rule's filters.
+    /// By its position among the rule's filters.
     cors: Option<usize>,
 }
 
-/// The rule for a request.
+/// The rule that a request follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'t> {
     /// The rule.
     pub rule: &'t TableRule,
-    /// Its place in [`RouteTable::rules`].
+    /// Its position in [`RouteTable::rules`].
     pub place: usize,
-    /// How many bytes of the path its prefix match has matched, none where it was of another type.
+    /// The length of the path that its prefix match has matched; `None` for another type of match.
     pub prefix: Option<usize>,
 }
 
-/// A route, or a match of one, that counts for nothing.
+/// A route, or a match of one, that has no effect.
 #[derive(Clone, Debug)]
 pub enum Ignored {
-    /// A route of a more specific kind holds this port (GEP-1294, "Route types").
+    /// A route of a more specific kind owns this port (GEP-1294, "Route types").
     Kind(Arc<Route>),
-    /// A match has an expression that cannot be used.
+    /// A match has an unusable expression.
     Pattern(Arc<Route>, PatternError),
 }
 
@@ -85,13 +86,13 @@ impl TableRule {
         &self.route
     }
 
-    /// Its place among the rules of its route.
+    /// Its position among the rules of its route.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// What it says.
+    /// Its conditions, filters and backends.
     #[must_use]
     pub fn rule(&self) -> &Rule {
         &self.route.rules[self.index]
@@ -103,7 +104,7 @@ impl TableRule {
         &self.weights
     }
 
-    /// Where it redirects to, if it does.
+    /// Its redirection, if it has one.
     #[must_use]
     pub fn redirect(&self) -> Option<&Redirect> {
         match &self.rule().filters[self.redirect?] {
@@ -112,7 +113,7 @@ impl TableRule {
         }
     }
 
-    /// What requests of other origins may do, where it says so.
+    /// Its CORS settings, if it has any.
     #[must_use]
     pub fn cors(&self) -> Option<&Cors> {
         match &self.rule().filters[self.cors?] {
@@ -123,8 +124,8 @@ impl TableRule {
 }
 
 impl RouteTable {
-    /// Compiles the routes that attach to a port; none where none does, and requests go to the
-    /// service's own endpoints.
+    /// Compiles the routes that attach to a port. `None` if no route attaches: requests then go to
+    /// the service's own endpoints.
     #[must_use]
     pub fn compile(routes: &[Arc<Route>], port: u16) -> Option<Self> {
         let here = |route: &&Arc<Route>| {
@@ -165,14 +166,14 @@ impl RouteTable {
         &self.rules
     }
 
-    /// What counts for nothing, and why.
+    /// Routes and matches that have no effect, with the reason.
     #[must_use]
     pub fn ignored(&self) -> &[Ignored] {
         &self.ignored
     }
 
-    /// The rule for a request. None means that the request is to be refused with 404: routes replace
-    /// what would happen without them (GEP-1294, "Route presence").
+    /// The rule that a request follows. `None` means that the request is refused with 404: routes
+    /// replace what would happen without routes (GEP-1294, "Route presence").
     #[must_use]
     pub fn find(&self, request: &impl Request) -> Option<Found<'_>> {
         let path = request.path();
@@ -186,15 +187,15 @@ impl RouteTable {
         };
         let prefixed = || self.prefixes_of(path).find_map(first);
         let found = match self.kind {
-            // There, to be listed is to name no service exactly.
+            // For gRPC, the listed conditions are those that do not name a service exactly.
             RouteKind::Grpc => exact().or_else(|| self.of_service(request)).or_else(listed),
             _ => exact().or_else(listed).or_else(prefixed),
         };
         found.map(|condition| self.found(condition))
     }
 
-    /// The matches with the same exact path, prefix or service as this one, in order; those whose
-    /// paths are tried one by one for one of them.
+    /// The matches with the same exact path, prefix or service as this one, in the order of
+    /// precedence. For a match whose path is tried one by one, all such matches.
     pub(crate) fn same_path(&self, condition: &Condition) -> &[u32] {
         let list = match (&condition.path, condition.path.exact()) {
             (_, Some(path)) => self.exact.get(&path),
@@ -206,7 +207,7 @@ impl RouteTable {
         list.map_or(&[], List::places)
     }
 
-    /// The matches whose paths are tried one by one, in order.
+    /// The matches whose paths are tried one by one, in the order of precedence.
     pub(crate) fn listed(&self) -> &[u32] {
         &self.listed
     }
@@ -237,7 +238,7 @@ impl RouteTable {
         }
     }
 
-    /// The match of a rule that gives none.
+    /// The match of a rule that has none: all requests.
     fn everything(&self) -> Match {
         let path = match self.kind {
             RouteKind::Grpc => PathMatch::Grpc { service: None, method: None },
@@ -246,7 +247,7 @@ impl RouteTable {
         Match { path, ..Match::default() }
     }
 
-    /// Fills the lists; conditions are in order.
+    /// Fills the lists; `conditions` is sorted by precedence.
     fn index(&mut self) {
         for (place, condition) in self.conditions.iter().enumerate() {
             let place = u32::try_from(place).expect("a table of 2^32 matches fits in no memory");
@@ -266,10 +267,10 @@ impl RouteTable {
         lists.for_each(|list| list.finish(&self.conditions));
     }
 
-    /// The lists for all that a path begins with, the longest first.
+    /// The lists of all prefixes of a path, the longest first.
     fn prefixes_of<'t>(&'t self, path: &'t [u8]) -> impl Iterator<Item = &'t List> {
-        // No key has more slashes than `depth`, so nothing behind one more slash can matter, however
-        // many a client sends.
+        // No key has more slashes than `depth`, so a prefix with more slashes need not be looked
+        // up, however many a client sends.
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut next = slashes.map(|(at, _)| at).nth(self.depth).or(Some(path.len()));
         let ends = std::iter::from_fn(move || {

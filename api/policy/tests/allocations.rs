@@ -1,4 +1,4 @@
-//! A lookup allocates nothing.
+//! A lookup makes no allocation.
 #![expect(unsafe_code, reason = "a global allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,17 +14,17 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator as it is.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends has no counter any more, and nobody asks for it.
+        // In a thread that is ending the counter is gone; no test reads it then.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -84,7 +84,7 @@ fn a_lookup_allocates_nothing() {
         (Get("/b/c/d", "one"), 3),
         (Get("/else", ""), 3),
     ];
-    // The first match of an expression makes its cache.
+    // The first match of an expression allocates its cache, so only the second round counts.
     for counted in [false, true] {
         let before = ALLOCATIONS.get();
         for (request, rule) in &requests {

@@ -1,4 +1,4 @@
-//! Whether an object makes sense: what types alone cannot say.
+//! Checks the meaning of an object, beyond what its types require.
 
 mod gateway;
 mod kubernetes;
@@ -16,12 +16,12 @@ use crate::object::Object;
 use crate::problem::{Place, Problem};
 use crate::tree::{Node, Value};
 
-/// The prefix of annotations and labels that are Leno's own.
+/// The prefix of Leno's own annotations and labels.
 const OWN_PREFIX: &str = "leno.dev/";
 
-/// Checks one object; `node` is the document it was decoded from. Where that is not the `whole`
-/// document, because parts of it were refused, only values that it has itself are judged: a field
-/// that seems to be missing may be one of those parts.
+/// Checks one object; `node` is the document that it was decoded from. If parts of the document
+/// were rejected, it is not `whole`, and only values that are present are checked: a field that
+/// seems to be missing may be one of the rejected parts.
 pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool) -> Vec<Problem> {
     let mut check = Check { file, problems: Vec::new(), whole };
     let at = Cursor { node: Some(node), place: node.place, path: String::new() };
@@ -47,7 +47,7 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool)
     check.problems
 }
 
-/// What form a name has.
+/// The form that a name must have.
 #[derive(Clone, Copy)]
 enum Name {
     /// One DNS label.
@@ -63,7 +63,7 @@ struct Check<'a> {
     whole: bool,
 }
 
-/// A field of the document; a field that is not written stands where its parent does.
+/// A field of the document. A field that is not written has the position of its parent.
 struct Cursor<'a> {
     node: Option<&'a Node>,
     place: Place,
@@ -87,7 +87,7 @@ impl<'a> Cursor<'a> {
         Cursor { node, place: node.map_or(self.place, |node| node.place), path }
     }
 
-    /// Whether the document has a text, a number or a truth value here.
+    /// Whether the document has a string, a number or a boolean here.
     fn is_value(&self) -> bool {
         self.node.is_some_and(|node| {
             matches!(
@@ -101,7 +101,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Whether the document has something here.
+    /// Whether the document has a value here.
     fn written(&self) -> bool {
         self.node.is_some_and(|node| !matches!(node.value, Value::Null))
     }
@@ -146,7 +146,8 @@ impl Check<'_> {
         }
     }
 
-    /// A port's name as Kubernetes takes it: a DNS label; unique; needed among several.
+    /// Checks a port's name like Kubernetes: a DNS label; unique; required if there are several
+    /// ports.
     fn port_name(&mut self, at: &Cursor<'_>, name: &str, seen: &mut BTreeSet<String>, of: usize) {
         if name.is_empty() {
             if of > 1 {
@@ -172,7 +173,7 @@ impl Check<'_> {
         address
     }
 
-    /// Our own annotations and labels: known keys with known values.
+    /// Checks Leno's own annotations and labels: known keys with known values.
     fn own_settings(&mut self, at: &Cursor<'_>, settings: &BTreeMap<String, String>) {
         let own = |(key, _): &(&String, &String)| key.starts_with(OWN_PREFIX);
         for (key, value) in settings.iter().filter(own) {
@@ -195,7 +196,7 @@ impl Check<'_> {
     }
 }
 
-/// The end of a message that refuses `text`: what it may have been meant to be, if anything is near.
+/// The end of an error message that rejects `text`: the most similar known name, if there is one.
 pub(crate) fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let meant = leno_types::nearest(text, known);
     meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default()

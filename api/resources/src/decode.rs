@@ -1,4 +1,5 @@
-//! From the tree to typed values: every failure and every unknown field with its place.
+//! Decodes the tree into typed values, and reports every failure and unknown field with its
+//! position.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -12,26 +13,26 @@ use crate::check::did_you_mean;
 use crate::problem::Place;
 use crate::tree::{Key, Node, Value};
 
-/// Most failures that one document reports: the document is decoded once for each.
+/// Most failures that one document reports: the document is decoded again for each.
 const MAX_FAILURES: usize = 20;
 
-/// What a document was decoded to.
+/// The result of decoding a document.
 pub(crate) struct Decoded<T> {
-    /// The value, without the parts that failed; `None` where it cannot be made without them.
+    /// The value, without the parts that failed; `None` if it cannot exist without them.
     pub(crate) value: Option<T>,
-    /// Why parts of the document do not fit the type, at most [`MAX_FAILURES`].
+    /// The parts of the document that do not fit the type, at most [`MAX_FAILURES`].
     pub(crate) failures: Vec<Failure>,
-    /// The fields that the type does not have.
+    /// Fields that the type does not have.
     pub(crate) unknown: Vec<UnknownField>,
 }
 
-/// Why a part of a document does not fit its type.
+/// A part of a document that does not fit its type.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    /// Where, once known: the innermost node fills it in.
+    /// Its position and path, once known: the innermost node sets it.
     pub(crate) at: Option<(Place, String)>,
     pub(crate) reason: String,
-    /// The field that the part lacks, where that is the reason.
+    /// The missing field, if one is missing.
     missing: Option<&'static str>,
 }
 
@@ -40,11 +41,11 @@ pub(crate) struct Failure {
 pub(crate) struct UnknownField {
     pub(crate) place: Place,
     pub(crate) path: String,
-    /// The field that may have been meant.
+    /// A similar field of the type.
     pub(crate) meant: Option<&'static str>,
 }
 
-/// Decodes a document. A part that does not fit is left out and the rest decoded again, so that all
+/// Decodes a document. A part that does not fit is removed and the rest decoded again, so that all
 /// mistakes of a document are reported at once.
 pub(crate) fn decode<T: DeserializeOwned>(node: &Node) -> Decoded<T> {
     let mut tree = Cow::Borrowed(node);
@@ -66,7 +67,8 @@ pub(crate) fn decode<T: DeserializeOwned>(node: &Node) -> Decoded<T> {
         };
         let (_, path) = failure.at.get_or_insert_with(|| (node.place, String::new())).clone();
         let lacks = failure.missing.map(|field| joined(&path, field));
-        // A field that was misspelt or left out by an earlier round is reported already.
+        // Do not report a field that was misspelt, or removed by an earlier round: that is reported
+        // already.
         let misspelt = |lacked: &String| decoded.unknown.iter().any(|one| one.means(lacked));
         if !lacks.is_some_and(|lacked| left_out.contains(&lacked) || misspelt(&lacked)) {
             decoded.failures.push(failure);
@@ -86,13 +88,13 @@ fn once<'de, T: de::Deserialize<'de>>(node: &'de Node) -> (Result<T, Failure>, V
     (result, unknown.into_inner())
 }
 
-/// The path of a field of the map at `path`.
+/// Appends a field to the path of a map.
 fn joined(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }
 
-/// Marks the part of `node` at `path` so that it is not decoded; false where there is none. `at` is
-/// the path of `node`.
+/// Marks the part of `node` at `path`, so that it is not decoded; false if there is no such part.
+/// `at` is the path of `node`.
 fn leave_out(node: &mut Node, at: &str, path: &str) -> bool {
     if at == path {
         node.value = Value::Reported;
@@ -120,7 +122,7 @@ impl UnknownField {
     }
 }
 
-/// The way from the document to a node, as a list on the stack.
+/// The path from the document to a node, as a linked list on the stack.
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root,
@@ -130,13 +132,14 @@ enum Path<'a> {
 
 struct NodeDeserializer<'de, 'a> {
     node: &'de Node,
-    /// The field this is the value of: an unknown one is reported there.
+    /// The field whose value this is. If the type does not have the field, it is reported at its
+    /// key.
     field: Option<Field<'de>>,
     path: Path<'a>,
     unknown: &'a RefCell<Vec<UnknownField>>,
 }
 
-/// A key, and the fields of the type that is asked for it.
+/// A key in the document, and all fields of the type that is being decoded.
 #[derive(Clone, Copy)]
 struct Field<'de> {
     key: &'de Key,
@@ -173,7 +176,7 @@ impl de::Error for Failure {
 }
 
 impl<'de> NodeDeserializer<'de, '_> {
-    /// Decodes the node; what its type itself finds wrong is placed here, too.
+    /// Decodes the node. Errors of the type itself get this node's position.
     fn seed<T: de::DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Failure> {
         let (node, path) = (self.node, self.path);
         seed.deserialize(self).map_err(|mut failure| {
@@ -207,7 +210,7 @@ impl<'de> NodeDeserializer<'de, '_> {
         ))))
     }
 
-    /// A whole number of a type with these bounds.
+    /// A whole number within the bounds of its type.
     fn integer<V: Visitor<'de>>(
         self,
         bounds: std::ops::RangeInclusive<i128>,
@@ -256,7 +259,7 @@ impl<'de> NodeDeserializer<'de, '_> {
     }
 }
 
-/// Whole numbers: each within the bounds of its type.
+/// Implements decoding of whole numbers, each within the bounds of its type.
 macro_rules! integers {
     ($($method:ident $type:ty,)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
@@ -381,7 +384,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
         }
     }
 
-    /// Types ask for this where they meet a field they do not have.
+    /// Types call this for a field that they do not have.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
         let known = self.field.map_or(&[][..], |field| field.known).iter().copied();
         self.unknown.borrow_mut().push(UnknownField {
@@ -430,7 +433,7 @@ impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
 
 struct EntryAccess<'de, 'a> {
     entries: std::slice::Iter<'de, (Key, Node)>,
-    /// The fields of the type that asks.
+    /// The fields of the type that is being decoded.
     known: &'static [&'static str],
     value: Option<&'de (Key, Node)>,
     path: &'a Path<'a>,

@@ -1,6 +1,7 @@
-//! The definitions of our resources for Kubernetes, generated from the types that read them.
+//! The CustomResourceDefinitions of Leno's resources, generated from the types that parse them.
 //!
-//! `charts/leno/templates/definitions.yaml` is what the test below expects; `LENO_UPDATE=1` writes it.
+//! The test below compares them with `charts/leno/templates/definitions.yaml`; `LENO_UPDATE=1`
+//! writes that file.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -84,7 +85,7 @@ impl Definition {
             "metadata": {
                 "name": format!("{}.leno.dev", self.plural),
                 "labels": {"app.kubernetes.io/part-of": "leno"},
-                // Helm would remove everybody's policies with them.
+                // Without this, uninstalling the chart would delete all users' policies.
                 "annotations": {"helm.sh/resource-policy": "keep"},
             },
             "spec": {
@@ -113,15 +114,16 @@ impl Definition {
             },
         });
         if self.status.is_some() {
-            // A right to the resource does not include its status: that takes one to `workloads/status`.
+            // A right to the resource does not include its status, which requires a right to
+            // `workloads/status`.
             document["spec"]["versions"][0]["subresources"] = json!({"status": {}});
         }
         document
     }
 }
 
-/// The schema of a type, as Kubernetes takes it ("structural": every value has one type, nothing is
-/// referred to).
+/// The schema of a type in the form that Kubernetes requires ("structural": every value has one
+/// type, and there are no references).
 fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::default().with(|settings| {
         settings.inline_subschemas = true;
@@ -134,13 +136,13 @@ fn schema_of<T: JsonSchema>() -> Value {
 
 fn make_structural(schema: &mut Value) {
     let Value::Object(fields) = schema else { return };
-    // An API server would write defaults into what people have stored.
+    // An API server would write defaults into stored objects.
     for unused in ["title", "default"] {
         fields.remove(unused);
     }
     one_of_them(fields);
     if let Some(Value::String(text)) = fields.get_mut("description") {
-        // Links of the types' own documentation.
+        // Removes the brackets of links between doc comments.
         *text = text.replace("[`", "`").replace("`]", "`");
     }
     if let Some(Value::Array(types)) = fields.get("type") {
@@ -148,7 +150,7 @@ fn make_structural(schema: &mut Value) {
         fields.insert("type".to_owned(), given);
     }
     if fields.get("type") == Some(&json!("integer")) {
-        // Kubernetes knows signed numbers alone.
+        // Kubernetes only has signed numbers.
         fields.remove("format");
     }
     if fields.get("x-kubernetes-int-or-string").is_some() {
@@ -164,13 +166,13 @@ fn make_structural(schema: &mut Value) {
     }
 }
 
-/// Puts what may be absent, and what is one of several words, in the place of the choice.
+/// Replaces an optional value by the value, and a choice of several words by an enumeration.
 fn one_of_them(fields: &mut Map<String, Value>) {
     if let Some(Value::Array(choices)) = fields.remove("anyOf") {
         let given = choices.into_iter().find(|choice| choice["type"] != "null");
         let Some(Value::Object(given)) = given else { panic!("a choice of nothing") };
         for (key, value) in given {
-            // What a field says of itself comes before what its type says.
+            // A field's own description wins over that of its type.
             fields.entry(key).or_insert(value);
         }
     }
@@ -198,7 +200,7 @@ fn definitions_are_those_of_the_types() {
     assert!(there == wanted, "{FILE} is of other types: {HEAD}");
 }
 
-/// Every field that people write is in the schema: an API server drops what it does not know.
+/// Every field of the documents is in the schema: an API server drops unknown fields.
 #[test]
 fn schemas_have_what_documents_have() {
     let spec = &definitions()[1].document()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]

@@ -1,4 +1,4 @@
-//! Durations as policies and the Gateway API write them (GEP-2257).
+//! Durations in policies and the Gateway API (GEP-2257).
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,22 +6,22 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Most digits of one unit, by GEP-2257.
+/// Most digits of one unit (GEP-2257).
 const MAX_DIGITS: usize = 5;
-/// Most units, by GEP-2257.
+/// Most units (GEP-2257).
 const MAX_UNITS: usize = 4;
 
 /// A length of time: `1h30m`, `10s`, `250ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration(pub std::time::Duration);
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// It is a number.
+    /// It is a number without a unit.
     #[error("{0} has no unit: write a duration, such as 10s")]
     NoUnit(String),
-    /// It is something else.
+    /// It has another form.
     #[error(
         "{0:?} is not a duration: write whole numbers with h, m, s or ms, such as 1h30m or 10s"
     )]
@@ -47,7 +47,7 @@ impl FromStr for Duration {
             }
             let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
             rest = &rest[digits..];
-            // `ms` before `m`, which it begins with.
+            // `ms` goes before `m`, because `m` is a prefix of it.
             let (unit, milliseconds) = [("h", 3_600_000), ("ms", 1), ("m", 60_000), ("s", 1_000)]
                 .into_iter()
                 .find(|(unit, _)| rest.starts_with(unit))
@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for Duration {
                 text.parse().map_err(E::custom)
             }
 
-            // A number is refused as a text without a unit is.
+            // Reject a number with the same error as a text without a unit.
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Duration, E> {
                 self.visit_str(&number.to_string())
             }

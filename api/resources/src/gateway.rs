@@ -1,4 +1,4 @@
-//! Kinds of the Gateway API (`gateway.networking.k8s.io`), fields as upstream has them.
+//! Kinds of the Gateway API (`gateway.networking.k8s.io`), with the fields of its specification.
 
 mod filter;
 mod grpc;

@@ -1,13 +1,13 @@
-//! The YAML documents that Leno takes, parsed and checked.
+//! Parses and checks the YAML documents of Leno.
 //!
-//! [`load`] reads files, directories and standard input; [`parse`] takes one text. Both give typed
-//! [`Object`]s with the place each came from, or every [`Problem`] found, each with file, line,
-//! column, path and reason. Nothing is dropped in silence: a field that no type knows is a problem,
-//! and a document of another API group is listed in [`Documents::ignored`].
+//! [`load`] reads files, directories and standard input; [`parse`] takes one text. Both return
+//! typed [`Object`]s with their positions, or every [`Problem`], each with file, line, column, path
+//! and reason. Nothing is dropped silently: an unknown field is a problem, and a document of
+//! another API group is listed in [`Documents::ignored`].
 //!
-//! Kubernetes' own kinds are the types of `k8s-openapi`, those of the Gateway API are in [`gateway`];
-//! [`Workload`], [`TrafficPolicy`], [`RateLimitPolicy`] and [`Proxy`] are ours.
-//! The crate does not know what the objects mean to the mesh: that is the index's part.
+//! The types of Kubernetes' own kinds are those of `k8s-openapi`; those of the Gateway API are in
+//! [`gateway`]; [`Workload`], [`TrafficPolicy`], [`RateLimitPolicy`] and [`Proxy`] are Leno's own.
+//! The crate does not know what the objects mean to the mesh; the index does.
 //!
 //! ```text
 //! text -> tree (every node knows its place) -> decode (typed, unknown fields) -> check (meaning)

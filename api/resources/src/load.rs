@@ -14,11 +14,11 @@ pub const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
 /// The path that means standard input.
 pub const STDIN: &str = "-";
 
-/// Reads every path: a file, a directory (its `*.yaml`, `*.yml` and `*.json`, by name, hidden files
-/// and subdirectories left out), or `-` for standard input.
+/// Reads every path: a file; a directory (its `*.yaml`, `*.yml` and `*.json` files, ordered by
+/// name, without hidden files and subdirectories); or `-` for standard input.
 ///
 /// # Errors
-/// Every problem of every file; then nothing may be used.
+/// All problems of all files; no object may be used then.
 pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
     let mut documents = Documents::default();
     let mut problems = Vec::new();
@@ -41,7 +41,7 @@ pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
     if problems.is_empty() { Ok(documents) } else { Err(problems) }
 }
 
-/// Whether a file of a directory is read as documents, by its name.
+/// Whether a file in a directory is read as documents, judged by its name.
 #[must_use]
 pub fn is_document(file: &Path) -> bool {
     let extension = file.extension().and_then(|e| e.to_str()).unwrap_or_default();
@@ -53,13 +53,13 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
     Problem::of_file(&path.to_string_lossy(), format!("cannot be read: {error}"))
 }
 
-/// Whether a path is a directory in which no file is read as documents.
+/// Whether a path is a directory without any file that would be read.
 #[must_use]
 pub fn holds_no_file(path: &Path) -> bool {
     path.is_dir() && files(path, &mut Vec::new()).is_empty()
 }
 
-/// The files that a path stands for.
+/// The files that a path selects.
 fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     if path == Path::new(STDIN) || !path.is_dir() {
         return vec![path.to_owned()];
@@ -95,7 +95,8 @@ fn read(path: &Path) -> Result<String, Problem> {
     })
 }
 
-/// A file that is in another encoding: `before` is the part of it that is UTF-8, `byte` follows it.
+/// The problem of a file in another encoding. `before` is its UTF-8 part, `byte` the byte after
+/// that.
 fn not_utf8(path: &Path, before: &[u8], byte: u8) -> Problem {
     let before = String::from_utf8_lossy(before);
     let last = before.rsplit('\n').next().unwrap_or_default();

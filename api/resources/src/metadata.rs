@@ -1,4 +1,4 @@
-//! Names, labels and annotations of our own documents, and the annotations that Leno reads.
+//! Metadata of Leno's own documents, and the annotations and labels that Leno reads.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use leno_types::mesh::Place;
 use leno_types::{Egress, MtlsMode, Removal};
 use serde::{Deserialize, Serialize};
 
-/// The namespace of a document that names none.
+/// The namespace of a document that does not set one.
 pub const DEFAULT_NAMESPACE: &str = "default";
-/// Whether a workload takes plaintext: `strict`, `permissive`, `disabled`. On a workload or a
-/// namespace; the workload wins.
+/// Whether a workload accepts plaintext: `strict`, `permissive`, `disabled`. On a workload or a
+/// namespace; the workload's value wins.
 pub const MTLS_ANNOTATION: &str = "leno.dev/mtls";
 /// Whether a workload gets a proxy: `enabled`, `disabled`.
 pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
@@ -18,32 +18,32 @@ pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
 pub const MODE_ANNOTATION: &str = "leno.dev/mode";
 /// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
 pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
-/// Whether a workload may call what the mesh does not know: `allow`, `deny`. On a workload or a
-/// namespace; the workload wins.
+/// Whether a workload may connect to destinations that the mesh does not know: `allow`, `deny`. On
+/// a workload or a namespace; the workload's value wins.
 pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
-/// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. On the control plane's
-/// own namespace, by `leno uninstall`.
+/// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. `leno
+/// uninstall` sets it on the control plane's own namespace.
 pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
-/// Of the same namespace: which run of `leno uninstall` has said the step, so that whoever looked before it
-/// began writes nothing any more. Not of `leno.dev/`, where every version refuses
-/// what it does not know.
+/// On the same namespace: the run of `leno uninstall` that set the present step. A run that started
+/// earlier sees that it was superseded, and writes nothing more. The prefix is not `leno.dev/`,
+/// because every version rejects unknown keys with that prefix.
 pub const REMOVAL_RUN_ANNOTATION: &str = "removal.leno.dev/run";
 /// The label of an `EndpointSlice` that names its service (Kubernetes' own).
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// The label that says in which zone something is (Kubernetes' own).
+/// The label for the zone that an object is in (Kubernetes' own).
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// The label that says on which node something is (Kubernetes' own).
+/// The label for the node that an object is on (Kubernetes' own).
 pub const NODE_LABEL: &str = "kubernetes.io/hostname";
 
-/// Where something with these labels is.
+/// The zone and node that labels state.
 #[must_use]
 pub fn place(labels: &BTreeMap<String, String>) -> Place {
     let of = |label: &str| labels.get(label).map(String::as_str).unwrap_or_default().into();
     Place { zone: of(ZONE_LABEL), node: of(NODE_LABEL) }
 }
 
-/// Name, namespace, labels and annotations of a document of our own group.
+/// Name, namespace, labels and annotations of a document of Leno's own API group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
@@ -58,28 +58,29 @@ pub struct Metadata {
     /// Annotations, for settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// When the API server stored it; `None` in files. The older of two objects with one claim wins.
+    /// When the API server stored it; `None` in files. If two objects claim the same, the older
+    /// wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<Time>,
 }
 
 impl Metadata {
-    /// When it was created, in seconds of Unix time; the far future where that is unknown.
+    /// When it was created, in seconds of Unix time; the far future if unknown.
     #[must_use]
     pub fn created(&self) -> i64 {
         self.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second())
     }
 }
 
-/// The mTLS mode that annotations ask for; none where they say nothing.
+/// The mTLS mode in annotations; `None` if they do not set one.
 ///
-/// Values of parsed documents were checked; one that is not a mode counts as nothing said.
+/// Parsed documents have only valid values; an invalid value counts as not set.
 #[must_use]
 pub fn mtls_mode(annotations: &BTreeMap<String, String>) -> Option<MtlsMode> {
     annotations.get(MTLS_ANNOTATION)?.parse().ok()
 }
 
-/// What annotations say of calls to what the mesh does not know; none where they say nothing.
+/// The egress setting in annotations; `None` if they do not set one.
 #[must_use]
 pub fn egress(annotations: &BTreeMap<String, String>) -> Option<Egress> {
     annotations.get(EGRESS_ANNOTATION)?.parse().ok()
@@ -89,18 +90,17 @@ fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
 
-/// How far the removal of the mesh has gone, as the annotations of its own namespace say.
+/// How far the removal of the mesh has gone, from the annotations of the control plane's namespace.
 #[must_use]
 pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
     annotations.get(REMOVAL_ANNOTATION).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// The settings that documents may have as annotations and labels.
+/// The settings that documents may have as annotations or labels.
 pub(crate) const SETTINGS: [&str; 5] =
     [MTLS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION, CAPTURE_ANNOTATION, EGRESS_ANNOTATION];
 
-/// The values that a `leno.dev/` annotation or label may have; none for a key that Leno does not
-/// know.
+/// The values that a `leno.dev/` annotation or label may have; `None` for an unknown key.
 pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
     match key {
         MTLS_ANNOTATION => Some(&["strict", "permissive", "disabled"]),

@@ -1,4 +1,4 @@
-//! The kinds of object that Leno takes.
+//! The kinds of object that Leno reads.
 
 use std::fmt;
 
@@ -14,34 +14,34 @@ use crate::ratelimit::{RateLimitPolicy, RateLimitPolicySpec};
 use crate::traffic::{TrafficPolicy, TrafficPolicySpec};
 use crate::workload::{Workload, WorkloadSpec, WorkloadStatus};
 
-/// Any object that Leno takes.
+/// Any object that Leno reads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// A namespace, for its annotations.
     Namespace(Box<Namespace>),
-    /// A named front.
+    /// A service.
     Service(Box<Service>),
     /// A service account.
     ServiceAccount(Box<ServiceAccount>),
-    /// Where a service can be served.
+    /// Endpoints of a service.
     EndpointSlice(Box<EndpointSlice>),
-    /// Certificates of authorities, for policies that refer to it.
+    /// Certificates of authorities, for policies that refer to them.
     ConfigMap(Box<ConfigMap>),
-    /// Where HTTP requests to a service go.
+    /// A route of HTTP requests.
     HttpRoute(Box<HttpRoute>),
-    /// Where gRPC calls to a service go.
+    /// A route of gRPC calls.
     GrpcRoute(Box<GrpcRoute>),
-    /// Where TLS connections to a service go.
+    /// A route of TLS connections.
     TlsRoute(Box<TlsRoute>),
-    /// Where connections to a service go.
+    /// A route of connections.
     TcpRoute(Box<TcpRoute>),
-    /// Who may refer to objects of a namespace.
+    /// A permission to refer to objects of a namespace.
     ReferenceGrant(Box<ReferenceGrant>),
-    /// How TLS is begun with a service outside of the mesh.
+    /// How proxies originate TLS to a service outside of the mesh.
     BackendTlsPolicy(Box<BackendTlsPolicy>),
     /// How clients treat a service.
     TrafficPolicy(Box<TrafficPolicy>),
-    /// How many requests a workload takes.
+    /// Rate limits of a workload.
     RateLimitPolicy(Box<RateLimitPolicy>),
     /// A local process.
     Workload(Box<Workload>),
@@ -49,7 +49,7 @@ pub enum Object {
     Proxy(Box<Proxy>),
 }
 
-/// What sort of object.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// `v1` `Namespace`.
@@ -84,10 +84,10 @@ pub enum Kind {
     Proxy,
 }
 
-/// Which object: unique among all that are applied.
+/// Identifies an object among all that are applied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// What sort.
+    /// Its kind.
     pub kind: Kind,
     /// Its namespace; empty for a `Namespace` itself.
     pub namespace: String,
@@ -137,13 +137,13 @@ impl Kind {
         }
     }
 
-    /// `apiVersion` in YAML: the one that is written.
+    /// The `apiVersion` that is written to YAML.
     #[must_use]
     pub const fn api_version(self) -> &'static str {
         self.api_versions()[0]
     }
 
-    /// Every `apiVersion` that is read, all of the same fields, the newest first.
+    /// Every `apiVersion` that is read, the newest first. All have the same fields.
     #[must_use]
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
@@ -182,7 +182,7 @@ impl fmt::Display for ObjectKey {
 }
 
 impl Object {
-    /// Which object this is.
+    /// The key of this object.
     #[must_use]
     pub fn key(&self) -> ObjectKey {
         let of_meta = |kind, meta: &ObjectMeta| ObjectKey {
@@ -215,7 +215,7 @@ impl Object {
     }
 }
 
-/// The object as one YAML document, which [`crate::parse`] reads back as an equal object.
+/// Formats the object as one YAML document; [`crate::parse`] reads it back as an equal object.
 #[must_use]
 pub fn to_yaml(object: &Object) -> String {
     let text = match object {
@@ -260,7 +260,7 @@ fn own<S: Serialize>(
     })
 }
 
-/// A document of our own group, for writing.
+/// A document of Leno's own API group, for writing.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a, S, T> {
@@ -285,7 +285,7 @@ pub(crate) struct WorkloadDocument {
     status: Option<WorkloadStatus>,
 }
 
-/// A document of our own group without a status, for reading.
+/// A document of Leno's own API group without a status, for reading.
 #[derive(Deserialize)]
 pub(crate) struct OwnDocument<S> {
     #[serde(rename = "apiVersion")]

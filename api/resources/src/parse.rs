@@ -1,4 +1,4 @@
-//! From a text to checked objects.
+//! Parses a text into checked objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::ratelimit::RateLimitPolicySpec;
 use crate::traffic::TrafficPolicySpec;
 use crate::tree::{self, Node, Value};
 
-/// Kinds of Kubernetes' core group that say nothing about the mesh: a file written for a cluster
-/// may hold them, and they are listed as ignored rather than refused as misspelt.
+/// Kinds of Kubernetes' core group that do not concern the mesh. Files written for a cluster may
+/// have them, so they are listed as ignored instead of rejected as misspelt.
 const CORE_KINDS: [&str; 8] = [
     "LimitRange",
     "PersistentVolume",
@@ -32,36 +32,36 @@ const CORE_KINDS: [&str; 8] = [
     "Secret",
 ];
 
-/// Kinds of the Gateway API that are for gateways, or not read yet: a file written for a cluster may
-/// hold them, and they are listed as ignored.
+/// Kinds of the Gateway API that are for gateways, or not supported yet. Files written for a
+/// cluster may have them, so they are listed as ignored.
 const GATEWAY_KINDS: [&str; 5] =
     ["Gateway", "GatewayClass", "ListenerSet", "UDPRoute", "XListenerSet"];
 
-/// What a text, or several files, hold.
+/// The contents of a text or of several files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Documents {
     /// The objects, in the order of the text.
     pub objects: Vec<Located<Object>>,
-    /// Documents that are none of Leno's.
+    /// Documents that Leno does not read.
     pub ignored: Vec<Located<Ignored>>,
-    /// Where the parts of each of [`objects`](Self::objects) are written, in the same order.
+    /// The positions of the parts of each of [`objects`](Self::objects), in the same order.
     pub outlines: Vec<Outline>,
 }
 
-/// Where the parts of one document are written.
+/// The positions of the parts of one document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outline(Node);
 
 impl Outline {
-    /// The place of a field such as `spec.rules[0].backendRefs[1].name`; where it is not given, that
-    /// of the innermost part that is.
+    /// The position of a field such as `spec.rules[0].backendRefs[1].name`. If the document does
+    /// not have the field, the position of its innermost parent that exists.
     #[must_use]
     pub fn place(&self, path: &str) -> Place {
         self.0.find(path).place
     }
 }
 
-/// A document of an API group or kind that Leno does not read; a warning for the user.
+/// A document of an API group or kind that Leno does not read; reported as a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ignored {
     /// Its `apiVersion`.
@@ -70,10 +70,10 @@ pub struct Ignored {
     pub kind: String,
 }
 
-/// Parses every document of `text`; `file` names it in places and problems.
+/// Parses every document of `text`; positions and problems refer to it as `file`.
 ///
 /// # Errors
-/// Every problem found, in the order of the text; then nothing of the text may be used.
+/// Every problem, in the order of the text; nothing of the text may be used then.
 pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
     let mut problems = Vec::new();
     let nodes = tree::read(file, text, &mut problems);
@@ -91,7 +91,7 @@ pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
     if problems.is_empty() { Ok(documents) } else { Err(problems) }
 }
 
-/// Reports objects that appear twice.
+/// Reports objects that occur twice.
 pub(crate) fn duplicates(objects: &[Located<Object>], problems: &mut Vec<Problem>) {
     let mut seen: HashMap<ObjectKey, &Located<Object>> = HashMap::new();
     for object in objects {
@@ -158,7 +158,7 @@ fn document(file: &Arc<str>, node: &Node, documents: &mut Documents, problems: &
 enum Recognised {
     Ours(Kind),
     Foreign,
-    /// The field at fault and why.
+    /// The field in question, and the reason.
     Wrong(&'static str, String),
 }
 
@@ -272,12 +272,12 @@ struct Reader<'a> {
     file: &'a Arc<str>,
     node: &'a Node,
     problems: &'a mut Vec<Problem>,
-    /// Everything that was decoded fits its type.
+    /// Whether every part of the document fits its type.
     whole: bool,
 }
 
 impl Reader<'_> {
-    /// The document as `T`, without the parts that do not fit; `None` where `T` needs those.
+    /// Decodes the document as `T`, without the parts that do not fit; `None` if `T` requires them.
     fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
         let Decoded { value, failures, unknown } = decode::<T>(self.node);
         self.whole = failures.is_empty() && unknown.is_empty();

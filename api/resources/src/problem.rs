@@ -1,9 +1,9 @@
-//! What is wrong in a text, and where.
+//! Problems in a text, and their positions.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A place in a file: lines and columns count from 1; line 0 means the file as a whole.
+/// A position in a file: lines and columns count from 1; line 0 means the file as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// The line.
@@ -12,34 +12,34 @@ pub struct Place {
     pub column: u64,
 }
 
-/// A value and where it was written.
+/// A value and the position where it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Located<T> {
     /// The value.
     pub value: T,
-    /// The file it came from, as given by the user.
+    /// The file, as given by the user.
     pub file: Arc<str>,
-    /// Where its document starts.
+    /// The start of its document.
     pub place: Place,
 }
 
-/// One reason why a text is refused.
+/// One reason to reject a text.
 ///
 /// Displays as `file:line:column: path: reason`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problem {
     /// The file, as given by the user.
     pub file: Arc<str>,
-    /// Where in the file.
+    /// The position in the file.
     pub place: Place,
     /// The field, for example `spec.ports[0].port`; empty for a document as a whole.
     pub path: String,
-    /// What is wrong, and what to do about it.
+    /// What is wrong, and how to correct it.
     pub reason: String,
 }
 
 impl Problem {
-    /// A problem of a file as a whole: unreadable, too large.
+    /// A problem of a whole file, such as unreadable or too large.
     #[must_use]
     pub fn of_file(file: &str, reason: impl Into<String>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! `Proxy`: how one proxy runs with no control plane, for tests and benches.
+//! `Proxy`: configures one proxy that runs without a control plane, for tests and benches.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,20 +25,19 @@ pub struct ProxySpec {
     /// Worker threads.
     #[serde(default = "default_workers")]
     pub workers: u32,
-    /// Where the admin server listens; none means no admin server.
+    /// Where the admin server listens; `None` means no admin server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin: Option<SocketAddr>,
-    /// The outbound side; none means no outbound listener.
+    /// The outbound side; `None` means no outbound listener.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<OutboundSpec>,
-    /// The inbound side; none means no inbound listener.
+    /// The inbound side; `None` means no inbound listener.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inbound: Option<InboundSpec>,
-    /// Certificate, key and roots; none means plaintext.
+    /// Certificate, key and roots; `None` means plaintext.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<ProxyIdentity>,
-    /// Whether plaintext is served; without it permissive where there is an identity, else
-    /// disabled.
+    /// Whether plaintext is accepted. Default: permissive with an identity, disabled without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtls: Option<MtlsMode>,
 }
@@ -48,7 +47,8 @@ pub struct ProxySpec {
 pub struct OutboundSpec {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// Where everything accepted goes; without it the original destination decides.
+    /// The service that every accepted connection goes to. Default: the original destination
+    /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceReference>,
 }
@@ -58,12 +58,12 @@ pub struct OutboundSpec {
 pub struct InboundSpec {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// Where the application listens; without it the original destination decides.
+    /// Where the application listens. Default: the original destination decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<SocketAddr>,
 }
 
-/// PEM files, relative to the document's own directory.
+/// PEM files, relative to the document's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyIdentity {
     /// The certificate chain, leaf first.
@@ -89,7 +89,7 @@ pub enum ServiceReferenceError {
     /// Not of the form `<namespace>/<name>:<port>`.
     #[error("{0:?} is not of the form <namespace>/<name>:<port>")]
     Form(String),
-    /// The service's name is none.
+    /// The name of the service is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
 }

@@ -1,4 +1,4 @@
-//! `RateLimitPolicy`: how many requests a workload takes.
+//! `RateLimitPolicy`: how many requests a workload accepts.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use crate::duration::Duration;
 use crate::metadata::Metadata;
 use crate::traffic::PolicyTarget;
 
-/// Most rules of one policy: a request is counted by each of them.
+/// Most limits of one policy: every request is counted by each of them.
 pub const MAX_LIMITS: usize = 16;
 
-/// How many requests the workloads it is attached to take, `leno.dev/v1alpha1`.
+/// Rate limits of the workloads that it is attached to, `leno.dev/v1alpha1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitPolicy {
     /// Its name, labels and annotations.
     pub metadata: Metadata,
-    /// What it says.
+    /// The limits.
     pub spec: RateLimitPolicySpec,
 }
 

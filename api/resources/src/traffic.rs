@@ -12,13 +12,13 @@ use crate::metadata::Metadata;
 
 pub(crate) use meaning::RetryOn;
 
-/// How clients treat what it is attached to, `leno.dev/v1alpha1`. A part that is not given is left
-/// to a policy of something wider, and else to the mesh.
+/// How clients treat its targets, `leno.dev/v1alpha1`. A part that is not set comes from a policy
+/// with a wider scope, or else from the mesh's defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficPolicy {
     /// Its name, labels and annotations.
     pub metadata: Metadata,
-    /// What it says.
+    /// The settings.
     pub spec: TrafficPolicySpec,
 }
 

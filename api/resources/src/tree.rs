@@ -1,4 +1,4 @@
-//! A YAML document as a tree in which every node knows its place.
+//! A YAML document as a tree in which every node has its position.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,13 +11,13 @@ use crate::problem::{Place, Problem};
 
 /// Deepest nesting of a document: Kubernetes' own types need about 15.
 const MAX_DEPTH: usize = 48;
-/// Most documents in one file: a mesh of thousands of workloads in one rendered file fits.
+/// Most documents in one file: enough for a rendered mesh of thousands of workloads.
 const MAX_DOCUMENTS: usize = 50_000;
 /// Most nodes (values and keys) in one file: 10,000 endpoints need about 400,000.
 const MAX_NODES: usize = 2_000_000;
-/// Most parser events in one file, a little over two a node.
+/// Most parser events in one file, a little over two per node.
 const MAX_EVENTS: usize = 2 * MAX_NODES + 2 * MAX_DOCUMENTS;
-/// Most nodes that aliases may add: anchors spare typing, they are no way to make data.
+/// Most nodes that aliases may add: anchors are meant to save typing, not to generate data.
 const MAX_ALIASED_EVENTS: usize = 100_000;
 
 /// One value of a document.
@@ -37,7 +37,8 @@ pub(crate) enum Value {
     Text(String),
     List(Vec<Node>),
     Map(Vec<(Key, Node)>),
-    /// Left out of its list or map: it was reported, and the rest of the document is decoded.
+    /// Removed from its list or map after it was reported, so that the rest of the document can be
+    /// decoded.
     Reported,
 }
 
@@ -47,8 +48,8 @@ pub(crate) struct Key {
     pub(crate) text: String,
 }
 
-/// Reads every document of `text`; empty documents are left out. What is wrong is added to `problems`.
-/// A text that is not YAML has no document; of a key that is given twice the first value is read.
+/// Reads every document of `text`, without empty ones. Mistakes are added to `problems`. A text
+/// that is not YAML yields no document; if a key occurs twice, its first value is used.
 pub(crate) fn read(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Node> {
     let documents = documents(text, DuplicateKeyPolicy::Error)
         .unwrap_or_else(|error| refused(file, text, &error, problems));
@@ -75,7 +76,7 @@ fn documents(text: &str, duplicates: DuplicateKeyPolicy) -> Result<Vec<Node>, se
     from_str_multiple_with_options(text, options)
 }
 
-/// Reports why a text cannot be read as it is, and reads what can be.
+/// Reports why a text is rejected, and reads as much of it as possible.
 fn refused(
     file: &str,
     text: &str,
@@ -83,9 +84,9 @@ fn refused(
     problems: &mut Vec<Problem>,
 ) -> Vec<Node> {
     if matches!(error.without_snippet(), serde_saphyr::Error::DuplicateMappingKey { .. }) {
-        // With this policy the parser passes both entries on, so that every duplicate is found and
-        // the first place of each is known. It keeps one of two integer keys only: then the parser's
-        // own message has to do.
+        // With this policy the parser returns both entries, so that every duplicate can be reported
+        // with the position of the first. Of two equal integer keys it returns only one; then the
+        // parser's own message has to do.
         let mut nodes = documents(text, DuplicateKeyPolicy::LastWins).unwrap_or_default();
         let before = problems.len();
         nodes.iter_mut().for_each(|node| remove_repeated(file, node, "", problems));
@@ -95,7 +96,7 @@ fn refused(
     }
     let mut place = error.location().map_or_else(Place::default, place_of);
     let message = error.to_string();
-    // The place is printed in front of the reason already.
+    // The position is already printed in front of the reason.
     let suffix = format!(" at line {}, column {}", place.line, place.column);
     let mut reason = message.strip_suffix(&suffix).unwrap_or(&message).to_owned();
     if let Some(tab) = tab_indent(text, place.line) {
@@ -106,8 +107,8 @@ fn refused(
     Vec::new()
 }
 
-/// The tab in the indentation of the line at which the parser failed, or of a line beside it: some
-/// errors are placed before the tab, some after it.
+/// The tab in the indentation of the line at which the parser failed, or of a neighbouring line:
+/// the position of some errors is before the tab, of others after it.
 fn tab_indent(text: &str, line: u64) -> Option<Place> {
     let indent =
         |text: &str| text.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
@@ -119,7 +120,7 @@ fn tab_indent(text: &str, line: u64) -> Option<Place> {
     wanted(line).or_else(|| wanted(line + 1)).or_else(|| wanted(line.checked_sub(1)?))
 }
 
-/// Removes every key of `node` and below that its map has already, with a problem for each.
+/// Removes every repeated key of `node` and of all nodes in it, and reports each.
 fn remove_repeated(file: &str, node: &mut Node, path: &str, problems: &mut Vec<Problem>) {
     match &mut node.value {
         Value::List(items) => {
@@ -156,7 +157,7 @@ fn place_of(location: serde_saphyr::Location) -> Place {
 }
 
 impl Node {
-    /// The value of a key, where this is a map that has it.
+    /// The value of a key; `None` if this is not a map or does not have the key.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|(k, _)| k.text == key).map(|(_, n)| n),
@@ -164,7 +165,7 @@ impl Node {
         }
     }
 
-    /// An element, where this is a list that has it.
+    /// An element; `None` if this is not a list or is shorter.
     pub(crate) fn at(&self, index: usize) -> Option<&Node> {
         match &self.value {
             Value::List(items) => items.get(index),
@@ -172,7 +173,7 @@ impl Node {
         }
     }
 
-    /// The node at a path such as `spec.rules[0].backendRefs[1].name`, or the innermost part of the
+    /// The node at a path such as `spec.rules[0].backendRefs[1].name`, or the innermost node on the
     /// path that the document has.
     pub(crate) fn find(&self, path: &str) -> &Node {
         let mut node = self;

@@ -9,17 +9,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::metadata::Metadata;
 
-/// Most replicas of one workload: each is a network namespace, a proxy and a process of one machine.
+/// Most replicas of one workload: each is a network namespace, a proxy and a process on one
+/// machine.
 pub const MAX_REPLICAS: u32 = 250;
 /// Most ports of one workload or service, as in an `EndpointSlice`.
 pub const MAX_PORTS: usize = 100;
 
-/// A set of equal instances, `leno.dev/v1alpha1`.
+/// A set of identical instances, `leno.dev/v1alpha1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Its name, labels and annotations.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// What the user declares.
     pub spec: WorkloadSpec,
     /// The instances that run. `leno up` writes it into its state file; in a cluster it is a subresource,
     /// which a right to `workloads` does not include.
@@ -187,7 +188,7 @@ impl Workload {
 }
 
 impl WorkloadPort {
-    /// What the port carries.
+    /// The protocol of the port.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         Protocol::from_app_protocol(self.app_protocol.as_deref())

@@ -1,4 +1,4 @@
-//! Routes and grants: what is taken, and what is said of what is not.
+//! Routes and grants: which are accepted, and the errors of the others.
 
 use leno_resources::{Kind, Object, parse, to_yaml};
 

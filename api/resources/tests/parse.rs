@@ -1,4 +1,4 @@
-//! What the parser takes and what it says of what it refuses.
+//! Which documents the parser accepts, and the errors of the others.
 
 use leno_resources::{Kind, Object, Place, load, parse, to_yaml};
 use leno_types::{MtlsMode, Protocol};
@@ -114,7 +114,7 @@ fn the_place_of_every_field_is_known() {
     let place = |path| outline.place(path).to_string();
     assert_eq!(place("spec.ports[1].port"), "11:11");
     assert_eq!(place("spec.ports[0]"), "8:5");
-    // As near as there is anything.
+    // The innermost parent that exists.
     assert_eq!(place("spec.ports[2].port"), place("spec.ports"));
     assert_eq!(place("status.nothing"), place(""));
 }
@@ -338,7 +338,7 @@ status:
     assert_eq!(&parse("again.yaml", &to_yaml(object)).unwrap().objects[0].value, object);
 }
 
-/// A policy of these parts, which begin on line 7.
+/// A policy with these parts, which begin on line 7.
 fn policy(parts: &str) -> String {
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: p}}\nspec:\n  \

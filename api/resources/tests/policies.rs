@@ -1,4 +1,5 @@
-//! Traffic and rate limit policies: what is taken, what it means, and what is refused.
+//! Traffic and rate limit policies: which are accepted, what they mean, and the errors of the
+//! others.
 
 use std::time::Duration;
 
@@ -155,7 +156,7 @@ fn policies_are_written_as_they_were_read() {
     }
 }
 
-/// What is replaced in [`FULL`], by what, and what is said of it.
+/// A text in [`FULL`], its replacement, and the resulting error.
 const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     (
         "kind: Service, name: cart",
@@ -222,7 +223,7 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     ("  faults:", "  foults:", "spec.foults: unknown field"),
 ];
 
-/// The same of [`LIMITS`].
+/// The same for [`LIMITS`].
 const OF_LIMITS: &[(&str, &str, &str)] = &[
     (
         "kind: Workload",

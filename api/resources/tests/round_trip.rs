@@ -1,4 +1,4 @@
-//! What is written is read back as the same object, whatever its texts hold.
+//! A written object is read back as an equal object, whatever texts it has.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn label() -> impl Strategy<Value = String> {
     "[a-z]([a-z0-9-]{0,10}[a-z0-9])?"
 }
 
-/// Texts that YAML could take for something else, beside arbitrary ones.
+/// Arbitrary texts, and texts that YAML could take for values of other types.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(vec![
@@ -128,7 +128,7 @@ proptest! {
         let text = to_yaml(&object);
         match parse("a.yaml", &text) {
             Ok(documents) => prop_assert_eq!(&documents.objects[0].value, &object, "{}", text),
-            // Two instances may have drawn the same address.
+            // Two instances may have the same random address.
             Err(problems) => prop_assert!(
                 problems.iter().all(|p| p.reason.ends_with("appears twice")),
                 "{:?}\n{}", problems, text

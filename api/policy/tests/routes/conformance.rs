@@ -1,4 +1,4 @@
-//! The matching cases of the Gateway API's conformance suite, under its names.
+//! The matching cases of the Gateway API's conformance suite, named like the suite's tests.
 
 use crate::support::{goes, route, rule, table};
 

@@ -1,4 +1,4 @@
-//! HTTPRouteCORS: what a browser is told.
+//! HTTPRouteCORS: the headers that a browser receives.
 
 use leno_policy::cors::{actual, is_preflight, preflight};
 use leno_types::routes::Cors;

@@ -1,4 +1,4 @@
-//! `GRPCRoute`: which method, which metadata.
+//! `GRPCRoute`: matching by method and metadata.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch};
 
 use crate::support::{backend, goes, matched, route, rule, table};
 
-/// `Service/Method`, either of them `*` for any or `~pattern`; then headers.
+/// `Service/Method`, each of them `*` for any or `~pattern`; then headers.
 fn call(text: &str) -> Match {
     let (path, rest) = text.split_once(' ').unwrap_or((text, ""));
     let (service, method) = path.split_once('/').expect("Service/Method");

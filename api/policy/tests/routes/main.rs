@@ -1,4 +1,4 @@
-//! Route tables, from the outside.
+//! Tests of route tables through the public API.
 
 mod conformance;
 mod cors;

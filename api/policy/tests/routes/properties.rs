@@ -1,4 +1,4 @@
-//! What holds for every table and every request.
+//! Properties of every table and every request.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn request() -> impl Strategy<Value = Sent> {
     (method, path, query, headers).prop_map(|(m, p, q, h)| sent(&format!("{m} {p}{q}{h}")))
 }
 
-/// The specification read word by word: every match that holds, the first by its ranking.
+/// The specification as a reference implementation: of all matches that hold, the first by rank.
 fn by_the_book(routes: &[Arc<Route>], request: &Sent) -> Option<(String, usize)> {
     let mut held = Vec::new();
     for route in routes {
@@ -76,7 +76,7 @@ fn by_the_book(routes: &[Arc<Route>], request: &Sent) -> Option<(String, usize)>
             let all = [matched("")];
             let matches = if rule.matches.is_empty() { &all[..] } else { &rule.matches };
             for (place, one) in matches.iter().enumerate() {
-                // Alone in its table, a match has nothing to be preferred to.
+                // A match alone in its table competes with no other.
                 let alone = Rule { matches: vec![one.clone()], ..Rule::default() };
                 if table(vec![self::route("alone", vec![alone])]).find(request).is_none() {
                     continue;
@@ -156,7 +156,7 @@ proptest! {
     }
 }
 
-/// A generator of known statistics (splitmix64), for counts that are the same in every run.
+/// A random generator with known statistics (splitmix64), so that counts are the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -169,7 +169,7 @@ impl Random {
     }
 }
 
-/// So many on one path that they are looked up by header, not tried one by one.
+/// Enough rules on one path that they are looked up by header instead of one by one.
 #[test]
 fn many_rules_of_one_path_keep_their_order() {
     const OF_PATH: [&str; 12] = [
@@ -233,7 +233,7 @@ fn weights_are_kept() {
     assert_eq!(Weights::new([0, 0].into_iter()).pick(7), None);
 }
 
-/// HTTPRouteRequestPercentageMirror: parts of a whole over 100,000 requests.
+/// HTTPRouteRequestPercentageMirror: shares over 100,000 requests.
 #[test]
 fn parts_are_kept() {
     for (numerator, denominator) in [(0, 100), (20, 100), (100, 100), (1, 3), (35, 1000)] {
@@ -246,7 +246,7 @@ fn parts_are_kept() {
     }
 }
 
-/// HTTPRouteWeight, MeshHTTPRouteWeight, MeshGRPCRouteWeight: through the table.
+/// HTTPRouteWeight, MeshHTTPRouteWeight, MeshGRPCRouteWeight, through the table.
 #[test]
 fn a_rule_chooses_by_weight() {
     let rule = Rule {
@@ -265,7 +265,7 @@ fn a_rule_chooses_by_weight() {
     assert_eq!(goes(&table, "GET /"), "v1");
 }
 
-/// A path of nothing but slashes costs no more than the deepest prefix asks for.
+/// A path of slashes alone costs no more than the deepest prefix requires.
 #[test]
 fn deep_paths_are_looked_up_as_deep_as_rules_are() {
     let table = table(vec![route("deep", vec![rule(&["/a/b"], "v1"), rule(&["/"], "v2")])]);
@@ -273,7 +273,7 @@ fn deep_paths_are_looked_up_as_deep_as_rules_are() {
     assert_eq!(goes(&table, &deep), "v1");
     let slashes = format!("GET {}", "/".repeat(60_000));
     let request = sent(&slashes);
-    // A lookup of each of 60,000 prefixes would take minutes here.
+    // Looking up each of 60,000 prefixes would take minutes here.
     for _ in 0..1000 {
         assert!(table.find(&request).is_some());
     }

@@ -1,4 +1,4 @@
-//! Routes of connections.
+//! Routes for connections.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn goes(table: &StreamTable, name: Option<&str>) -> String {
     }
 }
 
-/// TLSRouteSimpleSameNamespace, TLSRouteHostnameIntersection as far as routes have it.
+/// TLSRouteSimpleSameNamespace, and the part of TLSRouteHostnameIntersection that concerns routes.
 #[test]
 fn the_nearest_name_decides() {
     let table = table(vec![
@@ -61,7 +61,7 @@ fn the_nearest_name_decides() {
     assert!(table.asks_for_names());
 }
 
-/// TCPRouteMultipleRoutesAttachment: the oldest holds.
+/// TCPRouteMultipleRoutesAttachment: the oldest route wins.
 #[test]
 fn what_no_name_takes_follows_the_oldest_tcp_route() {
     let older = Route { created: 5, ..tcp("z") };
@@ -74,7 +74,7 @@ fn what_no_name_takes_follows_the_oldest_tcp_route() {
     assert!(!StreamTable::compile(&[Arc::new(tcp("t"))], 80).expect("one").asks_for_names());
 }
 
-/// Of two routes for one name the older holds, then the first by name.
+/// Of two routes for one name the older wins, then the first by name.
 #[test]
 fn one_name_has_one_route() {
     let shadowed = table(vec![tls("b", &["x.y", "a.b"]), tls("a", &["a.b", "*.b"])]);
@@ -96,7 +96,8 @@ fn what_leads_nowhere_is_refused() {
     assert_eq!(goes(&table(vec![zero]), None), "no-backend; by=\"TCPRoute shop/zero rule 0\"");
 }
 
-/// Routes of requests and of connections do not displace each other, nor do those of other ports.
+/// Routes for requests and routes for connections do not displace each other, nor do routes of
+/// other ports.
 #[test]
 fn each_table_has_its_own_kinds_and_port() {
     let routes: Vec<_> = [tcp("tcp"), tls("tls", &["a"]), route("http", vec![rule(&[], "http")])]

@@ -1,4 +1,4 @@
-//! Routes and requests in few words.
+//! Short notations for routes and requests.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(crate) fn sent(text: &str) -> Sent {
     Sent { method, target, headers: words.map(header).collect() }
 }
 
-/// Words that must all hold: `=/path`, `/prefix`, `~pattern`, `method:GET`, `name=value`,
+/// Conditions, all of which must hold: `=/path`, `/prefix`, `~pattern`, `method:GET`, `name=value`,
 /// `name~pattern`, `?name=value`, `?name~pattern`.
 pub(crate) fn matched(text: &str) -> Match {
     let mut wanted = Match::default();
@@ -108,8 +108,8 @@ pub(crate) fn table(routes: Vec<Route>) -> RouteTable {
     RouteTable::compile(&routes, 80).expect("routes for the port")
 }
 
-/// The first backend of the rule for a request, `404` where there is none. Whatever is asked of a
-/// table here, its explanation must say the same.
+/// The first backend of the rule that a request follows, or `404`. Checks with every call that the
+/// table's explanation agrees.
 pub(crate) fn goes(table: &RouteTable, request: &str) -> String {
     let request = sent(request);
     let found = table.find(&request);

@@ -1,4 +1,4 @@
-//! What a table is made of, beside matching.
+//! The contents of a table, apart from matching.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use leno_types::routes::{Backend, InvalidTarget, Route, Rule, Target};
 
 use crate::support::{backend, goes, route, rule, sent, table};
 
-/// MeshPorts.
+/// Conformance test MeshPorts.
 #[test]
 fn a_route_of_a_port_says_nothing_of_the_others() {
     let route = Route { ports: vec![80], ..route("ports", vec![rule(&[], "v1")]) };
@@ -143,7 +143,7 @@ fn matches_that_are_outranked_are_told_too() {
     );
 }
 
-/// What `shadowed` names no request reaches; the others are reached by some.
+/// No request reaches the matches in `shadowed`; some request reaches each of the others.
 #[test]
 fn matches_that_no_request_reaches_are_named() {
     let shadowed = |first: &[&str], second: &[&str]| -> Vec<String> {
@@ -169,7 +169,7 @@ fn matches_that_no_request_reaches_are_named() {
         ("~.*", "/", "b0 by a0"),
         ("~/.*", "/", "b0 by a0"),
         ("/", "~.*", "a0 by b0"),
-        // Reached by some request.
+        // Some request reaches each of these.
         ("/a", "/a/b", ""),
         ("/", "/ method:GET", ""),
         ("/ method:GET", "/ method:PUT", ""),
@@ -186,13 +186,13 @@ fn matches_that_no_request_reaches_are_named() {
         assert_eq!(shadowed(&[first], &[second]).join(""), expected, "{first} and {second}");
     }
     assert_eq!(shadowed(&["/", "/"], &[]), ["a1 by a0", "b0 by a0"]);
-    // Several take together what stands for a few texts.
+    // Several matches together take the few texts that an expression stands for.
     for (first, second, expected) in [
         (vec!["/ x=1", "/ x=2"], "/ x~[12]", "b0 by a0+a1"),
         (vec!["=/a", "=/b"], "~/(a|b)", "b0 by a0+a1"),
         (vec!["=/a x~1|2", "=/b x=1", "=/b x=2"], "~/(a|b) x~[12]", "b0 by a0+a1+a2"),
         (vec!["/ ?q=1", "/ ?q=2"], "/a ?q~[12] y=1", ""),
-        // Something is left over.
+        // Some requests of the expression remain.
         (vec!["/ x=1", "/ x=2"], "/ x~[123]", ""),
         (vec!["/ x=1", "/ y=2"], "/ x~[12]", ""),
         (vec!["/ x=1", "/ x=2"], "/ x~[12]+", ""),

@@ -1,4 +1,4 @@
-//! Checks of the Gateway API's kinds, as its custom resource definitions make them.
+//! Checks of the Gateway API's kinds, equivalent to those of its CustomResourceDefinitions.
 
 mod filter;
 mod persistence;
@@ -20,29 +20,30 @@ use crate::gateway::{
     HttpTimeouts, MatchType, ParentRef, PathMatch, PathMatchType, ReferenceGrant,
 };
 
-/// Most parents of one route, as upstream.
+/// Most parents of one route, as in the Gateway API.
 const MAX_PARENTS: usize = 32;
-/// Most rules of one route, as upstream.
+/// Most rules of one route, as in the Gateway API.
 const MAX_RULES: usize = 16;
-/// Most matches of one rule, as upstream.
+/// Most matches of one rule, as in the Gateway API.
 const MAX_MATCHES: usize = 64;
-/// Most headers or query parameters of one match, as upstream.
+/// Most headers or query parameters of one match, as in the Gateway API.
 const MAX_CONDITIONS: usize = 16;
-/// Most backends of one rule, as upstream.
+/// Most backends of one rule, as in the Gateway API.
 const MAX_BACKENDS: usize = 16;
-/// Most bytes of a path or an expression for one, as upstream.
+/// Longest path, or regular expression for a path, in bytes, as in the Gateway API.
 const MAX_PATH: usize = 1024;
-/// Most bytes of a header's value or an expression for one, as upstream.
+/// Longest value of a header, or regular expression for a value, in bytes, as in the Gateway API.
 const MAX_VALUE: usize = 4096;
-/// Largest weight of a backend, as upstream.
+/// Largest weight of a backend, as in the Gateway API.
 const MAX_WEIGHT: i32 = 1_000_000;
-/// Most entries of either list of a grant, as upstream.
+/// Most entries in either list of a grant, as in the Gateway API.
 const MAX_GRANTS: usize = 16;
-/// Methods that a rule can ask for, as upstream.
+/// Methods that a match can require, as in the Gateway API.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-/// What every kind of route has: metadata and parents. Gives where its `spec` is.
+/// Checks the fields that every kind of route has: metadata and parents. Returns the cursor of
+/// `spec`.
 fn attached<'a>(
     check: &mut Check<'_>,
     at: &Cursor<'a>,
@@ -255,7 +256,7 @@ fn grpc_method(check: &mut Check<'_>, at: &Cursor<'_>, method: &GrpcMethodMatch)
     }
 }
 
-/// Expressions are compiled here as the proxy will compile them, so that none fails there.
+/// Compiles a regular expression as the proxy will, so that none fails there.
 fn expression(check: &mut Check<'_>, at: &Cursor<'_>, pattern: &str) {
     if let Err(error) = leno_policy::Pattern::new(pattern) {
         check.fail(at, error.to_string());
@@ -269,7 +270,7 @@ fn backends(check: &mut Check<'_>, at: &Cursor<'_>, backends: &[BackendRef], sco
     });
 }
 
-/// What the backends of every kind of route must be; `filters` judges theirs.
+/// Checks the backends of any kind of route; `filters` checks the filters of each.
 fn each_backend(
     check: &mut Check<'_>,
     at: &Cursor<'_>,

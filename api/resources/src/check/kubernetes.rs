@@ -1,4 +1,4 @@
-//! Checks of Kubernetes' kinds, as its own server makes them.
+//! Checks of Kubernetes' kinds, equivalent to those of its API server.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,14 +12,14 @@ use super::{Check, Cursor, Name};
 use crate::metadata::SERVICE_NAME_LABEL;
 use crate::workload::MAX_PORTS;
 
-/// Most endpoints of one slice, Kubernetes' own limit.
+/// Most endpoints of one slice, as in Kubernetes.
 const MAX_ENDPOINTS: usize = 1000;
-/// Most addresses of one endpoint, Kubernetes' own limit.
+/// Most addresses of one endpoint, as in Kubernetes.
 const MAX_ADDRESSES: usize = 100;
-/// Transport protocols that Kubernetes knows; Leno carries TCP and leaves the others alone.
+/// Transport protocols in Kubernetes. Leno carries TCP and ignores the others.
 const TRANSPORTS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
-/// Which endpoints clients may prefer, as Kubernetes has it.
+/// Values of `trafficDistribution` in Kubernetes.
 const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 
 pub(super) fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &ObjectMeta, form: Name) {
@@ -91,7 +91,7 @@ pub(super) fn service(check: &mut Check<'_>, at: &Cursor<'_>, service: &Service)
     }
 }
 
-/// The name that an alias stands for: in full, as a resolver has it.
+/// Checks the target of an `ExternalName`: a fully qualified DNS name.
 fn external_name(check: &mut Check<'_>, at: &Cursor<'_>, name: Option<&str>) {
     let name = name.unwrap_or_default();
     if name.is_empty() {

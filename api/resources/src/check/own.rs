@@ -9,7 +9,7 @@ use crate::metadata::Metadata;
 use crate::proxy::Proxy;
 use crate::workload::{MAX_PORTS, MAX_REPLICAS, Workload};
 
-/// Most worker threads of one proxy: more than any machine has cores worth using for one.
+/// Most worker threads of one proxy: more cores than one proxy can use.
 const MAX_WORKERS: u32 = 256;
 
 pub(super) fn workload(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {

@@ -11,17 +11,17 @@ use crate::traffic::{
     PolicyTarget, RetriesSpec, RetryOn, TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
 };
 
-/// Most targets of one policy, as Gateway API has it (GEP-713).
+/// Most targets of one policy, as in the Gateway API (GEP-713).
 const MAX_TARGETS: usize = 16;
-/// Most tries after the first: with more, retries are what overloads a service.
+/// Most retries of a request: with more, retries themselves overload a service.
 const MAX_ATTEMPTS: u32 = 10;
-/// Most entries of `retries.on`: there are fewer that differ.
+/// Most entries of `retries.on`: there are fewer distinct ones.
 const MAX_ON: usize = 64;
 /// Most copies of a hedged request.
 const MAX_COPIES: u32 = 3;
 /// The longest name of a cookie or header.
 const MAX_TOKEN: usize = 256;
-/// The longest period of a rate limit: counts live in the memory of proxies.
+/// Longest period of a rate limit: proxies keep the counts in memory.
 const MAX_PERIOD: Time = Time::from_secs(24 * 3600);
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
@@ -63,7 +63,7 @@ pub(super) fn traffic_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Tr
     }
 }
 
-/// Parts that are of a service's endpoints, whatever route leads to them.
+/// Rejects parts that concern a service's endpoints in a policy of a route.
 fn not_of_routes(check: &mut Check<'_>, at: &Cursor<'_>, spec: &TrafficPolicySpec) {
     if spec.target_refs.iter().all(|target| target.kind == "Service") {
         return;
@@ -81,7 +81,7 @@ fn not_of_routes(check: &mut Check<'_>, at: &Cursor<'_>, spec: &TrafficPolicySpe
     }
 }
 
-/// Whether a policy has no part.
+/// Whether a policy sets no part.
 fn is_empty(policy: &TrafficPolicy) -> bool {
     let TrafficPolicySpec { target_refs, .. } = &policy.spec;
     let empty = TrafficPolicySpec { target_refs: target_refs.clone(), ..Default::default() };
@@ -330,7 +330,7 @@ fn positive(check: &mut Check<'_>, at: &Cursor<'_>, duration: Option<Duration>) 
     }
 }
 
-/// The name of a header or cookie (RFC 9110 section 5.6.2).
+/// Checks the name of a header or cookie (RFC 9110 section 5.6.2).
 fn token(check: &mut Check<'_>, at: &Cursor<'_>, name: Option<&str>) {
     let Some(name) = name else { return };
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

@@ -1,51 +1,51 @@
-//! Filters of routes: what is done to a request, its response, or both.
+//! Filters of routes: changes of a request, its response, or both.
 
 use serde::{Deserialize, Serialize};
 
 use super::BackendObject;
 
-/// One filter: `type` says which of the fields is set.
+/// One filter: `type` names the field that is set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteFilter {
-    /// Which filter.
+    /// The type of the filter.
     #[serde(rename = "type")]
     pub kind: FilterType,
-    /// Of `RequestHeaderModifier`.
+    /// For `RequestHeaderModifier`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_header_modifier: Option<HeaderFilter>,
-    /// Of `ResponseHeaderModifier`.
+    /// For `ResponseHeaderModifier`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_header_modifier: Option<HeaderFilter>,
-    /// Of `RequestMirror`.
+    /// For `RequestMirror`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_mirror: Option<MirrorFilter>,
-    /// Of `RequestRedirect`.
+    /// For `RequestRedirect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_redirect: Option<RedirectFilter>,
-    /// Of `URLRewrite`.
+    /// For `URLRewrite`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_rewrite: Option<RewriteFilter>,
-    /// Of `CORS`.
+    /// For `CORS`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<CorsFilter>,
 }
 
-/// Which filter.
+/// The type of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FilterType {
     /// Changes the request's headers.
     RequestHeaderModifier,
     /// Changes the response's headers.
     ResponseHeaderModifier,
-    /// Sends a copy elsewhere.
+    /// Sends a copy to another backend.
     RequestMirror,
-    /// Answers with another place.
+    /// Answers with a redirection.
     RequestRedirect,
-    /// Changes host and path on the way.
+    /// Changes host and path before the request is forwarded.
     #[serde(rename = "URLRewrite")]
     UrlRewrite,
-    /// Answers and marks requests of other origins (the Fetch standard's CORS protocol).
+    /// Answers preflights, and sets CORS headers on responses (Fetch standard).
     #[serde(rename = "CORS")]
     Cors,
 }
@@ -54,13 +54,13 @@ pub enum FilterType {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderFilter {
-    /// In place of all of the same name.
+    /// Replaces all headers of the same name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<Vec<Header>>,
-    /// To those of the same name.
+    /// Is added to headers of the same name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add: Option<Vec<Header>>,
-    /// Left out.
+    /// Names of headers to remove.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remove: Option<Vec<String>>,
 }
@@ -74,26 +74,26 @@ pub struct Header {
     pub value: String,
 }
 
-/// Sends copies of requests to a backend, whose answers nobody waits for.
+/// Sends copies of requests to a backend. The proxy does not wait for the responses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorFilter {
-    /// Where to.
+    /// The backend.
     pub backend_ref: BackendObject,
-    /// Of how many in a hundred; of all where neither this nor `fraction` is given.
+    /// How many requests in a hundred; all if neither this nor `fraction` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<i32>,
-    /// Of how many.
+    /// How many requests, as a fraction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<Fraction>,
 }
 
-/// A part of a whole.
+/// A fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fraction {
-    /// So many,
+    /// The numerator.
     pub numerator: i32,
-    /// of so many; of 100 where none is given.
+    /// The denominator; 100 if not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denominator: Option<i32>,
 }
@@ -102,19 +102,19 @@ pub struct Fraction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RedirectFilter {
-    /// `http` or `https`; the request's where none is given.
+    /// `http` or `https`; default: the request's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
-    /// The host; the request's where none is given.
+    /// The host; default: the request's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// The path; the request's where none is given.
+    /// The path; default: the request's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathModifier>,
     /// The port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
-    /// 301, 302, 303, 307 or 308; 302 where none is given.
+    /// 301, 302, 303, 307 or 308; default 302.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_code: Option<i32>,
 }
@@ -122,25 +122,25 @@ pub struct RedirectFilter {
 /// Changes host and path of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RewriteFilter {
-    /// The host that the backend sees.
+    /// The host that the backend receives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// The path that it sees.
+    /// The path that the backend receives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathModifier>,
 }
 
-/// Another path.
+/// A replacement of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathModifier {
     /// Which part is replaced.
     #[serde(rename = "type")]
     pub kind: PathModifierType,
-    /// In place of the whole path.
+    /// Replaces the whole path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_full_path: Option<String>,
-    /// In place of the prefix that the rule matched.
+    /// Replaces the prefix that the rule has matched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_prefix_match: Option<String>,
 }
@@ -148,32 +148,32 @@ pub struct PathModifier {
 /// Which part of a path is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathModifierType {
-    /// All of it.
+    /// The whole path.
     ReplaceFullPath,
-    /// The prefix that the rule matched.
+    /// The prefix that the rule has matched.
     ReplacePrefixMatch,
 }
 
-/// What pages of other origins may do.
+/// What browsers may do with requests from pages of other origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CorsFilter {
-    /// Origins that may: `https://shop.example`, `https://*.example`, `*`.
+    /// The allowed origins: `https://shop.example`, `https://*.example`, `*`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_origins: Option<Vec<String>>,
-    /// With cookies and other credentials.
+    /// Whether requests may have cookies and other credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_credentials: Option<bool>,
-    /// By these methods.
+    /// The allowed methods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_methods: Option<Vec<String>>,
-    /// With these request headers.
+    /// The allowed request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_headers: Option<Vec<String>>,
-    /// Reading these response headers.
+    /// The response headers that pages may read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expose_headers: Option<Vec<String>>,
-    /// For how many seconds a browser may remember that; 5 where none is given.
+    /// For how many seconds a browser may cache a preflight's response; default 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age: Option<i32>,
 }

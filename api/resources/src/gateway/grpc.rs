@@ -7,7 +7,7 @@ use super::{
     BackendRef, HeaderMatch, MatchType, ParentRef, RouteFilter, RouteStatus, SessionPersistence,
 };
 
-/// How gRPC calls are matched and where they go.
+/// A route of gRPC calls: matches, and the backends that calls go to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrpcRoute {
@@ -15,27 +15,27 @@ pub struct GrpcRoute {
     pub api_version: String,
     /// `kind` as written.
     pub kind: String,
-    /// Name, namespace, age.
+    /// Name, namespace, creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What the user wants.
+    /// What the user declares.
     pub spec: GrpcRouteSpec,
-    /// What controllers have made of it.
+    /// What controllers report about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
 
-/// What a `GRPCRoute` wants.
+/// The declaration in a `GRPCRoute`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrpcRouteSpec {
     /// What it attaches to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
-    /// Hosts, for gateways; of no meaning to a route of a Service (GEP-1294).
+    /// Host names, for gateways; ignored in a route of a Service (GEP-1294).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostnames: Option<Vec<String>>,
-    /// The rules; one that matches everything where none is given.
+    /// The rules; default: one that matches every call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<GrpcRouteRule>>,
 }
@@ -44,19 +44,19 @@ pub struct GrpcRouteSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrpcRouteRule {
-    /// Its name, for policies and people.
+    /// Its name, for references from policies and for messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// It applies to calls that match any of these; to all where none is given.
+    /// It applies to calls that match any of these; default: all calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matches: Option<Vec<GrpcRouteMatch>>,
-    /// What is done to them.
+    /// Changes of these calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Vec<RouteFilter>>,
-    /// Where they go.
+    /// The backends that they go to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_refs: Option<Vec<BackendRef>>,
-    /// What keeps a client's calls together (GEP-1619, experimental upstream).
+    /// Keeps a client's calls on one endpoint (GEP-1619, experimental in the Gateway API).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<SessionPersistence>,
 }
@@ -64,24 +64,24 @@ pub struct GrpcRouteRule {
 /// Conditions that must all hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrpcRouteMatch {
-    /// Service and method; every one where none is given.
+    /// Service and method; default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<GrpcMethodMatch>,
-    /// Metadata, of each name the first entry counts.
+    /// Metadata. Of several entries for one name, the first counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<HeaderMatch>>,
 }
 
-/// Service and method, at least one of them.
+/// Service and method, at least one of them set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrpcMethodMatch {
-    /// How they are compared; byte by byte where it is not said.
+    /// How they are compared; default: byte by byte.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<MatchType>,
-    /// The service with its package, as `shop.v1.Cart`.
+    /// The service with its package, such as `shop.v1.Cart`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// The method, as `Add`.
+    /// The method, such as `Add`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
 }

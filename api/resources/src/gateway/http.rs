@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{BackendRef, ParentRef, RouteFilter, RouteStatus};
 use crate::duration::Duration;
 
-/// How HTTP requests are matched and where they go.
+/// A route of HTTP requests: matches, and the backends that requests go to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRoute {
@@ -14,27 +14,27 @@ pub struct HttpRoute {
     pub api_version: String,
     /// `kind` as written.
     pub kind: String,
-    /// Name, namespace, age.
+    /// Name, namespace, creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What the user wants.
+    /// What the user declares.
     pub spec: HttpRouteSpec,
-    /// What controllers have made of it.
+    /// What controllers report about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
 
-/// What an `HTTPRoute` wants.
+/// The declaration in an `HTTPRoute`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRouteSpec {
     /// What it attaches to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
-    /// Hosts, for gateways; of no meaning to a route of a Service (GEP-1294).
+    /// Host names, for gateways; ignored in a route of a Service (GEP-1294).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostnames: Option<Vec<String>>,
-    /// The rules; one that matches everything where none is given.
+    /// The rules; default: one that matches every request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<HttpRouteRule>>,
 }
@@ -43,65 +43,65 @@ pub struct HttpRouteSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRouteRule {
-    /// Its name, for policies and people.
+    /// Its name, for references from policies and for messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// It applies to requests that match any of these; to all where none is given.
+    /// It applies to requests that match any of these; default: all requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matches: Option<Vec<HttpRouteMatch>>,
-    /// What is done to them.
+    /// Changes of these requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Vec<RouteFilter>>,
-    /// Where they go.
+    /// The backends that they go to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_refs: Option<Vec<BackendRef>>,
     /// How long they may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<HttpTimeouts>,
-    /// When they are sent again (GEP-1731, experimental upstream).
+    /// When requests are retried (GEP-1731, experimental in the Gateway API).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<HttpRetry>,
-    /// What keeps a client's requests together (GEP-1619, experimental upstream).
+    /// Keeps a client's requests on one endpoint (GEP-1619, experimental in the Gateway API).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<SessionPersistence>,
 }
 
-/// When a request is sent again.
+/// When a request is retried.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpRetry {
-    /// Statuses from 400 to 599.
+    /// Statuses from 400 to 599 that cause a retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codes: Option<Vec<u16>>,
-    /// Most tries after the first.
+    /// Most retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// The least wait before a try.
+    /// The shortest wait before a retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Duration>,
 }
 
-/// What keeps the requests of one client with one endpoint.
+/// Keeps the requests of one client on one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionPersistence {
-    /// The name of the cookie or header; the mesh's own where not given.
+    /// The name of the cookie or header; default: chosen by the mesh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_name: Option<String>,
-    /// How long a session lasts in all.
+    /// The longest life of a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absolute_timeout: Option<Duration>,
-    /// How long it lasts without a request.
+    /// How long a session may be without a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<Duration>,
-    /// What carries it; a cookie where not given.
+    /// What identifies the session; default: a cookie.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<SessionPersistenceType>,
-    /// More about the cookie.
+    /// Settings of the cookie.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie_config: Option<CookieConfig>,
 }
 
-/// What carries a session.
+/// What identifies a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionPersistenceType {
     /// A cookie that the mesh sets.
@@ -110,11 +110,11 @@ pub enum SessionPersistenceType {
     Header,
 }
 
-/// More about a session's cookie.
+/// Settings of a session's cookie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CookieConfig {
-    /// How long clients keep it; as long as they run where not given.
+    /// How long clients keep it; default: until the client ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifetime_type: Option<CookieLifetime>,
 }
@@ -122,9 +122,9 @@ pub struct CookieConfig {
 /// How long clients keep a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CookieLifetime {
-    /// Until it is out of date.
+    /// Until it expires.
     Permanent,
-    /// As long as they run.
+    /// Until the client ends.
     Session,
 }
 
@@ -132,27 +132,27 @@ pub enum CookieLifetime {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRouteMatch {
-    /// The path; every one where none is given.
+    /// The path; default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
-    /// Headers, of each name the first entry counts.
+    /// Headers. Of several entries for one name, the first counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<HeaderMatch>>,
-    /// Query parameters, of each name the first entry counts.
+    /// Query parameters. Of several entries for one name, the first counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_params: Option<Vec<HeaderMatch>>,
-    /// The method; every one where none is given.
+    /// The method; default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
 }
 
-/// A path.
+/// A condition on the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathMatch {
-    /// How it is compared; by prefix where it is not said.
+    /// How it is compared; default: by prefix.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<PathMatchType>,
-    /// With what; `/` where it is not said.
+    /// The value to compare with; default: `/`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
@@ -162,21 +162,21 @@ pub struct PathMatch {
 pub enum PathMatchType {
     /// Byte by byte.
     Exact,
-    /// By elements from the left: `/a` matches `/a` and `/a/b`, not `/ab`.
+    /// By path elements from the left: `/a` matches `/a` and `/a/b`, not `/ab`.
     PathPrefix,
     /// By a regular expression that matches the whole path.
     RegularExpression,
 }
 
-/// A header or a query parameter.
+/// A condition on a header or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeaderMatch {
-    /// How the value is compared; byte by byte where it is not said.
+    /// How the value is compared; default: byte by byte.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<MatchType>,
-    /// The name; of headers in any case.
+    /// The name; header names in any case.
     pub name: String,
-    /// The value, or the expression for it.
+    /// The value, or a regular expression for it.
     pub value: String,
 }
 
@@ -193,10 +193,10 @@ pub enum MatchType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpTimeouts {
-    /// In all, until the response is complete; `0s` is without end.
+    /// From the request to the end of the response; `0s` means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Duration>,
-    /// Each time that it is sent to a backend; `0s` is without end.
+    /// For each attempt with a backend; `0s` means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_request: Option<Duration>,
 }

@@ -10,36 +10,36 @@ pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentRef {
-    /// The API group; the Gateway API's own where none is given, `""` for a Service.
+    /// The API group; `""` for a Service. Default: the Gateway API's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The kind; `Gateway` where none is given.
+    /// The kind; default `Gateway`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The namespace; the route's own where none is given.
+    /// The namespace; default: the route's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// The name.
     pub name: String,
-    /// A part of it. Of a Service: the name of a port.
+    /// A part of the object; for a Service, the name of a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
-    /// A port of it; all of them where none is given.
+    /// A port of the object; default: all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
 }
 
-/// An object that takes requests.
+/// An object that receives requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendObject {
-    /// The API group; core where none is given.
+    /// The API group; default: core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The kind; `Service` where none is given.
+    /// The kind; default `Service`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The namespace; the route's own where none is given.
+    /// The namespace; default: the route's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// The name.
@@ -49,17 +49,17 @@ pub struct BackendObject {
     pub port: Option<i32>,
 }
 
-/// Where a rule sends requests, and what part of them.
+/// An object that a rule sends requests to, with its weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendRef {
-    /// The API group; core where none is given.
+    /// The API group; default: core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The kind; `Service` where none is given.
+    /// The kind; default `Service`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The namespace; the route's own where none is given.
+    /// The namespace; default: the route's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// The name.
@@ -67,15 +67,15 @@ pub struct BackendRef {
     /// The port of a Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
-    /// Its part of the sum of all weights; 1 where none is given.
+    /// Its share, relative to the sum of all weights; default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<i32>,
-    /// What is done to requests that go there, after what the rule does to all.
+    /// Filters for requests to this backend, applied after the filters of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Vec<super::RouteFilter>>,
 }
 
-/// Lets objects of other namespaces refer to objects of this one.
+/// Permits objects of other namespaces to refer to objects of this one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReferenceGrant {
@@ -83,24 +83,24 @@ pub struct ReferenceGrant {
     pub api_version: String,
     /// `kind` as written.
     pub kind: String,
-    /// Name and namespace: the namespace that is opened.
+    /// Name and namespace. The grant gives access to that namespace.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is granted.
+    /// What is permitted.
     pub spec: ReferenceGrantSpec,
 }
 
-/// What is granted to whom.
+/// Which objects may refer to which.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReferenceGrantSpec {
-    /// Who may refer: any of these.
+    /// The objects that may refer: any of these.
     pub from: Vec<GrantFrom>,
-    /// To what: any of these.
+    /// The objects that they may refer to: any of these.
     pub to: Vec<GrantTo>,
 }
 
-/// Who may refer.
+/// Objects that may refer to others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantFrom {
@@ -112,7 +112,7 @@ pub struct GrantFrom {
     pub namespace: String,
 }
 
-/// What may be referred to.
+/// Objects that others may refer to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantTo {
@@ -120,21 +120,22 @@ pub struct GrantTo {
     pub group: String,
     /// The kind.
     pub kind: String,
-    /// The name; every object of the kind where none is given.
+    /// The name; default: all objects of the kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// What controllers have made of a route. Read, so that an object taken from a cluster is accepted.
+/// What controllers report about a route. It is parsed so that an object copied from a cluster is
+/// valid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteStatus {
-    /// One entry a parent and controller.
+    /// One entry per parent and controller.
     #[serde(default)]
     pub parents: Vec<RouteParentStatus>,
 }
 
-/// What one controller has made of a route for one parent.
+/// What one controller reports about a route for one parent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteParentStatus {
@@ -148,7 +149,7 @@ pub struct RouteParentStatus {
 }
 
 impl BackendRef {
-    /// The object without weight and filters.
+    /// The reference without weight and filters.
     #[must_use]
     pub fn object(&self) -> BackendObject {
         BackendObject {
@@ -171,7 +172,7 @@ impl BackendObject {
 }
 
 impl ParentRef {
-    /// Whether it is a Service of Kubernetes' core group: a route of the mesh.
+    /// Whether it is a Service of Kubernetes' core group, so that the route belongs to the mesh.
     #[must_use]
     pub fn is_service(&self) -> bool {
         let group = self.group.as_deref().unwrap_or(GATEWAY_GROUP);

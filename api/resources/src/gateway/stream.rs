@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BackendRef, ParentRef, RouteStatus};
 
-/// Where TLS connections of clients go, by the server that they ask for.
+/// A route of TLS connections, matched by server name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsRoute {
@@ -13,31 +13,30 @@ pub struct TlsRoute {
     pub api_version: String,
     /// `kind` as written.
     pub kind: String,
-    /// Name, namespace, age.
+    /// Name, namespace, creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What the user wants.
+    /// What the user declares.
     pub spec: TlsRouteSpec,
-    /// What controllers have made of it.
+    /// What controllers report about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
 
-/// What a `TLSRoute` wants.
+/// The declaration in a `TLSRoute`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsRouteSpec {
     /// What it attaches to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
-    /// The servers: names of the server name indication (RFC 6066 section 3), which may begin with
-    /// `*.`.
+    /// Server names in the client's TLS hello (RFC 6066 section 3); a name may begin with `*.`.
     pub hostnames: Vec<String>,
-    /// The one rule.
+    /// The only rule.
     pub rules: Vec<StreamRule>,
 }
 
-/// Where connections go.
+/// A route of connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TcpRoute {
@@ -45,34 +44,34 @@ pub struct TcpRoute {
     pub api_version: String,
     /// `kind` as written.
     pub kind: String,
-    /// Name, namespace, age.
+    /// Name, namespace, creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What the user wants.
+    /// What the user declares.
     pub spec: TcpRouteSpec,
-    /// What controllers have made of it.
+    /// What controllers report about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
 
-/// What a `TCPRoute` wants.
+/// The declaration in a `TCPRoute`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TcpRouteSpec {
     /// What it attaches to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
-    /// The one rule.
+    /// The only rule.
     pub rules: Vec<StreamRule>,
 }
 
-/// The rule of a route of connections.
+/// The rule of a connection route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamRule {
-    /// Its name, for policies and people.
+    /// Its name, for references from policies and for messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where connections go, by weight.
+    /// The backends that connections go to, by weight.
     pub backend_refs: Vec<BackendRef>,
 }

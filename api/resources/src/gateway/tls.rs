@@ -1,4 +1,4 @@
-//! `BackendTLSPolicy`: how TLS is begun with a service.
+//! `BackendTLSPolicy`: how proxies originate TLS to a service.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::ParentRef;
 use crate::traffic::PolicyTarget;
 
-/// The key of a `ConfigMap` under which certificates of authorities are, in PEM (GEP-1897).
+/// The key in a `ConfigMap` that holds the authorities' certificates, in PEM (GEP-1897).
 pub const AUTHORITIES_KEY: &str = "ca.crt";
 
-/// How TLS is begun with the services that it is attached to.
+/// How proxies originate TLS to the services that the policy is attached to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendTlsPolicy {
@@ -20,47 +20,48 @@ pub struct BackendTlsPolicy {
     pub api_version: String,
     /// `kind` as written.
     pub kind: String,
-    /// Name, namespace, age.
+    /// Name, namespace, creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What the user wants.
+    /// What the user declares.
     pub spec: BackendTlsPolicySpec,
-    /// What controllers have made of it.
+    /// What controllers report about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<PolicyStatus>,
 }
 
-/// What a [`BackendTlsPolicy`] wants.
+/// The declaration in a [`BackendTlsPolicy`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTlsPolicySpec {
     /// Services of the same namespace, or ports of them.
     pub target_refs: Vec<PolicyTarget>,
-    /// Whom the server must prove to be.
+    /// How the server's certificate is verified.
     pub validation: TlsValidation,
-    /// What other implementations read.
+    /// Options of other implementations; Leno ignores them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<BTreeMap<String, String>>,
 }
 
-/// Whom a server must prove to be: either authorities of one's own, or well-known ones.
+/// How a server's certificate is verified: by the policy's own authorities, or by well-known ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsValidation {
-    /// Where certificates of authorities are.
+    /// Objects that hold the authorities' certificates.
     #[serde(rename = "caCertificateRefs", skip_serializing_if = "Option::is_none")]
     pub ca_certificate_refs: Option<Vec<AuthorityRef>>,
-    /// `System`: those that the machine trusts.
+    /// `System`: the authorities that the proxy's machine trusts.
     #[serde(rename = "wellKnownCACertificates", skip_serializing_if = "Option::is_none")]
     pub well_known_ca_certificates: Option<String>,
-    /// The server that is asked for and, without other names, whom the certificate must be for.
+    /// The server name that the proxy requests. Unless there are alternative names, the certificate
+    /// must be for it.
     pub hostname: String,
-    /// Whom the certificate must be for instead.
+    /// Alternative names: if set, the certificate must be for one of these instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject_alt_names: Option<Vec<SubjectAltName>>,
 }
 
-/// An object with certificates of authorities: a `ConfigMap`.
+/// An object that holds certificates of authorities: a `ConfigMap`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthorityRef {
@@ -77,10 +78,10 @@ pub struct AuthorityRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubjectAltName {
-    /// Which of the two.
+    /// The type of name.
     #[serde(rename = "type")]
     pub kind: SubjectAltNameType,
-    /// A host.
+    /// A host name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// A URI.
@@ -88,7 +89,7 @@ pub struct SubjectAltName {
     pub uri: Option<String>,
 }
 
-/// Kinds of names.
+/// The types of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SubjectAltNameType {
     /// `hostname`.
@@ -98,28 +99,28 @@ pub enum SubjectAltNameType {
     Uri,
 }
 
-/// What controllers have made of a policy.
+/// What controllers report about a policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyStatus {
-    /// By what it is attached to.
+    /// One entry per target and controller.
     pub ancestors: Vec<PolicyAncestorStatus>,
 }
 
-/// What one controller has made of a policy for one thing that it is attached to.
+/// What one controller reports about a policy for one target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyAncestorStatus {
-    /// What it is attached to.
+    /// The target.
     pub ancestor_ref: ParentRef,
-    /// Which controller.
+    /// The controller.
     pub controller_name: String,
-    /// Whether it is accepted, and why not.
+    /// Whether the policy is accepted, and if not, why.
     #[serde(default)]
     pub conditions: Vec<Condition>,
 }
 
-/// Of a `ConfigMap` nothing but certificates is of the mesh, and nothing else is kept.
+/// Removes everything but certificates of authorities from a `ConfigMap`.
 pub fn only_authorities(object: &mut ConfigMap) {
     object.binary_data = None;
     if let Some(texts) = &mut object.data {

@@ -1,4 +1,4 @@
-//! From what a `TrafficPolicy` or `RateLimitPolicy` says to what proxies are told.
+//! Converts a `TrafficPolicy` or `RateLimitPolicy` into the values that proxies receive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::ratelimit::{LimitScope, RateLimitPolicy, RateLimitSpec};
 
-/// The longest `Retry-After` that is waited for where policy does not say.
+/// The longest `Retry-After` that is waited for if the policy does not set it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The names of gRPC's statuses, by their numbers.
+/// The names of gRPC's statuses; the index is the status number.
 const GRPC: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -39,7 +39,7 @@ const GRPC: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// What one entry of `retries.on` stands for.
+/// The meaning of one entry of `retries.on`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryOn {
     ConnectFailure,
@@ -51,8 +51,8 @@ pub(crate) enum RetryOn {
 }
 
 impl RetryOn {
-    /// None where the text is no such entry. Classes and statuses below 400 are none: they are no
-    /// failures.
+    /// `None` if the text is not a valid entry. Status classes and statuses below 400 are invalid,
+    /// because they are not failures.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let of_class = || {
             let class: u16 = text.strip_suffix("xx")?.parse().ok()?;
@@ -80,7 +80,7 @@ impl RetryOn {
 }
 
 impl TrafficPolicy {
-    /// What proxies are told of it, for one of its targets.
+    /// The values that proxies receive for one of its targets.
     #[must_use]
     pub fn traffic(&self, scope: Scope) -> Traffic {
         let spec = &self.spec;
@@ -106,7 +106,7 @@ impl TrafficPolicy {
 }
 
 impl RateLimitPolicy {
-    /// What proxies are told of it; `port` is the workload's, where the target names one.
+    /// The values that proxies receive; `port` is the workload's, if the target names one.
     #[must_use]
     pub fn limits(&self, port: Option<u16>) -> Vec<RateLimit> {
         let limit = |limit: &RateLimitSpec| RateLimit {

@@ -1,4 +1,4 @@
-//! Checks of filters: each holds what its type says, and they can be applied together.
+//! Checks of filters: each has the field that its type names, and the filters can be combined.
 
 use leno_policy::is_field_name;
 use leno_types::check_subdomain;
@@ -9,25 +9,25 @@ use crate::gateway::{
     RedirectFilter, RouteFilter,
 };
 
-/// Most filters of one rule or backend, as upstream.
+/// Most filters of one rule or backend, as in the Gateway API.
 const MAX_FILTERS: usize = 16;
-/// Most headers of one list of a modifier, as upstream.
+/// Most headers in one list of a modifier, as in the Gateway API.
 const MAX_HEADERS: usize = 16;
-/// Most entries of one list of a CORS filter, as upstream.
+/// Most entries in one list of a CORS filter, as in the Gateway API.
 const MAX_CORS: usize = 64;
-/// Headers that say where a message ends or what a connection is for, which no filter may change.
+/// Headers that frame a message or control a connection; no filter may change them.
 const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
-/// Statuses of redirections that upstream knows.
+/// Statuses of redirections in the Gateway API.
 const REDIRECTS: [i32; 5] = [301, 302, 303, 307, 308];
 
-/// Where filters stand.
+/// Where a list of filters is written.
 #[derive(Clone, Copy)]
 pub(super) struct Scope {
     /// In a `GRPCRoute`.
     pub(super) grpc: bool,
     /// On one backend of a rule.
     pub(super) of_backend: bool,
-    /// Every match of the rule is by path prefix.
+    /// All matches of the rule are by path prefix.
     pub(super) prefix: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn filters(
     }
 }
 
-/// `name` as a header's (RFC 9110 section 5.1).
+/// Checks that `name` is a valid header name (RFC 9110 section 5.1).
 pub(super) fn header_name(check: &mut Check<'_>, at: &Cursor<'_>, name: &str) {
     if !is_field_name(name) {
         check.fail(at, format!("{name:?} is not the name of a header"));
@@ -93,7 +93,7 @@ fn name(kind: FilterType) -> &'static str {
     }
 }
 
-/// That exactly the field of the type is there, and what it holds.
+/// Checks that exactly the field named by the type is set, and checks its value.
 fn filter(check: &mut Check<'_>, at: &Cursor<'_>, filter: &RouteFilter, scope: Scope) {
     let fields = [
         ("requestHeaderModifier", filter.request_header_modifier.is_some()),

@@ -1,12 +1,12 @@
-//! Checks of what a rule says about retries and sessions (GEP-1731, GEP-1619).
+//! Checks of a rule's retries and session persistence (GEP-1731, GEP-1619).
 
 use super::super::{Check, Cursor};
 use crate::gateway::{CookieLifetime, HttpRetry, SessionPersistence, SessionPersistenceType};
 
-/// Most tries after the first, as in a `TrafficPolicy`.
+/// Most retries, as in a `TrafficPolicy`.
 const MAX_ATTEMPTS: u32 = 10;
 
-/// The longest name of a session, as upstream.
+/// Longest session name, as in the Gateway API.
 const MAX_NAME: usize = 128;
 
 pub(super) fn retry(check: &mut Check<'_>, at: &Cursor<'_>, retry: &HttpRetry) {

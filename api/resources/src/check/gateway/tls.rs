@@ -9,11 +9,11 @@ use crate::check::kubernetes::metadata;
 use crate::check::{Check, Cursor, Name};
 use crate::gateway::{BackendTlsPolicy, SubjectAltName, SubjectAltNameType, TlsValidation};
 
-/// Most targets of one policy, as upstream.
+/// Most targets of one policy, as in the Gateway API.
 const MAX_TARGETS: usize = 16;
-/// Most objects with authorities, as upstream.
+/// Most references to certificate authorities, as in the Gateway API.
 const MAX_REFERENCES: usize = 8;
-/// Most names that a certificate may be for, as upstream.
+/// Most alternative names that a certificate may have, as in the Gateway API.
 const MAX_NAMES: usize = 5;
 
 pub(in crate::check) fn backend_tls_policy(
