@@ -1,11 +1,13 @@
-//! The records: one JSON file a run, units in the names. Reports are made from these alone.
+//! The records: one JSON file per run, with units in the field names. Reports are made from these
+//! alone.
 //!
 //! ```text
 //! DIR/records/http-1k.leno.r2.json      one run
 //! DIR/raw/http-1k.leno.r2.latency.csv   its histogram: value_us,count
 //! DIR/raw/http-1k.leno.r2.usage.csv     its samples of CPU and memory
 //! ```
-//! The load of other generators has their name after the mesh's: `http-1k.leno.fortio.r2`.
+//! The records of other generators have the generator's name after the mesh's:
+//! `http-1k.leno.fortio.r2`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,79 +22,80 @@ use crate::generator::Generator;
 use crate::machine::Machine;
 use crate::place::Cluster;
 
-/// Where records are, below the directory of a run.
+/// The folder of the records, in the directory of a run.
 pub const RECORDS: &str = "records";
-/// Where raw samples are, below the directory of a run.
+/// The folder of raw samples, in the directory of a run.
 pub const RAW: &str = "raw";
 
 /// One run: a scenario, a mesh, a round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Record {
-    /// What was done.
+    /// The scenario.
     pub scenario: String,
-    /// The point on a scenario's scale, requests/s in all, for those that have several.
+    /// The step, as total requests/s, of scenarios that have several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// By whom.
+    /// The mesh.
     pub mesh: String,
-    /// The proxy's own words about its version.
+    /// The version, as the proxy prints it.
     pub mesh_version: String,
     /// This program's version.
     pub suite_version: String,
-    /// By what traffic was captured; empty when it was not.
+    /// How traffic was captured; empty if it was not.
     pub capture: String,
-    /// Who made the load: `leno`, `fortio`, `h2load` or `wrk`.
+    /// The load generator: `leno`, `fortio`, `h2load` or `wrk`.
     pub generator: String,
-    /// Which round, from 0.
+    /// The number of the round, from 0.
     pub round: u32,
-    /// When it began, seconds since 1970.
+    /// The start time, in seconds since 1970.
     pub started_unix_s: u64,
-    /// Where; of a cluster, the nodes that were used taken together.
+    /// The machine; of a cluster, the used nodes taken together.
     pub machine: Machine,
-    /// The cluster; none where it was the lab of one machine.
+    /// The cluster; `None` for the lab of one machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
-    /// By what the scenario's rate was multiplied.
+    /// The factor for the scenario's rate.
     pub scale: f64,
-    /// Requests a second that were asked for; none in a closed loop.
+    /// The requested rate; `None` for a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<f64>,
     /// Connections of the load.
     pub connections: usize,
-    /// Services behind them.
+    /// Number of services.
     pub services: u32,
-    /// The real application, where it was not the suite's own: its folder, or in a cluster its file of images, which
-    /// `cluster` has the content of.
+    /// The real application, if it replaced the suite's own services: its folder, or in a cluster
+    /// its file of images, whose contents are in `cluster`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub application: Option<String>,
-    /// What each of its services was: in the lab `sha256:` of its program or jar, in a cluster its image's ID as its
-    /// node had it.
+    /// The digest of each of its services: in the lab `sha256:` of its program or jar, in a cluster
+    /// the ID of its image on its node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub application_digests: BTreeMap<String, String>,
-    /// Measured seconds, warm-up left out.
+    /// Measured seconds, without warm-up.
     pub duration_s: f64,
-    /// Requests that ended, well or not.
+    /// Completed requests, successful or failed.
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
     /// Failed requests by kind.
     pub errors_by_kind: BTreeMap<String, u64>,
-    /// Requests that ended, a second.
+    /// Completed requests a second.
     pub requests_per_s: f64,
-    /// Bytes of payload a second, both ways, for scenarios that move bulk.
+    /// Payload bytes a second, both directions together, for bulk scenarios.
     pub bytes_per_s: f64,
-    /// Requests that the neighbour's flood was answered, a second.
+    /// Rate at which the neighbour's flood was answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbour_requests_per_s: Option<f64>,
-    /// Configurations that were given to the proxies meanwhile.
+    /// Configurations that the proxies received during the load.
     pub revisions: u64,
-    /// Pushed configurations that were seen at work by the application, at least one request each.
+    /// Pushed configurations that took effect: the application received at least one request with
+    /// their number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revisions_arrived: Option<u64>,
     /// Connections opened by the load.
     pub connections_opened: u64,
-    /// From the moment a request was due to its last byte; successes only.
+    /// Latency from the moment a request was due to its last byte; successful requests only.
     pub latency_us: Latency,
     /// Latency over quantiles, for the chart.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -101,34 +104,35 @@ pub struct Record {
     pub cpu_user_us_per_request: f64,
     /// System CPU of all proxies.
     pub cpu_system_us_per_request: f64,
-    /// CPU of everything, by whom.
+    /// CPU of all components.
     pub cpu_ms: CpuMs,
-    /// Processors that all proxies together kept busy before any load; in a cluster only.
+    /// Processors that all proxies together kept busy before the load; only in a cluster.
     #[serde(skip_serializing_if = "is_zero")]
     pub idle_proxies_cpus: f64,
-    /// What the kernel programs of the capture took, which is part of the CPU time of whoever
-    /// connected; in a cluster all programs of the nodes' kernels, as the baseline has those of others.
+    /// Run time of the capture's kernel programs, which the kernel accounts as CPU time of the
+    /// connecting process. In a cluster, all programs of the nodes' kernels count, because the
+    /// baseline includes those of other software.
     pub kernel_programs: KernelPrograms,
-    /// The most connections that were open between the client's side and the services.
+    /// The largest number of open connections between the client's side and the services.
     pub crossing_connections: u64,
     /// Context switches of the proxies.
     pub context_switches: ContextSwitches,
-    /// Proxies that ran.
+    /// The number of running proxies.
     pub proxies: u32,
     /// Resident memory of all proxies together.
     pub rss_kib: RssKib,
     /// Resident memory of the control plane.
     pub control_rss_kib: RssKib,
-    /// From the start of the proxies to the first request that was served through them.
+    /// Time from the start of the proxies to the first request that was served through them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_up_ms: Option<f64>,
     /// Size of the proxy's executable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binary_bytes: Option<u64>,
-    /// What is to be known before the figures are believed.
+    /// What readers must know before they trust the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
-    /// Why it was not measured; every figure is 0 then.
+    /// Why this was not measured; then every figure is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
@@ -136,9 +140,9 @@ pub struct Record {
 /// One point of a latency distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantile {
-    /// 0 to 1.
+    /// The quantile, 0 to 1.
     pub quantile: f64,
-    /// Microseconds.
+    /// The latency in microseconds.
     pub us: u64,
 }
 
@@ -150,32 +154,32 @@ pub struct CpuMs {
     pub proxies: f64,
     /// The applications.
     pub application: f64,
-    /// Who made the load.
+    /// The load generator.
     pub generator: f64,
-    /// Who flooded another service, that service, and the proxies of both.
+    /// The client that floods another service, that service, and the proxies of both.
     pub neighbour: f64,
-    /// What supervises the workloads and captures their traffic.
+    /// The process that supervises the workloads and captures their traffic.
     pub agent: f64,
     /// The control plane.
     pub control: f64,
-    /// Threads of the kernel itself; none where they are not seen, as in a container that is a node.
+    /// Kernel threads; `None` if they are not visible, as in a container that serves as a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_threads: Option<f64>,
-    /// Interrupts, hard and soft, wherever they struck.
+    /// Hard and soft interrupts, whichever process they interrupted.
     pub interrupts: f64,
-    /// The whole machine, everything else included.
+    /// The whole machine, including everything else.
     pub machine: f64,
-    /// Taken by the hypervisor for others.
+    /// Time that the hypervisor gave to other guests.
     pub steal: f64,
 }
 
-/// Runs of kernel programs.
+/// Runs of the kernel's eBPF programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KernelPrograms {
-    /// How often one ran.
+    /// The number of runs.
     pub runs: u64,
-    /// How long all of them took.
+    /// Their total run time.
     pub ms: f64,
 }
 
@@ -183,9 +187,9 @@ pub struct KernelPrograms {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContextSwitches {
-    /// To wait for something.
+    /// The thread gave up the CPU to wait.
     pub voluntary: u64,
-    /// Because another one's turn had come.
+    /// The scheduler gave the CPU to another thread.
     pub involuntary: u64,
 }
 
@@ -193,20 +197,20 @@ pub struct ContextSwitches {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RssKib {
-    /// Before any load.
+    /// Before the load.
     pub idle: u64,
     /// Median under load.
     pub load: u64,
-    /// Most under load.
+    /// Maximum under load.
     pub peak: u64,
 }
 
-/// Something that is to be known before a figure is believed.
+/// A fact that readers must know before they trust a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Which.
+    /// The kind of mark.
     pub kind: MarkKind,
-    /// In words.
+    /// An explanation in words.
     pub why: String,
 }
 
@@ -214,38 +218,40 @@ pub struct Mark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MarkKind {
-    /// The generator could not keep its schedule: latencies are its own.
+    /// The generator could not keep its schedule; the latencies are its own.
     GeneratorLimited,
-    /// Nothing was answered.
+    /// No request was answered.
     DeadTarget,
     /// More than 1 % of the requests failed.
     Errors,
-    /// Others used the machine meanwhile.
+    /// Other programs used the machine during the measurement.
     BusyMachine,
-    /// A mesh was faster than none, which only noise can be.
+    /// A mesh was faster than no mesh, which only noise can cause.
     FasterThanNone,
-    /// A proxy, a service or a client ended or began meanwhile: its CPU is not all there.
+    /// A proxy, a service or a client ended or started during the measurement; part of its CPU time
+    /// is missing.
     Restarted,
-    /// A watcher said nothing under load now and then: there are fewer samples of memory.
+    /// A watcher did not answer some requests under load, so there are fewer samples of memory.
     WatcherSilent,
-    /// What a node's processes used is not all there: its watcher said nothing after the load, or never under it.
+    /// Figures of a node's processes are missing: its watcher did not answer after the load, or
+    /// never under load.
     FiguresMissing,
-    /// The neighbour's flood ended before the measurement did, or it is not known whether it lasted.
+    /// The neighbour's flood ended before the measurement, or it is unknown whether it lasted.
     FloodEnded,
-    /// What the neighbour's flood was answered is not known.
+    /// The answered rate of the neighbour's flood is unknown.
     FloodUnreported,
-    /// The rate that was found to keep a bound has not kept it when it was measured.
+    /// The rate that the search found did not keep the bound in the longer measurement.
     BoundMissed,
-    /// A proxy of a node carried the neighbour's flood as well: its CPU is among that of the others.
+    /// A node's proxy also carried the neighbour's flood, so its CPU includes that work.
     SharedProxies,
-    /// A part of a control plane was on a node that is not watched: its CPU and memory are not all there.
+    /// Part of a control plane was on a node without a watcher, so its CPU and memory are missing.
     ControlUncounted,
-    /// What the scenario does to a mesh meanwhile was not all done, or has had no effect.
+    /// The scenario's disturbance was incomplete or had no effect.
     DisturbedLess,
 }
 
 impl MarkKind {
-    /// The word for it in tables.
+    /// The name in tables.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -266,8 +272,8 @@ impl MarkKind {
         }
     }
 
-    /// Whether figures of a run with this mark say nothing about the mesh. What is merely noisy is
-    /// shown with its mark.
+    /// Whether a run with this mark has no valid figures. Figures that are merely noisy remain
+    /// valid and are shown with their mark.
     #[must_use]
     pub const fn invalidates(self) -> bool {
         matches!(
@@ -285,55 +291,55 @@ impl MarkKind {
 }
 
 impl Record {
-    /// Its name among the files of a run.
+    /// The name of its file in the directory of a run, without extension.
     #[must_use]
     pub fn name(&self) -> String {
         self.name_of(&self.mesh)
     }
 
-    /// That of the record of another mesh, of the same load in the same round.
+    /// The same name for another mesh, with the same load and round.
     pub(crate) fn name_of(&self, mesh: &str) -> String {
         let step = self.step.map_or_else(String::new, |step| format!(".{step}"));
         let by = self.other_generator().map_or_else(String::new, |name| format!(".{name}"));
         format!("{}{step}.{mesh}{by}.r{}", self.scenario, self.round)
     }
 
-    /// Who made the load, where it was not our own generator.
+    /// The load generator, if it was not Leno's own.
     #[must_use]
     pub fn other_generator(&self) -> Option<&str> {
         let name = self.generator.as_str();
         (!name.is_empty() && name != Generator::Leno.name()).then_some(name)
     }
 
-    /// Who made the load; records of before others could were all ours.
+    /// The load generator. Old records have no generator, and were all made by Leno's own.
     #[must_use]
     pub fn made_by(&self) -> &str {
         self.other_generator().unwrap_or(Generator::Leno.name())
     }
 
-    /// Whether it holds figures that may be believed.
+    /// Whether its figures are valid.
     #[must_use]
     pub fn valid(&self) -> bool {
         self.left_out.is_none() && !self.marks.iter().any(|mark| mark.kind.invalidates())
     }
 
-    /// User and system, all proxies.
+    /// User and system CPU of all proxies, per request.
     #[must_use]
     pub fn cpu_us_per_request(&self) -> f64 {
         self.cpu_user_us_per_request + self.cpu_system_us_per_request
     }
 
-    /// Processors that one proxy kept busy while load was made, 0 without proxies.
+    /// Processors that one proxy kept busy during the load; 0 without proxies.
     #[must_use]
     pub fn cpus_per_proxy(&self) -> f64 {
         let all = self.cpu_ms.proxies / 1000.0 / self.duration_s.max(f64::MIN_POSITIVE);
         all / f64::from(self.proxies.max(1))
     }
 
-    /// Writes it below the directory of a run, at once or not at all.
+    /// Writes the record into the directory of a run, atomically.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn write(&self, directory: &Path) -> Result<PathBuf> {
         let folder = directory.join(RECORDS);
         fs::create_dir_all(&folder).attempt(|| format!("make folder {}", folder.display()))?;
@@ -352,10 +358,10 @@ fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
 }
 
-/// Reads every record of a run, by scenario, step, mesh and round.
+/// Reads all records of a run, sorted by scenario, step, mesh and round.
 ///
 /// # Errors
-/// When there is none, or one is damaged.
+/// If there are none, or one is damaged.
 pub fn read(directory: &Path) -> Result<Vec<Record>> {
     let folder = directory.join(RECORDS);
     fs::read_dir(&folder)
@@ -367,10 +373,10 @@ pub fn read(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// The record of that name; none where it is not there.
+/// Reads the record of that name; `None` if it does not exist.
 ///
 /// # Errors
-/// When it is damaged.
+/// If it is damaged.
 pub(crate) fn one(directory: &Path, name: &str) -> Result<Option<Record>> {
     let path = directory.join(RECORDS).join(format!("{name}.json"));
     if path.try_exists().attempt(|| format!("read {}", path.display()))? {
@@ -379,10 +385,10 @@ pub(crate) fn one(directory: &Path, name: &str) -> Result<Option<Record>> {
     Ok(None)
 }
 
-/// As [`read`], of a directory that may be of a run: empty where it has no record.
+/// As [`read`], but returns an empty list if the directory has no record.
 ///
 /// # Errors
-/// When one is damaged: it is not to be taken for one that is not there.
+/// If a record is damaged: it must not count as missing.
 pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     let folder = directory.join(RECORDS);
     let entries = match fs::read_dir(&folder) {
@@ -404,13 +410,13 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// A scenario with its step, as people read it.
+/// A scenario with its step, for readers.
 #[must_use]
 pub fn title(scenario: &str, step: Option<f64>) -> String {
     step.map_or_else(|| scenario.to_owned(), |step| format!("{scenario} at {step}/s"))
 }
 
-/// The marks of records, each kind once.
+/// The kinds of marks of these records, without duplicates.
 pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<&'static str> {
     let marks = records.iter().flat_map(|record| &record.marks);
     let mut kinds: Vec<_> = marks.map(|mark| mark.kind.as_str()).collect();
@@ -419,14 +425,15 @@ pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<&'static str> {
     kinds
 }
 
-/// The records of one generator for each scenario and step: ours where it has figures, else the first that has.
-/// What the others saw is put beside it ([`crate::report::Agreement`]) and never mixed with it.
+/// The records of one generator for each scenario and step: Leno's own if it has figures, otherwise
+/// the first generator that has some. Figures of the others are compared with them
+/// ([`crate::report::Agreement`]) and never mixed with them.
 #[must_use]
 pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
     let case = |record: &Record| (record.scenario.clone(), record.step.map(f64::to_bits));
     let place = |record: &Record| {
         let place = Generator::ALL.iter().position(|one| one.name() == record.made_by());
-        // One that made no load comes after all that did.
+        // A generator without figures comes after all that have some.
         (record.left_out.is_some(), place.unwrap_or(usize::MAX))
     };
     let mut chosen = BTreeMap::new();
@@ -482,7 +489,8 @@ mod tests {
         assert_eq!(names(&of_one_generator(&all)), ["leno", ""], "old records were all ours");
         assert_eq!(names(&of_one_generator(&all[..2])), ["fortio"]);
         assert!(of_one_generator(&[]).is_empty());
-        // Of a scenario that ours could not make, another's is what there is.
+        // Leno's generator has no figures of this scenario, so another generator's records are
+        // used.
         let of = |scenario: &str, generator: &str, out: Option<&str>| Record {
             scenario: scenario.into(),
             left_out: out.map(str::to_owned),

@@ -24,13 +24,13 @@ pub use text::{csv, markdown, rows};
 pub struct Cell {
     /// The scenario.
     pub scenario: String,
-    /// The point on its scale.
+    /// The step.
     pub step: Option<f64>,
     /// The mesh.
     pub mesh: String,
-    /// Rounds that the figures are of.
+    /// Number of rounds that the figures are from.
     pub rounds: usize,
-    /// Whether those rounds hold figures that may be believed.
+    /// Whether the figures of those rounds are valid.
     pub valid: bool,
     /// Requests a second, median.
     pub requests_per_s: f64,
@@ -38,45 +38,46 @@ pub struct Cell {
     pub errors: u64,
     /// Latency in milliseconds, medians of the rounds: p50, p95, p99, p99.9.
     pub latency_ms: [f64; 4],
-    /// Added to the baseline of the same rounds, in milliseconds, at p50 and p99.
+    /// Latency added to the baseline of the same rounds, in milliseconds, at p50 and p99.
     pub added_ms: Option<[Interval; 2]>,
-    /// The 99th percentile over that of the baseline, with its interval.
+    /// The 99th percentile divided by the baseline's, with its interval.
     pub p99_ratio: Option<Interval>,
-    /// CPU of all proxies for a request, user and system, in microseconds.
+    /// CPU of all proxies per request, user and system, in microseconds.
     pub cpu_us: [f64; 2],
     /// Processors that all proxies kept busy.
     pub cpus: f64,
     /// Memory of one proxy in MB: idle, under load, peak.
     pub rss_mb: [f64; 3],
-    /// From the start of a proxy to the first request served.
+    /// Time from the start of a proxy to the first served request.
     pub start_up_ms: Option<f64>,
-    /// What is told beside these.
+    /// The other figures.
     pub beside: Beside,
-    /// Marks of all rounds, each once.
+    /// Marks of all rounds, without duplicates.
     pub marks: Vec<&'static str>,
     /// Latency over quantiles, median of the rounds.
     pub spectrum: Vec<Quantile>,
 }
 
-/// What a report is made of.
+/// The contents of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// What is to be known before any figure is believed.
+    /// What readers must know before they trust any figure.
     pub caveats: Vec<String>,
-    /// What was measured, the baseline first in each scenario.
+    /// The figures; the baseline is first in each scenario.
     pub cells: Vec<Cell>,
-    /// What every generator saw, where there were several; all else is of one, ours where it was used.
+    /// The figures of every generator, if there were several. All other fields are from one
+    /// generator: Leno's own if it was used.
     pub generators: Vec<Agreement>,
-    /// What was not, and why.
+    /// Scenario and mesh of measurements that were not made, and why.
     pub left_out: Vec<(String, String, String)>,
-    /// Where, in one line.
+    /// The machine, in one line.
     pub machine: String,
-    /// The meshes' own words about their versions.
+    /// The versions of the meshes, as their proxies print them.
     pub versions: BTreeMap<String, String>,
 }
 
 impl Summary {
-    /// Adds up records.
+    /// Summarizes records.
     #[must_use]
     pub fn of(records: &[Record]) -> Self {
         let generators = generators::agreements(records);
@@ -125,7 +126,7 @@ impl Summary {
             .filter(|record| !record.mesh_version.is_empty())
             .map(|record| (record.mesh.clone(), record.mesh_version.clone()))
             .collect();
-        // The generators' table is of every record.
+        // The table of generators includes all records.
         let all = if generators.is_empty() { records } else { everything };
         let said = [compare::real_applications(all), compare::within(all)].concat();
         let caveats = caveats(said, records);
@@ -133,7 +134,7 @@ impl Summary {
     }
 }
 
-/// What is to be said before any figure: what was `said` of other machines and versions, and marks, each kind
+/// The caveats of a report: the notes in `said` about machines and versions, and marks, each kind
 /// once.
 fn caveats(mut said: Vec<String>, records: &[Record]) -> Vec<String> {
     let mut kinds: BTreeMap<(&str, &str, &str), (usize, &str)> = BTreeMap::new();
@@ -151,7 +152,7 @@ fn caveats(mut said: Vec<String>, records: &[Record]) -> Vec<String> {
     said
 }
 
-/// What records are put together by.
+/// The key that records are grouped by.
 #[derive(Clone, Copy, PartialEq)]
 struct Key<'a> {
     scenario: &'a str,
@@ -166,7 +167,7 @@ impl<'a> Key<'a> {
 }
 
 impl Cell {
-    /// The rounds that may be believed, or all where none may.
+    /// Summarizes the valid rounds, or all rounds if none is valid.
     fn of(all: &[&Record], base: Option<&[&Record]>) -> Self {
         let good: Vec<&Record> = all.iter().copied().filter(|record| record.valid()).collect();
         let valid = !good.is_empty();
@@ -221,7 +222,7 @@ impl Cell {
         }
     }
 
-    /// CPU of all proxies for a request, in microseconds.
+    /// User and system CPU of all proxies per request, in microseconds.
     #[must_use]
     pub fn cpu_us_in_all(&self) -> f64 {
         self.cpu_us[0] + self.cpu_us[1]
@@ -234,7 +235,7 @@ impl Cell {
     }
 }
 
-/// Rounds of both, the same round together.
+/// Pairs of records of the same round.
 fn pairs<'a>(own: &[&'a Record], base: &[&'a Record]) -> Vec<(&'a Record, &'a Record)> {
     let same = |record: &&'a Record| {
         let bare = base.iter().find(|bare| bare.round == record.round && bare.valid())?;
@@ -243,7 +244,7 @@ fn pairs<'a>(own: &[&'a Record], base: &[&'a Record]) -> Vec<(&'a Record, &'a Re
     own.iter().filter_map(same).collect()
 }
 
-/// The median of the rounds at each quantile that all of them reach.
+/// The median over the rounds, at each quantile that all of them reach.
 fn spectrum(rounds: &[&Record]) -> Vec<Quantile> {
     let length = rounds.iter().map(|record| record.spectrum.len()).min().unwrap_or_default();
     let at = |nth: usize| {

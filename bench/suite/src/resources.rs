@@ -1,9 +1,10 @@
-//! The analysis of the sidecar debate, for any folder of CSV files of its shape.
+//! The analysis of the sidecar debate, for any folder of CSV files in its format.
 //!
-//! A folder is a sequence; its files are named `RATE-RUN-metrics.csv` and hold a sample a line.
-//! For each column and run, samples under the mean are dropped (a cluster at rest at either end of
-//! a run says nothing about load), then those more than one standard deviation from the mean of
-//! what stays. A rate's average is the mean of its runs' means; a parabola is fitted over the rates.
+//! A folder is a sequence. Its files are named `RATE-RUN-metrics.csv` and have one sample per line.
+//! For each column and run, samples below the mean are dropped, because an idle cluster at the
+//! start or end of a run shows nothing about load. Then samples more than one standard deviation
+//! away from the mean of the rest are dropped. The average of a rate is the mean of its runs'
+//! means, and a parabola is fitted over the rates.
 
 mod plot;
 mod read;
@@ -20,14 +21,14 @@ use crate::statistics::{deviation, mean, quadratic};
 
 pub use read::{Run, read};
 
-/// Rounding of sums of a few hundred samples, relative to their size: what differs by less is
-/// equal.
+/// Rounding error of sums of a few hundred samples, relative to their size. Values that differ by
+/// less count as equal.
 const ROUNDING: f64 = 1e-12;
 
-/// The outcome; with `-o json`, the output.
+/// The result of the analysis, and the output of `-o json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// One a folder, in the order given.
+    /// One per folder, in the given order.
     pub sequences: Vec<Sequence>,
 }
 
@@ -36,43 +37,43 @@ pub struct Analysis {
 pub struct Sequence {
     /// The folder's name.
     pub name: String,
-    /// By the columns' names; those without any sample are left out.
+    /// The columns by name, without those that have no samples.
     pub columns: BTreeMap<String, Column>,
 }
 
 /// One column of a sequence, in the file's own units.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Column {
-    /// By rate, then run.
+    /// The means of the runs, by rate and then by run.
     pub runs: Vec<RunMean>,
-    /// The mean of a rate's runs, by requests/s.
+    /// The mean of a rate's runs, by rate in requests/s.
     pub mean_by_rate: BTreeMap<Rate, f64>,
-    /// `[c0, c1, c2]` of c0 + c1 x + c2 x² over requests/s; none below three rates.
+    /// `[c0, c1, c2]` of c0 + c1 x + c2 x² over requests/s; `None` with fewer than three rates.
     pub fit: Option<[f64; 3]>,
 }
 
-/// A rate as a key: requests a second, whole numbers as whole numbers.
+/// A rate as a key, in whole requests a second.
 pub type Rate = u64;
 
-/// What is left of one column of one run.
+/// The filtered samples of one column and run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RunMean {
     /// Requests a second.
     pub rate: Rate,
-    /// The run's number.
+    /// The number of the run.
     pub run: u32,
-    /// Samples there were.
+    /// Number of samples before filtering.
     pub samples: usize,
-    /// Samples that stayed.
+    /// Number of samples after filtering.
     pub kept: usize,
-    /// Their mean.
+    /// The mean of the filtered samples.
     pub mean: f64,
 }
 
 /// Analyses folders.
 ///
 /// # Errors
-/// When a folder or a file cannot be read, or holds no run.
+/// If a folder or a file cannot be read, or a folder has no run.
 pub fn analyse(folders: &[impl AsRef<Path>]) -> Result<Analysis> {
     let sequence = |folder: &_| {
         let folder: &Path = AsRef::as_ref(folder);
@@ -84,7 +85,7 @@ pub fn analyse(folders: &[impl AsRef<Path>]) -> Result<Analysis> {
     Ok(Analysis { sequences: folders.iter().map(sequence).collect::<Result<_>>()? })
 }
 
-/// Every column of these runs.
+/// Analyses every column of these runs.
 #[must_use]
 pub fn columns(runs: &[Run]) -> BTreeMap<String, Column> {
     let mut found: BTreeMap<String, Vec<RunMean>> = BTreeMap::new();
@@ -115,7 +116,7 @@ fn column(mut runs: Vec<RunMean>) -> Column {
     Column { runs, mean_by_rate, fit: quadratic(&points) }
 }
 
-/// What stays of the samples of one run. Never nothing, unless there was nothing.
+/// Filters the samples of one run. The result is only empty if `samples` is.
 #[must_use]
 pub fn filter(samples: &[f64]) -> Vec<f64> {
     let middle = mean(samples);
@@ -128,7 +129,7 @@ fn slack(sample: f64, middle: f64) -> f64 {
     ROUNDING * sample.abs().max(middle.abs())
 }
 
-/// Those that are wanted, or all when none is.
+/// The samples that satisfy `wanted`, or all samples if none does.
 fn keep(samples: &[f64], wanted: impl Fn(f64) -> bool) -> Vec<f64> {
     let kept: Vec<f64> = samples.iter().copied().filter(|sample| wanted(*sample)).collect();
     if kept.is_empty() { samples.to_vec() } else { kept }

@@ -1,5 +1,5 @@
-//! What changes of a mesh's configuration while load is made, as objects of Kubernetes: in the lab documents of a
-//! file, in a cluster what is applied.
+//! The configuration that changes during the load, as Kubernetes objects: documents of a file in
+//! the lab, applied objects in a cluster.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::scenario::Scenario;
 /// The service whose endpoints come and go.
 pub(crate) const CHURNING: &str = "all";
 
-/// A route of the first service that is another in each revision.
+/// A route of the first service whose contents depend on the revision.
 pub(crate) fn route(namespace: &str, scenario: &Scenario, revision: u64) -> Value {
     let service = scenario.service(0);
     let set = json!([{"name": PUSHED, "value": revision.to_string()}]);
@@ -24,7 +24,7 @@ pub(crate) fn route(namespace: &str, scenario: &Scenario, revision: u64) -> Valu
     }})
 }
 
-/// How many revisions of a route its application has told of, in what it printed.
+/// How many revisions of a route its application has reported, according to its output.
 pub(crate) fn arrived(printed: &str) -> u64 {
     printed.lines().filter(|line| line.contains(ARRIVED)).count() as u64
 }

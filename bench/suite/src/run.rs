@@ -1,4 +1,4 @@
-//! A run of the suite: rounds, and in each every scenario under every mesh, none among them.
+//! A run of the suite: rounds, each with every scenario under every mesh and under none.
 
 pub(crate) mod measure;
 pub(crate) mod prober;
@@ -20,30 +20,32 @@ use crate::scenario::Scenario;
 
 pub use prober::probe;
 
-/// A mesh is faster than none beyond what a timer can tell apart.
+/// A mesh is clearly faster than none if its latency is below this share of the baseline's, which
+/// the precision of timers does not explain.
 const CLEARLY_FASTER: f64 = 0.95;
 
-/// What to run.
+/// The options of a run.
 pub struct Options {
-    /// What is done.
+    /// The scenarios to run.
     pub scenarios: Vec<Scenario>,
-    /// By whom; the baseline is added where it is missing.
+    /// The meshes to measure; the baseline is added if it is missing.
     pub meshes: Vec<Box<dyn Mesh>>,
-    /// How often all of it.
+    /// Number of rounds.
     pub rounds: u32,
-    /// How long each is measured.
+    /// How long each measurement lasts.
     pub duration: Duration,
-    /// Load before that, not measured.
+    /// How long to generate load before each measurement.
     pub warm_up: Duration,
-    /// By what the scenarios' rates are multiplied.
+    /// Factor for the scenarios' rates.
     pub scale: f64,
-    /// Who makes the load: each of them, one after the other under each mesh in each round.
+    /// The load generators; under each mesh of a round, they take turns.
     pub generators: Vec<Generator>,
-    /// The real application, in place of the suite's own: its folder in the lab, its file of images in a cluster.
+    /// The real application instead of the suite's own services: its folder in the lab, its file of
+    /// images in a cluster.
     pub application: Option<PathBuf>,
-    /// Where records go.
+    /// The directory of the records.
     pub out: PathBuf,
-    /// Leaves out what has a record already.
+    /// Skips measurements that have a record already.
     pub resume: bool,
 }
 
@@ -54,16 +56,16 @@ struct Case<'a> {
     found: &'a Found,
     generator: Generator,
     round: u32,
-    /// The rate, of those that a scenario is measured at one after the other.
+    /// The step of a scenario that is measured at several rates.
     step: Option<f64>,
 }
 
-/// Runs all of it and writes a record for each; what is done when it is interrupted is kept.
-/// `say` gets a line about each step.
+/// Runs everything and writes a record for each measurement. After an interrupt, the records made
+/// so far are kept. `say` receives one line for each step.
 ///
 /// # Errors
-/// When it cannot begin, is interrupted, or a record cannot be written. A measurement that fails
-/// is a record that says why.
+/// If the run cannot start, is interrupted, or cannot write a record. A measurement that fails is a
+/// record with the reason.
 pub fn run(options: &mut Options, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
     if let Some(folder) = &options.application {
         real::check_folder(folder, &options.scenarios)?;
@@ -131,7 +133,7 @@ fn add_baseline(options: &mut Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes the directory of the records, which may hold some only where a run is resumed.
+/// Creates the directory of the records. Only a resumed run may find records there.
 pub(crate) fn prepare_out(options: &Options) -> Result<()> {
     fs::create_dir_all(options.out.join(RAW))
         .with_context(|| format!("cannot make {}", options.out.display()))?;
@@ -145,7 +147,7 @@ pub(crate) fn prepare_out(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Everything to measure, the baseline first in each round and the others in turns.
+/// All measurements: the baseline is first in each round, and the other meshes rotate.
 fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, Found)]) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
     let (base, others): (Vec<_>, Vec<_>) = able.iter().partition(|(mesh, _)| mesh.name() == NONE);
@@ -184,7 +186,7 @@ fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Reco
     }
 }
 
-/// A record of which only the case is known.
+/// A record that only has the fields of the case.
 fn begun(options: &Options, case: &Case<'_>) -> Record {
     let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
     record.step = case.step;
@@ -192,7 +194,8 @@ fn begun(options: &Options, case: &Case<'_>) -> Record {
     record
 }
 
-/// Writes down why a mesh is not measured in a scenario, for each step that has no figures yet.
+/// Writes a record that says why a mesh is not measured in a scenario, for each step that has no
+/// figures yet.
 pub(crate) fn leave_out(
     options: &Options,
     (scenario, record): (&Scenario, Record),
@@ -208,7 +211,7 @@ pub(crate) fn leave_out(
     Ok(())
 }
 
-/// Refuses to go on in a directory with figures of another application.
+/// Refuses to resume in a directory that has figures of another application.
 pub(crate) fn has_same_application(out: &Path, old: &[Record], record: &Record) -> Result<()> {
     let mut measured = old.iter().filter(|one| one.left_out.is_none());
     let other = measured.find_map(|one| {
@@ -220,13 +223,13 @@ pub(crate) fn has_same_application(out: &Path, old: &[Record], record: &Record) 
     bail!("{out} holds records of {scenario} with {there}, not {here}: choose another --out")
 }
 
-/// Whether a record of the same name has figures.
+/// Whether there is a record of the same name with figures.
 pub(crate) fn is_measured(old: &[Record], record: &Record) -> bool {
     let name = record.name();
     old.iter().any(|one| one.left_out.is_none() && one.name() == name)
 }
 
-/// A record of which only the circumstances are known.
+/// A record that only has the circumstances of the run.
 pub(crate) fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u32) -> Record {
     Record {
         scenario: scenario.name.clone(),
@@ -272,14 +275,16 @@ pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duratio
     )
 }
 
-/// Writes a record, marked where it cannot be: what is interrupted later has its marks already.
+/// Writes a record with its mark for impossible figures, so that it is marked even if the run is
+/// interrupted later.
 pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
     record.marks.extend(impossible(out, record)?);
     record.write(out)?;
     Ok(())
 }
 
-/// Marks what cannot be in all records of a run, whose baseline may have been measured after the rest.
+/// Marks impossible figures in all records of a run, because the baseline may have been measured
+/// after the others.
 pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
     for mut record in record::read(out)? {
         if let Some(mark) = impossible(out, &record)? {
@@ -290,8 +295,8 @@ pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be: a mesh whose median latency is below that of none in the same round. Nothing where it is
-/// marked already, or that baseline is not there yet.
+/// The mark for an impossible figure: the mesh's median latency is below the baseline's in the same
+/// round. `None` if the record is marked already or has no baseline yet.
 fn impossible(out: &Path, record: &Record) -> Result<Option<Mark>> {
     let known = record.marks.iter().any(|mark| mark.kind == MarkKind::FasterThanNone);
     if record.mesh == NONE || known || !record.valid() {
@@ -329,7 +334,7 @@ pub(crate) mod tests {
         assert_eq!(refused, why);
     }
 
-    /// Two rounds of a second.
+    /// Two rounds of one second.
     pub(crate) fn options(meshes: &[&str], out: &Path) -> Options {
         Options {
             scenarios: vec![crate::scenario::find("http-1k").unwrap()],
@@ -436,7 +441,7 @@ pub(crate) mod tests {
             latency_us: Latency { p50, ..Latency::default() },
             ..Record::default()
         };
-        // Of the last there is no baseline of the same round yet.
+        // The last record has no baseline of the same round yet.
         let all = [record("none", 0, 1000), record("a", 0, 500), record("a", 1, 500)];
         let marks = all.map(|mut one| {
             write(directory.path(), &mut one).unwrap();

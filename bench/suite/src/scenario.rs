@@ -1,4 +1,4 @@
-//! The scenarios: small typed files, each with the source whose work it reproduces.
+//! The scenarios: small typed files, each with the source whose load it reproduces.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 
-/// The files, in the order in which they are listed.
+/// The files, in the order of `leno bench list`.
 const FILES: &[(&str, &str)] = &[
     ("http-1k", include_str!("../scenarios/http-1k.yaml")),
     ("grpc-1k", include_str!("../scenarios/grpc-1k.yaml")),
@@ -27,28 +27,30 @@ const FILES: &[(&str, &str)] = &[
     ("restart", include_str!("../scenarios/restart.yaml")),
 ];
 
-/// Processors that the published rates are for: four nodes of a few processors each, about.
+/// The number of processors that the published rates are for: about four nodes of a few processors
+/// each.
 const PUBLISHED_CPUS: f64 = 20.0;
 
-/// What is done.
+/// A scenario.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// In one line.
+    /// A description in one line.
     pub about: String,
-    /// Whose work it reproduces.
+    /// The source of the load that it reproduces.
     pub source: String,
-    /// What is spoken.
+    /// The protocol of the load.
     pub protocol: Protocol,
-    /// Services that are called side by side, each with its own workload.
+    /// Number of services, each with its own workload.
     #[serde(default = "one")]
     pub services: u32,
-    /// What they are called; `s0`, `s1`, ... without it.
+    /// The names of the services; by default `s0`, `s1`, ...
     #[serde(default)]
     pub names: Vec<String>,
-    /// Those that are no HTTP in the real application: a mesh is not to look into what passes.
+    /// Services that do not speak HTTP in the real application: a mesh must forward their traffic
+    /// as opaque bytes.
     #[serde(default)]
     pub opaque: Vec<u32>,
     /// How long an application works before it answers, in milliseconds.
@@ -57,29 +59,30 @@ pub struct Scenario {
     /// Bytes of a request's body, gRPC message or TCP message.
     #[serde(default)]
     pub request_bytes: usize,
-    /// Bytes of an HTTP answer; gRPC and TCP answer with what they were sent.
+    /// Bytes of an HTTP answer; gRPC and TCP services echo what they receive.
     #[serde(default)]
     pub response_bytes: usize,
     /// Connections to each service.
     pub connections: usize,
-    /// Streams at once on each connection.
+    /// Concurrent streams on each connection.
     #[serde(default = "one_stream")]
     pub streams: usize,
-    /// A new connection for each request.
+    /// Opens a new connection for each request.
     #[serde(default)]
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
-    /// Paths that each connection asks for, in turn where there are several; `/` without any.
+    /// Paths that each connection requests in turn; `/` by default.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// What services call before they answer; then the first alone is under load.
+    /// Calls between services before they answer; if there are any, only the first service is under
+    /// load.
     #[serde(default)]
     pub calls: Vec<Call>,
-    /// Who floods a service that is not measured.
+    /// A client that floods a service other than the measured ones.
     #[serde(default)]
     pub neighbour: Option<Neighbour>,
-    /// What happens in the middle of the measurement.
+    /// The disturbance during the measurement.
     #[serde(default)]
     pub disturbance: Option<Disturbance>,
 }
@@ -88,53 +91,53 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
-    /// The number of the one that calls; the first without it.
+    /// The number of the calling service; the first by default.
     #[serde(default)]
     pub from: u32,
-    /// The number of the other.
+    /// The number of the called service.
     pub service: u32,
-    /// How the paths end for which it is called, without their query; all without any.
+    /// Suffixes of the paths (without query) that need this call; empty means all paths.
     #[serde(default)]
     pub on: Vec<String>,
-    /// Over gRPC instead of HTTP/1.1.
+    /// Whether to call over gRPC instead of HTTP/1.1.
     #[serde(default)]
     pub grpc: bool,
 }
 
-/// A workload that sends as fast as it is answered while another is measured.
+/// A workload that sends as fast as it is answered while other services are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Neighbour {
     /// The number of the service that it floods.
     pub service: u32,
-    /// Over so many connections.
+    /// Number of its connections.
     pub connections: usize,
 }
 
-/// What happens in the middle of a measurement.
+/// A disturbance during a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Disturbance {
     /// Every proxy and the control plane are killed and started again.
     Restart,
-    /// The configuration of the measured route is changed again and again.
+    /// The configuration of the measured route changes repeatedly.
     Push {
         /// Time between two changes.
         every_ms: u64,
     },
-    /// All services are endpoints of one, and all but the first come and go.
+    /// All services are endpoints of one service, and all but the first come and go.
     Churn {
-        /// Endpoints that come or go in a second.
+        /// Endpoints that are added or removed per second.
         changes_per_s: u32,
     },
 }
 
-/// Time between two lists of endpoints: the changes of a tenth of a second are told together, as
-/// every control plane gathers them.
+/// Time between two lists of endpoints: the changes of a tenth of a second are sent together,
+/// because every control plane batches them.
 const CHURN_PERIOD: Duration = Duration::from_millis(100);
 
 impl Disturbance {
-    /// Time between two revisions of the configuration; none where there is no second one.
+    /// Time between two revisions of the configuration; `None` if there is only one.
     #[must_use]
     pub fn period(self) -> Option<Duration> {
         match self {
@@ -144,15 +147,16 @@ impl Disturbance {
         }
     }
 
-    /// Which of so many endpoints are there in a revision, of which 0 is the first and has all. The
-    /// first endpoint always is; the others go, and come back, in turn.
+    /// The numbers of the endpoints in a revision, out of `of`. Revision 0 has all of them. The
+    /// first endpoint always stays; the others leave and return in turn.
     #[must_use]
     pub fn endpoints(self, of: u32, revision: u64) -> Vec<u32> {
         let Self::Churn { changes_per_s } = self else { return (0..of).collect() };
         let others = u64::from(of.saturating_sub(1)).max(1);
         let each = u64::from(changes_per_s) * CHURN_PERIOD.as_millis() as u64 / 1000;
         let changes = revision * each.max(1);
-        // The nth of the others has changed as often as the round has reached it.
+        // The number of times that the nth of the other endpoints has changed; it is present if
+        // that number is even.
         let is_there = |nth: &u32| {
             *nth == 0 || ((changes + others - u64::from(*nth)) / others).is_multiple_of(2)
         };
@@ -164,22 +168,22 @@ impl Disturbance {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// So many a second to each service, whatever the services do.
+    /// An open loop at a fixed rate to each service.
     RatePerService(f64),
-    /// So many a second, one measurement for each of them.
+    /// An open loop at several total rates, with one measurement for each.
     Rates(Vec<f64>),
-    /// So many users, one measurement for each number; each has a connection of its own.
+    /// Several numbers of users, with one measurement for each; every user has a connection.
     Users {
-        /// How many.
+        /// The numbers of users.
         counts: Vec<usize>,
-        /// Requests a second of each.
+        /// Requests a second of each user.
         requests_per_s: f64,
     },
-    /// In a closed loop with pauses up to this long, in milliseconds.
+    /// A closed loop with pauses up to this long, in milliseconds.
     ThinkMs(u64),
-    /// In a closed loop without pauses.
+    /// A closed loop without pauses.
     Saturate,
-    /// At the highest rate that keeps the 99th percentile under this, in milliseconds.
+    /// The highest rate that keeps the 99th percentile under this, in milliseconds.
     SearchP99Ms(u64),
 }
 
@@ -191,18 +195,18 @@ fn one_stream() -> usize {
     1
 }
 
-/// All of them.
+/// All scenarios.
 ///
 /// # Errors
-/// Never with the files this program is built with; a test says so.
+/// Never with the built-in files, as a test proves.
 pub fn all() -> Result<Vec<Scenario>> {
     FILES.iter().map(|(name, text)| parse(name, text)).collect()
 }
 
-/// The one of this name.
+/// Looks up a scenario by its name.
 ///
 /// # Errors
-/// When there is none; says which there are.
+/// If there is none of this name; the error lists the names.
 pub fn find(name: &str) -> Result<Scenario> {
     let Some((name, text)) = FILES.iter().find(|(known, _)| *known == name) else {
         let known: Vec<&str> = FILES.iter().map(|(known, _)| *known).collect();
@@ -212,10 +216,10 @@ pub fn find(name: &str) -> Result<Scenario> {
     parse(name, text)
 }
 
-/// The one that is asked for: its name, and after an `@` those of its steps that are measured, `faces@60,600`.
+/// Parses the name of a scenario, optionally with an `@` and the steps to measure, `faces@60,600`.
 ///
 /// # Errors
-/// When there is none of that name, or it has no such step; says which there are.
+/// If there is no such scenario or step; the error lists those that exist.
 pub fn asked_for(text: &str) -> Result<Scenario> {
     let Some((name, steps)) = text.split_once('@') else { return find(text) };
     let mut scenario = find(name)?;
@@ -244,15 +248,16 @@ fn parse(name: &str, text: &str) -> Result<Scenario> {
     serde_saphyr::from_str(text).map_err(wrong)
 }
 
-/// The part of the published rates that a machine of so many processors is asked for: load,
-/// proxies, applications and control plane share them, which had nodes of their own.
+/// The share of the published rates for a machine with this many processors. Load, proxies,
+/// applications and control plane share them, but had nodes of their own in the published
+/// measurements.
 #[must_use]
 pub fn usual_scale(cpus: usize) -> f64 {
     (cpus as f64 / PUBLISHED_CPUS).min(1.0)
 }
 
 impl Scenario {
-    /// Requests a second to each service, where there is a rate.
+    /// Requests a second to each service, if the scenario has such a rate.
     #[must_use]
     pub fn rate_per_service(&self, scale: f64) -> Option<f64> {
         match self.pace {
@@ -261,7 +266,7 @@ impl Scenario {
         }
     }
 
-    /// The rates that are measured one after the other; none where there is one measurement.
+    /// The rates to measure one after the other; a single `None` if there is one measurement.
     #[must_use]
     pub fn steps(&self) -> Vec<Option<f64>> {
         match &self.pace {
@@ -282,7 +287,7 @@ impl Scenario {
         }
     }
 
-    /// Services that the load goes to: the first of them.
+    /// The number of services that the load goes to; they are the first ones.
     #[must_use]
     pub fn loaded(&self) -> u32 {
         match (&self.calls[..], self.neighbour) {
@@ -303,13 +308,13 @@ impl Scenario {
         self.names.get(nth as usize).cloned().unwrap_or_else(|| format!("s{nth}"))
     }
 
-    /// Whether it is the shape of a real application, whose services have names.
+    /// Whether it models a real application, whose services have names.
     #[must_use]
     pub fn is_an_application(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// What is asked for where it is the same each time; else `/`, and [`Self::paths_in_turn`] says more.
+    /// The path of all requests; `/` if there are several, which [`Self::paths_in_turn`] returns.
     #[must_use]
     pub fn path(&self) -> &str {
         match &self.paths[..] {
@@ -318,31 +323,31 @@ impl Scenario {
         }
     }
 
-    /// What each connection asks for in turn; nothing where it is the same each time.
+    /// The paths that each connection requests in turn; empty if all requests have the same path.
     #[must_use]
     pub fn paths_in_turn(&self) -> &[String] {
         if self.paths.len() > 1 { &self.paths } else { &[] }
     }
 
-    /// Whether a workload calls others.
+    /// Whether a workload calls other services.
     #[must_use]
     pub fn has_calls(&self, workload: &str) -> bool {
         self.calls.iter().any(|call| self.service(call.from) == workload)
     }
 
-    /// Whether calls over HTTP/1.1 and gRPC pass side by side.
+    /// Whether the traffic is a mix of HTTP/1.1 and gRPC calls.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
         self.calls.iter().any(|call| call.grpc)
     }
 
-    /// Whether what passes is HTTP of some kind.
+    /// Whether the traffic is any version of HTTP.
     #[must_use]
     pub fn is_http(&self) -> bool {
         self.protocol != Protocol::Tcp
     }
 
-    /// Whether what passes is HTTP/2.
+    /// Whether the traffic is HTTP/2.
     #[must_use]
     pub fn is_http2(&self) -> bool {
         matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)

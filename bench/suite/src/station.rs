@@ -1,14 +1,15 @@
-//! Where load is made in a cluster: a pod that waits for plans on its loopback, where a port-forward comes
-//! in, and gives the report back.
+//! The load generator in a cluster: a pod that receives plans on loopback, through a port-forward,
+//! and returns the report.
 //!
 //! ```text
-//! POST /load/ID  plans   202 begun, and for how many ms it goes on already; 409 another is under way, 400 no plans
-//! GET  /load/ID          what became of it, as JSON
-//! DELETE /load/ID        202 it ends, and is reported as far as it came; 404 it is not under way
-//! POST /probe    plan    one request after the other is sent, unless they are; how far that is, as JSON; 400 no plan
-//! DELETE /probe          that ends; how far it came, as JSON
+//! POST /load/ID  plans   202 started, with the ms it has been running; 409 another load runs; 400 no plans
+//! GET  /load/ID          the state of the load, as JSON
+//! DELETE /load/ID        202 it ends early, and its report covers the time until then; 404 it does not run
+//! POST /probe    plan    starts the probe unless one runs; returns its state as JSON; 400 no plan
+//! DELETE /probe          stops the probe and returns its state as JSON
 //! ```
-//! Whoever is cut off asks again: load of the same ID is made once. There is one probe at a time.
+//! A client that loses its connection repeats the request: load of the same ID is made only once.
+//! There is one probe at a time.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,65 +27,68 @@ use crate::run::prober::probe_for;
 
 /// The port of every station.
 pub(crate) const PORT: u16 = 9091;
-/// Most bytes of plans: some thousand services.
+/// The largest size of plans: a few thousand services.
 const MAX_PLANS: usize = 1024 * 1024;
-/// How long a probe tries: kubelets wait 10 s before they start a container the second time.
+/// How long a probe runs. Kubelets wait 10 s before they restart a container for the second time.
 const PROBE: Duration = Duration::from_secs(60);
 
-/// What became of the plans that were given by an ID.
+/// The state of the plans with a given ID.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// There were none, or others since.
+    /// There are no such plans, or others have replaced them.
     #[default]
     Idle,
-    /// Load is made.
+    /// The load is running.
     Running,
-    /// It was.
+    /// The load is complete.
     Done(Box<Report>),
-    /// It could not be.
+    /// The load failed.
     Failed(String),
 }
 
-/// How far a probe is: it asks until it is answered, then until it is not, then until it is again.
+/// The state of a probe. It sends requests until one succeeds, then until one fails, then until one
+/// succeeds again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Probe {
-    /// There is none.
+    /// There is no probe.
     #[default]
     Idle,
-    /// It was not answered yet.
+    /// No request has succeeded yet.
     Asking,
-    /// It was.
+    /// A request has succeeded.
     Answered,
-    /// It was again, and when, in nanoseconds of CLOCK_MONOTONIC.
+    /// A request has succeeded again after a failure, at this time in nanoseconds of
+    /// CLOCK_MONOTONIC.
     AnsweredAgain(u64),
-    /// It was not, and why.
+    /// The probe failed, with the reason.
     Failed(String),
 }
 
-/// Serves until the process ends; `listen` is an address of loopback, for nobody is asked who they are.
+/// Serves until the process ends. `listen` must be a loopback address, because clients are not
+/// authenticated.
 ///
 /// # Errors
-/// When the address is another, or cannot be listened on.
+/// If the address is not a loopback address, or the server cannot listen on it.
 pub fn serve(listen: SocketAddr) -> Result<Infallible> {
     let (state, probes) = (Shared::default(), Probes::default());
     loopback::serve(listen, move |request| answer(request, state.clone(), probes.clone()))
 }
 
-/// The plans that were given last.
+/// The plans that were received last.
 #[derive(Debug, Default)]
 struct Last {
     id: String,
     state: State,
     stop: Stop,
-    /// When they were given.
+    /// When they were received.
     begun: Option<Instant>,
 }
 
 type Shared = Arc<Mutex<Last>>;
 
-/// The probe, and how many there were.
+/// The number of probes so far, and the state of the last one.
 type Probes = Arc<Mutex<(u64, Probe)>>;
 
 async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> Answer {
@@ -124,7 +128,8 @@ async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> An
     }
 }
 
-/// Begins with plans, on a thread that ends with the load; those that were begun already are left to it.
+/// Starts the load of these plans on a thread that ends with it. If the load of this ID was started
+/// already, this only reports it.
 fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
     let plans: Vec<Plan> = match serde_json::from_slice(plans) {
         Ok(plans) => plans,
@@ -152,8 +157,8 @@ fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
     (StatusCode::ACCEPTED, "0".to_owned())
 }
 
-/// Begins to ask, unless that is so already, on a thread that ends when it is answered again, not in time, or it is
-/// told to.
+/// Starts a probe unless one is running. Its thread ends when the probe succeeds again, runs out of
+/// time, or is stopped.
 fn begin_probe(plan: &[u8], probes: &Probes) -> (StatusCode, String) {
     let plan: Plan = match serde_json::from_slice(plan) {
         Ok(plan) => plan,
@@ -168,7 +173,7 @@ fn begin_probe(plan: &[u8], probes: &Probes) -> (StatusCode, String) {
     drop(locked);
     let probes = probes.clone();
     std::thread::spawn(move || {
-        // One that was told to end is none any more, or there is another.
+        // If this probe was stopped, its state is `Idle` or belongs to another probe.
         let set = |next: &dyn Fn(&Probe) -> Probe| {
             let mut last = lock(&probes);
             anyhow::ensure!(last.0 == nth && last.1 != Probe::Idle, "it was told to end");
@@ -201,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A station, and where it is.
+    /// A station in this process, and its address.
     async fn station() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -232,7 +237,7 @@ mod tests {
             let stream = TcpStream::connect(station).await.unwrap();
             send(stream, (method, "/probe"), body).await.unwrap()
         };
-        // Whoever asks is answered while the test says so.
+        // The test controls whether this server answers.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (answers, told) = tokio::sync::watch::channel(false);
@@ -263,7 +268,7 @@ mod tests {
         while state("POST").await == Probe::Asking {}
         assert_eq!(state("POST").await, Probe::Answered);
         answers.send(false).unwrap();
-        // One may have been on its way; the next is this probe's.
+        // One request may have been in flight; the next one is from this probe.
         let before = *refused.borrow();
         refused.wait_for(|count| *count > before + 1).await.unwrap();
         answers.send(true).unwrap();
@@ -277,7 +282,7 @@ mod tests {
     async fn load_ends_when_it_is_told_to_and_is_reported_as_far_as_it_came() {
         let station = self::station().await;
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        // An hour of it: that it is done at all says that it was ended.
+        // One hour of load: the test only ends if the load is stopped early.
         for (id, pace) in [("a", Pace::Saturate), ("b", Pace::Rate(1000.0))] {
             let plan = Plan {
                 pace,
@@ -297,7 +302,7 @@ mod tests {
     async fn plans_are_taken_one_after_the_other_and_their_report_is_kept() {
         let station = self::station().await;
         assert_eq!(state(station, "a").await, State::Idle);
-        // Closed at once by the kernel: each request is an error, and counted.
+        // The kernel refuses these connections: each request is an error, and is counted.
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let plan = Plan::new(format!("http://{nobody}/"), 100.0, Duration::from_secs(1));
         let text = serde_json::to_string(&[&plan]).unwrap();

@@ -1,18 +1,17 @@
 //! Means, medians, least squares and bootstrap intervals.
 
-/// How often the rounds are drawn again for an interval: the bounds of a 95 % interval then stand
-/// on 100 draws each.
+/// Number of draws of an interval: each bound of a 95 % interval then has 100 draws beyond it.
 const DRAWS: usize = 4000;
-/// Where the draws begin, so that a report says the same each time it is made.
+/// The seed of the draws, fixed so that a report is the same each time it is made.
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The mean; 0 of nothing.
+/// The mean; 0 for no values.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// The standard deviation of all there is (division by n); 0 of nothing.
+/// The standard deviation of the whole population (division by n); 0 for no values.
 #[must_use]
 pub fn deviation(values: &[f64]) -> f64 {
     let middle = mean(values);
@@ -20,7 +19,7 @@ pub fn deviation(values: &[f64]) -> f64 {
     mean(&squares).sqrt()
 }
 
-/// The median; the mean of the middle two where there are two, 0 of nothing.
+/// The median; the mean of the middle two for an even number of values; 0 for no values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -33,11 +32,11 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// The coefficients `[c0, c1, c2]` of the parabola c0 + c1 x + c2 x² with the least sum of squared
-/// distances in y; none when fewer than three different x are given.
+/// distances in y; `None` with fewer than three different x.
 #[must_use]
 pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
-    // Orthogonal polynomials over the points (Forsythe 1957): the normal equations lose half of
-    // the digits when x reaches thousands, these do not.
+    // Orthogonal polynomials over the points (Forsythe 1957). The normal equations would lose half
+    // of the digits if x reaches thousands.
     let n = points.len() as f64;
     let distinct = |index: &usize| !points[..*index].iter().any(|(x, _)| *x == points[*index].0);
     if (0..points.len()).filter(distinct).count() < 3 {
@@ -52,14 +51,14 @@ pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
     let a = points.iter().map(|(_, y)| y).sum::<f64>() / n;
     let b = points.iter().map(|(x, y)| y * line(*x)).sum::<f64>() / line_norm;
     let c = points.iter().map(|(x, y)| y * curve(*x)).sum::<f64>() / curve_norm;
-    // a + b (x - centre) + c ((x - shift)(x - centre) - line_norm / n), by powers of x.
+    // a + b (x - centre) + c ((x - shift)(x - centre) - line_norm / n), sorted by powers of x.
     Some([a - b * centre + c * (shift * centre - line_norm / n), b - c * (shift + centre), c])
 }
 
-/// A value and the bounds that 95 % of the draws stay within.
+/// A value and the interval that contains 95 % of the draws.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Interval {
-    /// The value itself.
+    /// The value.
     pub value: f64,
     /// 2.5 % of the draws are below.
     pub low: f64,
@@ -67,9 +66,9 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The ratio of two means, `over` by `under`, with its bootstrap interval. Both hold one value a
-/// round, in the same order of rounds: rounds are drawn whole, because what disturbed one of the
-/// two disturbed the other as well. None without a round, or when `under` is 0.
+/// The ratio of two means, `over` divided by `under`, with its bootstrap interval. Both slices have
+/// one value per round, in the same order. Rounds are drawn in pairs, because a disturbance in a
+/// round affects both values. `None` without a round, or if `under` is 0.
 #[must_use]
 pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
     bootstrap(over.len().min(under.len()), |picked| {
@@ -78,7 +77,7 @@ pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
     })
 }
 
-/// The mean difference, `from` less `less`, with its bootstrap interval over the same rounds.
+/// The mean difference, `from` minus `less`, with its bootstrap interval over the same rounds.
 #[must_use]
 pub fn difference(from: &[f64], less: &[f64]) -> Option<Interval> {
     bootstrap(from.len().min(less.len()), |picked| {
@@ -87,7 +86,8 @@ pub fn difference(from: &[f64], less: &[f64]) -> Option<Interval> {
     })
 }
 
-/// What `of` says of all rounds, and the bounds of what it says of rounds drawn with repetition.
+/// The value of `of` for all rounds, with the interval of its values for rounds drawn with
+/// repetition.
 fn bootstrap(rounds: usize, of: impl Fn(&[usize]) -> f64) -> Option<Interval> {
     let all: Vec<usize> = (0..rounds).collect();
     let value = of(&all);
@@ -106,7 +106,7 @@ fn bootstrap(rounds: usize, of: impl Fn(&[usize]) -> f64) -> Option<Interval> {
     Some(Interval { value, low: at(0.025), high: at(0.975) })
 }
 
-/// SplitMix64: enough to draw rounds, and the same on every machine.
+/// SplitMix64: good enough to draw rounds, and the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -116,7 +116,7 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^= mixed >> 31;
-        // The high half of a 128-bit product is even enough over a handful of rounds.
+        // The high half of a 128-bit product is uniform enough for a handful of rounds.
         usize::try_from((u128::from(mixed) * bound as u128) >> 64).unwrap_or(0)
     }
 }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn noise_is_fitted_as_the_normal_equations_have_it() {
-        // Worked out by hand: y = 1, 0, 0, 1 at x = 0, 1, 2, 3 gives 1 - 1.5 x + 0.5 x².
+        // Calculated by hand: y = 1, 0, 0, 1 at x = 0, 1, 2, 3 gives 1 - 1.5 x + 0.5 x².
         let [c0, c1, c2] = quadratic(&[(0.0, 1.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0)]).unwrap();
         for (found, wanted) in [(c0, 1.0), (c1, -1.5), (c2, 0.5)] {
             assert!((found - wanted).abs() < 1e-12, "{found} is not {wanted}");

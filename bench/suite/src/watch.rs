@@ -1,14 +1,15 @@
-//! Who watches a node of a cluster: a pod that looks at the processes of containers, and kills those that a
-//! measurement has end, when it is told to by a port-forward to its loopback.
+//! The watcher of a node in a cluster: a pod that reads the counters of containers' processes, and
+//! kills containers for a measurement. It receives its requests on loopback, through a
+//! port-forward.
 //!
 //! ```text
-//! POST /look        question          200 what is seen now, as JSON
-//! POST /kill/ID     container IDs     200 each process of theirs is killed; 404 one of them has none, and none is
-//! POST /start/ID    a container ID    202 as /kill, and the program is waited for in the container that follows
-//! GET  /start/ID                      200 what became of that, as JSON
+//! POST /look      question         200 the current figures, as JSON
+//! POST /kill/ID   container IDs    200 all their processes are killed; 404 one has none, and none is killed
+//! POST /start/ID  a container ID   202 kills as /kill, and waits for the program in the next container
+//! GET  /start/ID                   200 the state of that start, as JSON
 //! ```
-//! 400 is a body that is none of these, 403 is for whoever does not show the token of the run. Whoever is cut off asks again:
-//! what has an ID is done once.
+//! The status is 400 for any other body, and 403 without the token of the run. A client that loses
+//! its connection repeats the request: a request with an ID takes effect only once.
 
 mod containers;
 mod look;
@@ -35,24 +36,25 @@ pub(crate) use start::Start;
 
 /// The port of every watcher.
 pub(crate) const PORT: u16 = 9092;
-/// Most bytes of a question: some thousand containers.
+/// The largest request body: a few thousand containers.
 const MAX_BODY: usize = 128 * 1024;
-/// The variable of a watcher's environment that has the token of the run.
+/// The environment variable of a watcher that holds the token of the run.
 pub const TOKEN: &str = "LENO_BENCH_TOKEN";
 
-/// Serves whoever shows the token, until the process ends; `listen` is an address of loopback.
+/// Serves clients that present the token, until the process ends; `listen` must be a loopback
+/// address.
 ///
 /// # Errors
-/// When there is no token, or the address is another or cannot be listened on.
+/// If the token is empty, the address is not a loopback address, or the server cannot listen on it.
 pub fn serve(listen: SocketAddr, token: &str) -> Result<Infallible> {
     ensure!(!token.is_empty(), "the token is empty, so that anybody could kill: set {TOKEN}");
     loopback::serve(listen, answerer(token))
 }
 
-/// A token that nobody guesses.
+/// A random token.
 ///
 /// # Errors
-/// When the kernel has no random bytes for it.
+/// If the kernel returns no random bytes.
 pub(crate) fn token() -> Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
@@ -61,21 +63,22 @@ pub(crate) fn token() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What is known beyond one question.
+/// The state that requests share.
 #[derive(Debug, Default)]
 struct Watcher {
-    /// Has kernel programs timed from the first question about the whole kernel on. None before it, and where the
-    /// kernel cannot; it ends with the process, which is that of one measurement.
+    /// Makes the kernel time its programs, from the first question about the whole kernel until the
+    /// process ends, which is after one measurement. `None` before that question, and if the kernel
+    /// cannot time programs.
     counting: Option<Counting>,
-    /// What was killed last, by the ID of the request.
+    /// The ID of the last request to kill.
     killed: String,
-    /// The start that was asked for last.
+    /// The ID and the state of the last requested start.
     start: (String, Start),
 }
 
 type Shared = Arc<Mutex<Watcher>>;
 
-/// What answers whoever shows the token.
+/// The handler for clients that present the token.
 fn answerer(
     token: &str,
 ) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Answer> + Clone + use<> {
@@ -130,7 +133,7 @@ fn look(body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
     asked.map(String::as_str).try_for_each(is_id)?;
     if question.whole {
         let mut watcher = lock(watcher);
-        // Where the kernel cannot time its programs, they ran for no time.
+        // If the kernel cannot time its programs, their run time counts as 0.
         watcher.counting = watcher.counting.take().or_else(|| Counting::start().ok());
     }
     let seen = look::look(&question);
@@ -149,7 +152,7 @@ fn kill(id: String, body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
     Ok((StatusCode::OK, String::new()))
 }
 
-/// Kills a container on a thread that ends when its program runs again, or not in time.
+/// Kills a container. A thread then waits until its program runs again or the time limit is over.
 fn begin(id: String, body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
     let container: String = parse(body)?;
     is_id(&container)?;
@@ -174,7 +177,7 @@ fn parse<'b, T: serde::Deserialize<'b>>(body: &'b [u8]) -> Result<T, Answer> {
         .map_err(|error| (StatusCode::BAD_REQUEST, format!("this is no such question: {error}")))
 }
 
-/// Refuses what could be anything but a container's ID.
+/// Rejects any text that is not a container's ID.
 fn is_id(text: &str) -> Result<(), Answer> {
     if containers::is_id(text) {
         return Ok(());

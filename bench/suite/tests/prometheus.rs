@@ -10,7 +10,7 @@ use std::time::Duration;
 use leno_suite::prometheus::{Question, ask};
 use leno_testkit::{binaries, tools, wait};
 
-/// Ends with the test.
+/// Kills the process when the test ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -20,8 +20,8 @@ impl Drop for Ended {
     }
 }
 
-/// Serves metrics that grow with each scrape: requests without a mesh take up to 10 ms, with one
-/// up to 20 ms; a sidecar uses 0.5 s of CPU a scrape.
+/// Serves metrics that grow with each scrape: requests without a mesh take up to 10 ms, with a mesh
+/// up to 20 ms; a sidecar uses 0.5 s of CPU per scrape.
 fn metrics() -> SocketAddr {
     static SCRAPES: AtomicU64 = AtomicU64::new(0);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -30,7 +30,7 @@ fn metrics() -> SocketAddr {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { continue };
             let mut head = [0; 8192];
-            // A scraper that went away shows at the write.
+            // If the scraper has gone away, the write fails.
             let _ = stream.read(&mut head);
             let n = SCRAPES.fetch_add(1, Ordering::Relaxed) + 1;
             let buckets = |name: &str, bound: &str, below: u64| {
@@ -54,7 +54,7 @@ fn metrics() -> SocketAddr {
                 "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\
                  Content-Length: {length}\r\nConnection: close\r\n\r\n"
             );
-            // A scraper that gave up is not this test's concern.
+            // A scraper that has closed its connection does not matter to this test.
             let _ = stream.write_all((head + &body).as_bytes());
         }
     });
@@ -79,7 +79,8 @@ async fn a_real_prometheus_gives_all_figures_and_names_what_it_lacks() {
         metrics()
     );
     fs::write(&config, text).unwrap();
-    // Somebody else could take the port before it does; then it says so and the wait fails.
+    // Another process could bind the port before Prometheus does; then Prometheus reports the error
+    // and the wait fails.
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let process = Command::new(program)
         .arg(format!("--config.file={}", config.display()))

@@ -1,31 +1,31 @@
-//! What is told beside latency and CPU: connections, kernel programs, start-up, the control plane,
-//! and what went on meanwhile.
+//! Figures other than latency and CPU: connections, kernel programs, start-up, the control plane,
+//! and events during the load.
 
 use super::Cell;
 use crate::record::Record;
 use crate::statistics::median;
 
-/// Those figures of one scenario under one mesh.
+/// These figures for one scenario and mesh.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Beside {
-    /// The most connections between the client's side and the services.
+    /// The largest number of connections between the client's side and the services.
     pub connections: f64,
-    /// What kernel programs took for a request, in microseconds.
+    /// Run time of kernel programs per request, in microseconds.
     pub programs_us: f64,
-    /// Context switches of the proxies for a request.
+    /// Context switches of the proxies per request.
     pub switches: f64,
     /// Peak memory of the control plane in MB.
     pub control_mb: f64,
-    /// Requests a second that a neighbour was answered.
+    /// Rate at which the neighbour was answered.
     pub neighbour_requests_per_s: Option<f64>,
-    /// Configurations that were given, in a round.
+    /// Configurations that the proxies received in a round.
     pub revisions: f64,
-    /// Those of them that were seen at work.
+    /// Those of them that took effect.
     pub arrived: Option<f64>,
 }
 
 impl Beside {
-    /// Medians over the rounds, of which there is one at least.
+    /// Medians over the rounds, at least one.
     pub(super) fn of(rounds: &[&Record]) -> Self {
         let one = rounds[0];
         let of = |figure: &dyn Fn(&Record) -> f64| {
@@ -51,7 +51,7 @@ impl Beside {
     }
 }
 
-/// The table of one scenario, heading first; columns that nothing is known for are left out.
+/// The table of one scenario, heading first; columns without figures are left out.
 #[must_use]
 pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
     let known = |figure: f64, text: String| if figure > 0.0 { text } else { "-".to_owned() };
@@ -95,7 +95,7 @@ pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
     rows
 }
 
-/// What a column shows of a cell.
+/// Returns the text of a cell in a column.
 type Column<'a> = &'a dyn Fn(&Cell) -> String;
 
 #[cfg(test)]

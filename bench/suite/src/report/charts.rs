@@ -10,18 +10,18 @@ use crate::statistics::quadratic;
 /// Points of a drawn parabola.
 const STEPS: u32 = 60;
 
-/// A chart with its file's name and what to see in it.
+/// A chart with its file name and a caption.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// The file's name without its ending.
+    /// The file name without extension.
     pub name: String,
-    /// What it shows and how it was made, in a sentence.
+    /// What the chart shows and how it was made, in one sentence.
     pub caption: String,
     /// The chart.
     pub svg: String,
 }
 
-/// All charts that these records are enough for.
+/// All charts that the records have enough data for.
 #[must_use]
 pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<Figure> {
     let mut found = Vec::new();
@@ -38,7 +38,7 @@ pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<F
     found
 }
 
-/// The meshes in the order of their colours, which is the same in every chart.
+/// The meshes in the order of their colours, which is the same in all charts.
 fn meshes(summary: &Summary) -> Vec<String> {
     let mut names: Vec<String> = summary.cells.iter().map(|cell| cell.mesh.clone()).collect();
     names.sort();
@@ -103,7 +103,7 @@ fn added(summary: &Summary, meshes: &[String]) -> Figure {
     }
 }
 
-/// What the other bars show.
+/// The figure that a bar chart shows.
 #[derive(Clone, Copy)]
 enum Kind {
     Cpu,
@@ -146,7 +146,7 @@ fn bars(summary: &Summary, meshes: &[String], kind: Kind) -> Figure {
     Figure { name: name.to_owned(), caption: caption.to_owned(), svg }
 }
 
-/// CPU and memory against the rate, for scenarios that were measured at several.
+/// CPU and memory over the rate, for scenarios with several rates.
 fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
     let mut names: Vec<&str> =
         summary.cells.iter().filter(|c| c.step.is_some()).map(|c| c.scenario.as_str()).collect();
@@ -196,7 +196,7 @@ fn curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     (0..=STEPS).map(at).map(|x| (x, c0 + c1 * x + c2 * x * x)).collect()
 }
 
-/// What 100 sidecars cost a year on the first machine of the table.
+/// Yearly cost of 100 sidecars on the first machine of the table.
 fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figure> {
     let price = prices.first()?;
     let records = of_one_generator(records);

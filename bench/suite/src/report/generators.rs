@@ -1,4 +1,5 @@
-//! Generators side by side: what ours saw beside what others saw, of the same load in the same rounds.
+//! Compares generators: the figures of Leno's own and of others, for the same load in the same
+//! rounds.
 
 use super::pairs;
 use crate::generator::Generator;
@@ -7,47 +8,48 @@ use crate::record::{Record, kinds_of_marks, of_one_generator, title};
 use crate::scenario::{self, Pace};
 use crate::statistics::{Interval, median, ratio};
 
-/// Two generators agree when their medians are this close: the same load on the same machine differs by
-/// a few percent from one minute to the next.
+/// Two generators agree if their medians are this close: the same load on the same machine varies
+/// by a few percent from one minute to the next.
 const CLOSE: f64 = 0.10;
-/// Rates this close are one rate: some generators take it in whole requests.
+/// Rates this close count as equal, because some generators only accept whole requests.
 const SAME_RATE: f64 = 0.01;
 
-/// What one generator saw of a mesh in a scenario, beside the one that a report is of.
+/// The figures of one generator for a mesh in a scenario, compared with those of the report's
+/// generator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agreement {
     /// The scenario with its step.
     pub title: String,
     /// The mesh.
     pub mesh: String,
-    /// Who made the load.
+    /// The generator.
     pub generator: String,
-    /// Rounds that the figures are of.
+    /// Number of rounds that the figures are from.
     pub rounds: usize,
     /// Requests a second, median.
     pub requests_per_s: f64,
     /// Latency in milliseconds, medians of the rounds: p50 and p99.
     pub latency_ms: [f64; 2],
-    /// The median latency that the report's generator saw over that which this one did, in the same
-    /// rounds; none for the report's own.
+    /// The median latency measured by the report's generator divided by this generator's, in the
+    /// same rounds; `None` for the report's own generator.
     pub p50_ratio: Option<Interval>,
-    /// Why rounds of both are not compared; none where all of them are.
+    /// Why some rounds are not compared; `None` if all are.
     pub apart: Option<String>,
-    /// Marks of all rounds, each once.
+    /// Marks of all rounds, without duplicates.
     pub marks: Vec<&'static str>,
     /// Why it has no figures.
     pub left_out: Option<String>,
 }
 
 impl Agreement {
-    /// Whether the medians are within a tenth of each other; none where there is nothing to compare.
+    /// Whether the medians differ by at most a tenth; `None` if there is nothing to compare.
     #[must_use]
     pub fn is_close(&self) -> Option<bool> {
         self.p50_ratio.map(|ratio| (1.0 - CLOSE..=1.0 / (1.0 - CLOSE)).contains(&ratio.value))
     }
 }
 
-/// What every generator saw; nothing where there was one alone.
+/// The figures of every generator; empty if there was only one.
 pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
     let main = of_one_generator(records);
     if main.len() == records.len() {
@@ -88,7 +90,7 @@ fn agreement(all: &[&Record], ours: &[&Record]) -> Agreement {
     let of = |figure: &dyn Fn(&Record) -> f64| {
         median(&rounds.iter().map(|record| figure(record)).collect::<Vec<_>>())
     };
-    // Failures are no latency to agree about.
+    // Failed rounds have no latency to compare.
     let mut both = pairs(&good, ours);
     let apart = both.iter().find_map(|(theirs, own)| why_apart(own, theirs));
     both.retain(|(theirs, own)| why_apart(own, theirs).is_none());
@@ -114,7 +116,7 @@ fn agreement(all: &[&Record], ours: &[&Record]) -> Agreement {
     }
 }
 
-/// Why two records of a round are not of the same load on the same machine; none where they are.
+/// Why two records of a round do not have the same load on the same machine; `None` if they do.
 fn why_apart(own: &Record, other: &Record) -> Option<String> {
     if searches(&own.scenario) {
         return Some("not compared: each looks for a rate of its own".to_owned());
@@ -134,12 +136,12 @@ fn why_apart(own: &Record, other: &Record) -> Option<String> {
     (!same).then(|| format!("not compared: another load ({} and {})", rate(own), rate(other)))
 }
 
-/// Whether the rate of a scenario is what is looked for.
+/// Whether the scenario searches for the rate.
 fn searches(scenario: &str) -> bool {
     scenario::find(scenario).is_ok_and(|one| matches!(one.pace, Pace::SearchP99Ms(_)))
 }
 
-/// The table, heading first; the ratio is the report's generator by the other.
+/// The table, heading first; the ratio is the report's generator divided by the other.
 #[must_use]
 pub fn rows(all: &[Agreement]) -> Vec<Vec<String>> {
     let headings = [

@@ -1,4 +1,4 @@
-//! One page that holds everything: no script, no font and no picture from elsewhere.
+//! A self-contained page: it loads no script, font or picture from elsewhere.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,7 @@ use crate::mesh::NONE;
 /// The page's style.
 const STYLE: &str = include_str!("page.css");
 
-/// Caveats that are shown without being asked for; more of them would push the figures off the
-/// screen.
+/// The number of caveats that are visible at first; more would push the figures off the screen.
 const MAX_CAVEATS: usize = 6;
 
 /// The report as a page.
@@ -47,7 +46,7 @@ pub fn page(summary: &Summary, figures: &[Figure]) -> String {
     text + "</body>\n</html>\n"
 }
 
-/// The first scenario's outcome in a few large figures.
+/// The result of the first scenario as a few large figures.
 fn lead(summary: &Summary) -> String {
     let Some((title, cells)) = summary.scenarios().into_iter().next() else { return String::new() };
     let mut text = "<div class=\"lead\">\n".to_owned();

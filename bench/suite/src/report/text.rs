@@ -1,4 +1,4 @@
-//! Tables: for a terminal, as Markdown, and everything there is as CSV.
+//! Tables for a terminal and as Markdown, and all figures as CSV.
 
 use std::fmt::Write as _;
 
@@ -102,7 +102,7 @@ pub fn markdown(summary: &Summary) -> String {
     text
 }
 
-/// A table of Markdown.
+/// A Markdown table.
 fn table(rows: &[Vec<String>]) -> String {
     let mut text = "\n".to_owned();
     for (nth, row) in rows.iter().enumerate() {
@@ -114,10 +114,10 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Every record as a line, with the names of the records' own fields.
+/// One line per record, with the names of the records' own fields.
 ///
 /// # Errors
-/// When a line cannot be written, which takes memory alone.
+/// If a line cannot be written, which only happens without memory.
 pub fn csv(records: &[Record]) -> Result<String> {
     let failed = |error: csv::Error| Error::Refused(format!("cannot write CSV: {error}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -133,7 +133,7 @@ fn known(figure: Option<impl std::fmt::Display>) -> String {
     figure.map_or_else(String::new, |figure| figure.to_string())
 }
 
-/// A column's name, and its value in a record.
+/// The name of a column, and the function that reads its value from a record.
 type Column = (&'static str, fn(&Record) -> String);
 
 const COLUMNS: [Column; 38] = [

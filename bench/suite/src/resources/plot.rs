@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 const STEPS: u32 = 60;
 
 impl Analysis {
-    /// The chart of one column; sequences without it are left out.
+    /// The chart of one column, without the sequences that lack it.
     ///
     /// # Errors
-    /// When no sequence has such a column; says which there are.
+    /// If no sequence has such a column; the error lists the columns.
     pub fn chart(&self, column: &str) -> Result<Chart> {
         let series: Vec<Series> = self
             .sequences

@@ -1,4 +1,4 @@
-//! Reading the files of one sequence.
+//! Reads the files of one sequence.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,26 +7,26 @@ use std::path::Path;
 use super::Rate;
 use crate::error::{Attempt, Error, Result};
 
-/// How the files' names end.
+/// The suffix of the files' names.
 const SUFFIX: &str = "-metrics.csv";
-/// The column that is no measurement.
+/// The column that is not a measurement.
 const TIME: &str = "timestamp";
 
-/// One file.
+/// One file: a run at a rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// Requests a second.
     pub rate: Rate,
-    /// Its number.
+    /// The number of the run.
     pub number: u32,
-    /// The samples of each column, empty cells left out.
+    /// The samples of each column, without empty cells.
     pub columns: BTreeMap<String, Vec<f64>>,
 }
 
-/// Reads every `RATE-RUN-metrics.csv` of a folder; other files are passed over.
+/// Reads every `RATE-RUN-metrics.csv` of a folder and ignores other files.
 ///
 /// # Errors
-/// When the folder cannot be read or holds no such file, or a cell is no number.
+/// If the folder cannot be read or has no such file, or a cell is not a number.
 pub fn read(folder: &Path) -> Result<Vec<Run>> {
     let entries = fs::read_dir(folder).attempt(|| format!("read folder {}", folder.display()))?;
     let mut runs = Vec::new();

@@ -1,4 +1,4 @@
-//! A small sequence worked out by hand, the corner cases, and the published data where they are.
+//! A small sequence calculated by hand, corner cases, and the published data if they are available.
 
 use super::*;
 use std::fs;
@@ -15,12 +15,14 @@ fn small() -> tempfile::TempDir {
             "timestamp,proxy CPU,proxy mem,absent CPU\n".to_owned() + &rows.collect::<String>();
         fs::write(folder.path().join(name), text).unwrap();
     };
-    // Mean 5: 5, 6, 6, 14 stay; of these mean 7.75, deviation 3.63: 14 goes, 5, 6, 6 stay.
+    // The mean is 5, so 5, 6, 6, 14 stay. Their mean is 7.75 and their deviation 3.63, so 14 is
+    // dropped and 5, 6, 6 stay.
     write(
         "60-1-metrics.csv",
         &[("5", "7"), ("6", "7"), ("6", "7"), ("14", "7"), ("1", "7"), ("1", "7"), ("2", "7")],
     );
-    // Mean 2: both stay where they are one deviation away from the mean of the rest, 3 and 5.
+    // The mean is 2, so 3 and 5 stay. Both are exactly one deviation away from their mean, so both
+    // stay.
     write("60-2-metrics.csv", &[("3", "9"), ("5", "9"), ("0", "9"), ("0", "9")]);
     for (rate, level) in [(120, "20"), (240, "80")] {
         for run in [1, 2] {
@@ -66,10 +68,10 @@ fn the_output_has_the_names_that_programs_rely_on() {
 
 #[test]
 fn samples_at_a_bound_stay() {
-    // Equal samples are equal to their mean, whatever rounding makes of it.
+    // Equal samples equal their mean despite rounding.
     assert_eq!(filter(&[0.1; 10]).len(), 10);
     assert_eq!(filter(&[0.7; 7]).len(), 7);
-    // Two that stay are one deviation away from their mean.
+    // The two samples that stay are exactly one deviation away from their mean.
     assert_eq!(filter(&[0.1, 0.2, 0.0, 0.0]).len(), 2);
     assert_eq!(filter(&[4.0]), [4.0]);
     assert_eq!(filter(&[]), [0.0; 0]);
@@ -77,8 +79,8 @@ fn samples_at_a_bound_stay() {
 
 #[test]
 fn the_deviation_divides_by_n() {
-    // Of 100, 100.1, 101, 101 the mean is 100.525 and 100 is 0.525 away; the deviation is 0.476
-    // by n and 0.55 by n - 1, which would keep it.
+    // The mean of 100, 100.1, 101, 101 is 100.525, so 100 is 0.525 away. The deviation is 0.476
+    // with division by n; with n - 1 it is 0.55, and 100 would stay.
     let samples = [100.0, 100.1, 101.0, 101.0, 50.0, 50.0, 50.0, 50.0];
     assert_eq!(filter(&samples), [100.1, 101.0, 101.0]);
 }
@@ -93,8 +95,8 @@ fn what_is_no_number_is_named_with_its_line() {
     assert!(analyse(&[empty.path()]).unwrap_err().to_string().contains("RATE-RUN-metrics.csv"));
 }
 
-/// The published data, where `LENO_GSD_DATA` says where they are. A computation of the same method
-/// in exact fractions gave these averages by rate and these coefficients.
+/// The published data, if `LENO_GSD_DATA` names their folder. A calculation with exact fractions
+/// gave these averages by rate and these coefficients.
 #[test]
 fn the_published_sequences_give_their_averages() {
     let Some(data) = std::env::var_os("LENO_GSD_DATA") else {

@@ -1,4 +1,4 @@
-//! One measurement: a lab, proxies, load, what everything used, and a record of it.
+//! One measurement: a lab, proxies, load, the resources they use, and the record.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,34 +20,36 @@ use crate::real;
 use crate::record::{KernelPrograms, Mark, MarkKind, RAW, Record, RssKib};
 use crate::scenario::{self, Disturbance, Neighbour, Scenario};
 
-/// The share of requests that may fail before a run is marked.
+/// The share of failed requests above which a run is marked.
 const MAX_ERRORS: f64 = 0.01;
-/// The share of the machine that others may use before a run is marked.
+/// The share of the machine used by other programs above which a run is marked.
 const MAX_OTHERS: f64 = 0.10;
-/// The share that the hypervisor may take before a run is marked.
+/// The share of stolen time above which a run is marked.
 const MAX_STEAL: f64 = 0.02;
-/// The generator's own delay as a share of the latency, both at the 99th percentile, above which
-/// the latency is its own.
+/// The generator counts as the bottleneck if its own delay is more than this share of the latency,
+/// both at the 99th percentile.
 const MAX_LAG: f64 = 0.1;
-/// The share of its time that a thread of load may be on a CPU before it is the bottleneck.
+/// The generator counts as the bottleneck if one of its threads is on a CPU for more than this
+/// share of the time.
 const MAX_BUSY: f64 = 0.95;
-/// How long a neighbour floods before the measurement begins.
+/// How long the neighbour floods before the measurement starts.
 pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
-/// How long it lasts beyond the measured time where nobody ends it, which is what ends it: as soon as the
-/// generator has reported.
+/// How long the flood continues after the measured time if it is not stopped. Normally the bench
+/// stops it as soon as the generator has reported.
 const FLOOD_MOST: Duration = Duration::from_secs(600);
-/// How long proxies are left alone before what they hold counts as idle: what only their start has
-/// touched is given back by then, by those who do that.
+/// How long proxies are left alone before their memory counts as idle. By then, proxies that
+/// release the memory of their start have done so.
 pub(crate) const SETTLE: Duration = Duration::from_secs(3);
-/// Between two questions to a real application that does not answer yet.
+/// The pause between two probes of a real application that does not answer yet.
 const LOOK: Duration = Duration::from_millis(500);
 /// The heading of the file of samples.
 pub(crate) const USAGE: &str =
     "elapsed_ms,proxies_rss_kib,control_rss_kib,proxies_cpu_ms,application_cpu_ms";
-/// Steps of the search for the highest rate: each halves what is not known, to 3 % of the most.
+/// Steps of the search for the highest rate. Each halves the interval; five of them leave 3 % of
+/// the maximum.
 const SEARCH_STEPS: u32 = 5;
 
-/// A lab with everything in it that a mesh needs. The sidecars end before the namespaces.
+/// A lab with everything that a mesh needs. The sidecars are dropped before the namespaces.
 struct Stage {
     sidecars: Option<Sidecars>,
     lab: Lab,
@@ -55,7 +57,7 @@ struct Stage {
     parts: Parts,
 }
 
-/// Why the generator cannot make this load, which is known before there is anywhere to send it.
+/// Why the generator cannot make this load. This is known before the lab exists.
 pub(super) fn unable(options: &Options, case: &Case<'_>) -> Result<Option<&'static str>> {
     let nowhere = [SocketAddrV4::new([127, 0, 0, 1].into(), 0)];
     let rate = case.step.map(|rate| rate * options.scale);
@@ -106,7 +108,7 @@ pub(super) fn measure(
         case.generator.run(&stage.lab, &warm, interrupt)?;
     }
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
-    // Where the kernel cannot time its programs, they ran for no time.
+    // If the kernel cannot time its programs, their run time counts as 0.
     let counting = Counting::start().ok();
     let programs = stage.parts.kernel_programs();
     let before = stage.parts.read()?;
@@ -162,7 +164,7 @@ impl Stage {
         Ok(Stage { sidecars, lab, addresses, parts })
     }
 
-    /// Waits until a real application answers.
+    /// Waits until the real application answers.
     fn answers(&self, scenario: &Scenario, interrupt: &Interrupt) -> Result<()> {
         let questions = real::questions(&self.addresses, scenario);
         let begin = Instant::now();
@@ -185,8 +187,9 @@ impl Stage {
         Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
     }
 
-    /// The measured load, with what happens beside it. `meters` are read as soon as the load has been reported:
-    /// what a flood takes to end is no part of it.
+    /// Runs the measured load, with the flood and the disturbance of the scenario. `meters` are
+    /// read as soon as the generator has reported, so that they do not include the end of the
+    /// flood.
     fn load<T: Send>(
         &mut self,
         options: &Options,
@@ -207,7 +210,7 @@ impl Stage {
             let read = meters(parts);
             let report = (report?, read?);
             let Some(flood) = flood else { return Ok((report, None)) };
-            // The measurement is made: what is not known of the flood is for a mark.
+            // The measurement is complete: an unknown result of the flood only leads to a mark.
             let ended = generator::end_flood(flood, interrupt);
             interrupt.check()?;
             let known = |error: anyhow::Error| format!("{error:#}");
@@ -218,7 +221,8 @@ impl Stage {
             let (report, flooded) = load()?;
             return Ok((report, Beside { flooded, revisions: 0 }));
         };
-        // What is started ends with the thread that started it, so that it is this one which does.
+        // Processes end with the thread that started them. So this thread restarts the proxies, and
+        // a second one runs the load.
         std::thread::scope(|scope| {
             let running = scope.spawn(load);
             let disturbed = match disturbance.period() {
@@ -238,15 +242,15 @@ impl Stage {
         })
     }
 
-    /// What the neighbour sends, from before the measurement to after it.
+    /// The neighbour's load, which starts before the measurement and ends after it.
     fn flood(&self, scenario: &Scenario, options: &Options) -> Result<Option<Plan>> {
         let Some(neighbour) = scenario.neighbour else { return Ok(None) };
         let duration = options.duration + FLOOD_MOST;
         flood(neighbour, scenario, &self.addresses, duration).map(Some)
     }
 
-    /// The highest rate that keeps the 99th percentile under a bound: between none and what a closed
-    /// loop reaches, halved again and again.
+    /// The highest rate that keeps the 99th percentile under a bound: a bisection between 0 and the
+    /// rate of a closed loop.
     fn search(
         &self,
         case: &Case<'_>,
@@ -268,14 +272,14 @@ impl Stage {
         search.found()
     }
 
-    /// Removes all of it.
+    /// Removes the lab and its proxies.
     fn strike(self) -> Result<()> {
         drop(self.sidecars);
         self.lab.stop()
     }
 }
 
-/// What is asked of each service; `rate` in place of the scenario's own.
+/// The load on each service; `rate` replaces the scenario's own.
 pub(crate) fn plans<A: Copy + Into<SocketAddr>>(
     addresses: &[A],
     scenario: &Scenario,
@@ -309,7 +313,7 @@ pub(crate) fn plans<A: Copy + Into<SocketAddr>>(
     Ok(addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
 }
 
-/// What a neighbour sends to a service, for that long.
+/// The neighbour's load on a service for `duration`.
 pub(crate) fn flood(
     neighbour: Neighbour,
     scenario: &Scenario,
@@ -325,7 +329,7 @@ pub(crate) fn flood(
     })
 }
 
-/// The search for the highest rate that keeps the 99th percentile under a bound: halves what is not known.
+/// The search for the highest rate that keeps the 99th percentile under a bound, by bisection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     bound: Duration,
@@ -335,22 +339,22 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// How long each of its steps is measured.
+    /// How long each step is measured.
     pub(crate) fn step(duration: Duration) -> Duration {
         (duration / SEARCH_STEPS).max(Duration::from_secs(1))
     }
 
-    /// Between nothing and what a closed loop reaches.
+    /// Starts between 0 and `most`, the rate of a closed loop.
     pub(crate) fn below(most: f64, bound: Duration) -> Self {
         Self { bound, low: 0.0, high: most, left: SEARCH_STEPS }
     }
 
-    /// The rate to try next; none where enough is known.
+    /// The rate to try next; `None` if the result is precise enough.
     pub(crate) fn next(&self) -> Option<f64> {
         (self.left > 0).then(|| f64::midpoint(self.low, self.high))
     }
 
-    /// What came of a rate.
+    /// Records the result of a rate.
     pub(crate) fn tried(&mut self, rate: f64, report: &Report) {
         let p99 = distribution::latency(&report.buckets).p99;
         let good = u128::from(p99) < self.bound.as_micros() && !failing(report);
@@ -362,10 +366,11 @@ impl Search {
         self.left -= 1;
     }
 
-    /// What is to be known of a rate that was found and, measured for longer, has not kept the bound.
+    /// The mark for a rate that the search found but that did not keep the bound in the longer
+    /// measurement.
     pub(crate) fn missed(scenario: &Scenario, record: &Record) -> Option<Mark> {
         let scenario::Pace::SearchP99Ms(bound) = scenario.pace else { return None };
-        // Whoever keeps no rate has looked for none.
+        // A generator that cannot keep a rate has not searched for one.
         let rate = record.rate_per_s?;
         let p99 = record.latency_us.p99 as f64 / 1000.0;
         (p99 >= bound as f64).then(|| Mark {
@@ -377,7 +382,7 @@ impl Search {
         })
     }
 
-    /// The highest rate that was good.
+    /// The highest rate that kept the bound.
     pub(crate) fn found(&self) -> Result<f64> {
         if self.low == 0.0 {
             let (high, bound) = (self.high, self.bound);
@@ -387,35 +392,35 @@ impl Search {
     }
 }
 
-/// What was seen beside the measured load.
+/// Events during the measured load.
 #[derive(Clone, Debug, Default)]
 struct Beside {
     flooded: Option<Flooded>,
     revisions: u64,
 }
 
-/// What became of the neighbour's flood; where that is not known, why.
+/// The results of the neighbour's flood, or why they are unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Flooded {
-    /// What it was answered.
+    /// The rate of answered requests.
     pub(crate) requests_per_s: Result<f64, String>,
-    /// Whether it was still made when the measurement ended.
+    /// Whether the flood was still running when the measurement ended.
     pub(crate) lasted: Result<bool, String>,
 }
 
 impl Flooded {
-    /// Writes it down.
+    /// Adds the results to a record.
     pub(crate) fn keep(&self, record: &mut Record) {
         record.neighbour_requests_per_s = self.requests_per_s();
         record.marks.extend(self.marks());
     }
 
-    /// What it was answered; none where that is not known.
+    /// The rate of answered requests; `None` if it is unknown.
     fn requests_per_s(&self) -> Option<f64> {
         self.requests_per_s.as_ref().ok().copied()
     }
 
-    /// What is to be known of a measurement that it has not lasted for, or not surely, or that has no figures of it.
+    /// The marks for a flood that ended before the measurement, may have ended, or has no figures.
     fn marks(&self) -> Vec<Mark> {
         let mut marks = Vec::new();
         let mut mark = |kind, why| marks.push(Mark { kind, why });
@@ -437,7 +442,7 @@ impl Flooded {
     }
 }
 
-/// Ends every proxy, which is started again.
+/// Kills every proxy; it is started again.
 fn restart(lab: &Lab, sidecars: Option<&mut Sidecars>) -> Result<()> {
     match sidecars {
         Some(sidecars) => sidecars.restart_all(),
@@ -445,8 +450,8 @@ fn restart(lab: &Lab, sidecars: Option<&mut Sidecars>) -> Result<()> {
     }
 }
 
-/// Gives a mesh one revision of its configuration after the other until `ended`; how many. Without
-/// a mesh there is nothing to give.
+/// Gives a mesh one revision of its configuration after the other until `ended`, and returns how
+/// many. Without a mesh there is nothing to configure.
 fn revise(
     (lab, sidecars): (&Lab, Option<&Sidecars>),
     case: &Case<'_>,
@@ -470,7 +475,7 @@ fn revise(
     Ok(0)
 }
 
-/// How requests failed, and how many each way.
+/// The failed requests by kind, with counts.
 pub(crate) fn kinds(report: &Report) -> String {
     let kinds = report.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
     kinds.collect::<Vec<_>>().join(", ")
@@ -499,7 +504,7 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &Used) {
     record.context_switches = used.switches;
 }
 
-/// What is to be known before these figures are believed.
+/// The marks for these figures.
 pub(crate) fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> {
     let mut marks = Vec::new();
     let mut mark = |kind, why| marks.push(Mark { kind, why });
@@ -611,7 +616,7 @@ mod tests {
         assert_eq!(kinds(&busy, &Used::default()), [MarkKind::GeneratorLimited]);
     }
 
-    /// What comes of a search where so many requests a second are answered in time.
+    /// Runs a search in which `capacity` requests a second are answered in time.
     fn search(capacity: f64) -> Result<f64> {
         let mut search = Search::below(1000.0, Duration::from_millis(10));
         while let Some(rate) = search.next() {
@@ -675,7 +680,7 @@ mod tests {
         let cpu = CpuMs { machine: 6000.0, proxies: 5000.0, ..CpuMs::default() };
         let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
         assert_eq!(kinds(&report(), &used), []);
-        // What proxies used on a machine that is not counted is no part of this one.
+        // CPU that proxies used on an uncounted machine is not part of the counted machine's.
         let elsewhere = Used { elsewhere_ms: 3000.0, ..used };
         assert_eq!(kinds(&report(), &elsewhere), [MarkKind::BusyMachine]);
         let why = |kernel_threads| {

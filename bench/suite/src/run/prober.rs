@@ -1,4 +1,4 @@
-//! How long a proxy takes from its start to the first request that is served through it.
+//! Measures how long a proxy takes from its start to the first request that is served through it.
 //!
 //! ```text
 //! prober:  ok ok ok ✗ ✗ ✗ ✗ ok ── says when
@@ -19,16 +19,16 @@ use crate::interrupt::Interrupt;
 use crate::lab::{self, Lab, is_client, proxy_cgroup};
 use crate::mesh::Sidecars;
 
-/// How long a request of the prober may take: while a proxy starts it may hang.
+/// The time limit of a request: it may hang while a proxy starts.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long it tries: longer is no start any more.
+/// How long the prober tries; a start that takes longer counts as failed.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The command behind `leno-bench probe`: asks until it is answered, then until it is not, then
-/// until it is again, and says when that was.
+/// The command `leno-bench probe`: sends requests until one succeeds, then until one fails, then
+/// until one succeeds again, and prints the times of both successes.
 ///
 /// # Errors
-/// When the plan is none, or that does not happen in time.
+/// If the plan is invalid, or a step takes too long.
 pub fn probe(plan: &str, out: &mut impl Write) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("this is no plan of load")?;
     probe_for(
@@ -42,7 +42,8 @@ pub fn probe(plan: &str, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// As [`probe`], within a limit, as long as it `goes_on`: `answered` gets both moments, by the clock of the kernel.
+/// As [`probe`], within a limit and as long as `goes_on` returns `Ok`. `answered` receives the
+/// times of both successes on CLOCK_MONOTONIC.
 pub(crate) fn probe_for(
     mut plan: Plan,
     limit: Duration,
@@ -68,8 +69,8 @@ pub(crate) fn probe_for(
     Ok(())
 }
 
-/// Starts the client's proxy again and measures that, in milliseconds; none when it was too quick
-/// to be seen.
+/// Restarts the client's proxy and measures the time until it serves again, in milliseconds; `None`
+/// if the prober did not see an interruption.
 pub(super) fn start_up(
     lab: &Lab,
     sidecars: Option<&mut Sidecars>,
@@ -97,13 +98,14 @@ pub(super) fn start_up(
         let again = lines.next().transpose()?.and_then(|line| line.parse::<u64>().ok());
         took = again.map(|nanos| Duration::from_nanos(nanos).saturating_sub(begun));
     }
-    // It has ended, or nothing more is wanted of it.
+    // The prober has ended, or is no longer needed.
     let _gone = child.kill();
     let _gone = child.wait();
     Ok(took.map(|took| took.as_secs_f64() * 1000.0))
 }
 
-/// Ends the client's own proxy, which `leno up` starts again at once; the moment of that.
+/// Kills the client's own proxy, which `leno up` starts again at once; returns the time of the
+/// kill.
 fn end_own(lab: &Lab) -> Result<Duration> {
     let status = lab.status()?;
     let client =
@@ -116,8 +118,8 @@ fn end_own(lab: &Lab) -> Result<Duration> {
     Ok(begun)
 }
 
-/// Ends every proxy of Leno's own and its control plane, which `leno up` starts again; nothing to do
-/// without any.
+/// Kills all of Leno's own proxies and its control plane, which `leno up` starts again. Does
+/// nothing without any.
 pub(super) fn end_all_own(lab: &Lab) -> Result<()> {
     let status = lab.status()?;
     let mut pids: Vec<i32> = status.controller.into_iter().collect();

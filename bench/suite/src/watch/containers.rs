@@ -1,4 +1,4 @@
-//! Which processes are whose, by the containers' IDs in the names of their cgroups.
+//! Assigns processes to containers, by the containers' IDs in the names of their cgroups.
 //!
 //! ```text
 //! /kubepods/besteffort/podUID/ID                          cgroupfs, v1 and v2
@@ -13,15 +13,16 @@ use crate::counters::processes;
 
 /// Digits of a container's ID.
 const DIGITS: usize = 64;
-/// What CRI-O calls the cgroup of the process that watches over a container, which is not in it.
+/// CRI-O's prefix for the cgroup of the process that monitors a container, which is not in the
+/// container.
 const MONITOR: &str = "crio-conmon-";
 
-/// Whether it is written as a container's ID is.
+/// Whether the text has the form of a container's ID.
 pub(super) fn is_id(text: &str) -> bool {
     text.len() == DIGITS && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The ID in the name of one cgroup.
+/// The container's ID in the name of a cgroup.
 fn id_of(name: &str) -> Option<&str> {
     if name.starts_with(MONITOR) {
         return None;
@@ -31,9 +32,9 @@ fn id_of(name: &str) -> Option<&str> {
     last.or_else(|| Some(name).filter(|name| is_id(name)))
 }
 
-/// Where a process is: the cgroups that have a container's ID, with the path of what they are in.
+/// The containers of a process, as pairs of the parent cgroup's path and the container's ID.
 pub(super) fn places(cgroups: &str) -> impl Iterator<Item = (&str, &str)> {
-    // HIERARCHY:CONTROLLERS:PATH, of which the last may have colons.
+    // HIERARCHY:CONTROLLERS:PATH; the path may contain colons.
     let paths = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.flat_map(|path| {
         let ends = path.match_indices('/').map(|(at, _)| at);
@@ -44,12 +45,12 @@ pub(super) fn places(cgroups: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The cgroups of a process, as proc(5) has them; none where it has ended.
+/// The cgroups of a process in the form of proc(5); `None` if it has ended.
 pub(super) fn cgroups(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
 }
 
-/// The living processes of each of these containers; one that has none is missing.
+/// The living processes of each of these containers; containers without a process are missing.
 pub(super) fn pids<'a>(wanted: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, Vec<u32>> {
     let wanted: BTreeSet<&str> = wanted.into_iter().collect();
     let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
@@ -96,7 +97,7 @@ mod tests {
         ] {
             assert_eq!(places(&line).count(), 0, "{line}");
         }
-        // A node that is a container itself.
+        // A node that is itself a container.
         let other = "f".repeat(64);
         let nested = format!("0::/docker/{other}/kubelet{pod}/{id}");
         let ids: Vec<&str> = places(&nested).map(|(_, id)| id).collect();

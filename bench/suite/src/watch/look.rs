@@ -1,4 +1,4 @@
-//! One look at containers, and at the kernel that they share.
+//! Reads the counters of containers, and of the kernel that they share.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,62 +13,64 @@ use super::containers;
 use crate::counters::{self, Machine};
 use crate::record::ContextSwitches;
 
-/// What is to be looked at.
+/// The counters to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Question {
-    /// Containers, by their IDs.
+    /// IDs of containers.
     pub(crate) containers: Vec<String>,
     /// The container whose connections to others are counted.
     pub(crate) connections_of: Option<String>,
-    /// Whether the whole kernel is looked at as well, and its programs are timed from now on.
+    /// Whether to read the counters of the whole kernel as well, and to time its programs from now
+    /// on.
     pub(crate) whole: bool,
 }
 
-/// What was seen.
+/// The counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Look {
-    /// The kernel: what has the same has counters in common.
+    /// The boot ID of the kernel; two looks with the same ID share the kernel's counters.
     pub(crate) boot_id: String,
-    /// When, in microseconds since its boot.
+    /// The time, in microseconds since boot.
     pub(crate) at_us: u64,
     /// The processes of each container that has any.
     pub(crate) containers: BTreeMap<String, Vec<Process>>,
-    /// Established connections that leave a container's network namespace; none where nobody asked, or it has ended.
+    /// Established connections that leave a container's network namespace; `None` if they were not
+    /// requested, or the container has ended.
     pub(crate) connections: Option<u64>,
-    /// None where nobody asked.
+    /// `None` if it was not requested.
     pub(crate) whole: Option<Whole>,
 }
 
-/// A process, which no other is that began at another time.
+/// A process. Process IDs are reused, so it is identified by its start time as well.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// In microseconds since the boot.
+    /// The start time, in microseconds since boot.
     pub(crate) began_us: u64,
-    /// Since then, of threads that have ended too.
+    /// CPU time since then, including threads that have ended.
     pub(crate) cpu: Cpu,
-    /// Of the threads that live.
+    /// Context switches of the living threads.
     pub(crate) switches: ContextSwitches,
     pub(crate) rss_kib: u64,
-    /// Bytes of its program; 0 where that is not to be had.
+    /// The size of its program in bytes; 0 if it cannot be read.
     pub(crate) program_bytes: u64,
 }
 
-/// A kernel as a whole.
+/// The counters of a whole kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Whole {
     pub(crate) machine: Machine,
-    /// None where they are not seen.
+    /// `None` if kernel threads are not visible.
     pub(crate) kernel_threads_ms: Option<f64>,
-    /// Every kernel program by its ID: how often it ran, and how many nanoseconds in all.
+    /// Every kernel program by its ID: number of runs, and total nanoseconds.
     pub(crate) programs: BTreeMap<u32, (u64, u64)>,
 }
 
-/// Looks now.
+/// Reads the counters.
 ///
 /// # Errors
-/// When the kernel does not say which it is, or what it has counted.
+/// If the kernel's boot ID or its counters cannot be read.
 pub(super) fn look(question: &Question) -> Result<Look> {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let boot_id = boot_id.context("cannot read the boot's ID")?.trim().to_owned();
@@ -90,7 +92,7 @@ pub(super) fn look(question: &Question) -> Result<Look> {
     })
 }
 
-/// None where it has ended.
+/// `None` if the process has ended.
 fn process(pid: u32) -> Option<Process> {
     let began_us = counters::began_us(pid)?;
     Some(Process {
@@ -103,7 +105,8 @@ fn process(pid: u32) -> Option<Process> {
     })
 }
 
-/// The program of a process by its path, and its size; none where it has ended or may not be looked at.
+/// The path and the size of a process's program; `None` if the process has ended or its program is
+/// not accessible.
 pub(super) fn program(pid: u32) -> Option<(std::path::PathBuf, u64)> {
     let link = format!("/proc/{pid}/exe");
     Some((fs::read_link(&link).ok()?, fs::metadata(&link).ok()?.len()))

@@ -1,10 +1,10 @@
-//! Killing containers, and seeing the program of one run again.
+//! Kills containers, and detects when the program of one of them runs again.
 //!
 //! ```text
 //! kill ── kubelet, runtime ── runc ── exec of the same program ── first request served
 //!                                     seen here                  seen by the station
 //! ```
-//! Both are moments of CLOCK_MONOTONIC, which the pods of a node have in common.
+//! Both times are on CLOCK_MONOTONIC, which all pods of a node share.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,37 +21,39 @@ use super::containers::{cgroups, pids, places};
 use super::look::program;
 use crate::counters::processes;
 
-/// How long a container may take to be there again: kubelets wait 10 s before the second time.
+/// How long a container may take to run again. Kubelets wait 10 s before the second restart.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// Between two looks: to this, and what a look at all processes takes, a start is known.
+/// The pause between two scans of all processes. The time of a start is precise to this pause and
+/// the duration of a scan.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What became of a start that was asked for.
+/// The state of a requested start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Start {
-    /// There is none of this ID.
+    /// There is no start with this ID.
     #[default]
     Unknown,
-    /// The container was killed, and the program does not run yet.
+    /// The container was killed, and its program does not run yet.
     Waiting,
-    /// When the look began that saw it run, in nanoseconds of CLOCK_MONOTONIC.
+    /// The start time of the scan that found the program running, in nanoseconds of
+    /// CLOCK_MONOTONIC.
     Seen(u64),
-    /// It was not, and why.
+    /// The start failed, with the reason.
     Failed(String),
 }
 
-/// Kills every process of these containers, now.
+/// Kills every process of these containers.
 ///
 /// # Errors
-/// When one of them has no process: none is killed then.
+/// If one of them has no process; then nothing is killed.
 pub(super) fn kill(containers: &[String]) -> Result<()> {
     let found = pids(containers.iter().map(String::as_str));
     if let Some(none) = containers.iter().find(|id| !found.contains_key(*id)) {
         bail!("no process of container {none} is here");
     }
     for pid in found.into_values().flatten() {
-        // One that has ended meanwhile is dead.
+        // A process that has ended meanwhile needs no signal.
         let _gone = nix::sys::signal::kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL);
     }
     Ok(())
@@ -62,17 +64,18 @@ pub(super) struct Killed {
     id: String,
     /// The cgroups of its pod.
     pods: BTreeSet<String>,
-    /// What ran in it, by path and size: runc, which runs first in a container, is another.
+    /// The programs that ran in it, by path and size. They distinguish the container's program from
+    /// runc, which runs first in a container.
     programs: BTreeSet<(PathBuf, u64)>,
-    /// The processes that were there before, and still are.
+    /// The processes that existed before the kill and still exist.
     before: BTreeSet<u32>,
 }
 
 impl Killed {
-    /// Kills a container, having looked at what runs in it.
+    /// Records the programs of a container, then kills it.
     ///
     /// # Errors
-    /// When it has no process.
+    /// If it has no process.
     pub(super) fn now(id: &str) -> Result<Self> {
         let own = pids([id]).remove(id);
         let own = own.with_context(|| format!("no process of container {id} is here"))?;
@@ -92,7 +95,7 @@ impl Killed {
     pub(super) fn follow(mut self, limit: Duration) -> Start {
         let begun = Instant::now();
         while begun.elapsed() < limit {
-            // What the look itself takes would be missing from the start.
+            // Read before the scan: the duration of the scan must not be part of the start.
             let at = match clock_gettime(ClockId::CLOCK_MONOTONIC) {
                 Ok(now) => Duration::from(now).as_nanos() as u64,
                 Err(error) => return Start::Failed(error.to_string()),
@@ -107,9 +110,9 @@ impl Killed {
 
     fn runs_again(&mut self) -> bool {
         let now: BTreeSet<u32> = processes().collect();
-        // An ID that has become free may be given to whom is waited for.
+        // The kernel may reuse a freed process ID for the expected process.
         self.before.retain(|pid| now.contains(pid));
-        // Each look again: a process becomes another program when it executes one.
+        // Each scan checks all new processes again: a process runs another program after exec.
         now.difference(&self.before).any(|pid| self.is_again(*pid))
     }
 

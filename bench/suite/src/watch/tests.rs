@@ -1,4 +1,4 @@
-//! A watcher's answers about processes of the test in cgroups that are called as containers are.
+//! A watcher's answers about processes of the test, in cgroups with the names of containers.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// The token of the watchers here.
+/// The token of the watchers in these tests.
 const GIVEN: &str = "a-token";
 
-/// Where a test may make cgroups: a hierarchy of v1, or that of v2.
+/// A hierarchy in which the test may create cgroups: one of v1, or v2.
 fn hierarchy() -> Option<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let found = [root.join("pids"), root.to_owned(), root.join("unified")];
@@ -29,7 +29,7 @@ fn hierarchy() -> Option<PathBuf> {
     found
 }
 
-/// The cgroup of a pod, which goes with everything in it.
+/// The cgroup of a pod; dropping it removes it with its processes.
 struct Pod(PathBuf);
 
 impl Pod {
@@ -39,7 +39,8 @@ impl Pod {
         Some(Self(path))
     }
 
-    /// Runs a script of the shell in a container of this pod, in which it is from its first word on.
+    /// Runs a shell script in a container of this pod; the script enters the container's cgroup
+    /// first.
     fn run(&self, id: &str, script: &str) -> Child {
         let group = self.0.join(id);
         fs::create_dir_all(&group).unwrap();
@@ -112,7 +113,7 @@ async fn look(address: SocketAddr, question: &Question) -> Look {
     serde_json::from_str(&reply.body).unwrap()
 }
 
-/// Looks until it is as wanted.
+/// Reads counters until they satisfy `wanted`.
 async fn until(address: SocketAddr, question: &Question, wanted: impl Fn(&Look) -> bool) -> Look {
     loop {
         let seen = look(address, question).await;
@@ -147,7 +148,7 @@ async fn processes_of_a_container_are_counted_each_by_itself() {
     let after = until(watcher, &Question { whole: true, ..question }, busier).await;
     assert!(after.at_us > before.at_us && after.boot_id == before.boot_id);
     let (process, whole) = (spins(&after), after.whole.unwrap());
-    // Where this process sees threads of the kernel, so does who watches.
+    // If this process can see kernel threads, so can the watcher.
     let seen = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
     assert!(!seen || whole.kernel_threads_ms.is_some(), "{whole:?}");
     assert_eq!(process.began_us, spins(&before).began_us);
@@ -195,7 +196,7 @@ async fn a_start_is_seen_when_the_same_program_runs_in_another_container_of_the_
     let (old, new) = (id("1"), id("2"));
     let mut killed = pod.run(&old, "exec sleep 1000");
     let watcher = watcher().await;
-    // Not before it is another program than the shell's.
+    // Wait until the shell has executed the other program.
     let sleep = fs::metadata("/bin/sleep").unwrap().len();
     let question = Question { containers: vec![old.clone()], ..Question::default() };
     until(watcher, &question, |look| {
@@ -212,7 +213,7 @@ async fn a_start_is_seen_when_the_same_program_runs_in_another_container_of_the_
         let reply = ask(watcher, ("GET", "/start/a"), &()).await;
         serde_json::from_str(&reply.body).unwrap()
     };
-    // Another program in the pod, as runc is, and the same one elsewhere.
+    // Neither another program in the pod, as runc is, nor the same program elsewhere counts.
     let other = foreign.run(&id("3"), "exec sleep 1000");
     let (read, write) = nix::unistd::pipe().unwrap();
     let mut command = Command::new("sh");
